@@ -1,0 +1,72 @@
+"""hardsight sees which examples are hard for a classifier, shows it to people, and trains with it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hardsight.angles import angle_matrix as angle_matrix
+    from hardsight.angles import angle_sum_series as angle_sum_series
+    from hardsight.angles import paired_angle as paired_angle
+    from hardsight.data import Columns as Columns
+    from hardsight.data import open_data as open_data
+    from hardsight.data import read_features as read_features
+    from hardsight.hardness import SCORES as SCORES
+    from hardsight.hardness import Score as Score
+    from hardsight.hardness import Tolerance as Tolerance
+    from hardsight.hardness import avh_series as avh_series
+    from hardsight.hardness import norm_within_class as norm_within_class
+    from hardsight.hardness.scores import angle as angle
+    from hardsight.hardness.scores import angular_margin as angular_margin
+    from hardsight.hardness.scores import avc as avc
+    from hardsight.hardness.scores import avh as avh
+    from hardsight.hardness.scores import confidence as confidence
+    from hardsight.hardness.scores import el2n as el2n
+    from hardsight.hardness.scores import entropy as entropy
+    from hardsight.hardness.scores import free_energy as free_energy
+    from hardsight.hardness.scores import margin as margin
+    from hardsight.hardness.scores import max_logit as max_logit
+    from hardsight.hardness.scores import nll as nll
+    from hardsight.hardness.scores import norm as norm
+    from hardsight.heads import Head as Head
+    from hardsight.heads import HeadLayer as HeadLayer
+    from hardsight.heads import capture as capture
+    from hardsight.heads import find_head as find_head
+    from hardsight.models import Model as Model
+    from hardsight.models import load_model as load_model
+    from hardsight.scoring import score as score
+    from hardsight.scoring import score_features as score_features
+    from hardsight.table import SampleTable as SampleTable
+
+__version__ = "0.1.0"
+
+# Names are imported at first use: `import hardsight` costs next to nothing, and the command's help no torch.
+_HOMES = {
+    "hardsight.angles": ("angle_matrix", "angle_sum_series", "paired_angle"),
+    "hardsight.data": ("Columns", "open_data", "read_features"),
+    "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
+    "hardsight.hardness.scores": (
+        "avh", "avc", "confidence", "nll", "norm", "margin", "angle", "angular_margin", "entropy", "el2n", "max_logit",
+        "free_energy",
+    ),
+    "hardsight.heads": ("Head", "HeadLayer", "capture", "find_head"),
+    "hardsight.models": ("Model", "load_model"),
+    "hardsight.scoring": ("score", "score_features"),
+    "hardsight.table": ("SampleTable",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF]  # pyrefly: ignore
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'hardsight' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

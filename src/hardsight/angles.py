@@ -1,0 +1,178 @@
+"""Angles between features and class weights: the only place where one is computed.
+
+Every function works in float32 or better whatever comes in, and scales before it squares, so that
+norms of 1e-30 and 1e30 are ordinary. A zero vector has no direction; its angle to anything is π/2.
+
+Gradients are finite everywhere and exactly 0 where no direction is defined: at a zero vector and at
+coincident or opposite vectors, where the plain formulas return rounding noise or infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Slope of arccos is 1/√(1-t²); beyond this cosine the slope stays at ~707 instead of growing to infinity.
+_SLOPE_EDGE = 1.0 - 1e-6
+
+
+def working_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype results come back in: that of the inputs, but float32 at least."""
+    dtype = torch.float32
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions and lengths of the rows of `vectors`.
+
+    Args:
+        vectors: ``(..., D)``, any floating dtype.
+
+    Returns:
+        ``(directions, lengths)`` of shapes ``(..., D)`` and ``(...,)`` in float32 or better.
+        A zero row gives a zero direction and length 0.
+
+    Examples:
+        >>> directions, lengths = unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        >>> lengths.tolist()
+        [5.0, 0.0]
+        >>> directions[1].tolist()
+        [0.0, 0.0]
+    """
+    vectors = vectors.to(working_dtype(vectors))
+    if not vectors.shape[-1]:
+        return vectors, vectors.new_zeros(vectors.shape[:-1])
+    # Squaring 1e30 overflows float32: divide by the largest entry first. The scale cancels in the
+    # derivative, so it is a constant to autograd.
+    scale = vectors.detach().abs().amax(-1, keepdim=True)
+    zero = scale == 0
+    scaled = vectors / scale.masked_fill(zero, 1.0)
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    # 1/inf: a zero row becomes a zero direction through which no gradient flows.
+    shrink = length.masked_fill(zero, math.inf).reciprocal()
+    directions = scaled * shrink if scaled.requires_grad else scaled.mul_(shrink)
+    return directions, (length * scale).squeeze(-1)
+
+
+def angle_between_units(u: Tensor, v: Tensor) -> Tensor:
+    """Angle between rows that are unit or zero vectors, exact at 0 and π (half-chord form).
+
+    ``2·atan2(‖u−v‖, ‖u+v‖)`` keeps full precision where ``arccos(u·v)`` loses half the digits.
+    """
+    apart = torch.linalg.vector_norm(u - v, dim=-1)
+    together = torch.linalg.vector_norm(u + v, dim=-1)
+    # Two unit vectors differ by rounding alone below this chord: no direction, no gradient.
+    noise = 8 * torch.finfo(apart.dtype).eps
+    coincident, opposite = apart <= noise, together <= noise
+    undefined = coincident & opposite  # both are zero; a single zero vector gives π/2 by itself
+    flat = coincident | opposite
+    # Double where: the untaken branch of atan2 must not see (0, 0) either.
+    angle = 2 * torch.atan2(apart.masked_fill(flat, 1.0), together.masked_fill(flat, 1.0))
+    angle = angle.masked_fill(coincident, 0.0).masked_fill(opposite, math.pi)
+    return angle.masked_fill(undefined, math.pi / 2)
+
+
+def paired_angle(u: Tensor, v: Tensor) -> Tensor:
+    """Angle between each row of `u` and the same row of `v`, in radians.
+
+    Args:
+        u: ``(..., D)``.
+        v: ``(..., D)``, broadcast against `u`.
+
+    Returns:
+        ``(...,)`` in [0, π]; 0 and π exactly for parallel and opposite rows, π/2 where a row is zero.
+
+    Examples:
+        >>> paired_angle(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]))
+        tensor([1.5708])
+    """
+    return angle_between_units(unit(u)[0], unit(v)[0])
+
+
+def float32_is_exact(device: torch.device) -> bool:
+    """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16)."""
+    backends: Any = torch.backends
+    own = backends.cuda.matmul if device.type == "cuda" else backends.mkldnn.matmul
+    settings = (own.fp32_precision, backends.fp32_precision)
+    return next((s for s in settings if s != "none"), "ieee") == "ieee"
+
+
+def cosine_matrix(u: Tensor, v: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Cosines between all rows of two sets of unit vectors, whatever autocast or TF32 is switched on."""
+    with torch.autocast(u.device.type, enabled=False):
+        if u.dtype == torch.float32 and not float32_is_exact(u.device):
+            return (u.double() @ v.double().T).float()
+        return torch.mm(u, v.T, out=out)
+
+
+def arccos(cosines: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Arccos that forgives rounding beyond ±1 and whose slope is bounded (0 at ±1 itself)."""
+    if not cosines.requires_grad:
+        return torch.clamp(cosines, -1, 1, out=out).acos_()
+    exact = torch.acos(cosines.detach().clamp(-1, 1))
+    bounded = torch.acos(cosines.clamp(-_SLOPE_EDGE, _SLOPE_EDGE))
+    return bounded + (exact - bounded.detach())  # the value of one, the slope of the other
+
+
+def angle_matrix(features: Tensor, weight: Tensor) -> Tensor:
+    """Angles between every feature and every class weight, in radians.
+
+    Args:
+        features: ``(N, D)``.
+        weight: ``(C, D)``, as in `torch.nn.Linear`.
+
+    Returns:
+        ``(N, C)`` in [0, π]. Near 0 and π an arccos is good to half the digits only; where that
+        matters for single pairs use `paired_angle`.
+
+    Examples:
+        >>> angle_matrix(torch.tensor([[2.0, 0.0]]), torch.eye(2))
+        tensor([[0.0000, 1.5708]])
+    """
+    dtype = torch.promote_types(working_dtype(features), working_dtype(weight))
+    return arccos(cosine_matrix(unit(features.to(dtype))[0], unit(weight.to(dtype))[0]))
+
+
+class AngleSum(NamedTuple):
+    """A sum of angles and the most that it can be off by."""
+
+    value: Tensor
+    error: Tensor
+
+
+def angle_sum_series(features: Tensor, weight: Tensor) -> AngleSum:
+    r"""Sum of the angles to all classes without touching the classes, with a certificate.
+
+    .. math:: \sum_k \arccos t_k = \tfrac{C\pi}{2} - \hat x\cdot\sum_k \hat w_k - \sum_k(\arcsin t_k - t_k)
+
+    The last sum is dropped. Because :math:`|\arcsin t - t| \le (\pi/2-1)\,t^2`, what was dropped is
+    at most :math:`(\pi/2-1)\,\hat x^\top(\hat W^\top\hat W)\hat x`. Both terms need only sums over the
+    classes made once: O(D²) a sample however many classes there are, so it pays when C ≫ D.
+
+    Args:
+        features: ``(N, D)``.
+        weight: ``(C, D)``.
+
+    Returns:
+        `AngleSum` of two ``(N,)`` float64 tensors.
+
+    Examples:
+        >>> total, error = angle_sum_series(torch.eye(3)[:1], torch.tensor([[0., 1., 0.], [0., 0., 1.]]))
+        >>> round(total.item(), 4), error.item()
+        (3.1416, 0.0)
+    """
+    directions = unit(features.double())[0]
+    total = directions.new_zeros(directions.shape[-1])
+    gram = directions.new_zeros(directions.shape[-1], directions.shape[-1])
+    for block in weight.split(4096):
+        rows = unit(block.double())[0]
+        total, gram = total + rows.sum(0), gram + rows.T @ rows
+    value = weight.shape[0] * math.pi / 2 - directions @ total
+    error = (math.pi / 2 - 1) * ((directions @ gram) * directions).sum(-1)
+    return AngleSum(value, error.clamp_min(0))

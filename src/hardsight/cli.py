@@ -1,0 +1,189 @@
+"""The command. Signatures are free of torch and work is imported inside, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from hardsight.table import SampleTable
+
+
+def score(
+    model: Positional[str],
+    data: Positional[str | None] = None,
+    *,
+    out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
+    checkpoint: Path | None = None,
+    head: str | None = None,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    image_column: str | None = None,
+    device: str | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    bias: bool = True,
+    by: str = "avh",
+    show: int = 5,
+    root: Path = Path("data"),
+    streaming: bool = False,
+    strict: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Score every sample of a data set: one exact row each, in RUN/scores/*.parquet.
+
+    Killed at any point, the same command goes on where it stopped.
+
+    MODEL: timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, which returns the network,
+    (network, transform) or (network, transform, class_names).
+
+    DATA: a folder with one folder a class, FILE.npz[:split], torchvision:NAME[:split], hf:NAME[:split], digits,
+    or FILE.parquet / FILE.safetensors with features.
+
+    Args:
+        model: What to score with. With features it may be left out when --head is a file.
+        data: What to score.
+        out: Run folder to write.
+        checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
+        head: Path of the last linear layer in the model; with features, a file with its weight and bias.
+        label_column: Column that holds the label.
+        id_column: Column that holds the id.
+        image_column: Column that holds the image.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        batch_size: Samples a forward.
+        workers: Loader processes.
+        bias: Take logits with the head's bias; --no-bias is the AVH paper's Definition 1.
+        by: Score to list the hardest by.
+        show: How many of the hardest to print.
+        root: Where torchvision keeps its data sets.
+        streaming: Read a Hugging Face data set as a stream.
+        strict: Stop at the first bad sample instead of listing it.
+        overwrite: Throw away another run in RUN.
+    """
+    from hardsight.data import Columns, is_feature_file
+
+    columns = Columns(image_column, label_column, id_column)
+    features, network = (model, None) if data is None else (data, model)
+    if is_feature_file(features):
+        table = _score_feature_file(features, network, checkpoint, head, columns, bias, strict)
+        table.save(out, overwrite=overwrite)
+    elif data is None:
+        raise ValueError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
+    else:
+        from hardsight.models import load_model
+        from hardsight.scoring import score as run
+
+        loaded = load_model(model, checkpoint)
+        print(f"model: {loaded.name} ({loaded.weights})\npreprocessing: {loaded.preprocessing}")
+        table = run(
+            loaded,
+            data,
+            out=out,
+            head=head,
+            columns=columns,
+            use_bias=bias,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            strict=strict,
+            overwrite=overwrite,
+            root=root,
+            streaming=streaming,
+        )
+        print(f"data: {table.meta['data']['origin']}")
+    _tell(table, out, by, show)
+
+
+def demo(*, out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("hardsight-demo"), seed: int = 0) -> None:
+    """Train a small network on real digits, score them out of sample, and show the hardest.
+
+    Args:
+        out: Run folder to write; an earlier demo there is replaced.
+        seed: Seed of folds and training.
+    """
+    from hardsight.demo import run_demo
+
+    run_demo(out, seed)
+
+
+def doctor() -> None:
+    """Check versions, devices, extras, disk and arithmetic, and say in words what is wrong."""
+    from hardsight.doctor import examine
+
+    if not examine():
+        raise SystemExit(1)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point: errors are one sentence, Ctrl-C says what is safe."""
+    from hardsight import __version__
+
+    args = sys.argv[1:] if args is None else args
+    if args in (["--version"], ["-V"]):
+        print(f"hardsight {__version__}")
+        return
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            {"demo": demo, "score": score, "doctor": doctor},
+            prog="hardsight",
+            description="See which examples are hard for a classifier. Start with: hardsight demo",
+            args=args or ["--help"],
+        )
+    except KeyboardInterrupt:
+        print("\nstopped; what was committed is safe, and the same command resumes.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # `hardsight score … | head`
+        raise SystemExit(0) from None
+    except (ValueError, TypeError, KeyError, RuntimeError, OSError, ImportError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else error
+        print(f"error: {text.args[0] if isinstance(text, KeyError) else text}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _score_feature_file(
+    path: str, model: str | None, checkpoint: Path | None, head: str | None, columns: Any, bias: bool, strict: bool
+) -> SampleTable:
+    """Features meet the head in `--head`, in the model, or in their own file."""
+    from hardsight.data import read_features
+    from hardsight.heads import find_head
+    from hardsight.models import load_model, read_head
+    from hardsight.scoring import score_features
+
+    found = read_features(path, columns)
+    if head is not None and Path(head).is_file():
+        weight, offset = read_head(head)
+    elif model is not None:
+        layer = find_head(load_model(model, checkpoint).module, head).module
+        weight, offset = layer.weight, layer.bias  # type: ignore[assignment]
+    elif "weight" in found.head:
+        weight, offset = found.head["weight"], found.head.get("bias")
+    else:
+        raise ValueError(f"--head: {path} holds features but no weight; give a file with the last layer's weight.")
+    name = Path(head).name if head else model or Path(path).name
+    table = score_features(
+        found.features, weight, found.labels, offset if bias else None, found.ids, strict=strict, name=name
+    )
+    table.meta["data"]["origin"] = found.origin
+    return table
+
+
+def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
+    """What came out, what was written, what to do next."""
+    counts = table.meta["counts"]
+    for row in table.hardest(show, by).to_arrow().to_pylist():
+        name = by if by in row else f"{by}_pred"
+        label = "" if row.get("label") is None else f"label {row['label']}  "
+        print(f"  {row['id']:<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
+    accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
+    zeros = f", {counts['zero_features']:,} zero features" if counts.get("zero_features") else ""
+    bad = f", {counts['bad']:,} bad samples (see table.bad)" if counts["bad"] else ""
+    print(f"{counts['rows']:,} samples scored{accuracy}{zeros}{bad}")
+    print(
+        f'wrote {out}/ — next: python -c "import hardsight as hs; print(hs.SampleTable.load({str(out)!r}).hardest(20))"'
+    )

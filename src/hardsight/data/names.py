@@ -1,0 +1,173 @@
+"""Names → samples: folders, ``.npz``, torchvision, Hugging Face and the embedded digits."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, IterableDataset
+
+from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
+from hardsight.extras import first_line, need
+
+
+def open_data(
+    data: Any,
+    *,
+    split: str | None = None,
+    ids: Sequence[Any] | None = None,
+    columns: Columns | None = None,
+    root: str | Path = "data",
+    streaming: bool = False,
+) -> Samples:
+    """Whatever a user calls a data set, as `Samples`.
+
+    Args:
+        data: A folder, ``FILE.npz[:split]``, ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or
+            Hugging Face data set, or a `DataLoader` (whose data set is taken).
+        split: First part of the ids, for data sets that do not say.
+        ids: The user's own ids, one a sample.
+        columns: Which columns hold image, label and id.
+        root: Where torchvision keeps its files.
+        streaming: Read a Hugging Face data set as a stream.
+    """
+    columns = columns or Columns()
+    if isinstance(data, Samples):
+        return data
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if not isinstance(data, (str, Path)):
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            if not hasattr(data, "__iter__"):
+                raise TypeError(f"data must be a data set or its name, got {type(data).__name__}.")
+            return StreamSamples(data, split, columns)
+        return DatasetSamples(data, split, ids, columns)
+    samples = _named(str(data), columns, Path(root), streaming)
+    if ids is not None:
+        raise ValueError("ids go with a data set object; a named one has ids of its own (or --id-column).")
+    return samples
+
+
+def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
+    kind, _, rest = name.partition(":")
+    if kind == "torchvision" and rest:
+        return _torchvision(*_split_off(rest), root, columns)
+    if kind == "hf" and rest:
+        return _hugging_face(*_split_off(rest), columns, streaming)
+    if name == "digits":
+        images, labels = load_digits()
+        return ArraySamples(images, labels, "digits", "1,797 real digits (8×8, scikit-learn)", list("0123456789"))
+    path, wanted = _split_off(name) if not Path(name).exists() else (name, None)
+    if path.endswith(".npz"):
+        return _npz(Path(path), wanted)
+    if Path(path).is_dir():
+        return FolderSamples(path)
+    if not Path(path).exists():
+        raise FileNotFoundError(
+            f"DATA: there is no {name!r}; expected a folder, FILE.npz[:split], torchvision:NAME, hf:NAME, digits, or "
+            "FILE.parquet/.safetensors with features."
+        )
+    raise ValueError(f"DATA: {Path(path).name} is neither a folder, an .npz, .parquet nor a .safetensors file.")
+
+
+def _split_off(name: str) -> tuple[str, str | None]:
+    head, colon, tail = name.rpartition(":")
+    return (head, tail) if colon and tail and "/" not in tail and "\\" not in tail else (name, None)
+
+
+def load_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The real handwritten digits that come with scikit-learn: uint8 ``(1797, 8, 8)`` and labels."""
+    from sklearn.datasets import load_digits as load
+
+    pixels, labels = load(return_X_y=True)
+    pictures = np.asarray(pixels).reshape(-1, 8, 8) * 255 / 16
+    return pictures.round().astype(np.uint8), np.asarray(labels, dtype=np.int64)
+
+
+# Other people's names for images and labels of a split.
+_NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
+
+
+def _npz(path: Path, split: str | None) -> Samples:
+    if not path.is_file():
+        raise FileNotFoundError(f"DATA: there is no file {path}.")
+    try:
+        arrays = np.load(path, allow_pickle=False)
+        keys = set(arrays.files)
+    except Exception as error:
+        raise ValueError(f"DATA: {path.name} is no .npz file ({first_line(error)}).") from error
+    splits = {
+        name: (images.format(name), labels.format(name))
+        for name in ("test", "val", "train", *([split] if split else []))
+        for images, labels in _NPZ_KEYS
+        if images.format(name) in keys
+    }
+    if split is None and "images" in keys:
+        splits, split = {"data": ("images", "labels")}, "data"
+    if not splits or (split is not None and split not in splits):
+        what = f"has no split {split!r}" if split else "holds no images"
+        raise ValueError(
+            f"DATA: {path.name} {what}; expected test_images and test_labels, got {', '.join(sorted(keys))}."
+        )
+    split = split or next(iter(splits))
+    image_key, label_key = splits[split]
+    try:
+        images, labels = arrays[image_key], arrays[label_key] if label_key in keys else None
+        names = [str(n) for n in arrays["classes"]] if "classes" in keys else None
+    except ValueError as error:  # an object array: a pickle in disguise
+        raise ValueError(
+            f"DATA: {path.name} holds Python objects, which are never loaded ({first_line(error)})."
+        ) from error
+    others = [name for name in splits if name != split]
+    origin = f"{path.name}, split {split}" + (f" (also there: {', '.join(others)})" if others else "")
+    return ArraySamples(images, labels, split, origin, names)
+
+
+def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> Samples:
+    datasets = need("torchvision.datasets")
+    cls = getattr(datasets, name, None) if name in datasets.__all__ else None
+    if cls is None:
+        near = difflib.get_close_matches(name, datasets.__all__, 3, 0.5)
+        raise ValueError(f"DATA: torchvision has no data set {name!r}; did you mean {' or '.join(near) or 'another'}?")
+    takes = inspect.signature(cls.__init__).parameters
+    options: dict[str, Any] = {}
+    if "train" in takes:
+        options["train"] = split == "train"
+    elif "split" in takes and split:
+        options["split"] = split
+    if "root" in takes:
+        options["root"] = str(root)
+    try:
+        dataset = cls(**options)
+    except (RuntimeError, FileNotFoundError) as error:
+        if "download" not in takes:
+            raise ValueError(f"DATA: torchvision's {name} could not be opened ({first_line(error)}).") from error
+        try:
+            dataset = cls(**options, download=True)
+        except Exception as failure:
+            raise ValueError(
+                f"DATA: torchvision's {name} is not in {root} and could not be fetched ({first_line(failure)}); "
+                "put it there, or say where it is with --root."
+            ) from failure
+    return DatasetSamples(dataset, split or ("test" if "train" in takes else None), columns=columns)
+
+
+def _hugging_face(name: str, split: str | None, columns: Columns, streaming: bool) -> Samples:
+    datasets = need("datasets")
+    try:
+        if Path(name, "dataset_info.json").exists() or Path(name, "dataset_dict.json").exists():
+            dataset = datasets.load_from_disk(name)
+            dataset = dataset[split or "test"] if isinstance(dataset, datasets.DatasetDict) else dataset
+        elif Path(name).is_dir():
+            dataset = datasets.load_dataset("imagefolder", data_dir=name, split=split or "train", streaming=streaming)
+        else:
+            dataset = datasets.load_dataset(name, split=split or "test", streaming=streaming)
+    except Exception as error:
+        raise ValueError(
+            f"DATA: Hugging Face's {name!r} could not be opened ({first_line(error)}); check name, split and network."
+        ) from error
+    return open_data(dataset, split=split, columns=columns)

@@ -1,0 +1,121 @@
+"""Samples as a loader hands them to a model, and whether their labels mean what the model's outputs mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.data.samples import Samples, StreamSamples
+from hardsight.extras import first_line
+from hardsight.models import Model
+from hardsight.pictures import to_picture, to_tensor
+
+# Id, network input, label, and the reason why there is no input.
+Item = tuple[str, Any, int | None, str | None]
+
+
+class Prepared(torch.utils.data.Dataset[Any]):
+    """Samples after the model's preprocessing; what cannot be loaded becomes a bad row with its reason."""
+
+    def __init__(self, samples: Samples, model: Model, channels: int) -> None:
+        self.samples, self.model, self.channels = samples, model, channels
+        self._takes = model.takes if model.takes != "any" else self._probe()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Item:
+        return self.item(self.samples.id(index), lambda: self.samples.load(index, self.channels))
+
+    def item(self, id_: str, load: Callable[[], tuple[Any, Any]]) -> Item:
+        """A sample ready for the network, or why it is not."""
+        try:
+            x, label = load()
+            return id_, self.ready(x), None if label is None else int(label), None
+        except Exception as error:  # anything a decoder, a transform or a user's data set may raise
+            return id_, None, None, f"{type(error).__name__}: {first_line(error)}"
+
+    def ready(self, x: Any) -> Any:
+        """The input of the network."""
+        if isinstance(x, (Tensor, dict)):
+            return x
+        transform = self.model.transform
+        if transform is None:
+            return to_tensor(x, self.channels)
+        out = transform(to_picture(x, self.channels) if self._takes == "pil" else to_tensor(x, self.channels))
+        return out if isinstance(out, Tensor) else to_tensor(out, self.channels)
+
+    def _probe(self) -> str:
+        """Whether a user's transform takes tensors in [0, 1] or Pillow pictures: the first sample tells."""
+        if self.model.transform is None or not self.samples.pixels or isinstance(self.samples, StreamSamples):
+            return "pil"
+        for index in range(min(len(self.samples), 8)):
+            try:
+                x, _ = self.samples.load(index, self.channels)
+            except Exception:  # noqa: S112 - it will be a bad row; try the next
+                continue
+            try:
+                self.model.transform(to_tensor(x, self.channels))
+                return "tensor"
+            except Exception:
+                return "pil"
+        return "pil"
+
+
+def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:
+    """Good samples stacked, bad ones listed."""
+    good = [item for item in items if item[3] is None]
+    bad = [(item[0], item[3]) for item in items if item[3] is not None]
+    if not good:
+        return [], None, [], bad
+    first = good[0][1]
+    if isinstance(first, Tensor):
+        shapes = {tuple(item[1].shape) for item in good}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"pictures of different sizes ({' and '.join(map(str, sorted(shapes)[:2]))}) cannot form a batch: the "
+                "model's preprocessing must bring them to one size."
+            )
+    return (
+        [item[0] for item in good],
+        torch.utils.data.default_collate([item[1] for item in good]),
+        [item[2] for item in good],
+        bad,
+    )
+
+
+def class_mapping(
+    model_classes: Sequence[str] | None, data_classes: Sequence[str] | None, outputs: int
+) -> np.ndarray | None:
+    """Where each label of the data lies among the model's outputs, by name; None when the order is the same.
+
+    Raises:
+        ValueError: The data have more classes than the model, or names that the model does not know.
+    """
+    if data_classes is None:
+        return None
+    if model_classes is None or not (known := set(map(_plain, model_classes))) & (
+        ours := set(map(_plain, data_classes))
+    ):
+        if len(data_classes) != outputs:
+            raise ValueError(
+                f"DATA has {len(data_classes)} classes ({', '.join(data_classes[:3])} …) but the model has {outputs} "
+                "outputs, and their names do not tell which is which; give the model's class names or matching data."
+            )
+        return None
+    if unknown := [name for name in data_classes if _plain(name) not in known]:
+        raise ValueError(
+            f"DATA has {len(unknown)} of {len(ours)} classes that the model does not know: "
+            f"{', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}."
+        )
+    place = {_plain(name): i for i, name in enumerate(model_classes)}
+    mapping = np.array([place[_plain(name)] for name in data_classes])
+    return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
+
+
+def _plain(name: str) -> str:
+    return " ".join(str(name).lower().replace("_", " ").replace("-", " ").split())

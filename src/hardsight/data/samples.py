@@ -1,0 +1,305 @@
+"""Data sets as samples with labels and ids that stay put.
+
+An id is ``split/relative/path`` for files and ``split:index`` for arrays, or the user's own column. It depends on
+the sample alone: not on order, loader workers, processes, or files added beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Subset
+
+from hardsight.extras import need
+from hardsight.pictures import open_picture
+
+
+class Samples:
+    """A data set as scoring sees it: `load` one sample, `id` of it, and what is known beforehand.
+
+    Attributes:
+        split: First part of every id.
+        classes: Names of the labels, or None.
+        labels: All labels, when they are known without loading the samples.
+        pixels: Whether samples are raw pictures (they need a model's preprocessing) or tensors ready to use.
+        origin: The data set in words.
+    """
+
+    split: str = "data"
+    classes: Sequence[str] | None = None
+    labels: np.ndarray | None = None
+    pixels: bool = True
+    origin: str = ""
+
+    def __len__(self) -> int:
+        raise TypeError("a stream has no length")
+
+    def id(self, index: int) -> str:
+        return f"{self.split}:{index}"
+
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+        """Sample and label (None when there is none). May raise: that makes one bad row."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Hash that changes when the data do."""
+        raise NotImplementedError
+
+
+def _hash(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.dtype != object:
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        else:
+            digest.update(repr(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
+
+
+class FolderSamples(Samples):
+    """Pictures in one folder a class (torchvision's `ImageFolder` layout), or unlabelled in a single folder."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.split = self.root.resolve().name
+        self.origin = f"folder {self.root.name}"
+        folder = need("torchvision.datasets.folder")
+        try:
+            found = folder.ImageFolder(str(self.root), allow_empty=True)
+            self.classes = found.classes
+            self._files, self.labels = [Path(p) for p, _ in found.samples], np.array([y for _, y in found.samples], int)
+        except FileNotFoundError:  # torchvision's word for "no folder inside"
+            self.classes = None
+            self._files = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in folder.IMG_EXTENSIONS)
+        if not self._files:
+            raise ValueError(
+                f"DATA: no pictures in {self.root}; expected one folder a class ({self.root.name}/cat/1.png) with "
+                f"files ending in {', '.join(folder.IMG_EXTENSIONS)}."
+            )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def id(self, index: int) -> str:
+        return f"{self.split}/{self._files[index].relative_to(self.root).as_posix()}"
+
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+        return open_picture(self._files[index], channels), None if self.labels is None else int(self.labels[index])
+
+    def fingerprint(self) -> str:
+        return _hash([(self.id(i), path.stat().st_size) for i, path in enumerate(self._files)])
+
+
+class ArraySamples(Samples):
+    """Pictures in memory: ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``; uint8 becomes [0, 1]."""
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray | None,
+        split: str,
+        origin: str,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if images.ndim not in (3, 4):
+            raise ValueError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
+        if labels is not None and (labels.ndim != 1 or len(labels) != len(images)):
+            labels = (
+                labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 and len(labels) == len(images) else labels
+            )
+            if labels.shape != (len(images),):
+                raise ValueError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
+        if labels is not None and not np.issubdtype(labels.dtype, np.integer):
+            raise ValueError(f"DATA: labels of {origin} must be integers, got {labels.dtype}.")
+        self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+        return self.images[index], None if self.labels is None else int(self.labels[index])
+
+    def fingerprint(self) -> str:
+        return _hash(self.images, self.labels, self.split)
+
+
+class DatasetSamples(Samples):
+    """A user's map-style data set: items are ``(x, label)``, ``x`` alone, or a mapping with image and label."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        split: str | None = None,
+        ids: Sequence[Any] | None = None,
+        columns: Columns | None = None,
+    ) -> None:
+        self._columns = columns or Columns()
+        self._dataset, self._index = _unnested(dataset)
+        self.split = split or _split_of(self._dataset)
+        self.origin = f"{type(self._dataset).__name__}, {len(dataset):,} samples"
+        self.classes = _class_names(self._dataset, self._columns)
+        self._ids = None if ids is None else [str(i) for i in ids]
+        if self._ids is not None and len(self._ids) != len(dataset):
+            raise ValueError(f"ids must hold one id a sample: expected {len(dataset)}, got {len(self._ids)}.")
+        known = self._known_labels()
+        if known is not None and known.dtype.kind in "UO":  # names instead of numbers
+            self.classes = sorted(set(map(str, known)))
+            known = np.searchsorted(self.classes, known.astype(str))
+        if known is not None and known.ndim == 1 and np.issubdtype(known.dtype, np.integer):
+            self.labels = known if self._index is None else known[self._index]
+        self.pixels = not isinstance(self._first(), (Tensor, dict))
+
+    def __len__(self) -> int:
+        return len(self._dataset) if self._index is None else len(self._index)
+
+    def _at(self, index: int) -> int:
+        return index if self._index is None else int(self._index[index])
+
+    def _known_labels(self) -> np.ndarray | None:
+        """All labels, where the data set can tell them without opening its samples."""
+        if hasattr(self._dataset, "column_names"):  # Hugging Face
+            name = self._columns.label_in(self._dataset.column_names)
+            return None if name is None else np.asarray(self._dataset[name])
+        targets = getattr(self._dataset, "targets", None)
+        listed = isinstance(targets, (list, np.ndarray, Tensor)) and len(targets) == len(self._dataset)
+        return np.asarray(targets) if listed else None
+
+    @cached_property
+    def _id_column(self) -> list[str] | None:
+        if self._columns.id is None or not hasattr(self._dataset, "column_names"):
+            return None
+        if self._columns.id not in self._dataset.column_names:
+            raise ValueError(
+                f"--id-column: the data have no column {self._columns.id!r}; {_listed(self._dataset.column_names)}"
+            )
+        return [str(i) for i in self._dataset[self._columns.id]]
+
+    def _first(self) -> Any:
+        try:
+            return self._columns.read(self._dataset[self._at(0)])[0] if len(self) else None
+        except ValueError as error:
+            if "column" in str(error):
+                raise
+            return None
+        except Exception:  # a bad first sample is a bad row later, not a failure here
+            return None
+
+    def id(self, index: int) -> str:
+        if self._ids is not None:
+            return self._ids[index]
+        at = self._at(index)
+        if self._columns.id is not None:
+            return self._id_column[at] if self._id_column is not None else self._columns.id_of(self._dataset[at])
+        files = getattr(self._dataset, "samples", None) if hasattr(self._dataset, "class_to_idx") else None
+        if files is not None:  # torchvision's folders know their files
+            root = Path(self._dataset.root)
+            return f"{root.resolve().name}/{Path(files[at][0]).relative_to(root).as_posix()}"
+        return f"{self.split}:{at}"
+
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+        x, label = self._columns.read(self._dataset[self._at(index)])
+        return x, label if self.labels is None else int(self.labels[index])
+
+    def fingerprint(self) -> str:
+        inner = getattr(self._dataset, "_fingerprint", None) or type(self._dataset).__name__
+        return _hash(inner, len(self), self.labels, self._index, self.id(0), self.id(len(self) - 1))
+
+
+def _split_of(dataset: Any) -> str:
+    own = getattr(dataset, "split", None)
+    if own is not None and str(own) not in ("", "None"):
+        return str(own)
+    train = getattr(dataset, "train", None)
+    return "data" if not isinstance(train, bool) else "train" if train else "test"
+
+
+class StreamSamples(Samples):
+    """A data set that can only be read in order (Hugging Face streaming, `IterableDataset`)."""
+
+    def __init__(self, dataset: Any, split: str | None = None, columns: Columns | None = None) -> None:
+        self.dataset, self._columns = dataset, columns or Columns()
+        self.split = split or _split_of(dataset)
+        self.classes = _class_names(dataset, self._columns)
+        self.origin = f"stream of {type(dataset).__name__}"
+
+    def __iter__(self) -> Iterator[tuple[str, Any, Any]]:
+        for index, item in enumerate(self.dataset):
+            x, label = self._columns.read(item)
+            yield self.id(index) if self._columns.id is None else self._columns.id_of(item), x, label
+
+    def fingerprint(self) -> str:
+        return _hash(
+            type(self.dataset).__name__, str(getattr(self.dataset, "info", None) and self.dataset.info.dataset_name)
+        )
+
+
+def _unnested(dataset: Any) -> tuple[Any, np.ndarray | None]:
+    """The data set under `Subset`s, and which of its samples are meant: an id names the sample, not its place."""
+    index: np.ndarray | None = None
+    while isinstance(dataset, Subset):
+        inner = np.asarray(dataset.indices)
+        index = inner if index is None else inner[index]
+        dataset = dataset.dataset
+    return dataset, index
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a row hold the image, the label and the id."""
+
+    image: str | None = None
+    label: str | None = None
+    id: str | None = None
+
+    def read(self, item: Any) -> tuple[Any, Any]:
+        """``(x, label)`` of an item in any of the usual forms."""
+        if isinstance(item, Mapping):
+            image = _find(item, self.image, _IMAGE_COLUMNS)
+            if image is None:
+                raise ValueError(f"no image column found; {_listed(item)}")
+            label = self.label_in(item)
+            return item[image], None if label is None else item[label]
+        if isinstance(item, (tuple, list)):
+            return item[0], item[1] if len(item) > 1 else None
+        return item, None
+
+    def label_in(self, names: Collection[str]) -> str | None:
+        return _find(names, self.label, _LABEL_COLUMNS)
+
+    def id_of(self, item: Any) -> str:
+        if not isinstance(item, Mapping) or self.id not in item:
+            raise ValueError(f"--id-column: the data have no column {self.id!r}; {_listed(item)}")
+        return str(item[self.id])
+
+
+_IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
+
+
+def _find(names: Collection[str], given: str | None, usual: Sequence[str]) -> str | None:
+    if given is not None and given not in names:
+        raise ValueError(f"the data have no column {given!r}; {_listed(names)}")
+    return given or next((name for name in usual if name in names), None)
+
+
+def _listed(names: Any) -> str:
+    return f"columns: {', '.join(map(str, names))}." if isinstance(names, (Mapping, list)) else "items are no mappings."
+
+
+def _class_names(dataset: Any, columns: Columns) -> list[str] | None:
+    features = getattr(dataset, "features", None)
+    if isinstance(features, Mapping):  # Hugging Face
+        name = columns.label_in(features)
+        names = getattr(features.get(name), "names", None) if name else None
+        return None if names is None else [str(n) for n in names]
+    names = getattr(dataset, "classes", None)
+    return [str(n) for n in names] if isinstance(names, (list, tuple)) and names else None

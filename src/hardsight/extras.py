@@ -1,0 +1,28 @@
+"""Libraries imported at first use, with a sentence where one is missing or broken."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Which extra of hardsight brings what is not an ordinary dependency.
+_EXTRA = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames"}
+
+
+def need(name: str) -> Any:
+    """Import a library, or say exactly how to get it."""
+    package = name.split(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        wanted = f"hardsight[{_EXTRA[package]}]" if package in _EXTRA else package
+        raise RuntimeError(f"{package} is not installed; install it with: pip install '{wanted}'") from error
+    except Exception as error:
+        raise RuntimeError(
+            f"{package} is installed but does not import ({first_line(error)}); run `hardsight doctor`."
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, short enough for a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

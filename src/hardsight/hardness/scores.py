@@ -1,0 +1,301 @@
+"""The scores: each is one function of a `Reading` and what people must know about it, registered in `SCORES`.
+
+To add one, write the function under ``@_score(...)`` and give it a line in the property tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hardsight.angles import angle_between_units, angle_sum_series, unit, working_dtype
+from hardsight.hardness.reading import Reading, read_classes
+from hardsight.hardness.triple import check_triple
+
+
+class Tolerance(NamedTuple):
+    """How far a score may be from a naive float64 computation: ``absolute + relative · |truth|``."""
+
+    relative: float
+    absolute: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score and what people must know about it. Call it with the triple: ``avh(features, weight, labels)``.
+
+    Attributes:
+        name: Its name in `SCORES`, in tables and on the command line.
+        higher_is_harder: Direction: True when a larger value means a harder sample.
+        needs_labels: Judged at the label; without labels it is judged at the prediction and becomes ``<name>_pred``.
+        range: Smallest and largest value it can take; ``C`` stands for a bound that grows with the classes.
+        tolerance: How far it may be from a naive float64 computation.
+        reference: Where it is defined.
+        logits: Whether it depends on logits (lengths and bias) or on angles and norms alone.
+        of_reading: The score as a function of a `Reading`.
+        summary: What it is, in one line.
+    """
+
+    name: str
+    higher_is_harder: bool
+    needs_labels: bool
+    range: tuple[float, float]
+    tolerance: Tolerance
+    reference: str
+    logits: bool
+    of_reading: Callable[[Reading], Tensor]
+    summary: str
+
+    def __call__(
+        self, features: Any, weight: Any, labels: Any = None, *, bias: Any = None, validate: bool = True
+    ) -> Tensor:
+        """The score of each sample, ``(N,)``, differentiable, float32 or better.
+
+        Args:
+            features: ``(N, D)`` inputs of the last linear layer.
+            weight: ``(C, D)`` weight of that layer.
+            labels: ``(N,)`` class indices; None judges each sample at its predicted class.
+            bias: ``(C,)`` bias of that layer. Leave it out for the bias-free logits of the paper's Definition 1.
+            validate: Check values (NaN, label range) first.
+        """
+        if validate:
+            features, weight, labels, bias = check_triple(features, weight, labels, bias)
+        reading = read_classes(features, weight, labels, bias, logits=self.logits or labels is None)
+        return self.of_reading(reading).to(working_dtype(features, weight)).to(features.device)
+
+    def column(self, labelled: bool) -> str:
+        """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
+        return self.name if labelled or not self.needs_labels else f"{self.name}_pred"
+
+
+SCORES: dict[str, Score] = {}
+
+
+def _score(**facts: Any) -> Callable[[Callable[[Reading], Tensor]], Score]:
+    def register(function: Callable[[Reading], Tensor]) -> Score:
+        facts["tolerance"] = Tolerance(*facts["tolerance"])
+        score = Score(name=function.__name__, of_reading=function, summary=str(function.__doc__), **facts)
+        SCORES[score.name] = score
+        return score
+
+    return register
+
+
+def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
+    """``part / total``; every class has an equal share where the total vanishes (all vectors coincide)."""
+    nothing = total <= 1e-7 * classes
+    share = part / torch.where(nothing, torch.ones_like(total), total)
+    return torch.where(nothing, torch.full_like(total, 1 / classes), share)
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(0.0, 1.0),
+    tolerance=(1e-6, 1e-15),
+    reference="Chen et al., Angular Visual Hardness, ICML 2020, Eq. 1",
+    logits=False,
+)
+def avh(r: Reading) -> Tensor:
+    """Angular visual hardness: angle to the target class over the sum of the angles to all classes."""
+    return _share(r.angle, r.angle_sum, r.classes)
+
+
+@_score(
+    higher_is_harder=False,
+    needs_labels=True,
+    range=(0.0, 1.0),
+    tolerance=(1e-6, 1e-15),
+    reference="Chen et al., Angular Visual Hardness, ICML 2020, Eq. 3",
+    logits=False,
+)
+def avc(r: Reading) -> Tensor:
+    """Angular visual confidence: ``π − angle`` of the target over the same sum for all classes."""
+    return _share(math.pi - r.angle, r.classes * math.pi - r.angle_sum, r.classes)
+
+
+@_score(
+    higher_is_harder=False,
+    needs_labels=True,
+    range=(0.0, 1.0),
+    tolerance=(0.0, 1e-6),
+    reference="Chen et al., Angular Visual Hardness, ICML 2020, Definition 1 (with the bias where there is one)",
+    logits=True,
+)
+def confidence(r: Reading) -> Tensor:
+    """Model confidence: softmax probability of the target class."""
+    return (-r.soft_margin).sigmoid()
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(0.0, math.inf),
+    tolerance=(1e-6, 1e-15),
+    reference="cross-entropy of one sample",
+    logits=True,
+)
+def nll(r: Reading) -> Tensor:
+    """Negative log-likelihood of the target class: the cross-entropy of the sample."""
+    return F.softplus(r.soft_margin, threshold=700)  # torch's default drops digits past 20
+
+
+@_score(
+    higher_is_harder=False,
+    needs_labels=False,
+    range=(0.0, math.inf),
+    tolerance=(1e-6, 0.0),
+    reference="Chen et al., Angular Visual Hardness, ICML 2020, Section 3",
+    logits=False,
+)
+def norm(r: Reading) -> Tensor:
+    """Euclidean length of the feature (see `norm_within_class` for the paper's scaling)."""
+    return r.norm
+
+
+@_score(
+    higher_is_harder=False,
+    needs_labels=True,
+    range=(-math.inf, math.inf),
+    tolerance=(1e-6, 1e-5),
+    reference="logit margin; target masked with −inf",
+    logits=True,
+)
+def margin(r: Reading) -> Tensor:
+    """Logit of the target minus the largest other logit."""
+    return r.logit - r.other_logit
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(0.0, math.pi),
+    tolerance=(1e-6, 1e-7),
+    reference="Chen et al., Angular Visual Hardness, ICML 2020, Section 2",
+    logits=False,
+)
+def angle(r: Reading) -> Tensor:
+    """Angle between the feature and the target's weight, in radians: AVH's numerator."""
+    return r.angle
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(-math.pi, math.pi),
+    tolerance=(0.0, 1e-6),
+    reference="angular gap: target angle minus the nearest other class's",
+    logits=False,
+)
+def angular_margin(r: Reading) -> Tensor:
+    """Angle to the target minus the angle to the nearest other class, in radians."""
+    return r.angle - r.other_angle
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=False,
+    range=(0.0, math.inf),
+    tolerance=(1e-5, 1e-5),
+    reference="Shannon, in nats",
+    logits=True,
+)
+def entropy(r: Reading) -> Tensor:
+    """Entropy of the softmax, in nats."""
+    m = r.soft_margin
+    won, lost = (-m).sigmoid(), m.sigmoid()
+    target_or_not = won * F.softplus(m, threshold=700) + lost * F.softplus(-m, threshold=700)
+    return target_or_not + lost * (r.exp_sum.log() - r.lin_sum / r.exp_sum)
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(0.0, math.sqrt(2)),
+    tolerance=(1e-5, 1e-15),
+    reference="Paul et al., Deep Learning on a Data Diet, NeurIPS 2021",
+    logits=True,
+)
+def el2n(r: Reading) -> Tensor:
+    """Length of the softmax minus the one-hot label."""
+    return r.soft_margin.sigmoid() * (1 + r.exp2_sum / r.exp_sum.square()).sqrt()
+
+
+@_score(
+    higher_is_harder=False,
+    needs_labels=False,
+    range=(-math.inf, math.inf),
+    tolerance=(1e-6, 1e-5),
+    reference="minus the smallest conditional energy; Zhao et al., Encouraging Loss, AAAI 2022",
+    logits=True,
+)
+def max_logit(r: Reading) -> Tensor:
+    """Largest logit."""
+    return torch.maximum(r.logit, r.other_logit)
+
+
+@_score(
+    higher_is_harder=True,
+    needs_labels=False,
+    range=(-math.inf, math.inf),
+    tolerance=(1e-6, 1e-5),
+    reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020",
+    logits=True,
+)
+def free_energy(r: Reading) -> Tensor:
+    """Free energy ``−logsumexp(z)`` at temperature 1."""
+    return -torch.logaddexp(r.logit, r.other_logit + r.exp_sum.log())
+
+
+def compute_scores(
+    features: Tensor, weight: Tensor, labels: Tensor | None, bias: Tensor | None, names: Iterable[str] = tuple(SCORES)
+) -> dict[str, Tensor]:
+    """Several scores from one pass over checked inputs: ``pred`` and one float64 ``(N,)`` a column."""
+    chosen = [SCORES[name] for name in names]
+    reading = read_classes(features, weight, labels, bias, logits=True)
+    columns = {score.column(labels is not None): score.of_reading(reading) for score in chosen}
+    return {"pred": reading.pred, **columns}
+
+
+def norm_within_class(norms: Any, labels: Any) -> Tensor:
+    """Norms min–max scaled to [0, 1] within each class, as in the AVH paper's correlation study.
+
+    Unlike a global scaling this changes ranks over the whole set. A class whose norms are all equal gets 0.5.
+
+    Examples:
+        >>> norm_within_class(torch.tensor([1.0, 3.0, 2.0, 10.0, 30.0]), torch.tensor([0, 0, 0, 1, 1])).tolist()
+        [0.0, 1.0, 0.5, 0.0, 1.0]
+    """
+    norms, labels = torch.as_tensor(norms), torch.as_tensor(labels)
+    if norms.shape != labels.shape or norms.ndim != 1:
+        raise ValueError(f"norms and labels must be of one length, got {tuple(norms.shape)} and {tuple(labels.shape)}.")
+    groups, group = labels.unique(return_inverse=True)
+    low = norms.new_full((len(groups),), math.inf).scatter_reduce(0, group, norms, "amin")
+    high = norms.new_full((len(groups),), -math.inf).scatter_reduce(0, group, norms, "amax")
+    span = (high - low)[group]
+    return torch.where(span > 0, (norms - low[group]) / span.clamp_min(torch.finfo(norms.dtype).tiny), 0.5)
+
+
+def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """AVH in O(D²) a sample however many classes there are, with a bound on its error.
+
+    The sum of angles comes from `hardsight.angles.angle_sum_series`. Use it for features without logits and C ≫ D.
+
+    Returns:
+        ``(avh, error)``: two ``(N,)`` float64 tensors; the exact AVH lies within ``avh ± error``.
+    """
+    features, weight, labels, _ = check_triple(features, weight, labels)
+    if labels is None:
+        raise ValueError("labels must be given: finding the predicted class would touch every class.")
+    target = angle_between_units(unit(features.double())[0], unit(weight[labels].double())[0])
+    total, off = angle_sum_series(features, weight)
+    # The true sum is at least the target's own angle, whatever the certificate says.
+    low, high = torch.maximum(total - off, target), total + off
+    value = _share(target, total, len(weight))
+    return value, torch.maximum(_share(target, low, len(weight)) - value, value - _share(target, high, len(weight)))

@@ -1,0 +1,84 @@
+"""The triple that every score starts from, checked once, with a sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_triple(
+    features: Any, weight: Any, labels: Any = None, bias: Any = None, *, finite: bool = True
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The triple as tensors on one device, or one sentence about what is wrong with it.
+
+    Args:
+        features: ``(N, D)`` tensor or array.
+        weight: ``(C, D)``.
+        labels: ``(N,)`` integers in [0, C), or None.
+        bias: ``(C,)`` or None.
+        finite: Also refuse NaN and infinite features (weights are always checked).
+    """
+    features, weight = _floats("features", features, 2), _floats("weight", weight, 2)
+    classes, width = weight.shape
+    if features.shape[1] != width:
+        raise ValueError(
+            f"features must be as wide as weight: expected (N, {width}), got {tuple(features.shape)}; "
+            "pass the input of the last linear layer and that layer's own weight."
+        )
+    if classes < 2:
+        raise ValueError(f"weight must hold at least 2 classes, got shape {tuple(weight.shape)}.")
+    weight = weight.to(features.device)
+    if bias is not None:
+        bias = _floats("bias", bias, 1).to(features.device)
+        if len(bias) != classes:
+            raise ValueError(f"bias must hold one number a class: expected ({classes},), got {tuple(bias.shape)}.")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and not torch.isfinite(tensor).all():
+            raise ValueError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
+    if labels is not None:
+        labels = check_labels(labels, len(features), classes).to(features.device)
+    if finite:
+        bad = bad_rows(features)
+        if bad.any():
+            raise ValueError(
+                f"features hold NaN or infinity in {int(bad.sum()):,} of {len(features):,} rows "
+                f"(first: row {int(bad.nonzero()[0, 0])}); drop those rows or use score_features, which lists them."
+            )
+    return features, weight, labels, bias
+
+
+def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
+    """Labels as int64 ``(rows,)`` in [0, classes), or one sentence."""
+    labels = torch.as_tensor(labels)
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
+    if labels.shape != (rows,):
+        hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label a row of features."
+        raise ValueError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
+    outside = ((labels < 0) | (labels >= classes)).nonzero()
+    if len(outside):
+        row = int(outside[0, 0])
+        raise ValueError(
+            f"labels must lie in [0, {classes - 1}] because weight has {classes} classes, got {int(labels[row])} "
+            f"at row {row} ({len(outside):,} such rows); use the model's own class indices."
+        )
+    return labels.long()
+
+
+def bad_rows(features: Tensor) -> Tensor:
+    """``(N,)`` mask of rows with NaN or infinity."""
+    bad = ~torch.isfinite(features.detach().sum(1))  # one cheap look; large finite rows may overflow here
+    bad[bad.clone()] = ~torch.isfinite(features[bad]).all(1)
+    return bad
+
+
+def _floats(name: str, value: Any, dims: int) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.ndim != dims:
+        shape = "(N, D)" if name == "features" else "(C, D)" if name == "weight" else "(C,)"
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real numbers, got {tensor.dtype}.")
+    return tensor if tensor.is_floating_point() else tensor.float()

@@ -1,0 +1,343 @@
+"""From a model to the triple: find its last linear layer and capture what that layer saw.
+
+`find_head` names the layer, `capture` records its input in a context whose hooks are gone on exit.
+A forward that does not reach the head exactly once is an error that names the cause, never a silent
+wrong number.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+
+class HeadLayer(NamedTuple):
+    """Where a model's last linear layer is."""
+
+    path: str
+    module: nn.Module
+
+
+def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLayer:
+    """The last linear layer of a classifier.
+
+    A given `head` always wins. Otherwise: timm's own `get_classifier`, else the last of the shallowest
+    `nn.Linear` layers (1×1 convolutions where there is none). Wrappers (DDP, `torch.compile`) are looked
+    through.
+
+    Args:
+        model: Any classifier.
+        head: Path of the layer inside the model (``"classifier.2"``) or the layer itself.
+
+    Returns:
+        `HeadLayer` with the path inside the unwrapped model.
+
+    Raises:
+        ValueError: No layer, or several, could be the head; the message lists the candidates.
+
+    Examples:
+        >>> find_head(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))).path
+        '2'
+    """
+    root = unwrap(model)
+    if isinstance(head, nn.Module):
+        for path, module in root.named_modules():
+            if module is head:
+                return _checked(root, path)
+        raise ValueError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
+    if head is not None:
+        return _checked(root, head)
+    if hasattr(root, "get_classifier"):
+        return _timm_head(root)
+    return _last_linear(root)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The plain module inside DDP, DataParallel and `torch.compile` wrappers."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod  # pyrefly: ignore[bad-assignment]
+        elif isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif type(model).__name__ == "AveragedModel" and hasattr(model, "module"):
+            model = model.module  # pyrefly: ignore[bad-assignment]
+        else:
+            return model
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """`unwrap`, and a view of a module compiled in place (`model.compile()`) that runs eagerly."""
+    model = unwrap(model)
+    if model._compiled_call_impl is not None:
+        model = copy.copy(model)  # shares parameters and submodules
+        model._compiled_call_impl = None
+    return model
+
+
+def _checked(root: nn.Module, path: str) -> HeadLayer:
+    try:
+        module = root.get_submodule(path)
+    except AttributeError:
+        raise ValueError(f"head={path!r} is not in the model; {_candidates(root)}") from None
+    if _shape(module) is None:
+        raise ValueError(
+            f"head={path!r} is a {type(module).__name__}, which has no (classes, features) weight; {_candidates(root)}"
+        )
+    return HeadLayer(path, module)
+
+
+def _timm_head(root: nn.Module) -> HeadLayer:
+    classifier = root.get_classifier()  # pyrefly: ignore[not-callable]
+    if isinstance(classifier, (tuple, list, nn.ModuleList)):
+        parts = [HeadLayer(p, m) for p, m in root.named_modules() if any(m is part for part in classifier)]
+        raise ValueError(
+            f"several layers could be the head: {', '.join(map(_describe, parts))}; the model combines them. "
+            f"Say which one with head={parts[0].path!r}, for instance."
+        )
+    if not isinstance(classifier, nn.Module):
+        return _last_linear(root)
+    inside = next((path for path, module in root.named_modules() if module is classifier), "")
+    if _shape(classifier) is not None:
+        return HeadLayer(inside, classifier)
+    if not any(_shape(module) is not None for module in classifier.modules()):
+        raise ValueError(
+            "the model has no head: its classifier is "
+            f"{type(classifier).__name__}. Create it with num_classes > 0, or name a layer with head=."
+        )
+    found = _last_linear(classifier)
+    return HeadLayer(f"{inside}.{found.path}".strip("."), found.module)
+
+
+def _last_linear(root: nn.Module) -> HeadLayer:
+    linear = [HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Linear)]
+    layers = linear or [
+        HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Conv2d) and _shape(m) is not None
+    ]
+    if not layers:
+        raise ValueError(
+            f"no head found: {type(root).__name__} has no nn.Linear and no 1×1 convolution. "
+            "Name the layer that holds the (classes, features) weight with head=."
+        )
+    depth = min(layer.path.count(".") for layer in layers)
+    shallow = [layer for layer in layers if layer.path.count(".") == depth]
+    best = shallow[-1]
+    rivals = [layer for layer in shallow[:-1] if _is_rival(root, layer, best, layers)]
+    if rivals:
+        raise ValueError(
+            f"several layers could be the head: {', '.join(_describe(layer) for layer in [*rivals, best])}. "
+            f"Say which one with head={best.path!r}, for instance."
+        )
+    return best
+
+
+def _is_rival(root: nn.Module, layer: HeadLayer, best: HeadLayer, layers: list[HeadLayer]) -> bool:
+    """Whether a layer looks like a second output: nothing takes its output, and it resembles the last one."""
+    shared = 0
+    for a, b in zip(layer.path.split("."), best.path.split("."), strict=False):
+        if a != b:
+            break
+        shared += 1
+    if isinstance(root.get_submodule(".".join(best.path.split(".")[:shared])), nn.Sequential):
+        return False  # there the order says which is last
+    outputs, inputs = _shape(layer.module) or (0, 0)
+    best_outputs, best_inputs = _shape(best.module) or (0, 0)
+    after = layers[layers.index(layer) + 1 :]
+    if any((_shape(other.module) or (0, 0))[1] == outputs for other in after):
+        return False
+    return inputs == best_inputs or outputs == best_outputs
+
+
+def _shape(module: nn.Module) -> tuple[int, int] | None:
+    """(classes, features) of a layer that can be a head, else None."""
+    if isinstance(module, nn.Conv2d) and (module.kernel_size != (1, 1) or module.groups != 1):
+        return None
+    if isinstance(module, (nn.Embedding, nn.LayerNorm)):
+        return None
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim not in (2, 4) or weight[0, 0].numel() != 1:
+        return None
+    return weight.shape[0], weight.shape[1]
+
+
+def _describe(layer: HeadLayer) -> str:
+    outputs, inputs = _shape(layer.module) or (0, 0)
+    return f"{layer.path or '(the model itself)'} ({inputs} → {outputs})"
+
+
+def _candidates(root: nn.Module) -> str:
+    layers = [HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Linear)]
+    layers = layers or [HeadLayer(p, m) for p, m in root.named_modules() if _shape(m) is not None]
+    if not layers:
+        return "the model has no linear layer"
+    listed = ", ".join(_describe(layer) for layer in layers[-8:])
+    more = f" and {len(layers) - 8} before them" if len(layers) > 8 else ""
+    return f"linear layers: {listed}{more}"
+
+
+class Head:
+    """What the last linear layer saw in the latest forward.
+
+    Attributes:
+        path: Where the layer is in the model.
+        features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged.
+        weight: ``(C, D)`` weight that these features met.
+        bias: ``(C,)`` or None.
+    """
+
+    def __init__(self, layer: HeadLayer) -> None:
+        self.path = layer.path
+        self._module = layer.module
+        self._features: Tensor | None = None
+        self._weight: Tensor | None = None
+        self._versions: list[tuple[Tensor, int]] = []
+        self._running = False
+        self._fired = 0
+        self._unread = False
+
+    @property
+    def features(self) -> Tensor:
+        if self._features is None:
+            raise RuntimeError("no features yet: call the model once inside the capture context.")
+        self._unread = False
+        return self._features
+
+    @property
+    def weight(self) -> Tensor:
+        if self._weight is None:
+            raise RuntimeError("no weight yet: call the model once inside the capture context.")
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                raise RuntimeError(
+                    "head.weight has changed since these features were computed (an optimiser step or a load?); "
+                    "read head.weight before stepping, or run the model again."
+                )
+        return self._weight.reshape(len(self._weight), -1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias = getattr(self._module, "bias", None)
+        return bias if isinstance(bias, Tensor) else None
+
+    # The three hooks.
+
+    def _start(self, *_: Any) -> None:
+        if self._unread:
+            raise RuntimeError(
+                "several forwards in one capture context: the first one's features were never read. "
+                "Read head.features after each forward, or open one context a forward."
+            )
+        self._running, self._fired = True, 0
+
+    def _fire(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not self._running:
+            raise RuntimeError(
+                f"the head {self.path!r} ran outside the model's forward: activation checkpointing runs it again "
+                "in backward (leave the head out of the checkpointed part), or it was called directly."
+            )
+        self._fired += 1
+        if self._fired > 1:
+            return
+        x = args[0] if args else next(iter(kwargs.values()))
+        self._features = _as_rows(x, module, self.path)
+        self._weight = module.weight  # pyrefly: ignore[bad-assignment]
+        # A weight that is computed (weight norm) changes when the tensors behind it do.
+        tensors = [p for p in module.parameters() if not p.is_inference()]
+        self._versions = [(p, p._version) for p in tensors]
+
+    def _end(self, model: nn.Module, *_: Any) -> None:
+        self._running = False
+        if self._fired == 1:
+            self._unread = True
+            return
+        self._features = None
+        if self._fired > 1:
+            raise RuntimeError(
+                f"the head {self.path!r} ran {self._fired} times in one forward (several crops, or a head shared by "
+                "several outputs); name another layer with head=, or call the model on one input at a time."
+            )
+        raise RuntimeError(
+            f"the head {self.path!r} did not run in this forward. Either another layer makes the output (name it with "
+            "head=), or its weight is used through F.linear, or the part of the model around it is compiled or "
+            f"replaced; {_candidates(model)}."
+        )
+
+
+def _as_rows(x: Tensor, module: nn.Module, path: str) -> Tensor:
+    if isinstance(module, nn.Conv2d):
+        return x.flatten(2).mean(2)  # the layer is linear: the mean of its logits is the logit of the mean
+    if x.ndim > 2 and x.shape[1:-1].numel() == 1:
+        x = x.flatten(1)
+    if x.ndim != 2:
+        raise RuntimeError(
+            f"the head {path!r} saw an input of shape {tuple(x.shape)}, expected (samples, features): "
+            "it classifies positions, not samples; name the layer that classifies samples with head=."
+        )
+    return x
+
+
+@contextmanager
+def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[Head]:
+    """Record what the last linear layer sees while the model runs; the hooks are gone on exit.
+
+    Each forward inside the context must reach the head exactly once and its features must be read
+    before the next forward; anything else raises and names the cause.
+
+    Args:
+        model: Any classifier, not compiled (DDP-wrapped is fine).
+        head: Path of the layer, or the layer, when `find_head` should not choose.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+        >>> with capture(model) as head:
+        ...     _ = model(torch.ones(2, 2, 2))
+        >>> head.features.shape, head.weight.shape
+        (torch.Size([2, 4]), torch.Size([3, 4]))
+    """
+    root = unwrap(model)
+    if hasattr(model, "_orig_mod") or root._compiled_call_impl is not None:
+        plain = "model._orig_mod" if hasattr(model, "_orig_mod") else "the model before model.compile()"
+        raise ValueError(
+            f"model is compiled, and compiled code does not see hooks: capture and call {plain} instead "
+            "(it shares the weights)."
+        )
+    layer = find_head(model, head)
+    weight = layer.module.weight
+    if type(weight).__name__ == "DTensor" or any("FullyShardedDataParallel" in type(m).__name__ for m in _chain(model)):
+        raise ValueError(
+            f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "
+            "Gather the model, or keep the head out of the sharding."
+        )
+    record = Head(layer)
+    handles = [
+        root.register_forward_pre_hook(record._start),
+        layer.module.register_forward_hook(record._fire, with_kwargs=True),
+        root.register_forward_hook(record._end),
+    ]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _chain(model: nn.Module) -> Iterator[nn.Module]:
+    yield model
+    yield from unwrap(model).modules()
+
+
+def output_logits(output: Any) -> Tensor | None:
+    """The ``(N, C)`` tensor in whatever a model returns: a tensor, a tuple, a dict or an object with `logits`."""
+    if isinstance(output, Tensor):
+        return output if output.ndim == 2 else None
+    if isinstance(output, dict) or hasattr(output, "logits"):
+        found = output.get("logits") if isinstance(output, dict) else output.logits
+        if isinstance(found, Tensor):
+            return output_logits(found)
+        output = list(output.values()) if isinstance(output, dict) else []
+    if isinstance(output, (tuple, list)):
+        return next((item for item in map(output_logits, output) if item is not None), None)
+    return None

@@ -1,0 +1,335 @@
+"""Model names → a model, the preprocessing that belongs to it, and its class names.
+
+``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or ``path/to/file.py:function``. Weights come from the library,
+or from a checkpoint file, which is read as data and never executed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hardsight.extras import first_line, need
+from hardsight.heads import find_head, unwrap
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier with what must travel with it.
+
+    Attributes:
+        module: The network.
+        name: How it is called in tables.
+        transform: Its preprocessing, or None.
+        takes: What `transform` takes: ``"pil"`` images, or ``"tensor"`` ``(channels, height, width)`` in [0, 1];
+            ``"any"`` tries the tensor first.
+        classes: Names of its outputs in order, or None.
+        weights: Where its weights came from, in words.
+    """
+
+    module: nn.Module
+    name: str
+    transform: Callable[[Any], Any] | None = None
+    takes: str = "any"
+    classes: Sequence[str] | None = None
+    weights: str = "as given"
+
+    @property
+    def preprocessing(self) -> str:
+        """The preprocessing in words, as it is printed and recorded."""
+        return "none: pixels in [0, 1]" if self.transform is None else " ".join(repr(self.transform).split())
+
+
+def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
+    """Build the model that a name stands for.
+
+    Args:
+        spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or ``path/to/file.py:function``. The function returns
+            the network, ``(network, transform)`` or ``(network, transform, class_names)``.
+        checkpoint: State dict (``.safetensors``, or ``.pt`` read with ``weights_only``) that replaces the weights. The
+            network is built for the number of classes that the checkpoint holds.
+    """
+    kind, _, rest = spec.partition(":")
+    state = None if checkpoint is None else read_checkpoint(checkpoint)
+    if kind in _BUILDERS and rest:
+        model = _BUILDERS[kind](rest, state)
+    elif ":" in spec and spec.rpartition(":")[0].endswith(".py"):
+        path, _, function = spec.rpartition(":")
+        model = _from_file(Path(path), function)
+    else:
+        raise ValueError(
+            f"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, got {spec!r}."
+            + (f" Name the function: {spec}:build, say." if spec.endswith(".py") else "")
+        )
+    if state is not None:
+        load_weights(model.module, state, str(checkpoint))
+        model = replace(model, weights=f"checkpoint {Path(str(checkpoint)).name}")
+    return model
+
+
+def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | None = None) -> Model:
+    """Whatever a user calls a model, as a `Model`; `preprocess` replaces its own preprocessing."""
+    if isinstance(model, str):
+        model = load_model(model)
+    elif isinstance(model, nn.Module):
+        model = Model(model, type(unwrap(model)).__name__)
+    elif not isinstance(model, Model):
+        raise TypeError(f"model must be an nn.Module, a name or a hardsight.Model, got {type(model).__name__}.")
+    return model if preprocess is None else replace(model, transform=preprocess, takes="any")
+
+
+def input_channels(module: nn.Module) -> int:
+    """Colour channels the network takes: 1 if its first convolution says so, else 3."""
+    first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
+    return 1 if first is not None and first.in_channels == 1 else 3
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Hash of every weight and buffer: two models with one fingerprint give the same rows."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(unwrap(module).state_dict().items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Builders: (name, state dict or None) → Model. With a state dict nothing is downloaded.
+
+
+def _build_timm(name: str, state: dict[str, Tensor] | None) -> Model:
+    timm = need("timm")
+    base = name.split(".")[0]
+    if base not in timm.list_models():
+        raise ValueError(_unknown("timm", name, [*timm.list_models(), *timm.list_pretrained()]))
+    if state is None:
+        module = _pretrained(f"timm:{name}", lambda: timm.create_model(name, pretrained=True))
+    else:
+        module = _sized(lambda **kw: timm.create_model(name, pretrained=False, **kw), state)
+    config = timm.data.resolve_model_data_config(module)
+    return Model(module, name, timm.data.create_transform(**config, is_training=False), "pil", None, "timm, pretrained")
+
+
+def _build_torchvision(name: str, state: dict[str, Tensor] | None) -> Model:
+    zoo = need("torchvision.models")
+    from torchvision.models import get_model, get_model_weights, list_models
+
+    if name not in list_models(module=zoo):
+        raise ValueError(_unknown("torchvision", name, list_models(module=zoo)))
+    weights: Any = get_model_weights(name).DEFAULT  # pyrefly: ignore[missing-attribute]
+    if state is None:
+        module = _pretrained(f"torchvision:{name}", lambda: get_model(name, weights=weights))
+        return Model(module, name, weights.transforms(), "pil", weights.meta["categories"], f"torchvision, {weights}")
+    module = _sized(lambda **kw: get_model(name, weights=None, **kw), state)
+    # The recipe's transform still fits the architecture; its class names fit only its own weights.
+    return Model(module, name, weights.transforms(), "pil")
+
+
+def _build_hf(name: str, state: dict[str, Tensor] | None) -> Model:
+    transformers = need("transformers")
+    classifier, processors = transformers.AutoModelForImageClassification, transformers.AutoImageProcessor
+    module = _pretrained(f"hf:{name}", lambda: classifier.from_pretrained(name, trust_remote_code=False))
+    processor = _pretrained(f"hf:{name}", lambda: processors.from_pretrained(name, trust_remote_code=False))
+    names = [str(module.config.id2label[i]) for i in range(module.config.num_labels)]
+    placeholder = all(label == f"LABEL_{i}" for i, label in enumerate(names))
+    return Model(module, name, _Processor(processor), "pil", None if placeholder else names, "Hugging Face, pretrained")
+
+
+_BUILDERS: dict[str, Callable[[str, dict[str, Tensor] | None], Model]] = {
+    "timm": _build_timm,
+    "torchvision": _build_torchvision,
+    "hf": _build_hf,
+}
+
+
+@dataclass(frozen=True)
+class _Processor:
+    """A Hugging Face image processor as a transform of one image."""
+
+    processor: Any
+
+    def __call__(self, image: Any) -> Tensor:
+        return self.processor(images=image, return_tensors="pt")["pixel_values"][0]
+
+    def __repr__(self) -> str:
+        return repr(self.processor)
+
+
+def _from_file(path: Path, function: str) -> Model:
+    if not path.is_file():
+        raise FileNotFoundError(f"MODEL: there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"MODEL: {path} cannot be loaded as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that classes defined there can be pickled to loader workers
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with _blamed(path, "importing it"):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    build = getattr(module, function, None)
+    if not callable(build):
+        names = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == spec.name]
+        raise ValueError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(names) or 'none'}.")
+    with _blamed(path, f"{function}()"):
+        made = build()
+    parts = made if isinstance(made, tuple) else (made,)
+    if isinstance(made, Model):
+        return made
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise ValueError(
+            f"MODEL: {path.name}:{function} must return an nn.Module, (module, transform) or (module, transform, "
+            f"class_names), got {type(made).__name__}."
+        )
+    network, transform, classes = (*parts, None, None)[:3]
+    if transform is not None and not callable(transform):
+        raise ValueError(f"MODEL: the transform of {path.name}:{function} must be callable, got {type(transform)}.")
+    return Model(network, f"{path.name}:{function}", transform, "any", None if classes is None else list(classes))
+
+
+@contextmanager
+def _blamed(path: Path, doing: str) -> Iterator[None]:
+    """An error in the user's own file, with the line it came from."""
+    try:
+        yield
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
+        at = f" at line {lines[-1]}" if lines else ""
+        raise RuntimeError(
+            f"MODEL: {doing} failed in {path.name}{at}: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _sized(build: Callable[..., nn.Module], state: dict[str, Tensor]) -> nn.Module:
+    """The network with as many classes as the checkpoint holds."""
+    module = build()
+    held = _stripped(state, module).get(f"{find_head(module).path}.weight")
+    if held is not None and len(held) != len(find_head(module).module.weight):  # pyrefly: ignore[bad-argument-type]
+        module = build(num_classes=len(held))
+    return module
+
+
+def _pretrained(name: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except Exception as error:  # each library fails in its own way when there is no network
+        raise RuntimeError(
+            f"MODEL: the weights of {name} could not be had ({type(error).__name__}: {first_line(error)}). "
+            "Check the name and the network, or give a file with --checkpoint."
+        ) from error
+
+
+def _unknown(library: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"{library} knows {len(known):,} names, none like it."
+    return f"MODEL: {library} has no model {name!r}; {hint}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpoints.
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """The state dict in a ``.safetensors`` or torch file, found inside the usual wrappings; nothing is executed."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"--checkpoint: there is no file {path}.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except Exception as error:
+            raise ValueError(f"--checkpoint: {path.name} is no safetensors file ({first_line(error)}).") from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could execute "
+            f"code ({_reason(error)}). Save the weights alone, torch.save(model.state_dict(), …), where you trust it."
+            if "weights_only" in str(error) or "Unsupported" in str(error)
+            else f"--checkpoint: {path.name} is no torch file ({first_line(error)}); it may be cut short."
+        ) from error
+    for key in ("state_dict", "model_state_dict", "model", "net", "state_dict_ema"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+            break
+    state = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    if not state:
+        raise ValueError(f"--checkpoint: {path.name} holds no state dict (found {type(content).__name__}).")
+    return state
+
+
+def _reason(error: BaseException) -> str:
+    """What an unpickler refused, without torch's advice to allow it."""
+    lines = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
+    return (
+        (lines or [type(error).__name__])[0]
+        .split(" was not an allowed")[0]
+        .removeprefix("WeightsUnpickler error: ")[:160]
+    )
+
+
+def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
+    """Weight ``(C, D)`` and bias of a linear layer saved by itself, or as the only such layer of a state dict."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    else:
+        state = read_checkpoint(path)
+    weights = (
+        ["weight"] if "weight" in state else [k for k, v in state.items() if k.endswith(".weight") and v.ndim == 2]
+    )
+    if len(weights) != 1:
+        raise ValueError(
+            f"--head: {path.name} must hold one (classes, features) weight, found {', '.join(weights or state)}."
+        )
+    return state[weights[0]], state.get(weights[0].removesuffix("weight") + "bias")
+
+
+def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Put a state dict into a network, exactly: missing, unexpected or misshapen keys are an error that names them."""
+    own = unwrap(module).state_dict()
+    state = _stripped(state, module)
+    missing = [key for key in own if key not in state]
+    extra = [key for key in state if key not in own]
+    wrong = [
+        f"{key} is {tuple(state[key].shape)}, expected {tuple(own[key].shape)}"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    problems = [
+        f"{len(keys)} {what}: {', '.join(keys[:5])}{' …' if len(keys) > 5 else ''}"
+        for what, keys in (("missing keys", missing), ("unexpected keys", extra), ("wrong shapes", wrong))
+        if keys
+    ]
+    if problems:
+        raise ValueError(f"--checkpoint: {Path(name).name} does not fit the model; {'; '.join(problems)}.")
+    unwrap(module).load_state_dict(state)
+
+
+def _stripped(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Without the prefixes that DDP, `torch.compile` and Lightning put before every key."""
+    own = unwrap(module).state_dict().keys()
+    while not own & state.keys():
+        heads = {key.partition(".")[0] for key in state}
+        if len(heads) != 1 or next(iter(heads)) not in ("module", "_orig_mod", "model", "net"):
+            break
+        state = {key.partition(".")[2]: value for key, value in state.items()}
+    return state

@@ -1,0 +1,85 @@
+"""One picture, whatever it came as, in the form a model's preprocessing takes.
+
+Grey, palette, RGBA, CMYK and 16-bit pictures all arrive as 8-bit RGB (or grey for one-channel models).
+Pillow's own conversion clips 16-bit values at 255, which turns such pictures white.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def open_picture(path: Path, channels: int = 3) -> Image:
+    """Decode a file fully (a truncated one raises here) as 8-bit RGB, or grey when `channels` is 1."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path) as picture:
+            picture.load()
+            return eight_bit(picture, channels)
+
+
+def eight_bit(picture: Image, channels: int = 3) -> Image:
+    """Any Pillow mode as 8-bit RGB or, for one channel, grey."""
+    from PIL import Image
+
+    mode = "L" if channels == 1 else "RGB"
+    if picture.mode.startswith("I"):  # 16-bit greys; Pillow opens some of them as 32-bit integers
+        values = np.asarray(picture).astype(np.int64)
+        if values.size and (values.min() < 0 or values.max() > 65535):
+            raise ValueError(f"a {picture.mode} picture with values outside 0–65535 has no known scale")
+        return Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
+    if picture.mode == "F":
+        raise ValueError("a floating-point picture has no known scale; save it with 8 or 16 bits")
+    if picture.mode == "P":  # a palette may hold transparency, which Pillow wants spelled out
+        picture = picture.convert("RGBA")
+    return picture.convert(mode)
+
+
+def from_array(values: np.ndarray, channels: int = 3) -> Image:
+    """A uint8 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)`` as a picture."""
+    from PIL import Image
+
+    if values.dtype == np.uint16:
+        values = (values // 257).astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise ValueError(f"a picture array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
+    values = channels_last(values)
+    return eight_bit(Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values), channels)
+
+
+def channels_last(values: np.ndarray) -> np.ndarray:
+    """``(H, W, C)`` whichever way round the array came."""
+    if values.ndim == 2:
+        return values[..., None]
+    if values.ndim != 3:
+        raise ValueError(f"a picture array must have 2 or 3 axes, got shape {values.shape}")
+    first = values.shape[0] in (1, 3, 4) and values.shape[-1] not in (1, 3, 4)
+    return values.transpose(1, 2, 0) if first else values
+
+
+def to_tensor(picture: Any, channels: int = 3) -> Tensor:
+    """Float ``(channels, H, W)`` in [0, 1]; float arrays are taken as they are."""
+    if isinstance(picture, np.ndarray) and np.issubdtype(picture.dtype, np.floating):
+        values = channels_last(picture)
+        if values.shape[-1] == 1 and channels == 3:
+            values = np.repeat(values, 3, -1)
+        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32))
+    values = np.asarray(to_picture(picture, channels))
+    values = values[..., None] if values.ndim == 2 else values
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1))).float() / 255
+
+
+def to_picture(value: Any, channels: int = 3) -> Image:
+    """A Pillow picture or a uint8 array as an 8-bit picture."""
+    return from_array(value, channels) if isinstance(value, np.ndarray) else eight_bit(value, channels)

@@ -1,0 +1,4 @@
+"""Scoring: run a model over data, or take features as they are, and give one row a sample."""
+
+from hardsight.scoring.tables import score as score
+from hardsight.scoring.tables import score_features as score_features

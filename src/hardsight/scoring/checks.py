@@ -1,0 +1,77 @@
+"""Is what was scored what the user meant? Score names, label range, class order, and what the model returns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.hardness import SCORES
+from hardsight.heads import Head
+from hardsight.table import SampleTable
+
+
+def known_scores(scores: Iterable[str]) -> list[str]:
+    """The names as a list, or a sentence with the nearest name that exists."""
+    names = [scores] if isinstance(scores, str) else list(scores)
+    for name in names:
+        if name not in SCORES:
+            near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
+            raise ValueError(f"there is no score {name!r}; did you mean {' or '.join(near)}?")
+    return names
+
+
+def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
+    """Refuse labels that do not fit the model before the first batch."""
+    top = outputs if classes is None else len(classes)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= top:
+        raise ValueError(
+            f"DATA: labels must lie in [0, {top - 1}] because the model has {outputs} classes, got {low} to {high}; "
+            "use a model for these classes, or renumber the labels."
+        )
+
+
+def output_note(logits: Tensor | None, features: Tensor, head: Head) -> str | None:
+    """A sentence if what the model returns is not what its last linear layer made of the first batch."""
+    if logits is None:
+        return None
+    with torch.autocast(features.device.type, enabled=False):
+        made = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
+    if made.shape != logits.shape:
+        return (
+            f"the model returns {tuple(logits.shape)} but its head {head.path!r} makes {tuple(made.shape)}: scores "
+            "describe the head; name another with head= if that is not the classifier."
+        )
+    # Log-softmax and softmax at the end are common, and leave every score as it is.
+    ours, theirs = made.softmax(1), logits.float()
+    off = float(torch.minimum((ours - theirs.softmax(1)).abs().max(), (ours - theirs).abs().max()))
+    if off < 0.02:
+        return None
+    return (
+        f"the model changes what its head {head.path!r} makes (probabilities differ by up to {off:.2g}): scores "
+        "describe the head's own logits, not the model's output."
+    )
+
+
+def class_order_note(table: SampleTable, outputs: int) -> str | None:
+    """A sentence if renumbering the labels would make the model far better: then the orders probably differ."""
+    accuracy = table.accuracy
+    if accuracy is None or len(table) < 2 * outputs or outputs > 2000:
+        return None
+    from scipy.optimize import linear_sum_assignment
+
+    confusion = np.zeros((outputs, outputs))
+    np.add.at(confusion, (table["label"], table["pred"]), 1)
+    labels, outs = linear_sum_assignment(-confusion)
+    best = confusion[labels, outs].sum() / len(table)
+    if best < accuracy + 0.25 or best < 2 * accuracy:
+        return None
+    moved = [f"{a}→{b}" for a, b in zip(labels, outs, strict=True) if a != b and confusion[a, b]][:6]
+    return (
+        f"class order: accuracy is {accuracy:.1%}, but {best:.1%} if labels were renumbered ({', '.join(moved)} …): "
+        "the data and the model probably count their classes differently."
+    )

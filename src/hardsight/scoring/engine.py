@@ -1,0 +1,217 @@
+"""The engine: forward a data set through a network and write scored rows part by part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
+from hardsight.extras import first_line
+from hardsight.hardness import check_labels
+from hardsight.heads import Head, capture, output_logits
+from hardsight.models import Model, input_channels
+from hardsight.runfolder import RunWriter
+from hardsight.scoring.checks import output_note
+from hardsight.scoring.rows import bad_table, scored_rows
+from hardsight.table import SampleTable, split_rows
+
+# A part is written after so many samples or seconds: what a kill can cost.
+_PART_ROWS, _PART_SECONDS = 4096, 15.0
+
+# Ids, network inputs, labels, and bad samples with their reasons.
+Batch = tuple[list[str], Any, list[int | None], list[tuple[str, str]]]
+
+
+class Memory:
+    """Parts kept in memory: what a `RunWriter` is on disk."""
+
+    def __init__(self) -> None:
+        self._rows: list[pa.Table] = []
+        self._bad: list[pa.Table] = []
+
+    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str) -> None:
+        self._rows.append(rows)
+        self._bad.append(bad)
+
+    def done(self) -> set[str]:
+        return set()
+
+    def table(self) -> SampleTable:
+        rows = [rows for rows in self._rows if len(rows)] or [pa.table({"id": pa.array([], pa.string())})]
+        return SampleTable(pa.concat_tables(rows), None, pa.concat_tables([*self._bad, bad_table([])]))
+
+
+class Folder(RunWriter):
+    """Parts written to a run folder."""
+
+    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str) -> None:
+        tables = split_rows(rows, bad, model)
+        self.write(tables if len(rows) else {"samples": tables["samples"]})
+
+    def table(self) -> SampleTable:
+        return SampleTable.load(self.path, partial=True)
+
+
+@dataclass
+class _Pending:
+    """Samples that have been through the network and wait to be scored together."""
+
+    ids: list[str] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    labels: list[Tensor] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def due(self) -> bool:
+        return len(self.ids) >= _PART_ROWS or time.monotonic() - self.since > _PART_SECONDS
+
+
+@dataclass
+class Engine:
+    """A network, its data, and what to compute. `notes` collects what a user should know about the result."""
+
+    network: nn.Module
+    model: Model
+    samples: Samples
+    head: str
+    outputs: int
+    device: torch.device
+    scores: Sequence[str]
+    use_bias: bool
+    mapping: np.ndarray | None
+    strict: bool
+    notes: list[str] = field(default_factory=list)
+    _labelled: bool | None = None
+
+    def run(self, sink: Memory | Folder, *, shard: tuple[int, int], batch_size: int, workers: int, bar: bool) -> None:
+        """Forward every sample that the sink does not hold yet."""
+        from tqdm import tqdm
+
+        done = sink.done()
+        total, batches = self._batches(done, shard, batch_size, workers)
+        progress = tqdm(total=total, initial=len(done), unit=" samples", disable=None if bar else True, desc="scoring")
+        pending = _Pending()
+        with _evaluating(self.network, self.device), capture(self.network, self.head) as head, progress:
+            try:
+                for ids, inputs, labels, bad in batches:
+                    if bad and self.strict:
+                        raise ValueError(f"bad sample {bad[0][0]!r}: {bad[0][1]} (without strict it would be listed).")
+                    if ids:
+                        pending.features.append(self._forward(inputs, head))
+                        pending.labels += self._checked(labels)
+                        pending.ids += ids
+                    pending.bad += bad
+                    progress.update(len(ids) + len(bad))
+                    if pending.due:
+                        self._write(pending, sink, head)
+                        pending = _Pending()
+            except KeyboardInterrupt:
+                self._write(pending, sink, head)
+                raise
+            self._write(pending, sink, head)
+
+    def _batches(
+        self, done: set[str], shard: tuple[int, int], batch_size: int, workers: int
+    ) -> tuple[int | None, Iterator[Batch]]:
+        samples, (rank, world) = self.samples, shard
+        prepared = Prepared(samples, self.model, input_channels(self.network))
+        if isinstance(samples, StreamSamples):
+            return None, _stream_batches(samples, prepared, done, batch_size)
+        todo = [i for i in range(rank, len(samples), world) if not done or samples.id(i) not in done]
+        loader = DataLoader(
+            prepared,
+            batch_size,
+            sampler=todo,
+            num_workers=workers,
+            collate_fn=collate,
+            pin_memory=self.device.type == "cuda",
+        )
+        return len(todo) + len(done), iter(loader)
+
+    def _forward(self, inputs: Any, head: Head) -> Tensor:
+        inputs = _moved(inputs, self.device)
+        try:
+            with torch.no_grad():
+                output = self.network(**inputs) if isinstance(inputs, dict) else self.network(inputs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if "the head " in str(error) or isinstance(error, torch.OutOfMemoryError):
+                raise
+            shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
+            raise RuntimeError(
+                f"the model failed on a batch {shape}: {first_line(error)}. Check that its preprocessing gives the "
+                "size and channels it was trained with."
+            ) from error
+        features = head.features.detach()
+        if self._labelled is None:  # the first batch
+            note = output_note(output_logits(output), features, head)
+            self.notes += [note] if note else []
+        return features
+
+    def _checked(self, labels: list[Any]) -> list[Tensor]:
+        """Labels of a batch as the model counts its classes; an empty list where there are none."""
+        labelled = labels[0] is not None
+        if any((label is not None) != labelled for label in labels) or self._labelled not in (None, labelled):
+            raise ValueError("some samples have labels and some have none: score them as two data sets.")
+        self._labelled = labelled
+        if not labelled:
+            return []
+        found = check_labels(labels, len(labels), self.outputs if self.mapping is None else len(self.mapping))
+        return [found if self.mapping is None else torch.from_numpy(self.mapping)[found]]
+
+    def _write(self, pending: _Pending, sink: Memory | Folder, head: Head) -> None:
+        if not pending.ids and not pending.bad:
+            return
+        rows, lost = pa.table({"id": pa.array([], pa.string())}), bad_table([])
+        if pending.ids:
+            weight, bias = head.weight.detach(), head.bias if self.use_bias else None
+            labels = torch.cat(pending.labels) if pending.labels else None
+            features = torch.cat(pending.features)
+            rows, lost = scored_rows(
+                pending.ids, features, weight, labels, None if bias is None else bias.detach(), self.scores
+            )
+        if self.strict and len(lost):
+            raise ValueError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
+        sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name)
+
+
+def _stream_batches(samples: StreamSamples, prepared: Prepared, done: set[str], batch_size: int) -> Iterator[Batch]:
+    group: list[Item] = []
+    for id_, x, label in samples:
+        if id_ in done:
+            continue
+        group.append(prepared.item(id_, lambda x=x, label=label: (x, label)))
+        if len(group) == batch_size:
+            yield collate(group)
+            group = []
+    if group:
+        yield collate(group)
+
+
+@contextmanager
+def _evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
+    """Eval mode on the device, and back to how each submodule was."""
+    modes = {module: module.training for module in network.modules()}
+    home = next((p.device for p in network.parameters()), device)
+    network.to(device).eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        network.to(home)
+
+
+def _moved(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, dict):
+        return {key: _moved(value, device) for key, value in inputs.items()}
+    return inputs.to(device, non_blocking=True) if isinstance(inputs, Tensor) else inputs

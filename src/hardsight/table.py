@@ -1,0 +1,286 @@
+"""`SampleTable`: one row a sample, its scores in columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.hardness import SCORES
+from hardsight.runfolder import RunWriter, read_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+_NOT_SCORES = ("id", "label", "pred")
+
+
+class SampleTable:
+    """One row a sample: ``id``, ``label``, ``pred`` and one column a score.
+
+    Attributes:
+        meta: How it was made: command, versions, fingerprints, preprocessing, counts.
+        bad: Samples that could not be scored: ``id`` and ``error``.
+
+    Examples:
+        >>> table = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0], "avh": [0.2, 0.7]})
+        >>> table.hardest(1)["id"].tolist()
+        ['b']
+    """
+
+    def __init__(self, rows: pa.Table, meta: Mapping[str, Any] | None = None, bad: pa.Table | None = None) -> None:
+        if "id" not in rows.column_names:
+            raise ValueError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
+        self._rows = rows.combine_chunks()
+        self.meta = dict(meta or {})
+        self.bad = (
+            bad if bad is not None else pa.table({"id": pa.array([], pa.string()), "error": pa.array([], pa.string())})
+        )
+        repeated = len(rows) - len(pc.unique(rows["id"]))
+        if repeated:
+            values = pc.value_counts(rows["id"])
+            first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
+            raise ValueError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> SampleTable:
+        """A table from arrays of one length, by column name."""
+        return cls(pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()}), meta)
+
+    # Looking.
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        """A column as a NumPy array."""
+        return self._rows[self._known(column)].to_numpy()
+
+    def __contains__(self, column: str) -> bool:
+        return column in self._rows.column_names
+
+    @property
+    def columns(self) -> list[str]:
+        return self._rows.column_names
+
+    @property
+    def scores(self) -> list[str]:
+        """Columns that are registered scores (``avh``, or ``avh_pred`` without labels)."""
+        return [name for name in self.columns if name.removesuffix("_pred") in SCORES]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of labelled rows whose prediction is their label."""
+        if "label" not in self or "pred" not in self or self._rows["label"].null_count == len(self):
+            return None
+        return pc.mean(pc.equal(self._rows["label"], self._rows["pred"]).cast(pa.float64())).as_py()
+
+    def __repr__(self) -> str:
+        name = self.meta.get("model", {}).get("name", "")
+        lines = [f"SampleTable: {len(self):,} rows × {len(self.columns)} columns{f' ({name})' if name else ''}"]
+        shown = self.head(5)
+        cells = [[_cell(value) for value in shown._rows[c].to_pylist()] for c in self.columns]
+        widths = [max(map(len, [c, *column])) for c, column in zip(self.columns, cells, strict=True)]
+        lines.append("  ".join(c.ljust(w) for c, w in zip(self.columns, widths, strict=True)))
+        lines += ["  ".join(c[i].ljust(w) for c, w in zip(cells, widths, strict=True)) for i in range(len(shown))]
+        return "\n".join([*lines, "…"] if len(self) > 5 else lines)
+
+    def head(self, n: int = 5) -> SampleTable:
+        """The first `n` rows."""
+        return self._take(np.arange(min(n, len(self))))
+
+    def hardest(self, n: int = 20, by: str = "avh") -> SampleTable:
+        """The `n` hardest samples, hardest first; ties in the order of their ids."""
+        return self._take(self._order(by)[:n])
+
+    def easiest(self, n: int = 20, by: str = "avh") -> SampleTable:
+        """The `n` easiest samples, easiest first; ties in the order of their ids."""
+        return self._take(self._order(by, easiest=True)[:n])
+
+    def rank(self, by: str = "avh") -> np.ndarray:
+        """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
+        from scipy.stats import rankdata
+
+        return rankdata(-self._hardness(by), nan_policy="omit")
+
+    def quantiles(self, by: str = "avh", q: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)) -> np.ndarray:
+        """Quantiles of a score over the rows."""
+        return np.nanquantile(self[self._score_name(by)], q)
+
+    # Combining.
+
+    def join(
+        self, other: SampleTable | pa.Table | Mapping[str, Any] | Any, *, how: str = "left", suffix: str = "_right"
+    ) -> SampleTable:
+        """Columns of another table put beside the rows with the same id.
+
+        Args:
+            other: A `SampleTable`, an Arrow table, a data frame, or a mapping of columns, with a column ``id``.
+            how: ``"left"`` keeps every row (missing values are null), ``"inner"`` keeps the rows found in both.
+            suffix: Put after names that are already there.
+        """
+        if how not in ("left", "inner"):
+            raise ValueError(f"how must be 'left' or 'inner', got {how!r}.")
+        right = _arrow(other)
+        if "id" not in right.column_names:
+            raise ValueError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
+        if len(pc.unique(right["id"])) != len(right):
+            raise ValueError("ids of the other table must be unique.")
+        where = pc.index_in(
+            self._rows["id"].cast(pa.string()), value_set=right["id"].cast(pa.string()).combine_chunks()
+        )
+        rows = self._rows
+        if how == "inner":
+            found = pc.is_valid(where)
+            rows, where = rows.filter(found), where.filter(found)
+        for name in right.column_names:
+            if name != "id":
+                rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
+        return SampleTable(rows, self.meta, self.bad)
+
+    def with_column(self, name: str, values: Any) -> SampleTable:
+        """The table with one more column, one value a row."""
+        if name in self:
+            raise ValueError(f"the table has a column {name!r} already.")
+        return SampleTable(self._rows.append_column(name, pa.array(np.asarray(values))), self.meta, self.bad)
+
+    def with_norm_within_class(self) -> SampleTable:
+        """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
+        from hardsight.hardness import norm_within_class
+
+        if "label" not in self:
+            raise ValueError("norm_within_class needs labels, and this table has none.")
+        return self.with_column(
+            "norm_within_class", norm_within_class(self["norm"].copy(), self["label"].copy()).numpy()
+        )
+
+    # Elsewhere.
+
+    def to_arrow(self) -> pa.Table:
+        return self._rows
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self._rows.to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        from hardsight.extras import need
+
+        return need("polars").from_arrow(self._rows)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
+        path = Path(path)
+        writer = RunWriter(path, {"saved_table": True, "rows": len(self)}, overwrite=overwrite)
+        if writer.complete:
+            raise FileExistsError(f"RUN: {path} is there already; choose another folder, or save with overwrite=True.")
+        writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table")))
+        writer.finish({"counts": {"rows": len(self), "bad": len(self.bad)}, **self.meta})
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, *, model: str | None = None, partial: bool = False) -> SampleTable:
+        """Read a run folder.
+
+        Args:
+            path: The folder.
+            model: Which model's scores, when the run holds several.
+            partial: Also read a run that is not finished.
+        """
+        tables, meta = read_run(path, partial=partial)
+        samples = tables.get("samples", SampleTable._no_rows("label", "error"))
+        scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
+        names = pc.unique(scores["model"]).to_pylist()
+        if model is None and len(names) > 1:
+            raise ValueError(f"RUN: {path} holds several models ({', '.join(names)}); say which with model=.")
+        if model is not None and model not in names:
+            raise ValueError(f"RUN: {path} holds no model {model!r}; it has {', '.join(names)}.")
+        if model is not None:
+            scores = scores.filter(pc.equal(scores["model"], model))
+        bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
+        where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
+        extra = [c for c in samples.column_names if c not in ("id", "label", "error")]
+        rows = pa.table({"id": scores["id"], "label": samples["label"].take(where), "pred": scores["pred"]})
+        for name in scores.column_names:
+            if name not in ("id", "model", "pred"):
+                rows = rows.append_column(name, scores[name])
+        for name in extra:
+            rows = rows.append_column(name, samples[name].take(where))
+        if rows["label"].null_count == len(rows):
+            rows = rows.drop_columns(["label"])
+        return cls(rows, meta, bad)
+
+    @staticmethod
+    def _no_rows(*columns: str) -> pa.Table:
+        return pa.table({name: pa.array([], pa.string()) for name in ("id", *columns)})
+
+    # Inside.
+
+    def _take(self, index: np.ndarray) -> SampleTable:
+        return SampleTable(self._rows.take(pa.array(index)), self.meta, self.bad)
+
+    def _known(self, column: str) -> str:
+        if column not in self:
+            near = difflib.get_close_matches(column, self.columns, 3, 0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"columns: {', '.join(self.columns)}."
+            raise KeyError(f"the table has no column {column!r}; {hint}")
+        return column
+
+    def _score_name(self, by: str) -> str:
+        return self._known(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
+
+    def _hardness(self, by: str) -> np.ndarray:
+        """A column turned so that larger is harder."""
+        name = self._score_name(by)
+        values = self[name].astype(np.float64)
+        score = SCORES.get(name.removesuffix("_pred"))
+        return values if score is None or score.higher_is_harder else -values
+
+    def _order(self, by: str, easiest: bool = False) -> np.ndarray:
+        hardness = self._hardness(by)
+        ids = np.asarray(self["id"], dtype=str)
+        return np.lexsort((ids, hardness if easiest else -hardness))  # NaN sorts last either way
+
+
+def split_rows(rows: pa.Table, bad: pa.Table, model: str) -> dict[str, pa.Table]:
+    """A table of rows as the two tables of a run: what a sample is, and what a model makes of it."""
+    label = rows["label"] if "label" in rows.column_names else pa.nulls(len(rows), pa.int64())
+    extra = [c for c in rows.column_names if c not in _NOT_SCORES and not _is_number(rows.schema.field(c).type)]
+    samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string())})
+    for name in extra:
+        samples = samples.append_column(name, rows[name])
+    lost = pa.table({"id": bad["id"], "label": pa.nulls(len(bad), pa.int64()), "error": bad["error"]})
+    scores = pa.table({"id": rows["id"], "model": pa.repeat(model, len(rows))})
+    for name in rows.column_names:
+        if name not in ("id", "label") and name not in extra:
+            scores = scores.append_column(name, rows[name])
+    if "pred" not in scores.column_names:
+        scores = scores.append_column("pred", pa.nulls(len(rows), pa.int64()))
+    return {"samples": pa.concat_tables([samples, lost], promote_options="default"), "scores": scores}
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)
+
+
+def _arrow(table: Any) -> pa.Table:
+    if isinstance(table, SampleTable):
+        return table.to_arrow()
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, Mapping):
+        return pa.table({name: pa.array(np.asarray(values)) for name, values in table.items()})
+    if hasattr(table, "to_arrow"):
+        return table.to_arrow()
+    if hasattr(table, "__arrow_c_stream__") or hasattr(table, "iloc"):
+        return pa.Table.from_pandas(table, preserve_index=False) if hasattr(table, "iloc") else pa.table(table)
+    raise TypeError(f"expected a table with a column id, got {type(table).__name__}.")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
