@@ -96,7 +96,12 @@ def paired_angle(u: Tensor, v: Tensor) -> Tensor:
 
 
 def float32_is_exact(device: torch.device) -> bool:
-    """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16)."""
+    """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16).
+
+    Inside `torch.compile` this cannot be asked; the user's setting stands there.
+    """
+    if torch.compiler.is_compiling():
+        return True
     backends: Any = torch.backends
     own = backends.cuda.matmul if device.type == "cuda" else backends.mkldnn.matmul
     settings = (own.fp32_precision, backends.fp32_precision)

@@ -274,7 +274,8 @@ def _finish(
 
     angle, logit = at(target)
     other_angle, _ = at(state.nearest.index)
-    angle_sum = angle + other_angle + (state.angle_sum - arccos(state.nearest.value))
+    # The runner-up's arccos is in the sum, gradient and all; its exact value corrects the value alone.
+    angle_sum = angle + state.angle_sum + (other_angle.detach() - arccos(state.nearest.value))
     reading = _reading(len(weight), target, norm, angle, angle_sum, other_angle)
     if state.sums is not None:
         reading = _with_logits(reading, logit, at(state.sums.top.index)[1], state.sums)
@@ -331,8 +332,13 @@ def _reading(
 
 
 def _with_logits(reading: Reading, logit: Tensor, other_logit: Tensor, sums: _Sums) -> Reading:
-    # The runner-up itself counts 1 in `exp` and `exp2` and 0 in `lin`; the rest moves with its exact level.
-    rest = sums._replace(exp=sums.exp - 1, exp2=sums.exp2 - 1).moved_to(other_logit)
+    # The runner-up itself counts 1 in `exp` and `exp2` and 0 in `lin` (and has a slope there, which `shift` carries);
+    # it is taken out, and the rest moves to its exact level.
+    shift = other_logit - other_logit.detach()
+    own = shift.exp()
+    rest = sums._replace(exp=sums.exp - own, exp2=sums.exp2 - own.square(), lin=sums.lin - shift * own)
+    # The two levels differ by rounding; where logits are so large that rounding exceeds 1, any level near will do.
+    rest = rest.moved_to(sums.top.value + (other_logit - sums.top.value).clamp(-1, 1))
     return replace(
         reading,
         logit=logit,

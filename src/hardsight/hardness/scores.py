@@ -137,7 +137,7 @@ def confidence(r: Reading) -> Tensor:
     higher_is_harder=True,
     needs_labels=True,
     range=(0.0, math.inf),
-    tolerance=(1e-6, 1e-15),
+    tolerance=(1e-5, 1e-12),
     reference="cross-entropy of one sample",
     logits=True,
 )
@@ -218,7 +218,7 @@ def entropy(r: Reading) -> Tensor:
     higher_is_harder=True,
     needs_labels=True,
     range=(0.0, math.sqrt(2)),
-    tolerance=(1e-5, 1e-15),
+    tolerance=(1e-5, 1e-12),
     reference="Paul et al., Deep Learning on a Data Diet, NeurIPS 2021",
     logits=True,
 )

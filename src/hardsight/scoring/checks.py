@@ -39,7 +39,7 @@ def output_note(logits: Tensor | None, features: Tensor, head: Head) -> str | No
     """A sentence if what the model returns is not what its last linear layer made of the first batch."""
     if logits is None:
         return None
-    with torch.autocast(features.device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         made = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
     if made.shape != logits.shape:
         return (

@@ -1,0 +1,341 @@
+"""Every score against a naive float64 loop, worked examples, and what other people got wrong."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from naive import naive_scores, triple
+
+import hardsight as hs
+from hardsight.hardness import check_triple, compute_scores, read_classes
+from hardsight.hardness.scores import SCORES
+
+
+def within(found, truth, tolerance):
+    found, truth = np.asarray(found, np.float64), np.asarray(truth, np.float64)
+    off = np.abs(found - truth)
+    allowed = tolerance.absolute + tolerance.relative * np.abs(truth)
+    assert (off <= allowed).all(), f"off by {off.max():.3g}, allowed {allowed[off.argmax()]:.3g}"
+
+
+# Small C runs in float64, C ≥ 64 is screened in float32, C > 1024 in several blocks of classes.
+@pytest.mark.parametrize(
+    ("n", "d", "c", "scale"),
+    [(40, 16, 2, 1), (40, 16, 10, 1), (40, 8, 100, 1), (30, 32, 100, 5), (20, 16, 1500, 1), (6, 8, 2100, 3)],
+)
+@pytest.mark.parametrize("biased", [True, False])
+def test_all_scores_agree_with_the_naive_loop(n, d, c, scale, biased):
+    features, weight, labels, bias = triple(n, d, c, scale=scale)
+    bias = bias if biased else None
+    truth = naive_scores(features, weight, labels, bias)
+    found = compute_scores(features, weight, labels, bias)
+    assert found.pop("pred").tolist() == truth.pop("pred").tolist()
+    assert found.keys() == truth.keys() == SCORES.keys()
+    for name, score in SCORES.items():
+        within(found[name], truth[name], score.tolerance)
+
+
+def test_the_numbers_that_scipy_knows():
+    features, weight, labels, bias = triple(60, 24, 12)
+    z = (features.double() @ weight.double().T + bias.double()).numpy()
+    p = scipy.special.softmax(z, 1)
+    found = {k: v.numpy() for k, v in compute_scores(features, weight, labels, bias).items()}
+    rows = np.arange(60)
+    np.testing.assert_allclose(found["entropy"], scipy.stats.entropy(p, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(found["free_energy"], -scipy.special.logsumexp(z, 1), rtol=1e-12)
+    np.testing.assert_allclose(found["confidence"], p[rows, labels], rtol=1e-12)
+    np.testing.assert_allclose(found["nll"], -scipy.special.log_softmax(z, 1)[rows, labels], rtol=1e-12)
+    np.testing.assert_allclose(found["el2n"], np.linalg.norm(p - np.eye(12)[labels], axis=1), rtol=1e-12)
+
+
+def test_worked_example():
+    """x along the first axis; weights at 60°, 90° and 180° from it."""
+    weight = torch.tensor([[0.5, math.sqrt(3) / 2], [0.0, 2.0], [-3.0, 0.0]])
+    x, y = torch.tensor([[10.0, 0.0]]), torch.tensor([0])
+    assert hs.avh(x, weight, y).item() == pytest.approx(60 / 330)
+    assert hs.avc(x, weight, y).item() == pytest.approx(120 / 210)
+    assert hs.angle(x, weight, y).item() == pytest.approx(math.pi / 3)
+    assert hs.angular_margin(x, weight, y).item() == pytest.approx(math.radians(60 - 90))
+    assert hs.norm(x, weight, y).item() == pytest.approx(10)
+    assert hs.margin(x, weight, y).item() == pytest.approx(5)
+    assert hs.max_logit(x, weight, y).item() == pytest.approx(5)
+    assert hs.confidence(x, weight, y).item() == pytest.approx(1 / (1 + math.exp(-5) + math.exp(-35)))
+
+
+def test_values_of_the_paper_for_twelve_classes():
+    """PAPERS.md §1.1.5: non-targets at 92° and the target at 30, 45, 60, 75°."""
+    for degrees, avh, avc in ((30, 0.029, 0.134), (45, 0.043, 0.122), (60, 0.056, 0.110), (75, 0.069, 0.098)):
+        target, other = math.radians(degrees), math.radians(92)
+        weight = torch.eye(13)[:12] * math.sin(other)
+        weight[:, 12] = math.cos(other)
+        weight[0] = torch.eye(13)[0] * math.sin(target) + torch.eye(13)[12] * math.cos(target)
+        x, y = torch.eye(13)[12:], torch.tensor([0])
+        assert hs.avh(x, weight, y).item() == pytest.approx(avh, abs=6e-4)
+        assert hs.avc(x, weight, y).item() == pytest.approx(avc, abs=6e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# p → 1 and other ends.
+
+
+@pytest.mark.parametrize("gap", [1.0, 10.0, 17.0, 30.0, 100.0, 600.0])
+@pytest.mark.parametrize("classes", [3, 80])
+def test_digits_are_kept_when_the_model_is_sure(gap, classes):
+    """log p is 0 in float64 from a gap of 37 on, 1 − p in float32 from 17 on; ours follow m all the way."""
+    weight = torch.zeros(classes, 2)
+    weight[0, 0] = gap
+    x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    m = math.log(classes - 1) - gap
+    found = compute_scores(x, weight, y, None)
+    exact = math.log1p(math.exp(m))
+    assert found["nll"].item() == pytest.approx(exact, rel=1e-9)
+    others = math.exp(m) / (1 + math.exp(m))
+    assert found["el2n"].item() == pytest.approx(others * math.sqrt(1 + 1 / (classes - 1)), rel=1e-9)
+    assert 1 - found["confidence"].item() == pytest.approx(others, abs=1e-15)
+    assert hs.nll(x, weight, y).item() == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("gap", [50.0, 5000.0])
+def test_a_hopeless_sample_is_finite(gap):
+    weight = torch.tensor([[-gap, 0.0], [gap, 0.0], [0.0, 1.0]])
+    found = compute_scores(torch.tensor([[1.0, 0.0]]), weight, torch.tensor([0]), None)
+    assert found["nll"].item() == pytest.approx(2 * gap)
+    assert found["confidence"].item() == pytest.approx(math.exp(-2 * gap))
+    assert found["el2n"].item() == pytest.approx(math.sqrt(2))
+    assert found["entropy"].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_prediction_ties_go_to_the_lower_class_as_in_argmax():
+    weight = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    x = torch.tensor([[1.0, 0.0]] * 4)
+    assert compute_scores(x, weight, torch.arange(4), None)["pred"].tolist() == [0, 0, 0, 0]
+    many = torch.cat([torch.zeros(1500, 2), weight])
+    assert compute_scores(x, many, torch.tensor([1500, 1501, 1503, 0]), None)["pred"].tolist() == [1500] * 4
+
+
+def test_all_weights_coincide_with_the_feature():
+    """0/0: no class is nearer than another, so each has an equal share."""
+    for classes in (2, 5, 100):
+        weight = torch.ones(classes, 3)
+        x, y = torch.ones(2, 3), torch.tensor([0, 1])
+        assert hs.avh(x, weight, y).tolist() == pytest.approx([1 / classes] * 2)
+        assert hs.avc(-x, weight, y).tolist() == pytest.approx([1 / classes] * 2)
+
+
+@pytest.mark.parametrize("classes", [4, 70])
+def test_zero_features_are_at_chance(classes):
+    weight, y = torch.randn(classes, 6), torch.tensor([1])
+    found = compute_scores(torch.zeros(1, 6), weight, y, None)
+    assert found["avh"].item() == pytest.approx(1 / classes, rel=1e-7)
+    assert found["angle"].item() == pytest.approx(math.pi / 2)
+    assert found["norm"].item() == 0
+    assert found["entropy"].item() == pytest.approx(math.log(classes))
+
+
+@pytest.mark.parametrize("classes", [3, 65, 300])
+def test_a_tight_cone_keeps_its_digits(classes):
+    """All weights within a milliradian of the feature: float32 cosines cannot tell them apart, we must."""
+    x = torch.randn(1, 32).repeat(8, 1)
+    weight = x[:1] + 1e-3 * torch.randn(classes, 32) / math.sqrt(32) * x.norm()
+    labels = torch.arange(8) % classes
+    truth = naive_scores(x, weight, labels)
+    found = compute_scores(x, weight, labels, None)
+    # The naive arccos is itself off by 1e-16/1e-3; that leaves plenty of digits.
+    np.testing.assert_allclose(found["avh"], truth["avh"], rtol=1e-6)
+    np.testing.assert_allclose(found["angle"], truth["angle"], rtol=1e-6)
+
+
+def test_hundred_thousand_classes():
+    features, weight, labels, bias = triple(16, 24, 100_000)
+    found = compute_scores(features, weight, labels, bias)
+    x, w = features.double().numpy(), weight.double().numpy()
+    z = x @ w.T + bias.double().numpy()
+    cosines = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (w / np.linalg.norm(w, axis=1, keepdims=True)).T
+    angles = np.arccos(cosines)
+    rows = np.arange(16)
+    within(found["avh"], angles[rows, labels] / angles.sum(1), SCORES["avh"].tolerance)
+    within(found["confidence"], scipy.special.softmax(z, 1)[rows, labels], SCORES["confidence"].tolerance)
+    within(found["nll"], -scipy.special.log_softmax(z, 1)[rows, labels], SCORES["nll"].tolerance)
+    within(found["entropy"], scipy.stats.entropy(scipy.special.softmax(z, 1), axis=1), SCORES["entropy"].tolerance)
+    assert (found["pred"].numpy() == z.argmax(1)).all()
+
+
+def test_screening_in_float32_is_taken_back_where_it_could_be_wrong():
+    """Two other classes that tie for the runner-up with huge logits: their difference is below float32's grain."""
+    torch.manual_seed(1)
+    weight = torch.randn(200, 64)
+    features = 300 * weight[:20] + torch.randn(20, 64)
+    weight[100:120] = weight[:20] * (1 + 1e-6)
+    labels = torch.arange(20)
+    truth = naive_scores(features, weight, labels)
+    found = compute_scores(features, weight, labels, None)
+    for name in ("nll", "confidence", "entropy", "el2n", "avh"):
+        within(found[name], truth[name], SCORES[name].tolerance)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What public re-implementations got wrong (docs/choices.md).
+
+
+def test_norms_are_taken_per_row_not_over_the_whole_batch():
+    features, weight, labels, _ = triple(8, 5, 4)
+    alone = torch.cat([hs.avh(features[i : i + 1], weight, labels[i : i + 1]) for i in range(8)])
+    torch.testing.assert_close(hs.avh(features, weight, labels), alone)
+    louder = torch.cat([features[:4], 100 * features[4:]])
+    torch.testing.assert_close(hs.avh(louder, weight, labels), alone)
+
+
+def test_the_sum_runs_over_classes_not_over_the_batch():
+    features, weight, _, _ = triple(8, 5, 4)
+    total = sum(hs.avh(features, weight, torch.full((8,), k)) for k in range(4))
+    torch.testing.assert_close(total, torch.ones(8))
+
+
+def test_one_number_a_sample_not_a_square():
+    features, weight, labels, _ = triple(8, 5, 4)
+    assert all(score(features, weight, labels).shape == (8,) for score in SCORES.values())
+
+
+def test_margins_mask_the_target_with_minus_infinity_not_with_zero():
+    """All other logits negative: masking with 0 would make 0 the runner-up."""
+    weight = torch.tensor([[1.0, 0.0], [-0.5, 0.1], [-2.0, 0.1]])
+    x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    assert hs.margin(x, weight, y).item() == pytest.approx(1.5)
+    nearest = math.atan2(0.1, -0.5)
+    assert hs.angular_margin(x, weight, y).item() == pytest.approx(-nearest)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options.
+
+
+def test_without_a_bias_the_logits_are_the_papers():
+    features, weight, labels, bias = triple()
+    plain = (features @ weight.T).softmax(1)[torch.arange(40), labels]
+    torch.testing.assert_close(hs.confidence(features, weight, labels), plain)
+    assert not torch.allclose(hs.confidence(features, weight, labels, bias=bias), plain)
+    torch.testing.assert_close(hs.avh(features, weight, labels, bias=bias), hs.avh(features, weight, labels))
+
+
+@pytest.mark.parametrize("classes", [7, 90, 1100])
+def test_without_labels_the_prediction_is_judged(classes):
+    features, weight, _, bias = triple(30, 16, classes)
+    pred = (features @ weight.T + bias).argmax(1)
+    for name, score in SCORES.items():
+        expected = score(features, weight, pred, bias=bias)
+        torch.testing.assert_close(score(features, weight, bias=bias), expected, msg=name)
+    columns = compute_scores(features, weight, None, bias)
+    assert "avh_pred" in columns
+    assert "avh" not in columns
+    assert "entropy" in columns  # needs no label, keeps its name
+
+
+@pytest.mark.parametrize("classes", [6, 80])
+def test_every_score_is_differentiable(classes):
+    features, weight, labels, bias = triple(4, 5, classes, dtype=torch.float64)
+    features.requires_grad_()
+    weight.requires_grad_()
+    for score in SCORES.values():
+        assert torch.autograd.gradcheck(lambda f, w, s=score: s(f, w, labels, bias=bias), (features, weight))
+
+
+def test_gradients_at_a_zero_feature_are_finite():
+    weight, labels = torch.randn(5, 4, requires_grad=True), torch.tensor([0])
+    for name in ("avh", "avc", "angle", "angular_margin"):
+        x = torch.zeros(1, 4, requires_grad=True)
+        SCORES[name](x, weight, labels).sum().backward()
+        assert x.grad.tolist() == [[0.0] * 4]
+
+
+def test_norm_within_class_is_min_max():
+    norms, labels = torch.rand(100), torch.randint(0, 5, (100,))
+    scaled = hs.norm_within_class(norms, labels)
+    for k in range(5):
+        inside = norms[labels == k]
+        torch.testing.assert_close(scaled[labels == k], (inside - inside.min()) / (inside.max() - inside.min()))
+    assert hs.norm_within_class(torch.ones(3), torch.tensor([0, 0, 1])).tolist() == [0.5] * 3
+    with pytest.raises(ValueError, match="one length"):
+        hs.norm_within_class(norms, labels[:4])
+
+
+@pytest.mark.parametrize("classes", [200, 5000])
+def test_series_avh_lies_within_its_own_bound(classes):
+    features, weight, labels, _ = triple(50, 64, classes)
+    value, error = hs.avh_series(features, weight, labels)
+    truth = hs.avh(features.double(), weight.double(), labels)
+    assert ((value - truth).abs() <= error * (1 + 1e-9)).all()
+    assert (error / truth).max() < 0.05
+    with pytest.raises(ValueError, match="labels must be given"):
+        hs.avh_series(features, weight, None)
+
+
+def test_memory_does_not_grow_with_classes_or_samples():
+    """Blocks, not (N, C): the largest tensor made on the way is bounded."""
+    features, weight, labels, bias = triple(3000, 8, 3000)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest = max(largest, out.numel())
+            return out
+
+    with Watch():
+        compute_scores(features, weight, labels, bias)
+    assert largest <= 2**20
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input: one sentence each.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": torch.tensor([0, 1, 9])}, r"labels must lie in \[0, 3\].*got 9 at row 2"),
+        ({"labels": torch.tensor([0, -1, 2])}, "got -1 at row 1"),
+        ({"labels": torch.tensor([0, 1])}, r"labels must have shape \(3,\), got \(2,\)"),
+        ({"labels": torch.eye(4)[:3].long()}, "one-hot"),
+        ({"labels": torch.tensor([0.0, 1.0, 2.0])}, "labels must be integers"),
+        ({"features": torch.randn(3, 6)}, r"expected \(N, 5\), got \(3, 6\)"),
+        ({"features": torch.randn(3)}, r"features must have shape \(N, D\)"),
+        ({"features": torch.full((3, 5), math.nan)}, "NaN or infinity in 3 of 3 rows"),
+        ({"features": torch.tensor([[1.0] * 5, [math.inf] * 5, [0.0] * 5])}, r"1 of 3 rows \(first: row 1\)"),
+        ({"weight": torch.randn(1, 5)}, "at least 2 classes"),
+        ({"weight": torch.full((4, 5), math.nan)}, "weight holds NaN"),
+        ({"bias": torch.zeros(3)}, r"expected \(4,\), got \(3,\)"),
+        ({"bias": torch.tensor([0.0, math.inf, 0, 0])}, "bias holds NaN or infinity"),
+        ({"features": torch.randn(3, 5, dtype=torch.complex64)}, "real numbers"),
+    ],
+)
+def test_bad_input_gets_a_sentence(change, message):
+    given = {"features": torch.randn(3, 5), "weight": torch.randn(4, 5), "labels": torch.arange(3), "bias": None}
+    with pytest.raises(ValueError, match=message):
+        check_triple(**{**given, **change})
+
+
+def test_large_finite_features_are_not_called_infinite():
+    features = torch.full((2, 5), 3e38)
+    assert torch.isfinite(hs.avh(features, torch.randn(4, 5), torch.tensor([0, 1]))).all()
+    half = torch.full((2, 5), 60000.0, dtype=torch.float16)
+    assert torch.isfinite(hs.avh(half, torch.randn(4, 5), torch.tensor([0, 1]))).all()
+
+
+def test_arrays_and_integer_features_are_welcome():
+    features, weight, labels, _ = triple()
+    torch.testing.assert_close(
+        hs.avh(features.numpy(), weight.numpy(), labels.numpy().astype(np.uint8)), hs.avh(features, weight, labels)
+    )
+    assert hs.avh(np.eye(3, dtype=int), np.eye(3), [0, 1, 2]).tolist() == [0.0] * 3
+
+
+def test_reading_without_logits_says_so():
+    features, weight, labels, _ = triple()
+    reading = read_classes(features, weight, labels, logits=False)
+    assert reading.logit.isnan().all()
+    assert torch.isfinite(reading.angle_sum).all()

@@ -1,0 +1,872 @@
+"""Any model: which layer is the head, what it saw, and that a capture fires exactly once or says why not."""
+
+import copy
+
+import pytest
+import timm
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import transformers
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torchvision.models import get_model
+
+import hardsight as hs
+from hardsight.heads import output_logits, uncompiled
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small nets and the one equation that every capture must satisfy.
+
+
+class Net(nn.Module):
+    """A backbone, a head, and whatever the test makes of the head's output."""
+
+    def __init__(self, head=None, wrap=lambda logits: logits):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+        self.fc = nn.Linear(8, 5) if head is None else head
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(self.fc(self.backbone(x)))
+
+
+def made_by(head):
+    """What the head makes of the features, recomputed from the triple."""
+    logits = head.features @ head.weight.T
+    return logits if head.bias is None else logits + head.bias
+
+
+def assert_captures(model, x, path=None, head=None):
+    """The triple explains the model's output to float32 rounding, and no hook stays behind."""
+    layer = hs.find_head(model, head)
+    if path is not None:
+        assert layer.path == path
+    with torch.no_grad():  # some libraries start the head at zero, which would make the check empty
+        for parameter in layer.module.parameters():
+            nn.init.normal_(parameter)
+    before = hooks(model)
+    with torch.no_grad(), hs.capture(model, head) as captured:
+        logits = output_logits(model(x))
+    assert hooks(model) == before
+    assert captured.path == layer.path
+    assert captured.features.shape == (len(x), captured.weight.shape[1])
+    assert logits.abs().max() > 0
+    assert (made_by(captured) - logits).abs().max() <= 1e-5 * logits.abs().max()
+
+
+def hooks(model):
+    """Every hook of every module, by name."""
+    kinds = (
+        *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+        *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks"),
+    )
+    return {(name, kind): dict(getattr(m, kind)) for name, m in model.named_modules() for kind in kinds}
+
+
+def sentence(call):
+    """What a call is refused with; empty when it is not refused."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Libraries.
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "size", "options"),
+    [
+        # The AVH paper's four.
+        ("alexnet", "classifier.6", 63, {}),
+        ("vgg19", "classifier.6", 32, {}),
+        ("resnet50", "fc", 32, {}),
+        ("densenet121", "classifier", 32, {}),
+        ("efficientnet_b0", "classifier.1", 32, {}),
+        ("vit_b_16", "heads.head", 32, {"image_size": 32}),
+        ("swin_t", "head", 32, {}),
+    ],
+)
+def test_torchvision(name, path, size, options):
+    model = get_model(name, weights=None, num_classes=7, **options).eval()
+    assert_captures(model, torch.randn(2, 3, size, size), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("convnext_tiny", "classifier.2"),
+        ("efficientnet_v2_s", "classifier.1"),
+        ("googlenet", "fc"),  # two auxiliary classifiers beside it
+        ("inception_v3", "fc"),
+        ("maxvit_t", "classifier.5"),
+        ("mnasnet1_0", "classifier.1"),
+        ("mobilenet_v3_small", "classifier.3"),
+        ("resnext50_32x4d", "fc"),
+        ("shufflenet_v2_x1_0", "fc"),
+        ("squeezenet1_1", "classifier.1"),  # a convolution
+        ("swin_v2_t", "head"),
+        ("vit_l_32", "heads.head"),
+    ],
+)
+def test_torchvision_paths(name, path):
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    with torch.device("meta"):
+        model = get_model(name, weights=None, num_classes=7, **options)
+    layer = hs.find_head(model)
+    assert layer.path == path
+    assert layer.module is model.get_submodule(path)
+    assert layer.module.weight.shape[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "size"),
+    [
+        ("test_byobnet", "head.fc", 64),
+        ("test_convnext", "head.fc", 64),
+        ("test_efficientnet", "classifier", 64),
+        ("test_mambaout", "head.fc", 64),
+        ("test_nfnet", "head.fc", 64),
+        ("test_resnet", "fc", 64),
+        ("test_vit", "head", 160),
+        ("test_vit2", "head", 160),
+        ("ghostnet_050", "classifier", 64),
+        ("lcnet_035", "classifier", 64),
+        ("mobilenetv3_small_050", "classifier", 64),
+        ("regnetx_002", "head.fc", 64),
+        ("resnet10t", "fc", 64),
+        ("shvit_s1", "head.l", 64),
+        ("starnet_s050", "head", 64),
+        ("xcit_nano_12_p16_224", "head", 64),
+    ],
+)
+def test_timm(name, path, size):
+    model = timm.create_model(name, num_classes=7).eval()
+    assert_captures(model, torch.randn(2, 3, size, size), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("convmixer_768_32", "head"),
+        ("eva02_tiny_patch14_224", "head"),
+        ("fastvit_t8", "head.fc"),
+        ("mixer_s32_224", "head"),
+        ("poolformer_s12", "head.fc"),
+        ("swin_tiny_patch4_window7_224", "head.fc"),
+        ("vgg11", "head.fc"),
+        ("xception41", "head.fc"),
+    ],
+)
+def test_timm_paths(name, path):
+    with torch.device("meta"):
+        assert hs.find_head(timm.create_model(name, num_classes=7)).path == path
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "crossvit_9_240", "levit_128s", "repvit_m0_9"])
+def test_timm_with_two_heads_lists_them_and_its_advice_works(name):
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=7)
+    with pytest.raises(ValueError, match=r"several layers could be the head: .*→ 7\), .*→ 7\)") as error:
+        hs.find_head(model)
+    advised = str(error.value).split("head='")[1].split("'")[0]
+    assert hs.find_head(model, advised).module.weight.shape[0] == 7
+
+
+def test_timm_without_a_classifier_says_so():
+    with pytest.raises(ValueError, match=r"no head.*num_classes"):
+        hs.find_head(timm.create_model("test_resnet", num_classes=0))
+
+
+_VIT = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32,
+    "patch_size": 16,
+}  # fmt: skip
+_STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "path"),
+    [
+        ("ViT", _VIT, "classifier"),
+        ("DeiT", _VIT, "classifier"),
+        ("Dinov2", {**_VIT, "patch_size": 16}, "classifier"),
+        ("ResNet", {"embedding_size": 8, **_STAGES}, "classifier.1"),
+        ("ConvNext", _STAGES | {"num_stages": 2}, "classifier"),
+        ("RegNet", {"embedding_size": 8, "groups_width": 4, **_STAGES}, "classifier.1"),
+        ("Swin", {"image_size": 32, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
+         "classifier"),
+        ("MobileNetV2", {"image_size": 32, "depth_multiplier": 0.35}, "classifier"),
+    ],
+)  # fmt: skip
+def test_hugging_face(kind, options, path):
+    config = getattr(transformers, f"{kind}Config")(**options, num_labels=7)
+    model = getattr(transformers, f"{kind}ForImageClassification")(config).eval()
+    assert_captures(model, torch.randn(2, 3, 32, 32), path)
+
+
+def test_hugging_face_teacher_has_two_heads():
+    config = transformers.DeiTConfig(**_VIT, num_labels=7)
+    with pytest.raises(ValueError, match=r"cls_classifier \(16 → 7\), distillation_classifier \(16 → 7\)"):
+        hs.find_head(transformers.DeiTForImageClassificationWithTeacher(config))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other shapes of model and head.
+
+
+def test_sequential(x):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+    assert_captures(model, x, "4")
+
+
+def test_nested_sequential(x):
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Sequential(nn.Dropout(), nn.Linear(8, 5)))
+    assert_captures(model.eval(), x, "1.1")
+
+
+def test_the_model_is_its_own_head(x):
+    assert_captures(nn.Linear(6, 5), x, "")
+
+
+def test_lazy_head(x):
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
+    assert hs.find_head(model).path == "1"
+    model(x)
+    assert_captures(model, x, "1")
+
+
+def test_head_without_bias(x):
+    model = Net(nn.Linear(8, 5, bias=False))
+    assert_captures(model, x, "fc")
+    with hs.capture(model) as head:
+        model(x)
+    assert head.bias is None
+
+
+def test_head_called_with_a_keyword(x):
+    class Keyword(Net):
+        def forward(self, x):
+            return self.fc(input=self.backbone(x))
+
+    assert_captures(Keyword(), x, "fc")
+
+
+def test_features_keep_their_graph(x):
+    model = Net()
+    with hs.capture(model) as head:
+        logits = model(x)
+    first = model.backbone[0].weight
+    expected = torch.autograd.grad(logits.square().sum(), first, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(made_by(head).square().sum(), first), expected)
+
+
+@pytest.mark.parametrize("pooled_first", [True, False])
+def test_convolution_head(pooled_first):
+    conv, pool = nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), *((pool, conv) if pooled_first else (conv, pool)), nn.Flatten()
+    )
+    assert_captures(model, torch.randn(2, 3, 9, 7), "3" if pooled_first else "2")
+
+
+def test_convolution_head_with_singleton_output():
+    # Without the flattening the model returns (N, C, 1, 1).
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 5, 1, bias=False))
+    images = torch.randn(2, 3, 9, 7)
+    with hs.capture(model) as head:
+        output = model(images)
+    torch.testing.assert_close(head.features @ head.weight.T, output.flatten(1))
+
+
+@pytest.mark.parametrize("conv", [nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 1, groups=2)])
+def test_other_convolutions_are_no_heads(conv):
+    with pytest.raises(ValueError, match=r"no head found: Sequential has no nn\.Linear and no 1×1 convolution"):
+        hs.find_head(nn.Sequential(conv))
+
+
+def test_weight_norm_by_parametrization(x):
+    model = Net(parametrizations.weight_norm(nn.Linear(8, 5)))
+    assert_captures(model, x, "fc")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weight_norm_by_hook(x):
+    old = getattr(torch.nn.utils, "weight_norm", None)
+    if old is None:
+        pytest.skip("this torch has only the parametrization")
+    model = Net(old(nn.Linear(8, 5)))
+    assert_captures(model, x, "fc")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, getattr(torch.nn.utils, "weight_norm", None)])
+def test_weight_norm_notices_a_step(norm, x):
+    if norm is None:
+        pytest.skip("this torch has only the parametrization")
+    model = Net(norm(nn.Linear(8, 5)))
+    with hs.capture(model) as head:
+        model(x).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        with pytest.raises(RuntimeError, match="changed since these features were computed"):
+            _ = head.weight
+
+
+def test_spectral_norm_in_training(x):
+    # Each look at such a weight moves it by one power iteration: the record must be the one look of the forward,
+    # and looking for the head must not train the model.
+    model = Net(parametrizations.spectral_norm(nn.Linear(8, 5))).train()
+    with torch.no_grad():  # far from converged, as after a large step
+        nn.init.normal_(model.fc.parametrizations.weight.original)
+    state = copy.deepcopy(model.state_dict())
+    hs.find_head(model), hs.find_head(model, "fc")
+    with hs.capture(model) as head:
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+        logits = model(x)
+    torch.testing.assert_close(made_by(head), logits)
+
+
+def test_positions_are_no_samples():
+    # A head that classifies every token gives no row a sample.
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
+    with hs.capture(model), pytest.raises(RuntimeError, match=r"saw an input of shape \(2, 4, 8\), expected \(samples"):
+        model(torch.randn(2, 4, 6))
+
+
+def test_single_positions_are_samples():
+    model = nn.Sequential(nn.Linear(6, 5))
+    with hs.capture(model) as head:
+        model(torch.randn(2, 1, 6))
+    assert head.features.shape == (2, 6)
+
+
+class Result:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda z: {"logits": z},
+        lambda z: {"loss": z.sum(), "out": z},
+        lambda z: (z, z.sum()),
+        lambda z: (z.sum(), z),  # the loss comes first in many libraries
+        lambda z: [z],
+        Result,
+        lambda z: ({"logits": z}, None),
+        lambda z: transformers.modeling_outputs.ImageClassifierOutput(logits=z),
+    ],
+    ids=["dict", "other key", "tuple", "loss first", "list", "object", "nested", "model output"],
+)
+def test_outputs_of_any_form(wrap, x):
+    assert_captures(Net(wrap=wrap), x, "fc")
+
+
+def test_outputs_without_logits():
+    assert output_logits("text") is None
+    assert output_logits(None) is None
+    assert output_logits(torch.zeros(3)) is None
+    assert output_logits({"loss": torch.zeros(())}) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Wrappers.
+
+
+def test_ddp(process_group, x):
+    plain = Net()
+    model = nn.parallel.DistributedDataParallel(plain)
+    assert_captures(model, x, "fc")
+    assert hs.find_head(model).module is plain.fc
+    with hs.capture(model) as head:  # gradients still flow through the wrapper
+        model(x)
+        made_by(head).sum().backward()
+    assert plain.backbone[0].weight.grad is not None
+
+
+def test_data_parallel(x):
+    assert_captures(nn.DataParallel(Net()), x, "fc")
+
+
+def test_averaged_model(x):
+    assert_captures(torch.optim.swa_utils.AveragedModel(Net()), x, "fc")
+
+
+def test_compiled_model_is_found_but_not_captured(x):
+    plain = Net()
+    model = torch.compile(plain, backend="eager")
+    assert hs.find_head(model) == ("fc", plain.fc)
+    before = hooks(model)
+    with pytest.raises(ValueError, match=r"model is compiled.*capture and call model\._orig_mod"), hs.capture(model):
+        pytest.fail("a compiled model must be refused")
+    assert hooks(model) == before
+    assert_captures(model._orig_mod, x, "fc")
+
+
+def test_model_compiled_in_place(x):
+    model = Net()
+    model.compile(backend="eager")
+    logits = model(x)
+    assert hs.find_head(model).path == "fc"
+    with pytest.raises(ValueError, match=r"model is compiled.*before model\.compile\(\)"), hs.capture(model):
+        pytest.fail("a compiled model must be refused")
+    plain = uncompiled(model)
+    with hs.capture(plain) as head:
+        plain(x)
+    torch.testing.assert_close(made_by(head), logits)
+    assert head.weight.data_ptr() == model.fc.weight.data_ptr()
+    assert model._compiled_call_impl is not None  # the user's model is still compiled
+
+
+def test_compiled_model_inside_ddp(process_group, x):
+    model = nn.parallel.DistributedDataParallel(torch.compile(Net(), backend="eager"))
+    model(x)
+
+    def captured():
+        with hs.capture(model) as head:
+            model(x)
+            return head.features
+
+    with pytest.raises((ValueError, RuntimeError), match="compiled"):
+        captured()
+
+
+def test_compiled_around_ddp(process_group, x):
+    model = torch.compile(nn.parallel.DistributedDataParallel(Net()), backend="eager")
+    with pytest.raises(ValueError, match="model is compiled"), hs.capture(model):
+        pytest.fail("a compiled model must be refused")
+
+
+def test_compiled_backbone_is_fine(x):
+    model = Net()
+    model.backbone = torch.compile(model.backbone, backend="eager")
+    assert_captures(model, x, "fc")
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_compiled_head_is_exact_or_refused(warm, in_place, x):
+    # Compiled before: its code does not see hooks. Compiled inside: its code would keep them.
+    torch._dynamo.reset()
+    model = Net()
+    if in_place:
+        model.fc.compile(backend="eager")
+    else:
+        model.fc = torch.compile(model.fc, backend="eager")
+    if warm:
+        with torch.no_grad():
+            model(x)
+
+    def captured():
+        with torch.no_grad(), hs.capture(model) as head:
+            logits = model(x)
+            torch.testing.assert_close(made_by(head), logits)
+            before = head.features
+        with torch.no_grad():
+            model(2 * x)  # nothing of the capture may be left in the compiled code
+        assert head.features is before
+
+    said = sentence(captured)
+    assert not said or "compiled" in said
+
+
+def test_compiled_models_score_like_plain_ones(x):
+    plain = Net()
+    data = torch.utils.data.TensorDataset(x, torch.tensor([0, 1, 2]))
+    expected = hs.score(plain, data).to_arrow()
+    in_place = copy.deepcopy(plain)
+    in_place.compile(backend="eager")
+    for model in (torch.compile(plain, backend="eager"), in_place):
+        assert hs.score(model, data).to_arrow().equals(expected)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which layer: given, ambiguous, missing.
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.coarse, self.fine = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.backbone(x)
+        return self.coarse(x), self.fine(x)
+
+
+def test_a_given_head_wins(x):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    for head in ("0", model[0]):
+        assert hs.find_head(model, head) == ("0", model[0])
+        with hs.capture(model, head) as captured:
+            model(x)
+        assert captured.path == "0"
+        assert captured.features is x
+    timm_model = timm.create_model("test_vit", num_classes=7)
+    assert hs.find_head(timm_model, "blocks.0.mlp.fc1").path == "blocks.0.mlp.fc1"
+
+
+def test_a_given_head_of_ones_own(x):
+    # Not an nn.Linear, so it is never guessed: a cosine classifier of the user's.
+    class Cosine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 8))
+
+        def forward(self, x):
+            return F.linear(F.normalize(x), F.normalize(self.weight))
+
+    model = Net(Cosine())
+    with hs.capture(model, "fc") as head:
+        logits = model(x)
+    assert head.bias is None
+    torch.testing.assert_close(F.normalize(head.features) @ F.normalize(head.weight).T, logits)
+
+
+def test_a_given_head_settles_an_ambiguous_model(x):
+    model = TwoHeads()
+    with pytest.raises(ValueError, match=r"several layers could be the head: coarse \(8 → 3\), fine \(8 → 5\)\. Say"):
+        hs.find_head(model)
+    for name, index in (("coarse", 0), ("fine", 1)):
+        with hs.capture(model, name) as head:
+            logits = model(x)[index]
+        torch.testing.assert_close(made_by(head), logits)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("clasifier", r"head='clasifier' is not in the model; linear layers: backbone\.0 \(6 → 8\), fc \(8 → 5\)"),
+        ("backbone.1", r"head='backbone\.1' is a ReLU, which has no \(classes, features\) weight; linear layers: .*fc"),
+        ("backbone.0.weight", r"head='backbone\.0\.weight' .*linear layers: .*fc \(8 → 5\)"),
+        (nn.Linear(8, 5), "head must be a layer of the model, got a Linear that is not in it"),
+    ],
+)
+def test_a_wrong_head_lists_the_candidates(head, message):
+    with pytest.raises(ValueError, match=message):
+        hs.find_head(Net(), head)
+
+
+@pytest.mark.parametrize("layer", [nn.Embedding(5, 8), nn.LayerNorm((5, 8)), nn.Conv2d(8, 5, 3)])
+def test_layers_with_other_weights_are_refused(layer):
+    with pytest.raises(ValueError, match=r"has no \(classes, features\) weight"):
+        hs.find_head(Net(layer), "fc")
+
+
+def test_missing_head_says_what_to_do():
+    with pytest.raises(ValueError, match=r"no head found: Sequential has no nn\.Linear.*head="):
+        hs.find_head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+
+
+def test_many_candidates_are_cut_short():
+    with pytest.raises(ValueError, match=r"linear layers: 12 \(4 → 4\), .*, 19 \(4 → 4\) and 12 before them"):
+        hs.find_head(nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), "head")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exactly once, or an error that names the cause.
+
+
+def test_several_forwards_read_one_by_one(x):
+    model = Net()
+    with hs.capture(model) as head:
+        for scale in (1.0, 2.0):
+            logits = model(scale * x)
+            torch.testing.assert_close(made_by(head), logits)
+
+
+def test_several_forwards_unread(x):
+    model = Net()
+    with hs.capture(model):
+        model(x)
+        with pytest.raises(RuntimeError, match=r"several forwards in one capture context.*Read head\.features"):
+            model(x)
+
+
+def test_nothing_forwarded():
+    with hs.capture(Net()) as head:
+        for read in (lambda: head.features, lambda: head.weight):
+            with pytest.raises(RuntimeError, match="call the model once inside the capture context"):
+                read()
+
+
+def test_head_that_runs_twice(x):
+    class Twice(Net):
+        def forward(self, x):
+            return self.fc(self.backbone(x)) + self.fc(self.backbone(-x))
+
+    model = Twice()
+    with hs.capture(model) as head:
+        with pytest.raises(RuntimeError, match="the head 'fc' ran 2 times in one forward"):
+            model(x)
+        with pytest.raises(RuntimeError):  # neither input is taken for the features
+            _ = head.features
+
+
+def test_head_used_through_f_linear(x):
+    class Functional(Net):
+        def forward(self, x):
+            return F.linear(self.backbone(x), self.fc.weight, self.fc.bias)
+
+    model = Functional()
+    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' did not run.*F\.linear.*fc \(8 → 5\)"):
+        model(x)
+
+
+def test_another_layer_makes_the_output(x):
+    class Other(Net):
+        def __init__(self):
+            super().__init__()
+            self.classifier = nn.Sequential(nn.Linear(8, 4))
+
+        def forward(self, x):
+            return self.classifier(self.backbone(x))
+
+    model = Other()
+    with (
+        hs.capture(model, "fc"),
+        pytest.raises(RuntimeError, match=r"'fc' did not run.*head=.*classifier\.0 \(8 → 4\)"),
+    ):
+        model(x)
+    assert_captures(model, x, "classifier.0", head="classifier.0")
+
+
+def test_head_called_directly(x):
+    model = Net()
+    with hs.capture(model), pytest.raises(RuntimeError, match="'fc' ran outside the model's forward"):
+        model.fc(torch.randn(3, 8))
+
+
+def test_head_called_directly_after_a_failed_forward(x):
+    # A forward that broke off (out of memory, say, and caught) is over.
+    model = Net(wrap=_broken)
+    with hs.capture(model):
+        with pytest.raises(ZeroDivisionError):
+            model(x)
+        with pytest.raises(RuntimeError, match="outside the model's forward"):
+            model.fc(torch.randn(3, 8))
+
+
+class Checkpointed(Net):
+    """The head lies in the part that backward runs again."""
+
+    reentrant = False
+
+    def forward(self, x):
+        return checkpoint(lambda h: self.fc(h).tanh(), self.backbone(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing(reentrant, x):
+    model = Checkpointed()
+    model.reentrant = reentrant
+    with hs.capture(model) as head, set_checkpoint_early_stop(False):
+        logits = model(x)
+        torch.testing.assert_close(made_by(head).tanh(), logits)
+        with pytest.raises(RuntimeError, match="'fc' ran outside the model's forward: activation checkpointing"):
+            logits.sum().backward()
+
+
+def test_activation_checkpointing_is_harmless_once_the_context_is_closed(x):
+    model = Checkpointed()
+    with hs.capture(model) as head:
+        logits = model(x)
+    logits.sum().backward()
+    torch.testing.assert_close(made_by(head).tanh(), logits)
+
+
+def test_checkpointed_backbone_is_fine(x):
+    class Backbone(Net):
+        def forward(self, x):
+            return self.fc(checkpoint(self.backbone, x, use_reentrant=False))
+
+    model = Backbone()
+    with hs.capture(model) as head, set_checkpoint_early_stop(False):
+        logits = model(x)
+        made_by(head).sum().backward()
+    torch.testing.assert_close(made_by(head), logits)
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_checkpointing_the_whole_model(early_stop, x):
+    # Backward is no forward of the user's: it may be refused as checkpointing, but not taken for another forward.
+    model = Net(wrap=torch.tanh)
+    with hs.capture(model) as head, set_checkpoint_early_stop(early_stop):
+        logits = checkpoint(model, x, use_reentrant=False)
+        features = head.features
+        said = sentence(logits.sum().backward)
+        assert not said or "checkpointing" in said
+        if not said:
+            assert torch.equal(head.features, features)
+            logits = model(2 * x)  # the next forward of the loop
+            torch.testing.assert_close(made_by(head).tanh(), logits)
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        lambda p: torch.optim.SGD(p, 0.1),
+        lambda p: torch.optim.AdamW(p, 0.1, foreach=True),
+        lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    ],
+    ids=["sgd", "foreach", "fused"],
+)
+def test_weight_that_changed_is_an_error(optimiser, x):
+    model = Net()
+    optimiser = optimiser(model.parameters())
+    with hs.capture(model) as head:
+        model(x).square().sum().backward()
+        torch.testing.assert_close(head.weight, model.fc.weight)
+        optimiser.step()
+        for read in (lambda: head.weight, lambda: head.bias):
+            with pytest.raises(RuntimeError, match=r"changed since these features were computed.*run the model again"):
+                read()
+        logits = model(head.features.new_ones(2, 6))  # a new forward sees the new weight
+        torch.testing.assert_close(made_by(head), logits)
+
+
+def test_loaded_weight_is_an_error(x):
+    model = Net()
+    with hs.capture(model) as head:
+        model(x)
+    model.load_state_dict(Net().state_dict())
+    with pytest.raises(RuntimeError, match="changed since these features were computed"):
+        _ = head.weight
+
+
+def test_replaced_weight_is_still_the_one_that_the_features_saw(x):
+    model = Net()
+    with hs.capture(model) as head:
+        logits = model(x)
+    model.load_state_dict(Net().state_dict(), assign=True)
+    torch.testing.assert_close(made_by(head), logits)
+
+
+def test_inference_mode(x):
+    with torch.inference_mode():
+        model = Net()
+        with hs.capture(model) as head:
+            logits = model(x)
+        torch.testing.assert_close(made_by(head), logits)
+
+
+def test_features_changed_in_place_are_an_error(x):
+    class InPlace(Net):
+        def forward(self, x):
+            features = self.backbone(x)
+            logits = self.fc(features)
+            features.mul_(0)
+            return logits
+
+    with torch.no_grad(), hs.capture(model := InPlace()) as head:
+        logits = model(x)
+        said = sentence(lambda: torch.testing.assert_close(made_by(head), logits))
+    assert not said or "changed" in said
+
+
+def test_functional_call_uses_the_weight_of_the_call(x):
+    model, other = Net(), Net()
+    with hs.capture(model) as head:
+        logits = torch.func.functional_call(model, dict(other.named_parameters()), (x,))
+    torch.testing.assert_close(made_by(head), logits)
+    assert head.weight.data_ptr() == other.fc.weight.data_ptr()
+
+
+def test_fsdp(process_group, x):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    whole, kept = Net(), Net()
+    fully_shard(whole, mesh=mesh)
+    before = hooks(whole)
+    with pytest.raises(ValueError, match=r"the head 'fc' is sharded \(FSDP\).*Gather the model"), hs.capture(whole):
+        pytest.fail("a sharded head must be refused")
+    assert hooks(whole) == before
+    fully_shard(kept.backbone, mesh=mesh)
+    with hs.capture(kept) as head:  # the fix that the message offers
+        logits = kept(x)
+    torch.testing.assert_close(made_by(head), logits)
+
+
+class FullyShardedDataParallel(nn.Module):  # the older FSDP wants a GPU; its name is what tells
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)
+
+
+def test_older_fsdp(x):
+    model = FullyShardedDataParallel(Net())
+    with pytest.raises(ValueError, match=r"sharded \(FSDP\)"), hs.capture(model):
+        pytest.fail("a sharded head must be refused")
+    kept = Net()
+    kept.backbone = FullyShardedDataParallel(kept.backbone)
+    assert_captures(kept, x, "fc")  # the fix that the message offers
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hooks are gone.
+
+
+def _broken(_):
+    raise ZeroDivisionError("inside the model")
+
+
+@pytest.mark.parametrize("where", ["model", "body", "contract"])
+def test_hooks_are_gone_after_an_error(where, x):
+    model = Net(wrap=_broken if where == "model" else lambda z: z)
+    model.fc.register_forward_hook(lambda *_: None)  # the user's own hook stays
+    before = hooks(model)
+
+    def captured():
+        with hs.capture(model):
+            assert hooks(model) != before
+            model(x)
+            if where == "body":
+                raise ZeroDivisionError
+            model(x)  # unread: against the contract
+
+    with pytest.raises((ZeroDivisionError, RuntimeError)):
+        captured()
+    assert hooks(model) == before
+    model.wrap = lambda z: z
+    model(x), model(x), model.fc(torch.ones(1, 8))  # nothing counts forwards any more
+
+
+def test_contexts_do_not_meet(x):
+    model = Net()
+    before = hooks(model)
+    with hs.capture(model) as outer, hs.capture(model, "backbone.0") as inner:
+        logits = model(x)
+    assert hooks(model) == before
+    assert inner.features is x
+    torch.testing.assert_close(made_by(outer), logits)
+
+
+def test_a_later_forward_leaves_the_record_alone(x):
+    model = Net()
+    with hs.capture(model) as head:
+        logits = model(x)
+    model(2 * x)
+    torch.testing.assert_close(made_by(head), logits)

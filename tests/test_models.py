@@ -1,0 +1,591 @@
+"""Names → models with the preprocessing that belongs to them; checkpoints are data, never code."""
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision.models
+import transformers
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from torchvision import transforms as T
+from torchvision.models._api import WeightsEnum
+
+import hardsight as hs
+from hardsight.models import as_model, fingerprint, input_channels, load_weights, read_checkpoint, read_head
+
+
+def write(path, text):
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def small_net(outputs=3):
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, outputs))
+
+
+SMALL_NET = (
+    "from torch import nn\n\ndef net():\n    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))\n"
+)
+
+
+@pytest.fixture
+def net_py(tmp_path):
+    """A user's file whose function `net` builds what `small_net` builds."""
+    return write(tmp_path / "net.py", SMALL_NET)
+
+
+def assert_same_weights(module, state):
+    own = module.state_dict()
+    assert own.keys() == state.keys()
+    assert all(torch.equal(own[key], state[key]) for key in own)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Specs.
+
+
+@pytest.mark.parametrize("spec", ["resnet50", "timm:", "keras:resnet50", "", ":", "net:build"])
+def test_a_spec_that_is_none(spec):
+    with pytest.raises(ValueError, match=r"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file\.py"):
+        hs.load_model(spec)
+
+
+def test_a_file_without_a_function_says_how_to_name_it(net_py):
+    with pytest.raises(ValueError, match=r"MODEL must be .*net\.py:build, say"):
+        hs.load_model(str(net_py))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("timm:resnet51", r"timm has no model 'resnet51'; did you mean .*resnet5"),
+        ("timm:vit_base_patch16", r"timm has no model 'vit_base_patch16'; did you mean .*vit_base_patch16_"),
+        ("timm:qqqqqqqq", r"timm has no model 'qqqqqqqq'; timm knows [\d,]+ names, none like it"),
+        ("torchvision:resnet51", r"torchvision has no model 'resnet51'; did you mean .*resnet50"),
+        ("torchvision:ResNet50", r"torchvision has no model 'ResNet50'; did you mean .*resnet50"),
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model"),  # no classifier
+    ],
+)
+def test_unknown_names_suggest_the_nearest(spec, message):
+    with pytest.raises(ValueError, match=message):
+        hs.load_model(spec)
+
+
+def test_unknown_pretrained_tag_of_timm():
+    with pytest.raises((ValueError, RuntimeError), match=r"resnet50\.a1_in2k.*(did you mean|Check the name)"):
+        hs.load_model("timm:resnet50.a1_in2k")
+
+
+def test_hugging_face_name_that_is_none(tmp_path):
+    with pytest.raises(RuntimeError, match=r"MODEL: the weights of hf:.*nothing could not be had .*Check the name"):
+        hs.load_model(f"hf:{tmp_path}/nothing")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own file.
+
+
+def test_file_returning_a_module(net_py):
+    model = hs.load_model(f"{net_py}:net")
+    assert isinstance(model.module, nn.Sequential)
+    assert (model.name, model.transform, model.classes) == ("net.py:net", None, None)
+    assert model.preprocessing == "none: pixels in [0, 1]"
+
+
+def test_file_returning_module_and_transform(tmp_path):
+    file = write(
+        tmp_path / "pair.py",
+        """
+        from torch import nn
+        from torchvision import transforms as T
+
+        def build():
+            return nn.Linear(4, 3), T.Normalize([0.5], [0.25])
+        """,
+    )
+    model = hs.load_model(f"{file}:build")
+    assert model.preprocessing == "Normalize(mean=[0.5], std=[0.25])"
+    assert model.classes is None
+
+
+def test_file_returning_module_transform_and_names(tmp_path):
+    file = write(
+        tmp_path / "triple.py",
+        """
+        from torch import nn
+
+        def build():
+            return nn.Linear(4, 3), None, ("cat", "dog", "owl")
+        """,
+    )
+    model = hs.load_model(f"{file}:build")
+    assert model.classes == ["cat", "dog", "owl"]
+    assert model.transform is None
+
+
+def test_file_returning_a_model(tmp_path):
+    file = write(
+        tmp_path / "whole.py",
+        """
+        import hardsight as hs
+        from torch import nn
+
+        def build():
+            return hs.Model(nn.Linear(4, 3), "mine", classes=["a", "b", "c"])
+        """,
+    )
+    assert hs.load_model(f"{file}:build").name == "mine"
+
+
+def test_file_that_imports_its_neighbour(tmp_path):
+    write(tmp_path / "neighbour_of_net.py", "WIDTH = 4\n")
+    file = write(
+        tmp_path / "net.py",
+        """
+        from neighbour_of_net import WIDTH
+        from torch import nn
+
+        def build():
+            return nn.Linear(WIDTH, 3)
+        """,
+    )
+    before = list(sys.path)
+    assert hs.load_model(f"{file}:build").module.in_features == 4
+    assert sys.path == before
+    sys.modules.pop("neighbour_of_net")
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        ("None", "must return an nn.Module, .*got NoneType"),
+        ("[nn.Linear(4, 3)]", "must return an nn.Module, .*got list"),
+        ("nn.Linear", "must return an nn.Module, .*got type"),
+        ("nn.Linear(4, 3).state_dict()", "must return an nn.Module, .*got OrderedDict"),
+        ("(1, 2)", "must return an nn.Module, .*got tuple"),
+        ("()", "must return an nn.Module, .*got tuple"),
+        ("(nn.Linear(4, 3), None, None, None)", "must return an nn.Module, .*got tuple"),
+        ("(nn.Linear(4, 3), 'resize')", "the transform of .*must be callable, got .*str"),
+        ("(nn.Linear(4, 3), None, 'cat')", "class_names.*got .*str"),  # not the three classes c, a and t
+        ("(nn.Linear(4, 3), None, 3)", "class_names.*got .*int"),
+    ],
+)
+def test_file_returning_the_wrong_thing(returns, message, tmp_path):
+    file = write(tmp_path / "wrong.py", f"from torch import nn\n\ndef build():\n    return {returns}\n")
+    with pytest.raises(ValueError, match=f"MODEL: .*{message}"):
+        hs.load_model(f"{file}:build")
+
+
+def test_file_without_the_function_lists_those_it_has(net_py):
+    with pytest.raises(ValueError, match=r"MODEL: net\.py has no function 'build'; it defines net\."):
+        hs.load_model(f"{net_py}:build")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"MODEL: there is no file .*nowhere\.py"):
+        hs.load_model(f"{tmp_path}/nowhere.py:build")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ny = 2\nz = x / 0\n", r"failed in broken\.py at line 3: ZeroDivisionError: division by zero"),
+        (
+            "import torch\nimport nonexistent_library\n",
+            r"failed in broken\.py at line 2: ModuleNotFoundError: .*nonexis",
+        ),
+        ("def build():\n    pass\n  oops = (\n", r"failed in broken\.py.*line 3"),
+        (
+            "def build():\n    x = 1\n    return undefined\n",
+            r"build\(\) failed in broken\.py at line 3: NameError: .*undef",
+        ),
+        ("def build(width):\n    return width\n", r"build\(\) failed in broken\.py.*width"),
+        # The line of the user's file, not of the library that it calls.
+        ("from torch import nn\ndef build():\n\n    return nn.Linear(-1, 3)\n", r"broken\.py at line 4: RuntimeError"),
+    ],
+    ids=["import", "missing library", "syntax", "name", "argument", "in a library"],
+)
+def test_errors_in_the_file_name_the_line(text, message, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(RuntimeError, match=f"MODEL: .*{message}"):
+        hs.load_model(f"{file}:build")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Preprocessing belongs to the model.
+
+
+@pytest.fixture
+def no_download(monkeypatch):
+    """Pretrained weights, drawn instead of fetched."""
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **kw: create(name, pretrained=False, **kw))
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda self, *_, **__: _state(type(self)))
+
+
+def _state(weights):
+    name = weights.__name__.removesuffix("_Weights").lower()
+    return torchvision.models.get_model(name, weights=None).state_dict()
+
+
+def in_words(transform):
+    return " ".join(repr(transform).split())
+
+
+def test_preprocessing_of_timm(no_download):
+    model = hs.load_model("timm:test_resnet.r160_in1k")
+    config = timm.data.resolve_model_data_config(model.module)
+    assert model.preprocessing == in_words(timm.data.create_transform(**config, is_training=False))
+    assert "160" in model.preprocessing
+    assert model.weights == "timm, pretrained"
+    assert model.transform(Image.new("RGB", (300, 200))).shape == (3, 160, 160)
+
+
+def test_preprocessing_of_torchvision(no_download):
+    model = hs.load_model("torchvision:squeezenet1_1")
+    weights = torchvision.models.SqueezeNet1_1_Weights.DEFAULT
+    assert model.preprocessing == in_words(weights.transforms())
+    assert "0.485" in model.preprocessing
+    assert list(model.classes) == weights.meta["categories"]
+    assert "SqueezeNet1_1_Weights" in model.weights
+    assert model.transform(Image.new("RGB", (300, 200))).shape == (3, 224, 224)
+
+
+def test_preprocessing_of_hugging_face(tmp_path):
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[8], depths=[1], id2label={0: "cat", 1: "dog", 2: "owl"}
+    )
+    transformers.ResNetForImageClassification(config).save_pretrained(tmp_path)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.1, 0.2, 0.3])
+    processor.save_pretrained(tmp_path)
+    model = hs.load_model(f"hf:{tmp_path}")
+    assert model.classes == ["cat", "dog", "owl"]
+    assert model.preprocessing == in_words(transformers.AutoImageProcessor.from_pretrained(tmp_path))
+    assert "0.1" in model.preprocessing
+    x = model.transform(Image.new("RGB", (50, 40)))
+    assert x.shape == (3, 32, 32)
+    # Black is minus mean over deviation: the processor's own numbers are used.
+    torch.testing.assert_close(x[:, 0, 0], -torch.tensor([0.1, 0.2, 0.3]) / torch.tensor(processor.image_std))
+
+
+def test_placeholder_names_of_hugging_face_are_no_names(tmp_path):
+    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[8], depths=[1], num_labels=3)
+    transformers.ResNetForImageClassification(config).save_pretrained(tmp_path)
+    transformers.ViTImageProcessor().save_pretrained(tmp_path)
+    assert hs.load_model(f"hf:{tmp_path}").classes is None
+
+
+def test_preprocessing_stays_with_a_checkpoint(tmp_path):
+    network = torchvision.models.squeezenet1_1(num_classes=4)
+    torch.save(network.state_dict(), tmp_path / "own.pt")
+    model = hs.load_model("torchvision:squeezenet1_1", tmp_path / "own.pt")
+    assert model.preprocessing == in_words(torchvision.models.SqueezeNet1_1_Weights.DEFAULT.transforms())
+    assert model.classes is None  # ImageNet's names do not belong to these weights
+    assert model.weights == "checkpoint own.pt"
+
+
+def test_preprocessing_in_words_is_the_same_in_every_process(tmp_path):
+    # It is part of a run's plan: an address in memory would keep a killed run from being resumed.
+    file = write(
+        tmp_path / "net.py",
+        """
+        import functools
+        from torch import nn
+
+        def halved(x, by=2):
+            return x / by
+
+        class Halved:
+            def __call__(self, x):
+                return x / 2
+
+        def function():
+            return nn.Linear(4, 3), halved
+
+        def nameless():
+            return nn.Linear(4, 3), lambda x: x / 2
+
+        def partial():
+            return nn.Linear(4, 3), functools.partial(halved, by=4)
+
+        def instance():
+            return nn.Linear(4, 3), Halved()
+        """,
+    )
+    for name in ("function", "nameless", "partial", "instance"):
+        words = [hs.load_model(f"{file}:{name}").preprocessing for _ in range(2)]
+        assert words[0] == words[1]
+        assert " at 0x" not in words[0]
+
+
+def test_weights_that_cannot_be_had(monkeypatch):
+    def offline(*_, **__):
+        raise OSError("no route to host\nand a long trace")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", offline)
+    for spec in ("timm:test_resnet", "torchvision:squeezenet1_1"):
+        with pytest.raises(RuntimeError, match=rf"the weights of {spec} could not be had .*no route to host.*--check"):
+            hs.load_model(spec)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpoints.
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"model": state, "optimizer": {"lr": 0.1}},
+        lambda state: {"model_state_dict": state},
+        lambda state: {f"module.{k}": v for k, v in state.items()},
+        lambda state: {f"_orig_mod.{k}": v for k, v in state.items()},
+        lambda state: {f"model.{k}": v for k, v in state.items()},
+        lambda state: {"state_dict": {f"module._orig_mod.{k}": v for k, v in state.items()}},
+        lambda state: {"state_dict": {f"model._orig_mod.{k}": v for k, v in state.items()}, "hyper_parameters": {}},
+    ],
+    ids=["plain", "state_dict", "model", "model_state_dict", "ddp", "compiled", "prefix", "ddp compiled", "lightning"],
+)
+def test_wrappings(wrap, tmp_path, net_py):
+    state = small_net().state_dict()
+    torch.save(wrap(state), tmp_path / "weights.pt")
+    model = hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
+    assert_same_weights(model.module, state)
+    assert model.weights == "checkpoint weights.pt"
+
+
+def test_state_dicts_of_wrapped_models(tmp_path, net_py):
+    network = small_net()
+    for wrapped in (nn.DataParallel(network), torch.compile(network), torch.optim.swa_utils.AveragedModel(network)):
+        torch.save(wrapped.state_dict(), tmp_path / "weights.pt")
+        assert_same_weights(hs.load_model(f"{net_py}:net", tmp_path / "weights.pt").module, network.state_dict())
+
+
+def test_safetensors(tmp_path, net_py):
+    state = small_net().state_dict()
+    save_file(state, tmp_path / "weights.safetensors")
+    assert_same_weights(hs.load_model(f"{net_py}:net", str(tmp_path / "weights.safetensors")).module, state)
+
+
+def test_older_torch_format(tmp_path, net_py):
+    state = small_net().state_dict()
+    torch.save(state, tmp_path / "weights.pth", _use_new_zipfile_serialization=False)
+    assert_same_weights(hs.load_model(f"{net_py}:net", tmp_path / "weights.pth").module, state)
+
+
+def test_a_layer_that_is_called_like_a_prefix(tmp_path):
+    # Nothing is stripped from keys that fit as they are.
+    network = nn.ModuleDict({"model": nn.Linear(4, 3)})
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    other = nn.ModuleDict({"model": nn.Linear(4, 3)})
+    load_weights(other, read_checkpoint(tmp_path / "weights.pt"), "weights.pt")
+    assert_same_weights(other, network.state_dict())
+
+
+def test_misfits_are_named(tmp_path, net_py):
+    state = small_net().state_dict()
+    state["extra.weight"] = torch.zeros(2)
+    del state["0.bias"], state["2.bias"]
+    state["2.weight"] = torch.zeros(5, 6)
+    torch.save(state, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"--checkpoint: weights\.pt does not fit the model") as error:
+        hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
+    said = str(error.value)
+    assert "2 missing keys: 0.bias, 2.bias" in said
+    assert "1 unexpected keys: extra.weight" in said
+    assert "2.weight is (5, 6), expected (3, 6)" in said
+    assert "\n" not in said
+
+
+def test_a_checkpoint_of_another_network(tmp_path, net_py):
+    torch.save(nn.Conv2d(3, 4, 3).state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"4 missing keys: 0\.weight, .*2 unexpected keys: weight, bias"):
+        hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(
+    ("spec", "build"),
+    [
+        ("timm:test_efficientnet", lambda: timm.create_model("test_efficientnet", num_classes=7)),
+        ("timm:test_vit.r160_in1k", lambda: timm.create_model("test_vit", num_classes=7)),
+        ("torchvision:resnet18", lambda: torchvision.models.resnet18(num_classes=7)),
+        ("torchvision:squeezenet1_1", lambda: torchvision.models.squeezenet1_1(num_classes=7)),
+    ],
+)
+def test_number_of_classes_comes_from_the_checkpoint(spec, build, prefix, tmp_path):
+    network = build()
+    torch.save({prefix + k: v for k, v in network.state_dict().items()}, tmp_path / "weights.pt")
+    model = hs.load_model(spec, tmp_path / "weights.pt")
+    assert len(hs.find_head(model.module).module.weight) == 7
+    assert_same_weights(model.module, network.state_dict())
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_torchvision_networks_with_auxiliary_classifiers(name, tmp_path):
+    # Built without weights they warn about their initialisation, which a checkpoint replaces anyway.
+    with torch.device("meta"):
+        network = torchvision.models.get_model(name, weights=None, num_classes=7, init_weights=False)
+    network = network.to_empty(device="cpu")
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    model = hs.load_model(f"torchvision:{name}", tmp_path / "weights.pt")
+    assert len(hs.find_head(model.module).module.weight) == 7
+
+
+class Malice:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("as_pickle", ["torch", "older torch", "plain pickle"])
+def test_a_pickle_that_wants_to_execute_is_refused(as_pickle, tmp_path, net_py):
+    file, trace = tmp_path / "evil.pt", tmp_path / "executed"
+    content = {"state_dict": small_net().state_dict(), "extra": Malice(trace)}
+    if as_pickle == "plain pickle":
+        file.write_bytes(pickle.dumps(Malice(trace), protocol=2))
+    else:
+        torch.save(content, file, _use_new_zipfile_serialization=as_pickle == "torch")
+    with pytest.raises(ValueError, match=r"--checkpoint: evil\.pt .*could execute") as error:
+        hs.load_model(f"{net_py}:net", file)
+    assert not trace.exists()
+    assert "mkdir" in str(error.value)  # what it wanted
+    assert "weights_only" not in str(error.value)  # no advice to allow it
+    assert "\n" not in str(error.value)
+    pickle.loads(pickle.dumps(Malice(trace)))  # the trap was armed
+    assert trace.exists()
+
+
+def test_a_whole_pickled_model_is_refused(tmp_path, net_py):
+    torch.save(small_net(), tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match=r"whole\.pt holds more than tensors.*state_dict\(\)"):
+        hs.load_model(f"{net_py}:net", tmp_path / "whole.pt")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("kept", [0, 10, 0.5, 0.99])
+def test_truncated_checkpoints(suffix, kept, tmp_path, net_py):
+    file = tmp_path / f"cut{suffix}"
+    if suffix == ".pt":
+        torch.save(small_net().state_dict(), file)
+    else:
+        save_file(small_net().state_dict(), file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: kept if kept == 10 else int(kept * len(whole))])
+    with pytest.raises(ValueError, match=rf"--checkpoint: cut\{suffix} is no (torch|safetensors) file .*cut short"):
+        hs.load_model(f"{net_py}:net", file)
+
+
+def test_checkpoints_without_weights(tmp_path, net_py):
+    for content in ({"epoch": 3}, {}, [torch.zeros(2)], torch.zeros(2)):
+        torch.save(content, tmp_path / "odd.pt")
+        with pytest.raises(ValueError, match=r"--checkpoint: odd\.pt holds no state dict"):
+            hs.load_model(f"{net_py}:net", tmp_path / "odd.pt")
+
+
+def test_missing_checkpoint(tmp_path, net_py):
+    for path in (tmp_path / "nowhere.pt", tmp_path):
+        with pytest.raises(FileNotFoundError, match="--checkpoint: there is no file"):
+            hs.load_model(f"{net_py}:net", path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A head by itself.
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".npz"])
+def test_read_head(suffix, tmp_path):
+    layer, file = nn.Linear(4, 3), tmp_path / f"head{suffix}"
+    if suffix == ".pt":
+        torch.save(layer.state_dict(), file)
+    elif suffix == ".safetensors":
+        save_file({f"fc.{k}": v for k, v in layer.state_dict().items()}, file)
+    else:
+        np.savez(file, **{k: v.numpy() for k, v in layer.state_dict().items()})
+    weight, bias = read_head(file)
+    assert torch.equal(weight, layer.weight)
+    assert torch.equal(bias, layer.bias)
+
+
+def test_read_head_without_bias(tmp_path):
+    save_file({"weight": torch.ones(3, 4)}, tmp_path / "head.safetensors")
+    assert read_head(tmp_path / "head.safetensors")[1] is None
+
+
+def test_read_head_of_several(tmp_path):
+    save_file(small_net().state_dict(), tmp_path / "head.safetensors")
+    with pytest.raises(
+        ValueError, match=r"--head: head\.safetensors must hold one \(classes, features\) weight, found 0\."
+    ):
+        read_head(tmp_path / "head.safetensors")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Around.
+
+
+def test_fingerprint():
+    network = small_net()
+    first = fingerprint(network)
+    assert fingerprint(network) == first
+    assert fingerprint(nn.DataParallel(network)) == first
+    assert fingerprint(torch.compile(network)) == first
+    with torch.no_grad():
+        network[2].weight[1, 2] += 1e-3
+    assert fingerprint(network) != first
+    buffered = nn.Sequential(nn.BatchNorm1d(4))
+    first = fingerprint(buffered)
+    buffered[0].running_mean[0] = 1  # buffers decide too
+    assert fingerprint(buffered) != first
+    assert fingerprint(small_net().bfloat16()) != fingerprint(small_net())
+
+
+def test_fingerprint_in_another_process(tmp_path):
+    state = small_net().state_dict()
+    network = small_net()
+    network.load_state_dict(state)
+    torch.save(state, tmp_path / "weights.pt")
+    write(tmp_path / "net.py", SMALL_NET)
+    code = (
+        "from hardsight.models import fingerprint, load_model; print(fingerprint(load_model('net.py:net', 'weights.pt')"
+        ".module))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == fingerprint(network)
+
+
+def test_as_model(net_py):
+    network = small_net()
+    assert as_model(network).name == "Sequential"
+    assert as_model(torch.compile(network)).name == "Sequential"
+    assert as_model(f"{net_py}:net").name == "net.py:net"
+    normalise = T.Normalize([0.5], [0.5])
+    assert as_model(network, normalise).transform is normalise
+    named = hs.Model(network, "mine", T.CenterCrop(8), "pil")
+    assert as_model(named) is named
+    assert as_model(named, normalise).takes == "any"  # another transform may take something else
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module, a name or a hardsight\.Model, got OrderedDict"):
+        as_model(network.state_dict())
+
+
+def test_input_channels():
+    assert input_channels(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))) == 1
+    assert input_channels(nn.Sequential(nn.Conv2d(3, 4, 3))) == 3
+    assert input_channels(nn.Linear(4, 3)) == 3

@@ -1,0 +1,207 @@
+"""Any picture arrives as the 8-bit RGB or grey that preprocessing takes, or says why it cannot."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from hardsight.pictures import channels_last, eight_bit, from_array, open_picture, to_picture, to_tensor
+
+
+@pytest.fixture
+def ramp():
+    """Every grey from 0 to 255, 16 × 16."""
+    return np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+@pytest.fixture
+def colours():
+    return np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+
+
+def reopened(picture, path, channels=3, **options):
+    picture.save(path, **options)
+    return np.asarray(open_picture(path, channels))
+
+
+def test_rgb(colours, tmp_path):
+    for suffix in (".png", ".bmp", ".tiff", ".ppm", ".webp"):
+        options = {"lossless": True} if suffix == ".webp" else {}
+        assert np.array_equal(reopened(Image.fromarray(colours), tmp_path / f"x{suffix}", **options), colours)
+
+
+def test_grey(ramp, tmp_path):
+    opened = reopened(Image.fromarray(ramp), tmp_path / "x.png")
+    assert opened.shape == (16, 16, 3)
+    assert all(np.array_equal(opened[..., c], ramp) for c in range(3))
+    assert np.array_equal(reopened(Image.fromarray(ramp), tmp_path / "x.png", channels=1), ramp)
+
+
+def test_black_and_white(tmp_path):
+    opened = reopened(Image.fromarray(np.eye(8, dtype=bool)), tmp_path / "x.png")
+    assert np.array_equal(opened[..., 0], 255 * np.eye(8, dtype=np.uint8))
+
+
+def test_colour_to_grey(colours, tmp_path):
+    opened = reopened(Image.fromarray(colours), tmp_path / "x.png", channels=1)
+    expected = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601, Pillow's choice
+    assert np.abs(opened - expected).max() <= 1
+
+
+def test_rgba(colours, tmp_path):
+    alpha = np.full((6, 5, 1), 255, np.uint8)
+    opened = reopened(Image.fromarray(np.concatenate([colours, alpha], 2)), tmp_path / "x.png")
+    assert np.array_equal(opened, colours)
+
+
+def test_grey_with_alpha(ramp, tmp_path):
+    picture = Image.merge("LA", [Image.fromarray(ramp), Image.new("L", (16, 16), 255)])
+    assert np.array_equal(reopened(picture, tmp_path / "x.png")[..., 1], ramp)
+
+
+@pytest.mark.parametrize("transparency", [None, 3, bytes([0, 128, 255, 255])])
+def test_palette(transparency, tmp_path):
+    # As bytes Pillow warns when such a picture is made RGB directly, and warnings are errors here.
+    picture = Image.fromarray(np.array([[0, 1], [2, 3]], np.uint8), "L")
+    picture = picture.copy()
+    picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 8, 7])
+    options = {} if transparency is None else {"transparency": transparency}
+    opened = reopened(picture, tmp_path / "x.png", **options)
+    assert opened.shape == (2, 2, 3)
+    assert opened[0, 0].tolist() == [255, 0, 0]
+    assert opened[1, 0].tolist() == [0, 0, 255]
+    assert reopened(picture, tmp_path / "x.png", channels=1, **options).shape == (2, 2)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
+def test_sixteen_bit_grey_is_scaled_not_clipped(suffix, tmp_path):
+    # Pillow's own conversion makes everything from 255 up white.
+    values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    opened = reopened(Image.fromarray(values), tmp_path / f"x{suffix}")
+    assert np.abs(opened[..., 0] - values / 257).max() <= 1
+    assert opened.min() == 0
+    assert opened.max() == 255
+    assert len(np.unique(opened)) > 200
+    assert reopened(Image.fromarray(values), tmp_path / f"x{suffix}", channels=1).shape == (16, 16)
+
+
+def test_sixteen_bit_grey_of_either_byte_order():
+    values = np.array([[0, 257, 65535]], np.uint16)
+    for mode, raw in (("I;16", values.astype("<u2")), ("I;16B", values.astype(">u2"))):
+        picture = Image.frombytes(mode, (3, 1), raw.tobytes())
+        assert np.asarray(eight_bit(picture, 1)).tolist() == [[0, 1, 255]]
+
+
+def test_thirty_two_bit_integers():
+    picture = Image.fromarray(np.array([[0, 257, 65535]], np.int32))
+    assert picture.mode == "I"
+    assert np.asarray(eight_bit(picture, 1)).tolist() == [[0, 1, 255]]
+    for value in (-1, 65536):
+        with pytest.raises(ValueError, match="outside 0–65535 has no known scale"):
+            eight_bit(Image.fromarray(np.array([[0, value]], np.int32)))
+
+
+def test_cmyk(tmp_path):
+    cyan = reopened(Image.new("CMYK", (8, 8), (255, 0, 0, 0)), tmp_path / "x.jpg", quality=100)
+    assert cyan.shape == (8, 8, 3)
+    assert np.abs(cyan[0, 0].astype(int) - [0, 255, 255]).max() <= 4
+    black = reopened(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), tmp_path / "x.tiff")
+    assert black.max() == 0
+
+
+@pytest.mark.parametrize("mode", ["YCbCr", "LAB", "HSV", "RGBX"])
+def test_other_modes(mode):
+    for channels, bands in ((3, ("R", "G", "B")), (1, ("L",))):
+        assert eight_bit(Image.new(mode, (4, 4)), channels).getbands() == bands
+
+
+def test_floating_point_has_no_scale(tmp_path):
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "x.tiff")
+    with pytest.raises(ValueError, match="a floating-point picture has no known scale; save it with 8 or 16 bits"):
+        open_picture(tmp_path / "x.tiff")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+@pytest.mark.parametrize("kept", [0.5, 0.95])
+def test_truncated_files(suffix, kept, tmp_path):
+    file = tmp_path / f"x{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises((OSError, SyntaxError), match="truncated|broken"):
+        open_picture(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no picture\n", b"\x89PNG\r\n\x1a\n"])
+def test_files_that_only_look_like_pictures(content, tmp_path):
+    (tmp_path / "x.png").write_bytes(content)
+    with pytest.raises(UnidentifiedImageError, match=r"cannot identify image file '.*x\.png'"):
+        open_picture(tmp_path / "x.png")
+
+
+def test_large_pictures_do_not_warn(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert reopened(Image.new("RGB", (12, 12)), tmp_path / "large.png").shape == (12, 12, 3)
+    Image.new("RGB", (100, 100)).save(tmp_path / "bomb.png")  # more than twice as many is still refused
+    with pytest.raises(Image.DecompressionBombError):
+        open_picture(tmp_path / "bomb.png")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrays and tensors.
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((8, 9), (8, 9, 1)),
+        ((8, 9, 1), (8, 9, 1)),
+        ((8, 9, 3), (8, 9, 3)),
+        ((1, 8, 9), (8, 9, 1)),
+        ((3, 8, 9), (8, 9, 3)),
+        ((4, 8, 9), (8, 9, 4)),
+        ((3, 8, 3), (3, 8, 3)),  # either way round: channels last, as on disk
+    ],
+)
+def test_channels_last(shape, expected):
+    assert channels_last(np.zeros(shape)).shape == expected
+
+
+def test_arrays_with_too_many_axes():
+    with pytest.raises(ValueError, match=r"must have 2 or 3 axes, got shape \(2, 8, 9, 3\)"):
+        channels_last(np.zeros((2, 8, 9, 3)))
+
+
+def test_from_array(colours, ramp):
+    assert np.array_equal(np.asarray(from_array(colours)), colours)
+    assert np.array_equal(np.asarray(from_array(colours.transpose(2, 0, 1))), colours)
+    assert np.array_equal(np.asarray(from_array(ramp, 1)), ramp)
+    assert np.array_equal(np.asarray(from_array(ramp.astype(np.uint16) * 257, 1)), ramp)
+    for dtype in (np.int64, np.float32):
+        with pytest.raises(ValueError, match=f"must be uint8 or uint16 .*, got {np.dtype(dtype)}"):
+            from_array(ramp.astype(dtype))
+
+
+def test_to_tensor(colours, ramp):
+    x = to_tensor(colours)
+    assert (x.shape, x.dtype) == ((3, 6, 5), torch.float32)
+    torch.testing.assert_close(x, torch.from_numpy(colours / 255).permute(2, 0, 1).float())
+    torch.testing.assert_close(to_tensor(Image.fromarray(colours)), x)
+    assert to_tensor(ramp, 1).shape == (1, 16, 16)
+    assert to_tensor(ramp, 3).shape == (3, 16, 16)
+    assert to_tensor(colours, 1).shape == (1, 6, 5)
+
+
+def test_float_arrays_are_taken_as_they_are():
+    values = np.random.default_rng(0).normal(size=(6, 5, 3))
+    torch.testing.assert_close(to_tensor(values), torch.from_numpy(values).permute(2, 0, 1).float())
+    grey = to_tensor(values[..., 0])
+    assert grey.shape == (3, 6, 5)
+    assert torch.equal(grey[0], grey[2])
+    assert to_tensor(values[..., 0], 1).shape == (1, 6, 5)
+
+
+def test_to_picture(colours):
+    assert np.array_equal(np.asarray(to_picture(colours)), colours)
+    assert to_picture(Image.fromarray(colours), 1).mode == "L"

@@ -1,0 +1,188 @@
+"""Run folders: nothing half-written is ever taken for whole, nothing committed is ever lost."""
+
+import errno
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hardsight.runfolder import SCHEMAS, RunWriter, is_run, read_run
+
+PLAN = {"model": "m", "data": "d"}
+
+
+def part(ids, value=0.5, model="m"):
+    n = len(ids)
+    return {
+        "samples": pa.table({"id": ids, "label": [0] * n, "error": pa.nulls(n, pa.string())}),
+        "scores": pa.table({"id": ids, "model": [model] * n, "pred": [0] * n, "avh": [value] * n}),
+    }
+
+
+def finished(path, *parts):
+    writer = RunWriter(path, PLAN)
+    for p in parts:
+        writer.write(p)
+    writer.finish({"made": "by a test"})
+    return path
+
+
+def test_parts_come_back_as_one_table(tmp_path):
+    tables, meta = read_run(finished(tmp_path / "run", part(["a", "b"]), part(["c"])))
+    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
+    assert meta == {"made": "by a test"}
+
+
+def test_files_say_their_kind_and_version(tmp_path):
+    run = finished(tmp_path / "run", part(["a"]))
+    for kind, schema in SCHEMAS.items():
+        for file in (run / kind).glob("*.parquet"):
+            found = pq.read_schema(file)
+            assert found.metadata[b"hardsight_kind"].decode() == kind
+            assert int(found.metadata[b"hardsight_version"]) == schema.version
+            assert set(schema.key) <= set(found.names)
+
+
+def test_an_unfinished_run_is_not_a_run(tmp_path):
+    writer = RunWriter(tmp_path / "run", PLAN)
+    writer.write(part(["a", "b"]))
+    with pytest.raises(RuntimeError, match=r"not finished \(2 samples are safe\): run the same command again"):
+        read_run(tmp_path / "run")
+    assert len(read_run(tmp_path / "run", partial=True)[0]["scores"]) == 2
+
+
+def test_resuming_knows_what_is_done(tmp_path):
+    RunWriter(tmp_path / "run", PLAN).write(part(["a", "b"]))
+    again = RunWriter(tmp_path / "run", PLAN)
+    assert again.done() == {"a", "b"}
+    again.write(part(["c"]))
+    again.finish({})
+    assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
+
+
+@pytest.mark.parametrize("stage", ["first file", "second file", "marker"])
+def test_killed_between_any_two_writes(tmp_path, monkeypatch, stage):
+    """A kill after some files of a part but before its marker: the part never happened, and can be written again."""
+    writer = RunWriter(tmp_path / "run", PLAN)
+    writer.write(part(["a"]))
+    renames = {"first file": 0, "second file": 1, "marker": 2}[stage]
+    from pathlib import Path
+
+    real, count = Path.replace, 0
+
+    def killed(self, target):
+        nonlocal count
+        if count == renames:
+            raise SystemExit("killed")
+        count += 1
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(SystemExit):
+        writer.write(part(["b"]))
+    monkeypatch.undo()
+    again = RunWriter(tmp_path / "run", PLAN)
+    assert again.done() == {"a"}
+    again.write(part(["b"]))
+    again.finish({})
+    assert sorted(read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist()) == ["a", "b"]
+
+
+def test_leftovers_of_a_kill_are_swept(tmp_path):
+    RunWriter(tmp_path / "run", PLAN)
+    stray = tmp_path / "run" / "scores" / ".0000-000007.parquet.tmp"
+    stray.write_bytes(b"half")
+    RunWriter(tmp_path / "run", PLAN)
+    assert not stray.exists()
+
+
+def test_a_damaged_part_is_noticed(tmp_path):
+    run = finished(tmp_path / "run", part(["a"]))
+    file = next((run / "scores").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(RuntimeError, match=r"damaged: scores/.* is missing or not as it was written"):
+        read_run(run)
+    file.unlink()
+    with pytest.raises(RuntimeError, match="damaged"):
+        read_run(run)
+
+
+def test_equal_duplicates_merge_and_unequal_ones_are_an_error(tmp_path):
+    tables, _ = read_run(finished(tmp_path / "same", part(["a", "b"]), part(["b", "c"])))
+    assert sorted(tables["scores"]["id"].to_pylist()) == ["a", "b", "c"]
+    tables, _ = read_run(finished(tmp_path / "nan", part(["a"], float("nan")), part(["a"], float("nan"))))
+    assert len(tables["scores"]) == 1
+    with pytest.raises(RuntimeError, match=r"1 samples have two different scores rows \(first: 'b'\)"):
+        read_run(finished(tmp_path / "other", part(["a", "b"], 0.5), part(["b"], 0.6)))
+
+
+def test_two_models_are_two_rows(tmp_path):
+    tables, _ = read_run(finished(tmp_path / "run", part(["a"], model="m1"), part(["a"], model="m2")))
+    assert len(tables["scores"]) == 2
+    assert len(tables["samples"]) == 1
+
+
+def test_processes_write_parts_of_their_own(tmp_path):
+    one, two = (RunWriter(tmp_path / "run", PLAN, rank=rank) for rank in (0, 1))
+    one.write(part(["a"]))
+    two.write(part(["b"]))
+    assert one.done() == two.done() == {"a", "b"}
+    assert {p.name for p in (tmp_path / "run" / "parts").iterdir()} == {"0000-000000.json", "0001-000000.json"}
+
+
+def test_another_plan_or_other_things_are_refused(tmp_path):
+    run = finished(tmp_path / "run", part(["a"]))
+    with pytest.raises(
+        FileExistsError, match="holds another run \\(model differ\\); choose another folder, or --overwrite"
+    ):
+        RunWriter(run, {**PLAN, "model": "other"})
+    RunWriter(run, {**PLAN, "model": "other"}, overwrite=True)
+    assert not RunWriter(run, {**PLAN, "model": "other"}).done()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("dear")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="other things in it"):
+            RunWriter(tmp_path / "mine", PLAN, overwrite=overwrite)
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    with pytest.raises(FileExistsError, match="is a file"):
+        RunWriter(tmp_path / "mine" / "thesis.tex", PLAN)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
+    writer = RunWriter(tmp_path / "run", PLAN)
+    writer.write(part(["a"]))
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(OSError, match="disk of .* is full; what was committed is safe"):
+        writer.write(part(["b"]))
+    monkeypatch.undo()
+    assert RunWriter(tmp_path / "run", PLAN).done() == {"a"}
+    assert not [p for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    run = finished(tmp_path / "run", part(["a"]))
+    file = next((run / "scores").glob("*.parquet"))
+    table = pq.read_table(file)
+    pq.write_table(table.replace_schema_metadata({"hardsight_kind": "scores", "hardsight_version": "99"}), file)
+    marker = next((run / "parts").iterdir())
+    entry = json.loads(marker.read_text())
+    entry["scores"]["bytes"] = file.stat().st_size
+    marker.write_text(json.dumps(entry))
+    with pytest.raises(RuntimeError, match="written by a newer hardsight"):
+        read_run(run)
+
+
+def test_tables_must_have_their_key(tmp_path):
+    with pytest.raises(ValueError, match="must have a column 'model'"):
+        RunWriter(tmp_path / "run", PLAN).write({"scores": pa.table({"id": ["a"], "pred": [1]})})
+
+
+def test_no_run_at_all(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no hardsight run: no such folder"):
+        read_run(tmp_path / "nowhere")
+    assert not is_run(tmp_path)

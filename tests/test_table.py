@@ -1,0 +1,190 @@
+"""SampleTable: looking, combining, saving."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from naive import triple
+from scipy.stats import rankdata
+
+import hardsight as hs
+from hardsight import SampleTable
+
+
+@pytest.fixture
+def table():
+    features, weight, labels, bias = triple(50, 12, 6)
+    return hs.score_features(features, weight, labels, bias)
+
+
+def test_columns_are_as_promised(table):
+    assert table.columns == ["id", "label", "pred", *hs.SCORES]
+    assert table.scores == list(hs.SCORES)
+    assert len(table) == 50
+    assert table["id"][:2].tolist() == ["data:0", "data:1"]
+    assert table["avh"].dtype == np.float64
+    assert table.accuracy == np.mean(table["label"] == table["pred"])
+
+
+@pytest.mark.parametrize("name", list(hs.SCORES))
+def test_hardest_and_easiest_follow_the_direction_of_the_score(table, name):
+    sign = 1 if hs.SCORES[name].higher_is_harder else -1
+    order = np.argsort(-sign * table[name], kind="stable")
+    assert table.hardest(5, name)["id"].tolist() == table["id"][order[:5]].tolist()
+    assert table.easiest(5, name)["id"].tolist() == table["id"][order[::-1][:5]].tolist()
+
+
+def test_rank_one_is_the_hardest_and_ties_share(table):
+    assert (table.rank("confidence") == rankdata(table["confidence"])).all()
+    tied = SampleTable.from_columns({"id": ["a", "b", "c"], "avh": [0.5, 0.5, 0.1]})
+    assert tied.rank("avh").tolist() == [1.5, 1.5, 3.0]
+    assert tied.hardest(2)["id"].tolist() == ["a", "b"]  # ties in the order of the ids
+
+
+def test_missing_scores_are_neither_hard_nor_easy():
+    table = SampleTable.from_columns({"id": ["a", "b", "c"], "avh": [np.nan, 0.5, 0.1]})
+    assert table.hardest(1)["id"].tolist() == ["b"]
+    assert table.easiest(1)["id"].tolist() == ["c"]
+    assert np.isnan(table.rank("avh")[0])
+
+
+def test_quantiles_are_numpys(table):
+    np.testing.assert_array_equal(table.quantiles("nll", [0.1, 0.9]), np.quantile(table["nll"], [0.1, 0.9]))
+
+
+def test_unknown_columns_get_a_suggestion(table):
+    with pytest.raises(KeyError, match="no column 'confidense'; did you mean confidence"):
+        table.hardest(3, "confidense")
+
+
+def test_save_and_load_give_the_same_table(table, tmp_path):
+    table.save(tmp_path / "run")
+    again = SampleTable.load(tmp_path / "run")
+    assert again.to_arrow().equals(table.to_arrow())
+    assert again.meta["counts"] == table.meta["counts"]
+    assert list((tmp_path / "run" / "scores").glob("*.parquet"))
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        table.save(tmp_path / "run")
+    table.head(3).save(tmp_path / "run", overwrite=True)
+    assert len(SampleTable.load(tmp_path / "run")) == 3
+
+
+def test_frames_see_the_same_numbers(table, tmp_path):
+    table.save(tmp_path / "run")
+    frame = table.to_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert isinstance(table.to_polars(), pl.DataFrame)
+    assert table.to_polars()["avh"].to_list() == frame["avh"].tolist() == table["avh"].tolist()
+    outside = pd.read_parquet(tmp_path / "run" / "scores")  # no hardsight needed to read a run
+    assert outside["avh"].tolist() == table["avh"].tolist()
+
+
+@pytest.mark.parametrize("form", [dict, pd.DataFrame, pl.DataFrame, pa.table, SampleTable.from_columns])
+def test_join_on_the_id(table, form):
+    human = form({"id": ["data:3", "data:1", "elsewhere"], "hsf": [0.3, 0.1, 0.9]})
+    both = table.join(human, how="inner")
+    assert both["id"].tolist() == ["data:1", "data:3"]
+    assert both["hsf"].tolist() == [0.1, 0.3]
+    left = table.join(human)
+    assert len(left) == 50
+    assert left.to_arrow()["hsf"].null_count == 48
+
+
+def test_join_of_two_models_keeps_both(table):
+    both = table.join(table, suffix="_b")
+    assert both["avh_b"].tolist() == table["avh"].tolist()
+    with pytest.raises(ValueError, match="needs a column id"):
+        table.join({"name": ["a"]})
+    with pytest.raises(ValueError, match="must be unique"):
+        table.join({"id": ["a", "a"]})
+    with pytest.raises(ValueError, match="'left' or 'inner'"):
+        table.join(table, how="outer")
+
+
+def test_ids_must_be_unique():
+    with pytest.raises(ValueError, match="1 repeat \\(first: 'a'\\)"):
+        SampleTable.from_columns({"id": ["a", "b", "a"], "avh": [1.0, 2.0, 3.0]})
+
+
+def test_columns_of_the_users_own_survive(table, tmp_path):
+    group = np.where(table["label"] < 3, "left", "right")
+    table.with_column("group", group).save(tmp_path / "run")
+    assert SampleTable.load(tmp_path / "run")["group"].tolist() == group.tolist()
+    with pytest.raises(ValueError, match="already"):
+        table.with_column("avh", group)
+
+
+def test_norms_within_class(table):
+    scaled = table.with_norm_within_class()["norm_within_class"]
+    for k in range(6):
+        inside = table["norm"][table["label"] == k]
+        np.testing.assert_allclose(scaled[table["label"] == k], (inside - inside.min()) / np.ptp(inside))
+
+
+def test_several_models_in_one_run_must_be_named(tmp_path):
+    from hardsight.runfolder import RunWriter
+    from hardsight.table import split_rows
+
+    rows = SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [0], "avh": [0.5]})
+    writer = RunWriter(tmp_path / "run", {})
+    for name in ("m1", "m2"):
+        writer.write(split_rows(rows.to_arrow(), rows.bad, name))
+    writer.finish({})
+    with pytest.raises(ValueError, match=r"several models \(m1, m2\); say which"):
+        SampleTable.load(tmp_path / "run")
+    assert len(SampleTable.load(tmp_path / "run", model="m2")) == 1
+    with pytest.raises(ValueError, match="no model 'm3'"):
+        SampleTable.load(tmp_path / "run", model="m3")
+
+
+def test_a_table_without_labels(tmp_path):
+    features, weight, _, bias = triple(20, 8, 5)
+    table = hs.score_features(features, weight, bias=bias)
+    assert "label" not in table
+    assert table.accuracy is None
+    assert "avh_pred" in table.scores
+    assert len(table.hardest(3)) == 3  # avh means avh_pred here
+    table.save(tmp_path / "run")
+    assert SampleTable.load(tmp_path / "run").columns == table.columns
+
+
+def test_it_shows_itself(table):
+    text = repr(table)
+    assert text.startswith("SampleTable: 50 rows × 15 columns")
+    assert "data:0" in text
+
+
+def test_bad_features_are_listed_not_hidden(tmp_path):
+    features, weight, labels, _ = triple(10, 8, 5)
+    features[3, 2], features[7, 0], features[5] = torch.nan, torch.inf, 0
+    table = hs.score_features(features, weight, labels)
+    assert table.bad.to_pylist() == [
+        {"id": "data:3", "error": "the feature holds NaN or infinity"},
+        {"id": "data:7", "error": "the feature holds NaN or infinity"},
+    ]
+    assert table.meta["counts"] == {"rows": 8, "bad": 2, "zero_features": 1}
+    table.save(tmp_path / "run")
+    again = SampleTable.load(tmp_path / "run")
+    assert again.bad.to_pylist() == table.bad.to_pylist()
+    assert len(again) == 8
+    with pytest.raises(ValueError, match="2 of 10 rows"):
+        hs.score_features(features, weight, labels, strict=True)
+
+
+def test_score_features_refuses_what_makes_no_sense():
+    features, weight, labels, _ = triple(10, 8, 5)
+    with pytest.raises(ValueError, match="no rows"):
+        hs.score_features(features[:0], weight, labels[:0])
+    with pytest.raises(ValueError, match="expected 10, got 3"):
+        hs.score_features(features, weight, labels, ids=["a", "b", "c"])
+    with pytest.raises(ValueError, match="no score 'avg'; did you mean avh"):
+        hs.score_features(features, weight, labels, scores=["avg"])
+
+
+def test_the_series_is_an_option_for_features():
+    features, weight, labels, _ = triple(10, 32, 2000)
+    table = hs.score_features(features, weight, labels, denominator="series")
+    truth = hs.score_features(features, weight, labels, scores=["avh"])
+    assert (np.abs(table["avh"] - truth["avh"]) <= table["avh_error"] + 1e-9).all()
