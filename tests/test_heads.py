@@ -207,7 +207,7 @@ _STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
     [
         ("ViT", _VIT, "classifier"),
         ("DeiT", _VIT, "classifier"),
-        ("Dinov2", {**_VIT, "patch_size": 16}, "classifier"),
+        ("Dinov2", _VIT, "classifier"),
         ("ResNet", {"embedding_size": 8, **_STAGES}, "classifier.1"),
         ("ConvNext", _STAGES | {"num_stages": 2}, "classifier"),
         ("RegNet", {"embedding_size": 8, "groups_width": 4, **_STAGES}, "classifier.1"),

@@ -588,4 +588,5 @@ def test_as_model(net_py):
 def test_input_channels():
     assert input_channels(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))) == 1
     assert input_channels(nn.Sequential(nn.Conv2d(3, 4, 3))) == 3
-    assert input_channels(nn.Linear(4, 3)) == 3
+    assert input_channels(nn.Linear(4, 3)) is None  # it does not say
+    assert input_channels(nn.Conv2d(12, 4, 1)) is None

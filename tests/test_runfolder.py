@@ -134,7 +134,7 @@ def test_processes_write_parts_of_their_own(tmp_path):
 def test_another_plan_or_other_things_are_refused(tmp_path):
     run = finished(tmp_path / "run", part(["a"]))
     with pytest.raises(
-        FileExistsError, match="holds another run \\(model differ\\); choose another folder, or --overwrite"
+        FileExistsError, match=r"holds another run \(model differ\); choose another folder, or --overwrite"
     ):
         RunWriter(run, {**PLAN, "model": "other"})
     RunWriter(run, {**PLAN, "model": "other"}, overwrite=True)

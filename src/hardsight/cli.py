@@ -66,7 +66,9 @@ def score(
         overwrite: Throw away another run in RUN.
     """
     from hardsight.data import Columns, is_feature_file
+    from hardsight.scoring.checks import known_scores
 
+    known_scores([by])  # a misspelt name must not wait for the end of a night's work
     columns = Columns(image_column, label_column, id_column)
     features, network = (model, None) if data is None else (data, model)
     if is_feature_file(features):
@@ -140,9 +142,9 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
-    except (ValueError, TypeError, KeyError, RuntimeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"error: {text.args[0] if isinstance(text, KeyError) else text}", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -175,7 +177,10 @@ def _score_feature_file(
 
 def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
     """What came out, what was written, what to do next."""
-    counts = table.meta["counts"]
+    counts = table.meta.get("counts")
+    if counts is None:
+        print(f"this process is done; {len(table):,} samples are safe in {out}/ and other processes are still at it.")
+        return
     for row in table.hardest(show, by).to_arrow().to_pylist():
         name = by if by in row else f"{by}_pred"
         label = "" if row.get("label") is None else f"label {row['label']}  "

@@ -90,10 +90,10 @@ def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | 
     return model if preprocess is None else replace(model, transform=preprocess, takes="any")
 
 
-def input_channels(module: nn.Module) -> int:
-    """Colour channels the network takes: 1 if its first convolution says so, else 3."""
+def input_channels(module: nn.Module) -> int | None:
+    """Colour channels the network takes, 1 or 3, as its first convolution says; None when it does not say."""
     first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
-    return 1 if first is not None and first.in_channels == 1 else 3
+    return first.in_channels if first is not None and first.in_channels in (1, 3) else None
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -1,6 +1,7 @@
 """One picture, whatever it came as, in the form a model's preprocessing takes.
 
-Grey, palette, RGBA, CMYK and 16-bit pictures all arrive as 8-bit RGB (or grey for one-channel models).
+Grey, palette, RGBA, CMYK and 16-bit pictures arrive as 8-bit RGB for networks of three channels, as 8-bit grey for
+those of one, and as whichever of the two they are when the network does not say (`channels` is None).
 Pillow's own conversion clips 16-bit values at 255, which turns such pictures white.
 """
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def open_picture(path: Path, channels: int = 3) -> Image:
-    """Decode a file fully (a truncated one raises here) as 8-bit RGB, or grey when `channels` is 1."""
+def open_picture(path: Path, channels: int | None = None) -> Image:
+    """Decode a file fully (a truncated one raises here) as an 8-bit picture."""
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -29,11 +30,12 @@ def open_picture(path: Path, channels: int = 3) -> Image:
             return eight_bit(picture, channels)
 
 
-def eight_bit(picture: Image, channels: int = 3) -> Image:
-    """Any Pillow mode as 8-bit RGB or, for one channel, grey."""
+def eight_bit(picture: Image, channels: int | None = None) -> Image:
+    """Any Pillow mode as 8-bit RGB or grey."""
     from PIL import Image
 
-    mode = "L" if channels == 1 else "RGB"
+    grey = picture.mode in ("1", "L", "LA", "La") or picture.mode.startswith("I")
+    mode = "L" if channels == 1 or (channels is None and grey) else "RGB"
     if picture.mode.startswith("I"):  # 16-bit greys; Pillow opens some of them as 32-bit integers
         values = np.asarray(picture).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 65535):
@@ -46,7 +48,7 @@ def eight_bit(picture: Image, channels: int = 3) -> Image:
     return picture.convert(mode)
 
 
-def from_array(values: np.ndarray, channels: int = 3) -> Image:
+def from_array(values: np.ndarray, channels: int | None = None) -> Image:
     """A uint8 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)`` as a picture."""
     from PIL import Image
 
@@ -68,18 +70,17 @@ def channels_last(values: np.ndarray) -> np.ndarray:
     return values.transpose(1, 2, 0) if first else values
 
 
-def to_tensor(picture: Any, channels: int = 3) -> Tensor:
+def to_tensor(picture: Any, channels: int | None = None) -> Tensor:
     """Float ``(channels, H, W)`` in [0, 1]; float arrays are taken as they are."""
     if isinstance(picture, np.ndarray) and np.issubdtype(picture.dtype, np.floating):
         values = channels_last(picture)
         if values.shape[-1] == 1 and channels == 3:
             values = np.repeat(values, 3, -1)
-        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32))
-    values = np.asarray(to_picture(picture, channels))
-    values = values[..., None] if values.ndim == 2 else values
-    return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1))).float() / 255
+        return torch.from_numpy(np.array(values.transpose(2, 0, 1), dtype=np.float32, order="C"))
+    values = channels_last(np.asarray(to_picture(picture, channels)))
+    return torch.from_numpy(np.array(values.transpose(2, 0, 1), order="C")).float() / 255
 
 
-def to_picture(value: Any, channels: int = 3) -> Image:
+def to_picture(value: Any, channels: int | None = None) -> Image:
     """A Pillow picture or a uint8 array as an 8-bit picture."""
     return from_array(value, channels) if isinstance(value, np.ndarray) else eight_bit(value, channels)

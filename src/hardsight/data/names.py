@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,36 +97,42 @@ _NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 def _npz(path: Path, split: str | None) -> Samples:
     if not path.is_file():
         raise FileNotFoundError(f"DATA: there is no file {path}.")
-    try:
-        arrays = np.load(path, allow_pickle=False)
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"DATA: {path.name} is no .npz file, or it is cut short.")
+    with np.load(path, allow_pickle=False) as arrays:
         keys = set(arrays.files)
-    except Exception as error:
-        raise ValueError(f"DATA: {path.name} is no .npz file ({first_line(error)}).") from error
-    splits = {
-        name: (images.format(name), labels.format(name))
-        for name in ("test", "val", "train", *([split] if split else []))
-        for images, labels in _NPZ_KEYS
-        if images.format(name) in keys
-    }
-    if split is None and "images" in keys:
-        splits, split = {"data": ("images", "labels")}, "data"
-    if not splits or (split is not None and split not in splits):
-        what = f"has no split {split!r}" if split else "holds no images"
-        raise ValueError(
-            f"DATA: {path.name} {what}; expected test_images and test_labels, got {', '.join(sorted(keys))}."
-        )
-    split = split or next(iter(splits))
-    image_key, label_key = splits[split]
-    try:
-        images, labels = arrays[image_key], arrays[label_key] if label_key in keys else None
-        names = [str(n) for n in arrays["classes"]] if "classes" in keys else None
-    except ValueError as error:  # an object array: a pickle in disguise
-        raise ValueError(
-            f"DATA: {path.name} holds Python objects, which are never loaded ({first_line(error)})."
-        ) from error
+        splits = {
+            name: (images.format(name), labels.format(name))
+            for name in ("test", "val", "train", *([split] if split else []))
+            for images, labels in _NPZ_KEYS
+            if images.format(name) in keys
+        }
+        if split is None and "images" in keys:
+            splits, split = {"data": ("images", "labels")}, "data"
+        if not splits or (split is not None and split not in splits):
+            what = f"has no split {split!r}" if split else "holds no images"
+            found = ", ".join(sorted(keys))
+            raise ValueError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {found}.")
+        split = split or next(iter(splits))
+        image_key, label_key = splits[split]
+        images, labels, names = (_array(arrays, key, path) for key in (image_key, label_key, "classes"))
     others = [name for name in splits if name != split]
     origin = f"{path.name}, split {split}" + (f" (also there: {', '.join(others)})" if others else "")
-    return ArraySamples(images, labels, split, origin, names)
+    return ArraySamples(images, labels, split, origin, None if names is None else [str(n) for n in names])
+
+
+def _array(arrays: Any, key: str, path: Path) -> Any:
+    """An array of an .npz, None where there is none; an object array is a pickle in disguise."""
+    if key not in arrays.files:
+        return None
+    try:
+        return arrays[key]
+    except ValueError as error:
+        if "Object arrays" in str(error):
+            raise ValueError(f"DATA: {key} of {path.name} holds Python objects, which are never loaded.") from error
+        raise ValueError(f"DATA: {key} of {path.name} cannot be read ({first_line(error)}).") from error
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"DATA: {key} of {path.name} is damaged ({first_line(error)}).") from error
 
 
 def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> Samples:

@@ -21,7 +21,7 @@ Item = tuple[str, Any, int | None, str | None]
 class Prepared(torch.utils.data.Dataset[Any]):
     """Samples after the model's preprocessing; what cannot be loaded becomes a bad row with its reason."""
 
-    def __init__(self, samples: Samples, model: Model, channels: int) -> None:
+    def __init__(self, samples: Samples, model: Model, channels: int | None) -> None:
         self.samples, self.model, self.channels = samples, model, channels
         self._takes = model.takes if model.takes != "any" else self._probe()
 

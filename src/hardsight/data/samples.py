@@ -44,7 +44,7 @@ class Samples:
     def id(self, index: int) -> str:
         return f"{self.split}:{index}"
 
-    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         """Sample and label (None when there is none). May raise: that makes one bad row."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class FolderSamples(Samples):
     def id(self, index: int) -> str:
         return f"{self.split}/{self._files[index].relative_to(self.root).as_posix()}"
 
-    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         return open_picture(self._files[index], channels), None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
@@ -125,7 +125,7 @@ class ArraySamples(Samples):
     def __len__(self) -> int:
         return len(self.images)
 
-    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         return self.images[index], None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
@@ -156,7 +156,7 @@ class DatasetSamples(Samples):
             known = np.searchsorted(self.classes, known.astype(str))
         if known is not None and known.ndim == 1 and np.issubdtype(known.dtype, np.integer):
             self.labels = known if self._index is None else known[self._index]
-        self.pixels = not isinstance(self._first(), (Tensor, dict))
+        self.pixels = self._yields_pictures()
 
     def __len__(self) -> int:
         return len(self._dataset) if self._index is None else len(self._index)
@@ -183,15 +183,15 @@ class DatasetSamples(Samples):
             )
         return [str(i) for i in self._dataset[self._columns.id]]
 
-    def _first(self) -> Any:
-        try:
-            return self._columns.read(self._dataset[self._at(0)])[0] if len(self) else None
-        except ValueError as error:
-            if "column" in str(error):
-                raise
-            return None
-        except Exception:  # a bad first sample is a bad row later, not a failure here
-            return None
+    def _yields_pictures(self) -> bool:
+        """Whether the first sample that can be read is a picture rather than a tensor ready to use."""
+        for index in range(min(len(self), 8)):
+            try:
+                item = self._dataset[self._at(index)]
+            except Exception:  # noqa: S112 - a bad row later, not a failure here
+                continue
+            return not isinstance(self._columns.read(item)[0], (Tensor, dict))
+        return False
 
     def id(self, index: int) -> str:
         if self._ids is not None:
@@ -205,7 +205,7 @@ class DatasetSamples(Samples):
             return f"{root.resolve().name}/{Path(files[at][0]).relative_to(root).as_posix()}"
         return f"{self.split}:{at}"
 
-    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         x, label = self._columns.read(self._dataset[self._at(index)])
         return x, label if self.labels is None else int(self.labels[index])
 

@@ -1,0 +1,5 @@
+"""``python -m hardsight``: the same command."""
+
+from hardsight.cli import main
+
+main()

@@ -1,0 +1,271 @@
+"""The command as a stranger meets it: help, the closing line, and one sentence for every mistake."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from naive import triple
+from PIL import Image
+from safetensors.torch import save_file
+
+import hardsight
+from hardsight import SampleTable
+from hardsight.cli import main
+
+MODEL = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+def with_names():
+    return build(), None, ["ant", "bee", "cat"]
+
+def headless():
+    return nn.Sequential(nn.ReLU())
+
+def broken():
+    return undefined_name
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a model file and a small folder of pictures."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(MODEL)
+    generator = np.random.default_rng(0)
+    for name in ("ant", "bee", "cat"):
+        Path("pics", name).mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(generator.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(f"pics/{name}/{i}.png")
+    return tmp_path
+
+
+def run(capsys, *args):
+    """Exit code, standard output and standard error of a command."""
+    try:
+        main([str(a) for a in args])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_help_names_the_commands_and_imports_no_torch():
+    code = "import sys; from hardsight.cli import main\ntry: main(['--help'])\nfinally: print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip().endswith("False")
+    for command in ("demo", "score", "doctor"):
+        assert command in found.stdout
+
+
+@pytest.mark.parametrize("command", ["demo", "score", "doctor"])
+def test_every_command_explains_itself(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert "usage: hardsight" in out
+
+
+def test_version(capsys):
+    assert run(capsys, "--version")[1].strip() == f"hardsight {hardsight.__version__}"
+
+
+def test_import_is_light():
+    """`import hardsight` loads nothing heavy; names arrive when they are used."""
+    code = "import sys, hardsight; print([m for m in ('torch', 'numpy', 'pyarrow', 'tyro') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in hardsight.__all__:
+        assert getattr(hardsight, name) is not None
+        assert name in dir(hardsight)
+    with pytest.raises(AttributeError, match="no attribute 'avhh'"):
+        hardsight.avhh  # noqa: B018
+
+
+def test_score_a_folder_of_pictures(here, capsys):
+    code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run", "--show", "2")
+    assert code == 0
+    assert "preprocessing: none: pixels in [0, 1]" in out
+    assert re.search(r"12 samples scored, accuracy [\d.]+%", out)
+    assert out.strip().splitlines()[-1].startswith("wrote run/ — next: python -c")
+    table = SampleTable.load("run")
+    assert sorted(table["id"])[:2] == ["pics/ant/0.png", "pics/ant/1.png"]
+    assert table.columns[:3] == ["id", "label", "pred"]
+    assert json.loads(Path("run/meta.json").read_text())["class_names"] == ["ant", "bee", "cat"]
+
+
+def test_what_it_says_to_do_next_works(here, capsys):
+    _, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    code = re.search(r'python -c "(.*)"', out)[1]
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here)
+    assert "SampleTable: 12 rows" in shown.stdout
+
+
+def test_bad_pictures_are_counted(here, capsys):
+    Path("pics/ant/text.png").write_text("not a picture")
+    whole = Path("pics/bee/0.png").read_bytes()
+    Path("pics/bee/cut.png").write_bytes(whole[: len(whole) // 2])
+    code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    assert code == 0
+    assert "12 samples scored" in out
+    assert "2 bad samples" in out
+    bad = {row["id"]: row["error"] for row in SampleTable.load("run").bad.to_pylist()}
+    assert "UnidentifiedImageError" in bad["pics/ant/text.png"]
+    assert "truncated" in bad["pics/bee/cut.png"]
+    code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "strict", "--strict")
+    assert code == 2
+    assert "bad sample 'pics/ant/text.png'" in err
+    assert not Path("strict/meta.json").exists()
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("executed"),))
+
+
+def test_a_pickle_that_wants_to_execute_is_refused(here, capsys):
+    torch.save({"state_dict": Evil()}, "evil.pt")
+    Path("plain.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("evil.pt", "plain.pt"):
+        code, _, err = run(capsys, "score", "net.py:build", "pics", "--checkpoint", name)
+        assert code == 2
+        assert "was not opened, because loading it could execute code" in err
+        assert not Path("executed").exists()
+
+
+MISTAKES = {
+    "no such folder": (["score", "net.py:build", "nowhere"], "DATA: there is no 'nowhere'; expected a folder"),
+    "no such file": (["score", "other.py:build", "pics"], "MODEL: there is no file other.py"),
+    "no such function": (["score", "net.py:bild", "pics"], "has no function 'bild'; it defines build, with_names"),
+    "function forgotten": (["score", "net.py", "pics"], "Name the function: net.py:build"),
+    "error in the file": (["score", "net.py:broken", "pics"], "broken() failed in net.py at line 16: NameError"),
+    "no head": (["score", "net.py:headless", "pics"], "no head found"),
+    "wrong head": (
+        ["score", "net.py:build", "pics", "--head", "4.x"],
+        "head='4.x' is not in the model; linear layers: 4",
+    ),
+    "unknown model": (["score", "timm:resnet5O", "pics"], "timm has no model 'resnet5O'; did you mean resnet5"),
+    "unknown torchvision": (["score", "torchvision:resnet5O", "pics"], "did you mean resnet5"),
+    "unknown data set": (["score", "net.py:build", "torchvision:CIFAR1O"], "did you mean CIFAR10"),
+    "unknown kind": (["score", "resnet50", "pics"], "MODEL must be timm:NAME"),
+    "no checkpoint": (["score", "net.py:build", "pics", "--checkpoint", "x.pt"], "--checkpoint: there is no file x.pt"),
+    "unknown score": (["score", "net.py:build", "pics", "--by", "avg"], "there is no score 'avg'; did you mean avh"),
+    "data forgotten": (["score", "net.py:build"], "DATA is missing"),
+    "no split": (["score", "net.py:build", "pics.npz:val"], "has no split 'val'"),
+    "labels out of range": (["score", "net.py:build", "wide.npz"], r"labels must lie in [0, 2]"),
+    "labels of the wrong length": (["score", "net.py:build", "short.npz"], "has 4 images but labels of shape (3,)"),
+    "empty": (["score", "net.py:build", "empty.npz"], "DATA is empty"),
+    "pickled arrays": (["score", "net.py:build", "objects.npz"], "holds Python objects, which are never loaded"),
+    "not a zip": (["score", "net.py:build", "fake.npz"], "is no .npz file"),
+    "empty folder": (["score", "net.py:build", "bare"], "no pictures in bare"),
+    "too few classes": (["score", "net.py:build", "two"], "DATA has 2 classes"),
+    "unknown class": (["score", "net.py:with_names", "two"], "classes that the model does not know: dog"),
+    "missing keys": (["score", "net.py:build", "pics", "--checkpoint", "part.pt"], "1 missing keys: 4.bias"),
+    "wrong shape": (
+        ["score", "net.py:build", "pics", "--checkpoint", "wide.pt"],
+        "4.weight is (5, 4), expected (3, 4)",
+    ),
+    "cut short": (["score", "net.py:build", "pics", "--checkpoint", "cut.pt"], "is no torch file"),
+    "features without a head": (["score", "features.parquet"], "holds features but no weight"),
+    "features of another width": (
+        ["score", "features.parquet", "--head", "head.safetensors"],
+        "expected (N, 7), got (4, 5)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_sentence(here, capsys, mistake):
+    pictures = np.zeros((4, 8, 8, 3), np.uint8)
+    np.savez("pics.npz", test_images=pictures, test_labels=np.arange(4) % 3)
+    np.savez("wide.npz", test_images=pictures, test_labels=np.arange(4))
+    np.savez("short.npz", test_images=pictures, test_labels=np.arange(3))
+    np.savez("empty.npz", test_images=pictures[:0], test_labels=np.arange(0))
+    np.savez("objects.npz", test_images=np.array([{}, 1], dtype=object))
+    Path("fake.npz").write_text("no zip")
+    Path("bare").mkdir()
+    for name in ("ant", "dog"):
+        Path("two", name).mkdir(parents=True)
+        Image.new("RGB", (12, 12)).save(f"two/{name}/0.png")
+    state = {"0.weight": torch.zeros(4, 3, 3, 3), "0.bias": torch.zeros(4), "4.weight": torch.zeros(3, 4)}
+    torch.save(state, "part.pt")
+    torch.save({**state, "4.weight": torch.zeros(5, 4), "4.bias": torch.zeros(3)}, "wide.pt")
+    Path("cut.pt").write_bytes(Path("wide.pt").read_bytes()[:500])
+    pq.write_table(pa.table({"features": np.zeros((4, 5)).tolist(), "label": [0, 1, 2, 0]}), "features.parquet")
+    save_file({"weight": torch.zeros(3, 7)}, "head.safetensors")
+    args, sentence = MISTAKES[mistake]
+    code, _, err = run(capsys, *args, "-o", "run")
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+    assert not Path("run/meta.json").exists()
+
+
+def test_features_from_parquet_and_safetensors(here, capsys):
+    features, weight, labels, bias = triple(20, 6, 4)
+    table = pa.table({"name": [f"s{i}" for i in range(20)], "features": features.tolist(), "y": labels.numpy()})
+    pq.write_table(table, "f.parquet")
+    save_file({"features": features, "labels": labels, "weight": weight, "bias": bias}, "f.safetensors")
+    save_file({"weight": weight, "bias": bias}, "head.safetensors")
+    truth = hardsight.score_features(features, weight, labels, bias)
+    ids = ["--id-column", "name", "--label-column", "y"]
+    assert run(capsys, "score", "f.parquet", "--head", "head.safetensors", *ids, "-o", "a")[0] == 0
+    assert run(capsys, "score", "f.safetensors", "-o", "b")[0] == 0
+    for path, first in (("a", "s0"), ("b", "f:0")):
+        found = SampleTable.load(path)
+        assert found["id"][0] == first
+        for name in hardsight.SCORES:
+            assert found[name].tolist() == truth[name].tolist()
+    Path("same.py").write_text(
+        "import torch\nfrom torch import nn\nfrom safetensors.torch import load_file\n"
+        "def build():\n    m = nn.Linear(6, 4)\n    m.load_state_dict(load_file('head.safetensors'))\n    return m\n"
+    )
+    assert run(capsys, "score", "same.py:build", "f.parquet", *ids, "-o", "c")[0] == 0  # the model's own head
+    assert SampleTable.load("c")["avh"].tolist() == truth["avh"].tolist()
+
+
+def test_the_command_and_the_function_give_the_same_rows(here, capsys):
+    run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    sys.path.insert(0, str(here))
+    try:
+        import net
+    finally:
+        sys.path.pop(0)
+    table = hardsight.score(net.build(), "pics", preprocess="raw")
+    saved = SampleTable.load("run")
+    assert table["id"].tolist() == saved["id"].tolist()
+    for name in hardsight.SCORES:
+        assert table[name].tolist() == saved[name].tolist()
+
+
+def test_no_bias_is_the_papers_confidence(here, capsys):
+    run(capsys, "score", "net.py:build", "pics", "-o", "with")
+    run(capsys, "score", "net.py:build", "pics", "-o", "without", "--no-bias")
+    assert SampleTable.load("with")["avh"].tolist() == SampleTable.load("without")["avh"].tolist()
+    assert SampleTable.load("with")["confidence"].tolist() != SampleTable.load("without")["confidence"].tolist()
+
+
+def test_unlabelled_pictures(here, capsys):
+    Path("flat").mkdir()
+    for i in range(3):
+        Image.new("RGB", (12, 12), (40 * i, 0, 0)).save(f"flat/{i}.jpg")
+    code, out, _ = run(capsys, "score", "net.py:build", "flat", "-o", "run")
+    assert code == 0
+    assert "avh_pred" in out
+    assert "accuracy" not in out
+    assert "label" not in SampleTable.load("run")

@@ -1,0 +1,359 @@
+"""hs.score: the same rows whichever way, resumable after any kill, bad samples listed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from naive import naive_scores
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hardsight as hs
+from hardsight import SampleTable
+from hardsight.data import load_digits
+from hardsight.demo import small_cnn
+
+NET = """
+import os, time
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    count = 0
+    def forward(self, x):
+        Net.count += len(x)
+        if Net.count > int(os.environ.get("STALL_AFTER", 10**9)):
+            print("stalled", flush=True)
+            time.sleep(60)
+        return super().forward(x)
+
+def build():
+    torch.manual_seed(3)
+    return Net(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 5))
+"""
+
+
+@pytest.fixture(scope="module")
+def digits():
+    pictures, labels = load_digits()
+    return torch.from_numpy(pictures).float()[:, None] / 255, torch.from_numpy(labels)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return small_cnn().eval()
+
+
+def features_of(network, x):
+    with hs.capture(network) as head, torch.no_grad():
+        network(x)
+    return head.features, head.weight.detach(), head.bias.detach()
+
+
+def test_model_features_and_naive_loop_give_the_same_rows(network, digits):
+    x, y = (t[:300] for t in digits)
+    table = hs.score(network, TensorDataset(x, y))
+    features, weight, bias = features_of(network, x)
+    same = hs.score_features(features, weight, y, bias)
+    truth = naive_scores(features, weight, y, bias)
+    assert table["id"].tolist() == same["id"].tolist()
+    assert table["pred"].tolist() == truth["pred"].tolist()
+    for name, score in hs.SCORES.items():
+        # Batches of 64 and one of 300 differ in the last float32 digit of the features themselves.
+        np.testing.assert_allclose(table[name], same[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        relative, absolute = score.tolerance
+        np.testing.assert_allclose(same[name], truth[name], rtol=relative, atol=max(absolute, 1e-12), err_msg=name)
+
+
+def test_rows_do_not_depend_on_batches_workers_or_order(network, digits):
+    x, y = (t[:200] for t in digits)
+    plain = hs.score(network, TensorDataset(x, y))
+    many = hs.score(network, TensorDataset(x, y), batch_size=7, workers=2)
+    assert many["id"].tolist() == plain["id"].tolist()
+    np.testing.assert_allclose(many["avh"], plain["avh"], rtol=1e-6)
+    loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+    assert hs.score(network, loader)["id"].tolist() == plain["id"].tolist()
+
+
+def test_the_network_is_left_as_it_was(digits):
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(64), nn.Linear(64, 10))
+    network[1].train()
+    network[2].eval()
+    before = [m.training for m in network.modules()]
+    state = {k: v.clone() for k, v in network.state_dict().items()}
+    first = hs.score(network, TensorDataset(digits[0][:50], digits[1][:50]))
+    second = hs.score(network, TensorDataset(digits[0][:50], digits[1][:50]))
+    assert first["avh"].tolist() == second["avh"].tolist()  # dropout was off
+    assert [m.training for m in network.modules()] == before
+    assert all((state[k] == v).all() for k, v in network.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
+
+
+def test_wrapped_networks_are_scored_as_the_plain_one(network, digits):
+    data = TensorDataset(digits[0][:64], digits[1][:64])
+    plain = hs.score(network, data)["avh"].tolist()
+    assert hs.score(torch.compile(network, backend="eager"), data)["avh"].tolist() == plain
+    in_place = small_cnn()
+    in_place.load_state_dict(network.state_dict())
+    in_place.eval().compile(backend="eager")
+    assert hs.score(in_place, data)["avh"].tolist() == plain
+
+
+def test_half_precision_networks(digits):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).bfloat16()
+    data = TensorDataset(digits[0][:40].bfloat16(), digits[1][:40])
+    table = hs.score(network, data)
+    truth = naive_scores(
+        digits[0][:40].bfloat16().flatten(1).double(), network[1].weight.detach().double(), digits[1][:40]
+    )
+    np.testing.assert_allclose(table["avh"], truth["avh"], rtol=1e-6)
+
+
+class _Outputs(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.body, self.make = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), make
+
+    def forward(self, x):
+        return self.make(self.body(x))
+
+
+class _Result:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda z: {"logits": z}, lambda z: (z, None), _Result, lambda z: z.log_softmax(1), lambda z: z.softmax(1)],
+    ids=["dict", "tuple", "object", "log-softmax", "softmax"],
+)
+def test_outputs_of_any_kind(digits, make):
+    table = hs.score(_Outputs(make), TensorDataset(digits[0][:30], digits[1][:30]))
+    assert len(table) == 30
+    assert table.meta["warnings"] == []
+
+
+def test_an_output_that_is_not_the_heads_is_said(digits):
+    data = TensorDataset(digits[0][:30], digits[1][:30])
+    with pytest.warns(UserWarning, match="changes what its head 'body.1' makes"):
+        table = hs.score(_Outputs(lambda z: z.flip(1)), data)
+    assert "changes what its head" in table.meta["warnings"][0]
+
+
+def test_inputs_that_are_mappings(digits):
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classifier = nn.Linear(64, 10)
+
+        def forward(self, pixel_values):
+            return {"logits": self.classifier(pixel_values.flatten(1))}
+
+    rows = [({"pixel_values": x}, int(y)) for x, y in zip(digits[0][:20], digits[1][:20], strict=True)]
+    assert len(hs.score(Mapped(), rows)) == 20
+
+
+def test_bias_free_on_request(network, digits):
+    data = TensorDataset(digits[0][:50], digits[1][:50])
+    features, weight, _ = features_of(network, digits[0][:50])
+    plain = hs.confidence(features, weight, digits[1][:50]).numpy()
+    np.testing.assert_allclose(hs.score(network, data, use_bias=False)["confidence"], plain, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad samples and bad data sets.
+
+
+class _Broken(TensorDataset):
+    def __getitem__(self, index):
+        if index in (2, 5):
+            raise OSError("cannot identify image file")
+        x, y = super().__getitem__(index)
+        return (x * float("nan"), y) if index == 9 else (x, y)
+
+
+def test_bad_samples_are_listed_and_counted(network, digits, tmp_path):
+    data = _Broken(digits[0][:20], digits[1][:20])
+    table = hs.score(network, data, out=tmp_path / "run", batch_size=4)
+    assert sorted(table.bad["id"].to_pylist()) == ["data:2", "data:5", "data:9"]
+    assert table.meta["counts"] == {"rows": 17, "bad": 3, "zero_features": 0}
+    again = SampleTable.load(tmp_path / "run")
+    assert again.bad.num_rows == 3
+    assert len(again) == 17
+    assert json.loads((tmp_path / "run" / "meta.json").read_text())["counts"]["bad"] == 3
+    with pytest.raises(ValueError, match="bad sample 'data:2': OSError: cannot identify image file"):
+        hs.score(network, data, strict=True)
+    with pytest.raises(ValueError, match="bad sample 'data:9': the feature holds NaN"):
+        hs.score(network, torch.utils.data.Subset(data, [8, 9, 10]), strict=True)
+
+
+def test_nothing_but_bad_samples(network, digits):
+    data = torch.utils.data.Subset(_Broken(digits[0][:20], digits[1][:20]), [2, 5])
+    with pytest.raises(ValueError, match="no sample could be scored; first: data:2: OSError"):
+        hs.score(network, data)
+
+
+def test_data_that_do_not_fit(network, digits):
+    x, y = (t[:20] for t in digits)
+    with pytest.raises(ValueError, match="DATA is empty"):
+        hs.score(network, TensorDataset(x[:0], y[:0]))
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\].*got 10"):
+        hs.score(network, TensorDataset(x, torch.full((20,), 10)))
+    with pytest.raises(RuntimeError, match=r"the model failed on a batch \(20, 3, 8, 8\).*preprocessing"):
+        hs.score(network, TensorDataset(x.repeat(1, 3, 1, 1), y))
+    with pytest.raises(ValueError, match="two data sets"):
+        hs.score(network, [(x[0], 1), (x[1],)])
+    with pytest.raises(TypeError, match="must be a data set or its name, got int"):
+        hs.score(network, 7)
+    with pytest.raises(TypeError, match=r"must be an nn\.Module"):
+        hs.score(len, TensorDataset(x, y))
+    with pytest.raises(ValueError, match="repeat"):
+        hs.score(network, TensorDataset(x, y), ids=["same"] * 20)
+
+
+def test_raw_pictures_need_a_word_about_preprocessing(network):
+    with pytest.raises(ValueError, match=r"preprocess must be given.*preprocess='raw'"):
+        hs.score(network, "digits")
+    table = hs.score(network, "digits", preprocess="raw")
+    assert len(table) == 1797
+    assert table.meta["preprocessing"] == "none: pixels in [0, 1]"
+    assert table["id"][5] == "digits:5"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Run folders: resume, refuse, share.
+
+
+def test_a_finished_run_is_not_done_again(network, digits, tmp_path):
+    data = TensorDataset(digits[0][:30], digits[1][:30])
+    first = hs.score(network, data, out=tmp_path / "run")
+    stamp = (tmp_path / "run" / "meta.json").stat().st_mtime_ns
+    again = hs.score(network, data, out=tmp_path / "run")
+    assert again.to_arrow().equals(first.to_arrow())
+    assert (tmp_path / "run" / "meta.json").stat().st_mtime_ns == stamp
+    other = small_cnn()
+    with pytest.raises(FileExistsError, match=r"holds another run \(model differ\)"):
+        hs.score(other, data, out=tmp_path / "run")
+    assert len(hs.score(other, data, out=tmp_path / "run", overwrite=True)) == 30
+
+
+def test_provenance_is_all_there(network, digits, tmp_path):
+    hs.score(network, TensorDataset(digits[0][:30], digits[1][:30]), out=tmp_path / "run")
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    assert meta["versions"]["torch"]
+    assert meta["versions"]["hardsight"]
+    assert len(meta["model"]["fingerprint"]) == 16
+    assert len(meta["data"]["fingerprint"]) == 16
+    assert meta["model"]["head"] == "9"
+    for key in ("command", "created", "python", "platform", "device", "seed", "preprocessing", "counts", "accuracy"):
+        assert key in meta
+
+
+@pytest.fixture
+def long_job(tmp_path):
+    """10,000 tiny pictures and a network that can be made to stall."""
+    (tmp_path / "net.py").write_text(NET)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (10_000, 4, 4), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", test_images=images, test_labels=generator.integers(0, 5, 10_000))
+    return [sys.executable, "-m", "hardsight", "score", "net.py:build", "data.npz", "-o", "run"], tmp_path
+
+
+def started(command, cwd, **env):
+    return subprocess.Popen(
+        command, cwd=cwd, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def until_stalled(process):
+    for line in process.stdout:
+        if "stalled" in line:
+            return
+    raise AssertionError("the job ended too early")
+
+
+def expected_rows(cwd):
+    return hs.score(hs.load_model(f"{cwd}/net.py:build"), f"{cwd}/data.npz").to_arrow()
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_a_killed_run_resumes_and_loses_nothing(long_job, kill):
+    command, cwd = long_job
+    with started(command, cwd, STALL_AFTER="6000") as process:
+        until_stalled(process)
+        process.send_signal(kill)
+        output = process.stdout.read()
+    code = process.returncode
+    assert not (cwd / "run" / "meta.json").exists()
+    with pytest.raises(RuntimeError, match="not finished"):
+        SampleTable.load(cwd / "run")
+    safe = len(SampleTable.load(cwd / "run", partial=True))
+    if kill == signal.SIGINT:
+        assert code == 130
+        assert "the same command resumes" in output
+        assert safe >= 5900  # also what was waiting to be written
+    else:
+        assert safe == 4096
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert SampleTable.load(cwd / "run").meta["resumed"] == safe
+    both = SampleTable.load(cwd / "run").to_arrow().sort_by("id")
+    assert both.equals(expected_rows(cwd).sort_by("id"))
+
+
+def test_two_processes_share_a_run(long_job):
+    """As under torchrun: each takes its half, the last one finishes the run, no id appears twice."""
+    command, cwd = long_job
+    jobs = [started(command, cwd, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    for job in jobs:
+        output = job.communicate()[0]
+        assert job.returncode == 0, output
+    table = SampleTable.load(cwd / "run")
+    assert sorted(table["id"]) == sorted(f"test:{i}" for i in range(10_000))
+    assert {p.name[:4] for p in (cwd / "run" / "parts").iterdir()} == {"0000", "0001"}
+
+
+def test_a_real_full_disk(long_job):
+    """A limit on file size stands in for the end of the disk; with space again, the run goes on."""
+    resource = pytest.importorskip("resource")
+    command, cwd = long_job
+    limited = subprocess.run(
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert limited.returncode == 2
+    assert "is full; what was committed is safe" in limited.stderr
+    assert "Traceback" not in limited.stderr
+    assert subprocess.run(command, cwd=cwd, capture_output=True).returncode == 0
+    assert len(SampleTable.load(cwd / "run")) == 10_000
+
+
+def test_changed_data_or_checkpoint_is_another_run(long_job):
+    command, cwd = long_job
+    assert subprocess.run(command, cwd=cwd, capture_output=True).returncode == 0
+    with np.load(cwd / "data.npz") as arrays:
+        np.savez(cwd / "data.npz", test_images=arrays["test_images"][:-1], test_labels=arrays["test_labels"][:-1])
+    refused = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "holds another run (data differ)" in refused.stderr
+
+
+def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):
+    """Exactly one forward a batch, also on the first one, which is looked at more closely."""
+    calls = []
+    handle = network.register_forward_pre_hook(lambda *_: calls.append(time.time()))
+    hs.score(network, TensorDataset(digits[0][:128], digits[1][:128]), out=Path(tmp_path / "run"))
+    handle.remove()
+    assert len(calls) == 2
