@@ -122,7 +122,7 @@ def test_bad_pictures_are_counted(here, capsys):
     code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run")
     assert code == 0
     assert "12 samples scored" in out
-    assert "2 bad samples" in out
+    assert "2 bad (see" in out
     bad = {row["id"]: row["error"] for row in SampleTable.load("run").bad.to_pylist()}
     assert "UnidentifiedImageError" in bad["pics/ant/text.png"]
     assert "truncated" in bad["pics/bee/cut.png"]

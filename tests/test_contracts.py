@@ -145,7 +145,7 @@ def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, 
         (run / "meta.json").unlink()
     other = hs.Model(network, "digits", WRONG, "tensor", NAMES)
     with pytest.raises(
-        FileExistsError, match=r"RUN: .*holds another run \(preprocessing differ\); choose another folder"
+        FileExistsError, match=r"RUN: .*holds another run \(not the same: preprocessing\); choose another folder"
     ):
         hs.score(other, digits(), out=run)
     # Nothing was touched: the same call still finds its rows.
@@ -158,7 +158,7 @@ def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, 
 def test_a_run_is_not_resumed_with_other_weights(model, tmp_path):
     hs.score(model, digits(), out=tmp_path / "run")
     other = hs.Model(small_cnn().eval(), "digits", RIGHT, "tensor", NAMES)
-    with pytest.raises(FileExistsError, match=r"holds another run \(model differ\)"):
+    with pytest.raises(FileExistsError, match=r"holds another run \(not the same: model\)"):
         hs.score(other, digits(), out=tmp_path / "run")
 
 

@@ -134,7 +134,7 @@ def test_processes_write_parts_of_their_own(tmp_path):
 def test_another_plan_or_other_things_are_refused(tmp_path):
     run = finished(tmp_path / "run", part(["a"]))
     with pytest.raises(
-        FileExistsError, match=r"holds another run \(model differ\); choose another folder, or --overwrite"
+        FileExistsError, match=r"holds another run \(not the same: model\); choose another folder, or --overwrite"
     ):
         RunWriter(run, {**PLAN, "model": "other"})
     RunWriter(run, {**PLAN, "model": "other"}, overwrite=True)
@@ -157,7 +157,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(OSError, match="disk of .* is full; what was committed is safe"):
+    with pytest.raises(OSError, match=r"disk of .* is full; what was committed is safe"):
         writer.write(part(["b"]))
     monkeypatch.undo()
     assert RunWriter(tmp_path / "run", PLAN).done() == {"a"}

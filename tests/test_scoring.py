@@ -241,7 +241,7 @@ def test_a_finished_run_is_not_done_again(network, digits, tmp_path):
     assert again.to_arrow().equals(first.to_arrow())
     assert (tmp_path / "run" / "meta.json").stat().st_mtime_ns == stamp
     other = small_cnn()
-    with pytest.raises(FileExistsError, match=r"holds another run \(model differ\)"):
+    with pytest.raises(FileExistsError, match=r"holds another run \(not the same: model\)"):
         hs.score(other, data, out=tmp_path / "run")
     assert len(hs.score(other, data, out=tmp_path / "run", overwrite=True)) == 30
 
@@ -347,7 +347,7 @@ def test_changed_data_or_checkpoint_is_another_run(long_job):
         np.savez(cwd / "data.npz", test_images=arrays["test_images"][:-1], test_labels=arrays["test_labels"][:-1])
     refused = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "holds another run (data differ)" in refused.stderr
+    assert "holds another run (not the same: data)" in refused.stderr
 
 
 def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):

@@ -152,13 +152,11 @@ class AngleSum(NamedTuple):
 
 
 def angle_sum_series(features: Tensor, weight: Tensor) -> AngleSum:
-    r"""Sum of the angles to all classes without touching the classes, with a certificate.
+    """Sum of the angles to all classes without touching the classes, with a certificate.
 
-    .. math:: \sum_k \arccos t_k = \tfrac{C\pi}{2} - \hat x\cdot\sum_k \hat w_k - \sum_k(\arcsin t_k - t_k)
-
-    The last sum is dropped. Because :math:`|\arcsin t - t| \le (\pi/2-1)\,t^2`, what was dropped is
-    at most :math:`(\pi/2-1)\,\hat x^\top(\hat W^\top\hat W)\hat x`. Both terms need only sums over the
-    classes made once: O(D²) a sample however many classes there are, so it pays when C ≫ D.
+    With cosines ``t_k``, ``Σ arccos t_k = C·π/2 − x̂·Σ ŵ_k − Σ (arcsin t_k − t_k)``. The last sum is dropped. Because
+    ``|arcsin t − t| ≤ (π/2−1)·t²``, what was dropped is at most ``(π/2−1)·x̂ᵀ(ŴᵀŴ)x̂``. Both terms need only sums
+    over the classes made once: O(D²) a sample however many classes there are, so it pays when C ≫ D.
 
     Args:
         features: ``(N, D)``.

@@ -14,20 +14,25 @@ if TYPE_CHECKING:
     from hardsight.table import SampleTable
 
 
+def _optional(metavar: str) -> object:
+    """An argument that may be left out: help says what it is, not that its default is None."""
+    return arg(metavar=metavar, help_behavior_hint="")
+
+
 def score(
-    model: Positional[str],
-    data: Positional[str | None] = None,
+    model: Annotated[Positional[str], arg(metavar="MODEL")],
+    data: Annotated[Positional[str | None], _optional("DATA")] = None,
     *,
     out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
-    checkpoint: Path | None = None,
-    head: str | None = None,
-    label_column: str | None = None,
-    id_column: str | None = None,
-    image_column: str | None = None,
-    device: str | None = None,
+    checkpoint: Annotated[Path | None, _optional("FILE")] = None,
+    head: Annotated[str | None, _optional("PATH")] = None,
+    label_column: Annotated[str | None, _optional("NAME")] = None,
+    id_column: Annotated[str | None, _optional("NAME")] = None,
+    image_column: Annotated[str | None, _optional("NAME")] = None,
+    device: Annotated[str | None, _optional("NAME")] = None,
     batch_size: int = 64,
-    workers: int | None = None,
-    bias: bool = True,
+    workers: Annotated[int | None, _optional("N")] = None,
+    bias: Annotated[bool, arg(help_behavior_hint="")] = True,
     by: str = "avh",
     show: int = 5,
     root: Path = Path("data"),
@@ -39,11 +44,13 @@ def score(
 
     Killed at any point, the same command goes on where it stopped.
 
-    MODEL: timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, which returns the network,
-    (network, transform) or (network, transform, class_names).
+    MODEL is timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function. The
+    function returns the network, (network, transform) or (network, transform,
+    class_names); without a transform pictures go in as pixels in [0, 1].
 
-    DATA: a folder with one folder a class, FILE.npz[:split], torchvision:NAME[:split], hf:NAME[:split], digits,
-    or FILE.parquet / FILE.safetensors with features.
+    DATA is a folder with one folder a class, FILE.npz[:split],
+    torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet or
+    FILE.safetensors with features.
 
     Args:
         model: What to score with. With features it may be left out when --head is a file.
@@ -57,7 +64,7 @@ def score(
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         batch_size: Samples a forward.
         workers: Loader processes.
-        bias: Take logits with the head's bias; --no-bias is the AVH paper's Definition 1.
+        bias: Leave the head's bias out of the logits (the AVH paper's Definition 1).
         by: Score to list the hardest by.
         show: How many of the hardest to print.
         root: Where torchvision keeps its data sets.
@@ -121,6 +128,9 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
+COMMANDS = {"demo": demo, "score": score, "doctor": doctor}
+
+
 def main(args: list[str] | None = None) -> None:
     """Entry point: errors are one sentence, Ctrl-C says what is safe."""
     from hardsight import __version__
@@ -132,7 +142,8 @@ def main(args: list[str] | None = None) -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"demo": demo, "score": score, "doctor": doctor},
+            COMMANDS,
+            config=(tyro.conf.FlagCreatePairsOff,),
             prog="hardsight",
             description="See which examples are hard for a classifier. Start with: hardsight demo",
             args=args or ["--help"],
@@ -162,7 +173,7 @@ def _score_feature_file(
         weight, offset = read_head(head)
     elif model is not None:
         layer = find_head(load_model(model, checkpoint).module, head).module
-        weight, offset = layer.weight, layer.bias  # type: ignore[assignment]
+        weight, offset = layer.weight.flatten(1), layer.bias  # pyrefly: ignore
     elif "weight" in found.head:
         weight, offset = found.head["weight"], found.head.get("bias")
     else:
@@ -187,8 +198,8 @@ def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
         print(f"  {row['id']:<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
     accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
     zeros = f", {counts['zero_features']:,} zero features" if counts.get("zero_features") else ""
-    bad = f", {counts['bad']:,} bad samples (see table.bad)" if counts["bad"] else ""
-    print(f"{counts['rows']:,} samples scored{accuracy}{zeros}{bad}")
+    bad = f", {counts['bad']:,} bad (see table.bad)" if counts["bad"] else ""
+    print(f"{counts['rows']:,} sample{'s' * (counts['rows'] != 1)} scored{accuracy}{zeros}{bad}")
     print(
         f'wrote {out}/ — next: python -c "import hardsight as hs; print(hs.SampleTable.load({str(out)!r}).hardest(20))"'
     )

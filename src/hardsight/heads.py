@@ -8,11 +8,14 @@ wrong number.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class HeadLayer(NamedTuple):
@@ -93,30 +96,28 @@ def _checked(root: nn.Module, path: str) -> HeadLayer:
 def _timm_head(root: nn.Module) -> HeadLayer:
     classifier = root.get_classifier()  # pyrefly: ignore[not-callable]
     if isinstance(classifier, (tuple, list, nn.ModuleList)):
-        parts = [HeadLayer(p, m) for p, m in root.named_modules() if any(m is part for part in classifier)]
+        inside = {id(module) for part in classifier for module in part.modules()}
+        layers = [HeadLayer(p, m) for p, m in root.named_modules() if id(m) in inside and _shape(m) is not None]
         raise ValueError(
-            f"several layers could be the head: {', '.join(map(_describe, parts))}; the model combines them. "
-            f"Say which one with head={parts[0].path!r}, for instance."
+            f"several layers could be the head: {', '.join(map(_describe, layers))}; the model combines them. "
+            f"Say which one with head={layers[0].path!r}, for instance."
         )
     if not isinstance(classifier, nn.Module):
         return _last_linear(root)
-    inside = next((path for path, module in root.named_modules() if module is classifier), "")
-    if _shape(classifier) is not None:
-        return HeadLayer(inside, classifier)
     if not any(_shape(module) is not None for module in classifier.modules()):
         raise ValueError(
             "the model has no head: its classifier is "
             f"{type(classifier).__name__}. Create it with num_classes > 0, or name a layer with head=."
         )
-    found = _last_linear(classifier)
-    return HeadLayer(f"{inside}.{found.path}".strip("."), found.module)
+    return _last_linear(root, classifier)
 
 
-def _last_linear(root: nn.Module) -> HeadLayer:
-    linear = [HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Linear)]
-    layers = linear or [
-        HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Conv2d) and _shape(m) is not None
-    ]
+def _last_linear(root: nn.Module, part: nn.Module | None = None) -> HeadLayer:
+    """The last linear layer of `root`, or of a part of it; the path is always the one in `root`."""
+    inside = {id(module) for module in (part or root).modules()}
+    found = [HeadLayer(p, m) for p, m in root.named_modules() if id(m) in inside and _shape(m) is not None]
+    layers = [layer for layer in found if isinstance(layer.module, nn.Linear)]
+    layers = layers or [layer for layer in found if isinstance(layer.module, nn.Conv2d)]
     if not layers:
         raise ValueError(
             f"no head found: {type(root).__name__} has no nn.Linear and no 1×1 convolution. "
@@ -157,10 +158,21 @@ def _shape(module: nn.Module) -> tuple[int, int] | None:
         return None
     if isinstance(module, (nn.Embedding, nn.LayerNorm)):
         return None
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim not in (2, 4) or weight[0, 0].numel() != 1:
+    shape = _weight_shape(module)
+    if shape is None or len(shape) not in (2, 4) or shape[2:].numel() != 1 or not shape.numel():
         return None
-    return weight.shape[0], weight.shape[1]
+    return shape[0], shape[1]
+
+
+def _weight_shape(module: nn.Module) -> torch.Size | None:
+    """Shape of the weight without computing it: a spectral norm changes its buffers each time it is computed."""
+    if parametrize.is_parametrized(module, "weight"):
+        originals = dict(module.parametrizations["weight"].named_parameters())  # pyrefly: ignore
+        return max((p.shape for p in originals.values()), key=lambda shape: shape.numel())
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, nn.UninitializedParameter):  # a lazy layer knows its classes, not yet its features
+        return torch.Size([int(module.out_features), 1]) if isinstance(module, nn.Linear) else None
+    return weight.shape if isinstance(weight, Tensor) else None
 
 
 def _describe(layer: HeadLayer) -> str:
@@ -185,7 +197,7 @@ class Head:
         path: Where the layer is in the model.
         features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged.
         weight: ``(C, D)`` weight that these features met.
-        bias: ``(C,)`` or None.
+        bias: ``(C,)`` bias that they met, or None.
     """
 
     def __init__(self, layer: HeadLayer) -> None:
@@ -193,36 +205,43 @@ class Head:
         self._module = layer.module
         self._features: Tensor | None = None
         self._weight: Tensor | None = None
-        self._versions: list[tuple[Tensor, int]] = []
+        self._bias: Tensor | None = None
+        self._seen: dict[str, list[tuple[Tensor, int]]] = {}
+        self._same_weight = ExitStack()
+        self._stepped = False
         self._running = False
         self._fired = 0
         self._unread = False
 
     @property
     def features(self) -> Tensor:
-        if self._features is None:
-            raise RuntimeError("no features yet: call the model once inside the capture context.")
+        features = self._unchanged("features", self._features)
         self._unread = False
-        return self._features
+        return features
 
     @property
     def weight(self) -> Tensor:
-        if self._weight is None:
-            raise RuntimeError("no weight yet: call the model once inside the capture context.")
-        for tensor, version in self._versions:
-            if tensor._version != version:
-                raise RuntimeError(
-                    "head.weight has changed since these features were computed (an optimiser step or a load?); "
-                    "read head.weight before stepping, or run the model again."
-                )
-        return self._weight.reshape(len(self._weight), -1)
+        weight = self._unchanged("weight", self._weight)
+        return weight.reshape(len(weight), -1)
 
     @property
     def bias(self) -> Tensor | None:
-        bias = getattr(self._module, "bias", None)
-        return bias if isinstance(bias, Tensor) else None
+        self._unchanged("weight", self._weight)
+        return self._bias
 
-    # The three hooks.
+    def _unchanged(self, name: str, value: Tensor | None) -> Tensor:
+        if value is None:
+            raise RuntimeError(f"head.{name} is not there yet: call the model once inside the capture context.")
+        stepped = name == "weight" and self._stepped
+        if stepped or any(tensor._version != version for tensor, version in self._seen[name]):
+            cause = "an operation in place after the head" if name == "features" else "an optimiser step or a load"
+            raise RuntimeError(
+                f"head.{name} has changed since these features were computed ({cause}?); read it before that, or run "
+                "the model again."
+            )
+        return value
+
+    # The hooks.
 
     def _start(self, *_: Any) -> None:
         if self._unread:
@@ -232,7 +251,13 @@ class Head:
             )
         self._running, self._fired = True, 0
 
+    def _before(self, module: nn.Module, *_: Any) -> None:
+        if parametrize.is_parametrized(module):  # so that the weight read afterwards is the one that was used
+            self._same_weight.enter_context(parametrize.cached())
+
     def _fire(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        with self._same_weight:
+            weight, bias = module.weight, getattr(module, "bias", None)
         if not self._running:
             raise RuntimeError(
                 f"the head {self.path!r} ran outside the model's forward: activation checkpointing runs it again "
@@ -243,13 +268,23 @@ class Head:
             return
         x = args[0] if args else next(iter(kwargs.values()))
         self._features = _as_rows(x, module, self.path)
-        self._weight = module.weight  # pyrefly: ignore[bad-assignment]
+        self._weight, self._bias = weight, bias if isinstance(bias, Tensor) else None  # pyrefly: ignore[bad-assignment]
         # A weight that is computed (weight norm) changes when the tensors behind it do.
-        tensors = [p for p in module.parameters() if not p.is_inference()]
-        self._versions = [(p, p._version) for p in tensors]
+        self._stepped = False
+        behind: dict[str, list[Any]] = {"features": [x], "weight": [weight, *module.parameters()]}
+        self._seen = {name: [(t, t._version) for t in ts if not t.is_inference()] for name, ts in behind.items()}
+
+    def _step(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        """Fused optimisers change weights without counting it in their version."""
+        own = {id(p) for p in self._module.parameters()}
+        self._stepped |= any(id(p) in own for group in optimiser.param_groups for p in group["params"])
+
+    def _stop(self, *_: Any) -> None:
+        """Also when the forward raised."""
+        self._running = False
+        self._same_weight.close()
 
     def _end(self, model: nn.Module, *_: Any) -> None:
-        self._running = False
         if self._fired == 1:
             self._unread = True
             return
@@ -305,8 +340,8 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
             "(it shares the weights)."
         )
     layer = find_head(model, head)
-    weight = layer.module.weight
-    if type(weight).__name__ == "DTensor" or any("FullyShardedDataParallel" in type(m).__name__ for m in _chain(model)):
+    sharded = [*layer.module.parameters(), *_around(model, layer)]
+    if any(type(part).__name__ in ("DTensor", "FullyShardedDataParallel") for part in sharded):
         raise ValueError(
             f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "
             "Gather the model, or keep the head out of the sharding."
@@ -314,8 +349,11 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
     record = Head(layer)
     handles = [
         root.register_forward_pre_hook(record._start),
+        layer.module.register_forward_pre_hook(record._before),
         layer.module.register_forward_hook(record._fire, with_kwargs=True),
+        root.register_forward_hook(record._stop, always_call=True),
         root.register_forward_hook(record._end),
+        register_optimizer_step_post_hook(record._step),
     ]
     try:
         yield record
@@ -324,20 +362,29 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
             handle.remove()
 
 
-def _chain(model: nn.Module) -> Iterator[nn.Module]:
+def _around(model: nn.Module, layer: HeadLayer) -> Iterator[nn.Module]:
+    """The model and every module that holds the head."""
     yield model
-    yield from unwrap(model).modules()
+    root, names = unwrap(model), layer.path.split(".")
+    for depth in range(len(names)):
+        yield root.get_submodule(".".join(names[:depth]))
 
 
-def output_logits(output: Any) -> Tensor | None:
-    """The ``(N, C)`` tensor in whatever a model returns: a tensor, a tuple, a dict or an object with `logits`."""
+def output_logits(output: Any, classes: int | None = None) -> Tensor | None:
+    """The logits in whatever a model returns: a tensor, a tuple, a dict or an object with `logits`.
+
+    Of several ``(N, K)`` tensors the one of K = `classes` is meant, else the first.
+    """
+    found = list(_matrices(output))
+    return next((z for z in found if z.shape[1] == classes), found[0] if found else None)
+
+
+def _matrices(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
-        return output if output.ndim == 2 else None
-    if isinstance(output, dict) or hasattr(output, "logits"):
-        found = output.get("logits") if isinstance(output, dict) else output.logits
-        if isinstance(found, Tensor):
-            return output_logits(found)
-        output = list(output.values()) if isinstance(output, dict) else []
-    if isinstance(output, (tuple, list)):
-        return next((item for item in map(output_logits, output) if item is not None), None)
-    return None
+        if output.ndim == 2:
+            yield output
+    elif isinstance(getattr(output, "logits", None), Tensor):
+        yield from _matrices(output.logits)
+    elif isinstance(output, (Mapping, tuple, list)):
+        for item in output.values() if isinstance(output, Mapping) else output:
+            yield from _matrices(item)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
+import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,7 +51,20 @@ class Model:
     @property
     def preprocessing(self) -> str:
         """The preprocessing in words, as it is printed and recorded."""
-        return "none: pixels in [0, 1]" if self.transform is None else " ".join(repr(self.transform).split())
+        if self.transform is None:
+            return "none: pixels in [0, 1]"
+        code = getattr(self.transform, "__code__", None)
+        if code is not None:  # a plain function: its name and what it does, not where it lies in memory
+            what = hashlib.sha256(
+                code.co_code + _without_addresses(repr((code.co_consts, code.co_names))).encode()
+            ).hexdigest()[:8]
+            return f"function {self.transform.__qualname__} (code {what})"
+        return _without_addresses(" ".join(repr(self.transform).split()))
+
+
+def _without_addresses(text: str) -> str:
+    """The same words in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
@@ -79,15 +94,17 @@ def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
     return model
 
 
-def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | None = None) -> Model:
-    """Whatever a user calls a model, as a `Model`; `preprocess` replaces its own preprocessing."""
+def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | Literal["raw"] | None = None) -> Model:
+    """Whatever a user calls a model, as a `Model`; `preprocess` replaces its own preprocessing ("raw": by none)."""
     if isinstance(model, str):
         model = load_model(model)
     elif isinstance(model, nn.Module):
         model = Model(model, type(unwrap(model)).__name__)
     elif not isinstance(model, Model):
         raise TypeError(f"model must be an nn.Module, a name or a hardsight.Model, got {type(model).__name__}.")
-    return model if preprocess is None else replace(model, transform=preprocess, takes="any")
+    if preprocess is None:
+        return model
+    return replace(model, transform=None if preprocess == "raw" else preprocess, takes="any")
 
 
 def input_channels(module: nn.Module) -> int | None:
@@ -133,7 +150,9 @@ def _build_torchvision(name: str, state: dict[str, Tensor] | None) -> Model:
     if state is None:
         module = _pretrained(f"torchvision:{name}", lambda: get_model(name, weights=weights))
         return Model(module, name, weights.transforms(), "pil", weights.meta["categories"], f"torchvision, {weights}")
-    module = _sized(lambda **kw: get_model(name, weights=None, **kw), state)
+    with warnings.catch_warnings():  # two of them warn about how they will initialise weights, which are loaded here
+        warnings.simplefilter("ignore", FutureWarning)
+        module = _sized(lambda **kw: get_model(name, weights=None, **kw), state)
     # The recipe's transform still fits the architecture; its class names fit only its own weights.
     return Model(module, name, weights.transforms(), "pil")
 
@@ -199,6 +218,10 @@ def _from_file(path: Path, function: str) -> Model:
     network, transform, classes = (*parts, None, None)[:3]
     if transform is not None and not callable(transform):
         raise ValueError(f"MODEL: the transform of {path.name}:{function} must be callable, got {type(transform)}.")
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
+        raise ValueError(
+            f"MODEL: class_names of {path.name}:{function} must be a list of names, got {type(classes).__name__}."
+        )
     return Model(network, f"{path.name}:{function}", transform, "any", None if classes is None else list(classes))
 
 
@@ -255,15 +278,22 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         try:
             return load_file(path)
         except Exception as error:
-            raise ValueError(f"--checkpoint: {path.name} is no safetensors file ({first_line(error)}).") from error
+            raise ValueError(
+                f"--checkpoint: {path.name} is no safetensors file ({first_line(error)}); it may be cut "
+                "short, so save or copy it again."
+            ) from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        if "weights_only" in str(error) or "Unsupported" in str(error):
+            raise ValueError(
+                f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could "
+                f"execute code ({_refused(error)}). Where you trust it, save the weights alone: "
+                "torch.save(model.state_dict(), …)."
+            ) from error
         raise ValueError(
-            f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could execute "
-            f"code ({_reason(error)}). Save the weights alone, torch.save(model.state_dict(), …), where you trust it."
-            if "weights_only" in str(error) or "Unsupported" in str(error)
-            else f"--checkpoint: {path.name} is no torch file ({first_line(error)}); it may be cut short."
+            f"--checkpoint: {path.name} is no torch file ({first_line(error)}); it may be cut short; save or copy it "
+            "again."
         ) from error
     for key in ("state_dict", "model_state_dict", "model", "net", "state_dict_ema"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -275,14 +305,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     return state
 
 
-def _reason(error: BaseException) -> str:
+def _refused(error: BaseException) -> str:
     """What an unpickler refused, without torch's advice to allow it."""
     lines = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
-    return (
-        (lines or [type(error).__name__])[0]
-        .split(" was not an allowed")[0]
-        .removeprefix("WeightsUnpickler error: ")[:160]
-    )
+    words = (lines or [type(error).__name__])[0].split(" was not an allowed")[0]
+    return words.removeprefix("WeightsUnpickler error: ")[:160]
 
 
 def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
@@ -293,14 +320,13 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
             state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     else:
         state = read_checkpoint(path)
-    weights = (
-        ["weight"] if "weight" in state else [k for k, v in state.items() if k.endswith(".weight") and v.ndim == 2]
-    )
+    layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}
+    weights = ["weight"] if "weight" in layers else list(layers)
     if len(weights) != 1:
         raise ValueError(
             f"--head: {path.name} must hold one (classes, features) weight, found {', '.join(weights or state)}."
         )
-    return state[weights[0]], state.get(weights[0].removesuffix("weight") + "bias")
+    return state[weights[0]].flatten(1), state.get(weights[0].removesuffix("weight") + "bias")
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
@@ -327,6 +353,7 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
 def _stripped(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Without the prefixes that DDP, `torch.compile` and Lightning put before every key."""
     own = unwrap(module).state_dict().keys()
+    state = {key: value for key, value in state.items() if key != "n_averaged"}  # what AveragedModel counts with
     while not own & state.keys():
         heads = {key.partition(".")[0] for key in state}
         if len(heads) != 1 or next(iter(heads)) not in ("module", "_orig_mod", "model", "net"):

@@ -72,7 +72,7 @@ class RunWriter:
             differing = [k for k, v in self.plan.items() if json.loads(there.read_text()).get(k) != v]
             if differing:
                 raise FileExistsError(
-                    f"RUN: {self.path} holds another run ({', '.join(differing)} differ); "
+                    f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
                     "choose another folder, or --overwrite it."
                 )
         elif self.path.exists() and any(self.path.iterdir()):

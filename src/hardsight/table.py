@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.extras import need
 from hardsight.hardness import SCORES
 from hardsight.runfolder import RunWriter, read_run
 
@@ -67,6 +68,7 @@ class SampleTable:
 
     @property
     def columns(self) -> list[str]:
+        """Names of the columns, in order."""
         return self._rows.column_names
 
     @property
@@ -163,14 +165,16 @@ class SampleTable:
     # Elsewhere.
 
     def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table, without a copy."""
         return self._rows
 
     def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas data frame."""
+        need("pandas")
         return self._rows.to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        from hardsight.extras import need
-
+        """The rows as a polars data frame."""
         return need("polars").from_arrow(self._rows)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:

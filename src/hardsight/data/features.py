@@ -45,13 +45,16 @@ def _features_parquet(path: Path, columns: Columns) -> FeatureSet:
         table = pq.read_table(path)
     except pa.ArrowException as error:
         raise ValueError(f"DATA: {path.name} is no Parquet file ({first_line(error)}).") from error
-    lists = [f.name for f in table.schema if pa.types.is_list(f.type) or pa.types.is_fixed_size_list(f.type)]
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [f.name for f in table.schema if any(kind(f.type) for kind in kinds)]
     name = "features" if "features" in lists else lists[0] if len(lists) == 1 else None
     if name is None:
         raise ValueError(
             f"DATA: {path.name} must hold one list column of numbers named features, "
             f"got {', '.join(table.column_names)}."
         )
+    if not len(table):
+        raise ValueError(f"DATA: {path.name} is empty: it has no rows.")
     column = table[name].combine_chunks()
     flat = np.asarray(column.flatten())
     lengths = np.diff(np.asarray(column.offsets)) if hasattr(column, "offsets") else np.array([column.type.list_size])
@@ -87,6 +90,10 @@ def _features_safetensors(path: Path, columns: Columns) -> FeatureSet:
     labels = tensors.get(columns.label) if columns.label else tensors.get("labels", tensors.get("label"))
     if columns.label and labels is None:
         raise ValueError(f"DATA: {path.name} has no tensor {columns.label!r}; it has {', '.join(tensors)}.")
+    if columns.id:
+        raise ValueError(
+            f"--id-column: {path.name} has no text {columns.id!r}, only numbers; keep ids in a Parquet file."
+        )
     ids = [f"{path.stem}:{i}" for i in range(len(tensors["features"]))]
     head = {key: tensors[key] for key in ("weight", "bias") if key in tensors}
     return FeatureSet(tensors["features"], labels, ids, path.name, head)

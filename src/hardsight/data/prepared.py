@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data.samples import Samples, StreamSamples
+from hardsight.data.samples import Samples
 from hardsight.extras import first_line
 from hardsight.models import Model
 from hardsight.pictures import to_picture, to_tensor
@@ -35,9 +37,21 @@ class Prepared(torch.utils.data.Dataset[Any]):
         """A sample ready for the network, or why it is not."""
         try:
             x, label = load()
-            return id_, self.ready(x), None if label is None else int(label), None
+            return id_, self.ready(x), self.index(label), None
         except Exception as error:  # anything a decoder, a transform or a user's data set may raise
             return id_, None, None, f"{type(error).__name__}: {first_line(error)}"
+
+    def index(self, label: Any) -> int | None:
+        """A label as a class index; a name is looked up among the model's."""
+        if isinstance(label, str):
+            if label not in (self.model.classes or ()):
+                known = "has no class names" if self.model.classes is None else "does not know it"
+                raise ValueError(f"the label {label!r} is a name and the model {known}; give class indices")
+            return list(self.model.classes or ()).index(label)
+        try:
+            return None if label is None else operator.index(label)
+        except TypeError:
+            raise ValueError(f"the label must be a class index (an integer), got {label!r}") from None
 
     def ready(self, x: Any) -> Any:
         """The input of the network."""
@@ -51,19 +65,14 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
     def _probe(self) -> str:
         """Whether a user's transform takes tensors in [0, 1] or Pillow pictures: the first sample tells."""
-        if self.model.transform is None or not self.samples.pixels or isinstance(self.samples, StreamSamples):
+        first = self.samples.first(self.channels)
+        if self.model.transform is None or first is None or isinstance(first, (Tensor, dict)):
             return "pil"
-        for index in range(min(len(self.samples), 8)):
-            try:
-                x, _ = self.samples.load(index, self.channels)
-            except Exception:  # noqa: S112 - it will be a bad row; try the next
-                continue
-            try:
-                self.model.transform(to_tensor(x, self.channels))
-                return "tensor"
-            except Exception:
-                return "pil"
-        return "pil"
+        try:
+            self.model.transform(to_tensor(first, self.channels))
+        except Exception:
+            return "pil"
+        return "tensor"
 
 
 def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:
@@ -96,25 +105,31 @@ def class_mapping(
     Raises:
         ValueError: The data have more classes than the model, or names that the model does not know.
     """
-    if data_classes is None:
+    if data_classes is None or list(data_classes) == list(model_classes or ()):
         return None
-    if model_classes is None or not (known := set(map(_plain, model_classes))) & (
-        ours := set(map(_plain, data_classes))
-    ):
-        if len(data_classes) != outputs:
-            raise ValueError(
-                f"DATA has {len(data_classes)} classes ({', '.join(data_classes[:3])} …) but the model has {outputs} "
-                "outputs, and their names do not tell which is which; give the model's class names or matching data."
-            )
-        return None
-    if unknown := [name for name in data_classes if _plain(name) not in known]:
+    for same in (str, _plain):  # exactly, or else whatever the case, dashes and underscores
+        place = {same(name): i for i, name in enumerate(model_classes or ())}
+        wanted = [same(name) for name in data_classes]
+        if set(wanted) <= place.keys() and len(place) == len(model_classes or ()) and len(set(wanted)) == len(wanted):
+            mapping = np.array([place[name] for name in wanted])
+            return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
+    known = {_plain(name) for name in model_classes or ()}
+    unknown = [name for name in data_classes if _plain(name) not in known]
+    if known and not unknown:
+        counts = Counter(map(_plain, data_classes)) | Counter(map(_plain, model_classes or ()))
+        repeated = counts.most_common(1)[0][0]
+        raise ValueError(f"class names repeat ({repeated}), so they cannot tell which label is which output.")
+    if len(unknown) < len(data_classes):
         raise ValueError(
-            f"DATA has {len(unknown)} of {len(ours)} classes that the model does not know: "
+            f"DATA has {len(unknown)} of {len(data_classes)} classes that the model does not know: "
             f"{', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}."
         )
-    place = {_plain(name): i for i, name in enumerate(model_classes)}
-    mapping = np.array([place[_plain(name)] for name in data_classes])
-    return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
+    if len(data_classes) != outputs:
+        raise ValueError(
+            f"DATA has {len(data_classes)} classes ({', '.join(data_classes[:3])} …) but the model has {outputs} "
+            "outputs, and their names do not tell which is which; give the model's class names or matching data."
+        )
+    return None
 
 
 def _plain(name: str) -> str:

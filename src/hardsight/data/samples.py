@@ -10,15 +10,20 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 from hardsight.extras import need
 from hardsight.pictures import open_picture
+
+
+class MissingColumnError(ValueError):
+    """The data have no such column: wrong for every sample, so no bad row but an error."""
 
 
 class Samples:
@@ -47,6 +52,17 @@ class Samples:
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         """Sample and label (None when there is none). May raise: that makes one bad row."""
         raise NotImplementedError
+
+    def first(self, channels: int | None = None) -> Any:
+        """The first sample that can be read, or None."""
+        for index in range(min(len(self), 8)):
+            try:
+                return self.load(index, channels)[0]
+            except MissingColumnError:
+                raise
+            except Exception:  # noqa: S112 - a bad row later, not a failure here
+                continue
+        return None
 
     def fingerprint(self) -> str:
         """Hash that changes when the data do."""
@@ -151,12 +167,17 @@ class DatasetSamples(Samples):
         if self._ids is not None and len(self._ids) != len(dataset):
             raise ValueError(f"ids must hold one id a sample: expected {len(dataset)}, got {len(self._ids)}.")
         known = self._known_labels()
+        if known is not None and known.dtype == object and (missing := sum(label is None for label in known)):
+            raise ValueError(f"DATA: {missing:,} of {len(known):,} labels are missing; drop those rows or the column.")
         if known is not None and known.dtype.kind in "UO":  # names instead of numbers
             self.classes = sorted(set(map(str, known)))
             known = np.searchsorted(self.classes, known.astype(str))
-        if known is not None and known.ndim == 1 and np.issubdtype(known.dtype, np.integer):
+        if known is not None and known.ndim == 1:
+            if not np.issubdtype(known.dtype, np.integer):
+                raise ValueError(f"DATA: labels must be class indices (integers), got {known.dtype}.")
             self.labels = known if self._index is None else known[self._index]
-        self.pixels = self._yields_pictures()
+        first = self.first()
+        self.pixels = first is not None and not isinstance(first, (Tensor, dict))
 
     def __len__(self) -> int:
         return len(self._dataset) if self._index is None else len(self._index)
@@ -168,10 +189,13 @@ class DatasetSamples(Samples):
         """All labels, where the data set can tell them without opening its samples."""
         if hasattr(self._dataset, "column_names"):  # Hugging Face
             name = self._columns.label_in(self._dataset.column_names)
-            return None if name is None else np.asarray(self._dataset[name])
+            return None if name is None else np.asarray(list(self._dataset[name]))
         targets = getattr(self._dataset, "targets", None)
+        if isinstance(self._dataset, TensorDataset) and len(self._dataset.tensors) > 1:
+            return np.asarray(self._dataset.tensors[1])
         listed = isinstance(targets, (list, np.ndarray, Tensor)) and len(targets) == len(self._dataset)
-        return np.asarray(targets) if listed else None
+        known = np.asarray(targets) if listed else None
+        return known if known is not None and known.dtype.kind in "iu" else None
 
     @cached_property
     def _id_column(self) -> list[str] | None:
@@ -183,16 +207,6 @@ class DatasetSamples(Samples):
             )
         return [str(i) for i in self._dataset[self._columns.id]]
 
-    def _yields_pictures(self) -> bool:
-        """Whether the first sample that can be read is a picture rather than a tensor ready to use."""
-        for index in range(min(len(self), 8)):
-            try:
-                item = self._dataset[self._at(index)]
-            except Exception:  # noqa: S112 - a bad row later, not a failure here
-                continue
-            return not isinstance(self._columns.read(item)[0], (Tensor, dict))
-        return False
-
     def id(self, index: int) -> str:
         if self._ids is not None:
             return self._ids[index]
@@ -203,7 +217,13 @@ class DatasetSamples(Samples):
         if files is not None:  # torchvision's folders know their files
             root = Path(self._dataset.root)
             return f"{root.resolve().name}/{Path(files[at][0]).relative_to(root).as_posix()}"
-        return f"{self.split}:{at}"
+        return f"{self.split}:{at if self._rows is None else self._rows[at]}"
+
+    @cached_property
+    def _rows(self) -> np.ndarray | None:
+        """Where the samples of a selected or shuffled Hugging Face data set lay before: ids name the sample."""
+        chosen = getattr(self._dataset, "_indices", None)
+        return None if chosen is None else chosen.column(0).to_numpy()
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         x, label = self._columns.read(self._dataset[self._at(index)])
@@ -230,9 +250,16 @@ class StreamSamples(Samples):
         self.split = split or _split_of(dataset)
         self.classes = _class_names(dataset, self._columns)
         self.origin = f"stream of {type(dataset).__name__}"
+        self._begun = iter(dataset)
+        self._head = list(islice(self._begun, 1))  # looked at now, scored with the rest
+        first = self.first()
+        self.pixels = first is not None and not isinstance(first, (Tensor, dict))
+
+    def first(self, channels: int | None = None) -> Any:
+        return self._columns.read(self._head[0])[0] if self._head else None
 
     def __iter__(self) -> Iterator[tuple[str, Any, Any]]:
-        for index, item in enumerate(self.dataset):
+        for index, item in enumerate(chain(self._head, self._begun)):
             x, label = self._columns.read(item)
             yield self.id(index) if self._columns.id is None else self._columns.id_of(item), x, label
 
@@ -265,7 +292,7 @@ class Columns:
         if isinstance(item, Mapping):
             image = _find(item, self.image, _IMAGE_COLUMNS)
             if image is None:
-                raise ValueError(f"no image column found; {_listed(item)}")
+                raise MissingColumnError(f"no image column found; {_listed(item)}")
             label = self.label_in(item)
             return item[image], None if label is None else item[label]
         if isinstance(item, (tuple, list)):
@@ -277,7 +304,7 @@ class Columns:
 
     def id_of(self, item: Any) -> str:
         if not isinstance(item, Mapping) or self.id not in item:
-            raise ValueError(f"--id-column: the data have no column {self.id!r}; {_listed(item)}")
+            raise MissingColumnError(f"--id-column: the data have no column {self.id!r}; {_listed(item)}")
         return str(item[self.id])
 
 
@@ -287,7 +314,7 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
 
 def _find(names: Collection[str], given: str | None, usual: Sequence[str]) -> str | None:
     if given is not None and given not in names:
-        raise ValueError(f"the data have no column {given!r}; {_listed(names)}")
+        raise MissingColumnError(f"the data have no column {given!r}; {_listed(names)}")
     return given or next((name for name in usual if name in names), None)
 
 

@@ -26,11 +26,11 @@ def known_scores(scores: Iterable[str]) -> list[str]:
 
 def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
     """Refuse labels that do not fit the model before the first batch."""
-    top = outputs if classes is None else len(classes)
+    top, who = (outputs, "the model has") if classes is None else (len(classes), "the data name")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= top:
         raise ValueError(
-            f"DATA: labels must lie in [0, {top - 1}] because the model has {outputs} classes, got {low} to {high}; "
+            f"DATA: labels must lie in [0, {top - 1}] because {who} {top} classes, got {low} to {high}; "
             "use a model for these classes, or renumber the labels."
         )
 
@@ -42,9 +42,9 @@ def output_note(logits: Tensor | None, features: Tensor, head: Head) -> str | No
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         made = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
     if made.shape != logits.shape:
-        return (
-            f"the model returns {tuple(logits.shape)} but its head {head.path!r} makes {tuple(made.shape)}: scores "
-            "describe the head; name another with head= if that is not the classifier."
+        raise ValueError(
+            f"the model returns {tuple(logits.shape)} but the layer {head.path!r} makes {tuple(made.shape)}: it is not "
+            "its head; say which layer is with head=."
         )
     # Log-softmax and softmax at the end are common, and leave every score as it is.
     ours, theirs = made.softmax(1), logits.float()

@@ -153,7 +153,7 @@ class Engine:
             ) from error
         features = head.features.detach()
         if self._labelled is None:  # the first batch
-            note = output_note(output_logits(output), features, head)
+            note = output_note(output_logits(output, self.outputs), features, head)
             self.notes += [note] if note else []
         return features
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from hardsight.angles import angle_between_units, unit
 from hardsight.hardness import avh_series, bad_rows, compute_scores
 
 BadSamples = Sequence[tuple[str, str]]  # id and reason
@@ -35,7 +36,9 @@ def scored_rows(
         at = None if labels is None else labels.to(features.device)
         if names is None:
             value, error = avh_series(features, weight, at)
-            columns = {"avh": value, "avh_error": error}
+            directions, norms = unit(features.double())
+            target = angle_between_units(directions, unit(weight[at].double())[0])
+            columns = {"avh": value, "avh_error": error, "angle": target, "norm": norms}
         else:
             columns = compute_scores(features, weight, at, bias, names)
     return _rows(ids, labels, columns), bad_table(lost)

@@ -121,9 +121,9 @@ def score(
         streaming: Read a Hugging Face data set as a stream.
     """
     unspoken = isinstance(model, nn.Module) and preprocess is None
-    model = as_model(model, None if preprocess == "raw" or preprocess is None else preprocess)
+    model = as_model(model, preprocess)
     samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming)
-    if unspoken and samples.pixels and not isinstance(samples, StreamSamples):
+    if unspoken and samples.pixels:
         raise ValueError(
             "preprocess must be given: the data are raw pictures and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
@@ -132,6 +132,8 @@ def score(
     network = uncompiled(model.module)
     layer = find_head(network, head)
     outputs = len(layer.module.weight)  # pyrefly: ignore[bad-argument-type]
+    if model.classes is not None and len(model.classes) != outputs:
+        raise ValueError(f"MODEL has {len(model.classes)} class names but {outputs} outputs; give one name an output.")
     mapping = class_mapping(model.classes, samples.classes, outputs)
     if not isinstance(samples, StreamSamples):
         if not len(samples):
@@ -143,6 +145,8 @@ def score(
         "data": {"origin": samples.origin, "fingerprint": samples.fingerprint(), "split": samples.split},
         "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
         "bias": use_bias,
+        "class_names": list(model.classes or samples.classes or ()),
+        "label_mapping": None if mapping is None else mapping.tolist(),
         "scores": names,
         "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
     }
@@ -171,8 +175,6 @@ def score(
         **provenance(where),
         **plan,
         "weights": model.weights,
-        "class_names": list(model.classes or samples.classes or ()),
-        "label_mapping": None if mapping is None else mapping.tolist(),
         "seconds": round(time.time() - started, 2),
         "resumed": resumed,
         "counts": {"rows": len(table), "bad": len(table.bad), "zero_features": zero_features(table.to_arrow())},

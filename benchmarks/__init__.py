@@ -1,0 +1,1 @@
+"""Speed and memory as ratios against a named baseline in the same run: ``python -m benchmarks NAME``."""

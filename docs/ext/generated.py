@@ -1,0 +1,197 @@
+"""What the pages take from the code at build time, so that it cannot go stale.
+
+``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{command-help} NAME`` is what ``--help`` prints,
+``{run-schemas}`` are the tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract
+of imports in ``pyproject.toml``. A public name written as code becomes a link.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import nested_parse_with_titles
+
+import hardsight
+from hardsight import cli
+from hardsight.runfolder import SCHEMAS
+
+SOURCE = Path(hardsight.__file__).parent
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+class _Lines(SphinxDirective):
+    """A directive that writes reStructuredText."""
+
+    optional_arguments = 1
+
+    def lines(self) -> Iterable[str]:
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(__file__)
+        box = nodes.container()
+        nested_parse_with_titles(self.state, StringList(list(self.lines()), source=__file__), box)
+        return box.children
+
+
+class ScoreTable(_Lines):
+    """All scores at a glance."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [
+            (f"``{s.name}``", _harder(s), "yes" if s.needs_labels else "no", _range(s.range), _tolerance(s))
+            for s in hardsight.SCORES.values()
+        ]
+        return _table(("score", "harder when", "needs labels", "range", "tolerance"), rows)
+
+
+class ScoreList(_Lines):
+    """One entry a score: what the registry knows of it."""
+
+    def lines(self) -> Iterable[str]:
+        yield from (".. py:currentmodule:: hardsight", "")
+        for s in hardsight.SCORES.values():
+            yield from (f".. py:data:: {s.name}", "   :type: hardsight.Score", "")
+            labels = f"needs labels; ``{s.column(False)}`` without them" if s.needs_labels else "needs no labels"
+            bias = "the bias counts" if s.logits else "the bias does not count"
+            yield from (f"   {s.summary}", "")
+            yield f"   | {_harder(s).capitalize()} is harder; range {_range(s.range)}; tolerance {_tolerance(s)}."
+            yield f"   | {labels.capitalize()}; {bias}."
+            yield from (f"   | Reference: {s.reference}.", "")
+
+
+class RunSchemas(_Lines):
+    """The three tables of a run: version, key, and the columns that must be there."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [
+            (
+                f"``{kind}``",
+                str(schema.version),
+                ", ".join(f"``{column}``" for column in schema.key),
+                ", ".join(f"``{column}`` {type_}" for column, type_ in schema.columns.items()),
+            )
+            for kind, schema in SCHEMAS.items()
+        ]
+        return _table(("table", "version", "key", "columns that are always there"), rows)
+
+
+class ModuleList(_Lines):
+    """One line a module: the first of its docstring, read without importing it."""
+
+    def lines(self) -> Iterable[str]:
+        rows = []
+        for path in sorted(SOURCE.rglob("*.py"), key=lambda p: (p.parent.parts, p.name)):
+            self.env.note_dependency(str(path))
+            about = ast.get_docstring(ast.parse(path.read_text()))
+            if not about:
+                raise self.error(f"{path.name} has no docstring")
+            name = path.relative_to(SOURCE).as_posix().replace("/__init__.py", "/")
+            rows.append((f"``{name}``", about.splitlines()[0]))
+        return _table(("module", "what it is"), rows)
+
+
+class Layers(_Lines):
+    """The order of the modules, from the contract that import-linter checks."""
+
+    def lines(self) -> Iterable[str]:
+        self.env.note_dependency(str(PROJECT))
+        contracts = tomllib.loads(PROJECT.read_text())["tool"]["importlinter"]["contracts"]
+        order = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+        return ["::", "", *(f"   {layer.replace(' | ', '   ')}" for layer in order), ""]
+
+
+class CommandHelp(SphinxDirective):
+    """What the command prints for ``--help``; the argument is a subcommand, or nothing."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(cli.__file__)
+        said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # the encoding decides how boxes are drawn
+        with patch.dict(os.environ, COLUMNS="80"), redirect_stdout(said), suppress(SystemExit):
+            cli.main([*self.arguments, "--help"])
+        said.seek(0)
+        text = said.read().rstrip()
+        if "usage:" not in text:
+            raise self.error(f"hardsight {' '.join(self.arguments)} --help printed no usage")
+        return [nodes.literal_block(text, text, language="text")]
+
+
+PUBLIC_NAME = re.compile(r"(?:hs\.|hardsight\.)?(?P<path>(?P<name>\w+)(?:\.\w+)?)(?:\(.*\))?")
+
+
+LINKS = (addnodes.pending_xref, nodes.reference)
+
+
+def link_public_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Make code that is a public name of hardsight a link, which the build then checks."""
+    for literal in list(doctree.findall(nodes.literal)):
+        found = PUBLIC_NAME.fullmatch(literal.astext())
+        if found is None or found["name"] not in hardsight.__all__ or isinstance(literal.parent, LINKS):
+            continue
+        target = f"hardsight.{found['path']}"
+        link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=target, refwarn=True)
+        link["refdoc"] = app.env.docname
+        literal.replace_self(link)
+        link += literal
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
+    for row in (head, *rows):
+        lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
+    return [*lines, ""]
+
+
+def _harder(score: hardsight.Score) -> str:
+    return "larger" if score.higher_is_harder else "smaller"
+
+
+_NAMED = {math.inf: "∞", math.pi: "π", math.sqrt(2): "√2"}
+
+
+def _range(bounds: tuple[float, float]) -> str:
+    low, high = (("−" if b < 0 else "") + _NAMED.get(abs(b), f"{abs(b):g}") for b in bounds)
+    left, right = "(" if math.isinf(bounds[0]) else "[", ")" if math.isinf(bounds[1]) else "]"
+    return f"{left}{low},\N{NO-BREAK SPACE}{high}{right}"
+
+
+def _tolerance(score: hardsight.Score) -> str:
+    kinds = {"relative": score.tolerance.relative, "absolute": score.tolerance.absolute}
+    return " + ".join(f"{_power(size)} {kind}" for kind, size in kinds.items() if size) or "exact"
+
+
+def _power(size: float) -> str:
+    digits, _, exponent = f"{size:.0e}".partition("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if digits == "1" else f"{digits}·{power}"
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("doctree-read", link_public_names)
+    for name, directive in {
+        "score-table": ScoreTable,
+        "score-list": ScoreList,
+        "run-schemas": RunSchemas,
+        "module-list": ModuleList,
+        "layers": Layers,
+        "command-help": CommandHelp,
+    }.items():
+        app.add_directive(name, directive)
+    return {"parallel_read_safe": True}
