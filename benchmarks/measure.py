@@ -9,8 +9,11 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
+
+import torch
+
+import hardsight
 
 RESULTS = Path(__file__).parent / "results.csv"
 COLUMNS = (
@@ -72,14 +75,12 @@ def row(
         "limit": "" if limit is None else limit,
         "hardware": hardware(),
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "hardsight": version("hardsight"),
+        "torch": torch.__version__,
+        "hardsight": hardsight.__version__,
     }
 
 
 def hardware() -> str:
-    import torch
-
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     names = [line for line in _cpuinfo() if line.startswith("model name")]

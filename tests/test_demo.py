@@ -1,9 +1,12 @@
 """The demo: real digits, out of sample, in the terminal and on disk."""
 
+import pytest
+
 from hardsight import SampleTable
 from hardsight.cli import main
 
 
+@pytest.mark.slow
 def test_the_demo_runs_as_it_says(tmp_path, capsys):
     main(["demo", "-o", str(tmp_path / "run")])
     out = capsys.readouterr().out

@@ -285,6 +285,7 @@ def expected_rows(cwd):
     return hs.score(hs.load_model(f"{cwd}/net.py:build"), f"{cwd}/data.npz").to_arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_a_killed_run_resumes_and_loses_nothing(long_job, kill):
     command, cwd = long_job
@@ -310,6 +311,7 @@ def test_a_killed_run_resumes_and_loses_nothing(long_job, kill):
     assert both.equals(expected_rows(cwd).sort_by("id"))
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_run(long_job):
     """As under torchrun: each takes its half, the last one finishes the run, no id appears twice."""
     command, cwd = long_job
@@ -322,6 +324,7 @@ def test_two_processes_share_a_run(long_job):
     assert {p.name[:4] for p in (cwd / "run" / "parts").iterdir()} == {"0000", "0001"}
 
 
+@pytest.mark.slow
 def test_a_real_full_disk(long_job):
     """A limit on file size stands in for the end of the disk; with space again, the run goes on."""
     resource = pytest.importorskip("resource")
@@ -340,6 +343,7 @@ def test_a_real_full_disk(long_job):
     assert len(SampleTable.load(cwd / "run")) == 10_000
 
 
+@pytest.mark.slow
 def test_changed_data_or_checkpoint_is_another_run(long_job):
     command, cwd = long_job
     assert subprocess.run(command, cwd=cwd, capture_output=True).returncode == 0

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from hardsight import __version__
+
 _EXTRAS = {"hf": ("transformers", "datasets"), "frames": ("pandas", "polars")}
 _CORE = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "pyarrow", "pillow", "safetensors", "tyro")
 _IMPORT_NAME = {"scikit-learn": "sklearn", "pillow": "PIL"}
@@ -37,7 +39,7 @@ def examine() -> bool:
 def findings() -> Iterator[Finding]:
     """What `examine` prints, one by one."""
     yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
-    yield from _guarded("hardsight", lambda: [Finding("ok", "hardsight", version("hardsight"))])
+    yield Finding("ok", "hardsight", __version__)
     for package in _CORE:
         yield from _guarded(package, lambda package=package: [_package(package)])
     for extra, packages in _EXTRAS.items():

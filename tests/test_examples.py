@@ -1,0 +1,55 @@
+"""Examples run as they stand, and pages keep their promises."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hardsight
+from hardsight import SampleTable
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["capture_in_your_loop.py", "features_on_disk.py"])
+def test_example_runs(name, tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ardest" in done.stdout or "SampleTable" in done.stdout
+
+
+def test_the_overview_is_drawn_from_a_run(tmp_path):
+    import numpy as np
+
+    ids = [f"digits:{i}" for i in range(20)]
+    columns = {"id": ids, "label": np.arange(20) % 10, "pred": np.arange(20) % 10, "avh": np.linspace(0.05, 0.2, 20)}
+    SampleTable.from_columns(columns).save(tmp_path / "run")
+    script = [sys.executable, ROOT / "examples" / "draw_hardest.py", tmp_path / "run", tmp_path / "o.svg"]
+    assert subprocess.run(script).returncode == 0
+    assert (tmp_path / "o.svg").read_text().startswith("<svg")
+
+
+def test_no_example_is_forgotten():
+    tested = {"capture_in_your_loop.py", "features_on_disk.py", "draw_hardest.py"}
+    assert {p.name for p in (ROOT / "examples").glob("*.py")} == tested
+
+
+def test_code_in_the_readme_is_python_with_real_names():
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hs":
+                assert hasattr(hardsight, node.attr), node.attr
+
+
+def test_the_source_never_asserts():
+    """User input is refused with sentences; `assert` would vanish under -O."""
+    for path in (ROOT / "src").rglob("*.py"):
+        assert not [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Assert)], path
+
+
+def test_no_file_has_grown_past_its_idea():
+    for path in (ROOT / "src").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 450, path

@@ -1,0 +1,100 @@
+"""The same numbers on a GPU, whatever TF32, autocast or half precision is switched on."""
+
+import numpy as np
+import pytest
+import torch
+from naive import naive_scores, triple
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hardsight as hs
+from hardsight.demo import small_cnn
+from hardsight.hardness import SCORES, compute_scores
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def on_gpu(*tensors):
+    return [t.cuda() for t in tensors]
+
+
+@pytest.fixture(params=["highest", "high", "medium"])
+def precision(request):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [2, 10, 1500])
+def test_all_scores_agree_with_the_naive_loop(precision, dtype, classes):
+    features, weight, labels, bias = triple(20, 32, classes, dtype=dtype)
+    truth = naive_scores(features.double(), weight.double(), labels, bias.double())
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = compute_scores(*on_gpu(features, weight, labels, bias))
+    assert found["pred"].tolist() == truth["pred"].tolist()
+    for name, score in SCORES.items():
+        relative, absolute = score.tolerance
+        np.testing.assert_allclose(
+            found[name].cpu(), truth[name], rtol=relative, atol=max(absolute, 1e-12), err_msg=name
+        )
+
+
+def test_angles_are_not_rounded_by_tf32(precision):
+    u, v = torch.randn(64, 256), torch.randn(32, 256)
+    truth = hs.angle_matrix(u.double(), v.double())
+    assert (hs.angle_matrix(u.cuda(), v.cuda()).cpu() - truth).abs().max() < 2e-6
+
+
+def test_hundred_thousand_classes_in_bounded_memory():
+    features, weight, labels, bias = on_gpu(*triple(512, 256, 100_000))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = compute_scores(features, weight, labels, bias)
+    assert torch.cuda.max_memory_allocated() - before < 2 * 2**30
+    few = compute_scores(*(t[:8].cpu() for t in (features,)), weight.cpu(), labels[:8].cpu(), bias.cpu())
+    np.testing.assert_allclose(found["avh"][:8].cpu(), few["avh"], rtol=1e-6)
+
+
+def test_gradients_agree_with_the_cpu():
+    features, weight, labels, _ = triple(8, 16, 5)
+    grads = []
+    for device in ("cpu", "cuda"):
+        x = features.detach().to(device).requires_grad_()
+        hs.avh(x, weight.to(device), labels.to(device)).sum().backward()
+        grads.append(x.grad.cpu())
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it compiles
+@pytest.mark.parametrize("wrap", ["plain", "compiled", "half"])
+def test_a_network_on_the_gpu(wrap, tmp_path):
+    torch.manual_seed(0)
+    network = small_cnn().eval()
+    x, y = torch.rand(300, 1, 8, 8), torch.randint(0, 10, (300,))
+    truth = hs.score(network, TensorDataset(x, y), device="cpu")
+    if wrap == "compiled":
+        network = torch.compile(network)
+    if wrap == "half":
+        network, x = network.half(), x.half()
+    table = hs.score(network, TensorDataset(x, y), out=tmp_path / "run", workers=2)
+    assert table.meta["device"] == torch.cuda.get_device_name()
+    assert next(network.parameters()).device.type == "cpu"  # back where it was
+    loose = {"rtol": 2e-2, "atol": 2e-2} if wrap == "half" else {"rtol": 1e-3, "atol": 1e-4}
+    np.testing.assert_allclose(table["avh"], truth["avh"], **loose)
+    np.testing.assert_allclose(table["confidence"], truth["confidence"], **loose)
+
+
+def test_scores_of_gpu_features_come_back_on_the_gpu():
+    features, weight, labels, _ = on_gpu(*triple())
+    assert hs.avh(features, weight, labels).device.type == "cuda"
+    assert hs.score_features(features, weight, labels)["avh"].shape == (40,)
+
+
+def test_capture_keeps_the_graph_on_the_gpu():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 5)).cuda()
+    with hs.capture(network) as head:
+        network(torch.rand(4, 16, device="cuda", requires_grad=True))
+    hs.avh(head.features, head.weight, torch.arange(4).cuda()).sum().backward()
+    assert network[1].weight.grad is not None
