@@ -339,3 +339,20 @@ def test_reading_without_logits_says_so():
     reading = read_classes(features, weight, labels, logits=False)
     assert reading.logit.isnan().all()
     assert torch.isfinite(reading.angle_sum).all()
+
+
+def test_a_bias_far_larger_than_the_logits():
+    """Float32 would round every logit to the bias's grain; the rows are doubtful and taken again."""
+    features, weight, labels, _ = triple(20, 16, 100)
+    bias = torch.full((100,), 1e7)
+    truth = naive_scores(features, weight, labels, bias)
+    found = compute_scores(features, weight, labels, bias)
+    for name in ("confidence", "nll", "entropy", "margin"):
+        np.testing.assert_allclose(found[name], truth[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_bias_that_alone_wants_a_gradient():
+    features, weight, labels, bias = triple()
+    bias.requires_grad_()
+    hs.nll(features, weight, labels, bias=bias).sum().backward()
+    assert torch.isfinite(bias.grad).all()

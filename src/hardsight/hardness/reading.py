@@ -116,7 +116,7 @@ def read_classes(
     screen = (
         device.type == "cpu"
         and classes >= 64
-        and not (torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad))
+        and not _wants_grad(features, weight, bias)
         and max(features.element_size(), weight.element_size()) <= 4
         and float32_is_exact(device)
     )
@@ -159,25 +159,32 @@ def _read(
     rows = [slice(start, start + row_block) for start in range(0, max(1, len(features)), row_block)]
     states: dict[int, _RowBlock] = {}
     # Autograd must find the blocks as it left them, so with a graph to keep each gets memory of its own.
-    needs_grad = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
-    scratch = None if needs_grad else _Scratch(features.device)
-    widest = 0.0
+    scratch = None if _wants_grad(features, weight, bias) else _Scratch(features.device)
     for first in range(0, classes, class_block):
         directions, lengths = unit(weight[first : first + class_block].double())
-        widest = max(widest, float(lengths.detach().max()))
         offsets = None if bias is None else bias[first : first + class_block].to(dtype)
         directions, lengths = directions.to(dtype), lengths.to(dtype)
         for i, chunk in enumerate(rows):
             x, norm = _unit_rows(features[chunk], dtype, scratch)
-            block = _read_block(x, norm, directions, lengths, offsets, target[chunk] - first, first, logits, scratch)
+            own = target[chunk] - first
+            block = _read_block(
+                x, norm, directions, lengths, offsets, own, first, class_block == classes, logits, scratch
+            )
             states[i] = states[i].merge(block) if first else block
-    finish = _finish if scratch is None or dtype == torch.float64 else partial(_finish_screening, scratch=scratch)
+    if scratch is None or dtype == torch.float64:
+        finish = _finish
+    else:
+        finish = partial(_finish_screening, scratch=scratch, largest=_Largest.of(weight, bias))
     parts, doubts = zip(
-        *(finish(states[i], features[chunk], weight, bias, target[chunk], widest) for i, chunk in enumerate(rows)),
+        *(finish(states[i], features[chunk], weight, bias, target[chunk]) for i, chunk in enumerate(rows)),
         strict=True,
     )
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS}
     return Reading(classes=classes, **joined), torch.cat(doubts)
+
+
+def _wants_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _unit_rows(features: Tensor, dtype: torch.dtype, scratch: _Scratch | None) -> tuple[Tensor, Tensor]:
@@ -215,15 +222,22 @@ def _read_block(
     bias: Tensor | None,
     target: Tensor,
     first_class: int,
+    whole: bool,
     logits: bool,
     scratch: _Scratch | None,
 ) -> _RowBlock:
-    """Rows × classes of one block, reduced over its classes; `target` is counted from the block's first class."""
+    """Rows × classes of one block, reduced over its classes.
+
+    `target` is counted from the block's first class; `whole` says that the block holds every class.
+    """
     shape = (len(x), len(directions))
     spare = None if scratch is None else scratch("spare", shape, x.dtype)
     cosines = cosine_matrix(x, directions, out=None if scratch is None else scratch("cosines", shape, x.dtype))
-    rows = ((target >= 0) & (target < len(directions))).nonzero()[:, 0]
-    at_target = (rows, target[rows])
+    if whole:
+        at_target = (torch.arange(len(x), device=x.device), target)
+    else:  # to find the rows whose target is in this block a GPU must be waited for
+        rows = ((target >= 0) & (target < len(directions))).nonzero()[:, 0]
+        at_target = (rows, target[rows])
 
     def without_target(values: Tensor, filler: float) -> Tensor:
         put = values.index_put if scratch is None else values.index_put_
@@ -262,7 +276,6 @@ def _finish(
     weight: Tensor,
     bias: Tensor | None,
     target: Tensor,
-    widest: float,
 ) -> tuple[Reading, Tensor]:
     """Exact angles and logits of the target and the runner-up put in place of the arccos ones."""
     x, norm = unit(features.double())
@@ -282,15 +295,27 @@ def _finish(
     return reading, torch.zeros_like(target, dtype=torch.bool)
 
 
+class _Largest(NamedTuple):
+    """What bounds a logit: the longest class weight and the largest bias."""
+
+    weight: float
+    bias: float
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None) -> _Largest:
+        longest = torch.linalg.vector_norm(weight.float(), dim=1, dtype=torch.float64).max()
+        return cls(float(longest), 0.0 if bias is None else float(bias.abs().max()))
+
+
 def _finish_screening(
     state: _RowBlock,
     features: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     target: Tensor,
-    widest: float,
     *,
     scratch: _Scratch,
+    largest: _Largest,
 ) -> tuple[Reading, Tensor]:
     """The same after float32 screening, with a mask of the rows that it cannot settle."""
     x = scratch("x64", features.shape, torch.float64).copy_(features)
@@ -316,7 +341,7 @@ def _finish_screening(
         reading = _with_logits(reading, logit, at(state.sums.top.index)[1], state.sums)
         # Each float32 logit below the runner-up is off by about `noise`; together they carry `spread` of the
         # others' mass. What that does to the nll is compared with the nll itself.
-        noise = norm * widest * 2**-24
+        noise = (norm * largest.weight + largest.bias) * 2**-24
         spread = (reading.exp2_sum - 1).sqrt() / reading.exp_sum
         m = reading.soft_margin
         doubtful |= ~(noise * spread * m.sigmoid() <= 2e-7 * F.softplus(m)) | (noise > 1e-4)
