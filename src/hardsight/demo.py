@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +41,8 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     print(f"{len(x):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds: no digit is scored by a network")
     print("that saw it in training.")
     tables = []
-    with torch.random.fork_rng(), tqdm(total=FOLDS * EPOCHS, unit=" epochs", disable=None, desc="training") as bar:
+    bar = tqdm(total=FOLDS * EPOCHS, unit=" epochs", disable=None, desc="training")
+    with _one_thread(), torch.random.fork_rng(), bar:
         for held_out in range(FOLDS):
             torch.manual_seed(seed * FOLDS + held_out)
             network = _trained(x[fold != held_out], y[fold != held_out], bar)
@@ -67,6 +70,17 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     )
     print(f"wrote {out}/ — next, on your own classifier: hardsight score MODEL DATA -o run   (hardsight score --help)")
     return table
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Layers this small gain nothing from a second thread, and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _trained(x: Tensor, y: Tensor, bar: tqdm) -> nn.Module:
