@@ -51,7 +51,7 @@ def _one(x, weight, y, bias):
 
 def _share(values, y):
     """All vectors coincide: no class is nearer than another."""
-    return values[y] / math.fsum(values) if math.fsum(values) > 1e-7 * len(values) else 1 / len(values)
+    return values[y] / math.fsum(values) if math.fsum(values) > 1e-14 * len(values) else 1 / len(values)
 
 
 def _length(x):

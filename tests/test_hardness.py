@@ -356,3 +356,51 @@ def test_a_bias_that_alone_wants_a_gradient():
     bias.requires_grad_()
     hs.nll(features, weight, labels, bias=bias).sum().backward()
     assert torch.isfinite(bias.grad).all()
+
+
+@pytest.mark.parametrize("classes", [10, 100, 1500])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_weights_tie_whatever_the_matrix_product_rounds(classes, dtype):
+    """Every class twice: the lower of the two is predicted, whichever label is judged."""
+    features, weight, labels, _ = triple(60, 512, classes, dtype=dtype)
+    half = classes // 2
+    weight[half : 2 * half] = weight[:half]
+    exact = [[math.fsum((x * w).tolist()) for w in weight.double()[:half]] for x in features.double()[:5]]
+    expected = np.argmax(exact, 1)
+    for target in (labels, labels * 0, (labels + half) % classes):
+        assert compute_scores(features, weight, target, None)["pred"][:5].tolist() == expected.tolist()
+    assert (compute_scores(features, weight, labels, None)["pred"] < half).all()
+
+
+def test_near_ties_are_settled_in_float64():
+    """Two leading classes closer than float32 can tell: prediction, margin and entropy are still the exact ones."""
+    torch.manual_seed(2)
+    features, weight = 30 * torch.randn(60, 64), torch.randn(200, 64)
+    labels = (features @ weight.T).argmax(1)
+    weight = torch.cat([weight, weight * (1 + 2e-7)])
+    z = features.double() @ weight.double().T
+    found = compute_scores(features, weight, labels, None)
+    truth = naive_scores(features, weight, labels)
+    assert found["pred"].tolist() == z.argmax(1).tolist()
+    for name in ("margin", "max_logit", "entropy", "nll", "confidence"):
+        within(found[name], truth[name], SCORES[name].tolerance)
+
+
+@pytest.mark.parametrize("classes", [3, 80])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_collapsed_heads(classes, dtype):
+    """All weights within a millionth of one direction: every angle is taken from the vectors."""
+    base = torch.randn(16, dtype=torch.float64)
+    weight = (base + 1e-6 * torch.randn(classes, 16, dtype=torch.float64)).to(dtype)
+    features, labels = (2 * base).to(dtype).repeat(4, 1), torch.arange(4) % classes
+    angles = hs.paired_angle(features.double()[:, None], weight.double()[None])
+    expected = angles[torch.arange(4), labels] / angles.sum(1)
+    np.testing.assert_allclose(compute_scores(features, weight, labels, None)["avh"], expected, rtol=1e-6)
+    tiny = hs.avh(torch.tensor([[1.0, -1e-8]]).double(), torch.tensor([[1, 0], [1, 1e-8]]).double(), torch.tensor([0]))
+    assert tiny.item() == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_scores_travel_between_processes():
+    import pickle
+
+    assert pickle.loads(pickle.dumps(hs.avh)) is hs.avh

@@ -31,7 +31,7 @@ def finished(path, *parts):
 def test_parts_come_back_as_one_table(tmp_path):
     tables, meta = read_run(finished(tmp_path / "run", part(["a", "b"]), part(["c"])))
     assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
-    assert meta == {"made": "by a test"}
+    assert meta["made"] == "by a test"
 
 
 def test_files_say_their_kind_and_version(tmp_path):
@@ -91,9 +91,9 @@ def test_killed_between_any_two_writes(tmp_path, monkeypatch, stage):
 
 def test_leftovers_of_a_kill_are_swept(tmp_path):
     RunWriter(tmp_path / "run", PLAN)
-    stray = tmp_path / "run" / "scores" / ".0000-000007.parquet.tmp"
+    stray = tmp_path / "run" / "scores" / ".0000-000007-ab12.parquet.cd34.tmp"
     stray.write_bytes(b"half")
-    RunWriter(tmp_path / "run", PLAN)
+    RunWriter(tmp_path / "run", PLAN).finish({})
     assert not stray.exists()
 
 
@@ -128,7 +128,63 @@ def test_processes_write_parts_of_their_own(tmp_path):
     one.write(part(["a"]))
     two.write(part(["b"]))
     assert one.done() == two.done() == {"a", "b"}
-    assert {p.name for p in (tmp_path / "run" / "parts").iterdir()} == {"0000-000000.json", "0001-000000.json"}
+    assert {p.name[:11] for p in (tmp_path / "run" / "parts").iterdir()} == {"0000-000000", "0001-000000"}
+
+
+def test_two_starts_in_one_folder_do_not_take_one_name(tmp_path):
+    one, two = RunWriter(tmp_path / "run", PLAN), RunWriter(tmp_path / "run", PLAN)
+    for writer, ids in ((one, ["a"]), (two, ["b"]), (one, ["c"])):
+        writer.write(part(ids))
+    assert one.done() == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_is_not_a_run_is_never_cleared(tmp_path, marked):
+    """Neither a stranger's meta.json nor a file put into a run makes it ours to delete."""
+    folder = finished(tmp_path / "mine", part(["a"])) if marked else tmp_path / "mine"
+    folder.mkdir(exist_ok=True)
+    (folder / "thesis.tex").write_text("dear")
+    if not marked:
+        (folder / "meta.json").write_text("{}")
+    with pytest.raises(FileExistsError, match="has other things in it"):
+        RunWriter(folder, {**PLAN, "model": "other"}, overwrite=True)
+    assert (folder / "thesis.tex").exists()
+
+
+def test_killed_before_the_first_part(tmp_path):
+    """Folders without a plan, as an early kill leaves them, are begun again."""
+    (tmp_path / "run" / "parts").mkdir(parents=True)
+    assert not RunWriter(tmp_path / "run", PLAN).done()
+
+
+def test_overwrite_resumes_the_same_plan_and_only_the_first_process_discards(tmp_path):
+    RunWriter(tmp_path / "run", PLAN).write(part(["a"]))
+    assert RunWriter(tmp_path / "run", PLAN, overwrite=True).done() == {"a"}
+    RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, overwrite=True).write(part(["b"]))
+    assert RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, overwrite=True, rank=1).done() == {"b"}
+
+
+def test_markers_cannot_point_elsewhere(tmp_path):
+    secret = finished(tmp_path / "secret", part(["s"]))
+    run = finished(tmp_path / "run", part(["a"]))
+    marker = next((run / "parts").iterdir())
+    elsewhere = next((secret / "scores").iterdir())
+    marker.write_text(json.dumps({f"../../secret/scores/{elsewhere.stem}": {"bytes": elsewhere.stat().st_size}}))
+    with pytest.raises(RuntimeError, match="damaged"):
+        read_run(run)
+    for content in ("[1]", "", "{"):
+        marker.write_text(content)
+        with pytest.raises(RuntimeError, match="damaged: it holds no JSON object"):
+            read_run(run)
+
+
+def test_parts_that_are_gone_are_missed(tmp_path):
+    writer = RunWriter(tmp_path / "run", PLAN)
+    writer.write(part(["a", "b"]))
+    writer.finish({"counts": {"rows": 2, "bad": 0}})
+    next((tmp_path / "run" / "parts").iterdir()).unlink()
+    with pytest.raises(RuntimeError, match=r"parts are missing \(2 samples were written\)"):
+        read_run(tmp_path / "run")
 
 
 def test_another_plan_or_other_things_are_refused(tmp_path):

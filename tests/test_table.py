@@ -65,7 +65,7 @@ def test_save_and_load_give_the_same_table(table, tmp_path):
     assert again.to_arrow().equals(table.to_arrow())
     assert again.meta["counts"] == table.meta["counts"]
     assert list((tmp_path / "run" / "scores").glob("*.parquet"))
-    with pytest.raises(FileExistsError, match="overwrite=True"):
+    with pytest.raises(FileExistsError, match="overwrite it"):
         table.save(tmp_path / "run")
     table.head(3).save(tmp_path / "run", overwrite=True)
     assert len(SampleTable.load(tmp_path / "run")) == 3

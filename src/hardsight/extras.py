@@ -23,6 +23,11 @@ def need(name: str) -> Any:
         ) from error
 
 
+def printable(value: object) -> str:
+    """Text that cannot command a terminal: file and class names may hold escape sequences and line breaks."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, short enough for a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -19,7 +19,10 @@ import contextlib
 import errno
 import json
 import os
+import re
+import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -58,31 +61,43 @@ class RunWriter:
     """
 
     def __init__(self, path: str | Path, plan: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
-        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps(plan)), rank
+        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, _FORMAT: 1})), rank
+        self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
         if self.path.is_file():
             raise FileExistsError(f"RUN: {self.path} is a file; name a folder.")
-        if overwrite and is_run(self.path):
-            shutil.rmtree(self.path)
         with _told(self.path):
-            self._begin()
+            self._begin(overwrite)
 
-    def _begin(self) -> None:
-        there = self.path / "plan.json"
-        if there.exists():
-            differing = [k for k, v in self.plan.items() if json.loads(there.read_text()).get(k) != v]
-            if differing:
-                raise FileExistsError(
-                    f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
-                    "choose another folder, or --overwrite it."
-                )
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise FileExistsError(f"RUN: {self.path} is a folder with other things in it; choose another.")
-        for name in ("parts", *SCHEMAS):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
-            for stray in (self.path / name).glob(f".{self.rank:04d}-*"):
-                stray.unlink()  # what a kill left half-written
-        if not there.exists():
-            _write_json(there, self.plan)
+    def _begin(self, overwrite: bool) -> None:
+        foreign = _foreign(self.path)
+        if foreign:
+            raise FileExistsError(f"RUN: {self.path} has other things in it ({foreign[0]} …); choose another folder.")
+        differing = self._differing()
+        if overwrite and self.rank == 0 and (differing or self.complete):
+            _discard(self.path)  # an unfinished run of the same plan is resumed, also with overwrite
+            differing = []
+        for _ in range(120 if overwrite and self.rank else 0):  # until the first process has discarded it
+            if not (differing := self._differing()):
+                break
+            time.sleep(0.5)
+        if differing:
+            raise FileExistsError(
+                f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
+                "choose another folder, or --overwrite it."
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "plan.json").exists():
+            _write_json(self.path / "plan.json", self.plan, self._token)
+        for name in _FOLDERS:
+            (self.path / name).mkdir(exist_ok=True)
+
+    def _differing(self) -> list[str]:
+        """What the plan in the folder, if any, says differently."""
+        file = self.path / "plan.json"
+        if not file.exists():
+            return []
+        there = _read_json(file)
+        return [key for key in {**self.plan, **there} if self.plan.get(key) != there.get(key)]
 
     @property
     def complete(self) -> bool:
@@ -97,24 +112,52 @@ class RunWriter:
     def write(self, tables: Mapping[str, pa.Table]) -> None:
         """Write one part (some of the three kinds of table) and commit it."""
         taken = [int(p.stem.split("-")[1]) for p in (self.path / "parts").glob(f"{self.rank:04d}-*.json")]
-        name = f"{self.rank:04d}-{max(taken, default=-1) + 1:06d}"
+        name = f"{self.rank:04d}-{max(taken, default=-1) + 1:06d}-{self._token}"
         with _told(self.path):
             files = {}
             for kind, table in tables.items():
                 file = self.path / kind / f"{name}.parquet"
-                _write(file, partial(pq.write_table, _checked(kind, table)))
-                files[kind] = {"file": f"{kind}/{file.name}", "rows": len(table), "bytes": file.stat().st_size}
-            _write_json(self.path / "parts" / f"{name}.json", files)
+                _write(file, partial(pq.write_table, _checked(kind, table)), self._token)
+                files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
+            _write_json(self.path / "parts" / f"{name}.json", files, self._token)
 
     def finish(self, meta: Mapping[str, Any]) -> None:
-        """Say that the run is whole."""
+        """Say that the run is whole, and sweep what kills left half-written."""
         with _told(self.path):
-            _write_json(self.path / "meta.json", meta)
+            _write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
+            for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
+                stray.unlink(missing_ok=True)
+
+
+# What marks plan.json and meta.json as ours.
+_FORMAT = "hardsight_format"
+_FOLDERS = ("parts", *SCHEMAS)
 
 
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
-    return (Path(path) / "plan.json").exists() or (Path(path) / "meta.json").exists()
+    files = [Path(path) / name for name in ("plan.json", "meta.json")]
+    return any(file.is_file() and _FORMAT in _read_json(file) for file in files)
+
+
+def _foreign(path: Path) -> list[str]:
+    """Names in a folder that no run has: a folder with any of them is never written to or cleared."""
+    if not path.exists():
+        return []
+    part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
+    ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json){temporary}")
+    known = (*_FOLDERS, *(("plan.json", "meta.json") if is_run(path) else ()))
+    found = [p for p in path.iterdir() if p.name not in known]
+    found += [p for name in _FOLDERS if (path / name).is_dir() for p in (path / name).iterdir()]
+    return [p.name for p in found if not ours.fullmatch(p.name)]
+
+
+def _discard(path: Path) -> None:
+    """Remove a run, and nothing but a run: `_foreign` has looked. First what would call the rest of it whole."""
+    for name in ("meta.json", "plan.json"):
+        (path / name).unlink(missing_ok=True)
+    for name in _FOLDERS:
+        shutil.rmtree(path / name, ignore_errors=True)
 
 
 def read_run(path: str | Path, *, partial: bool = False) -> tuple[dict[str, pa.Table], dict[str, Any]]:
@@ -137,12 +180,15 @@ def read_run(path: str | Path, *, partial: bool = False) -> tuple[dict[str, pa.T
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
         )
-    meta = json.loads((path / ("meta.json" if whole else "plan.json")).read_text())
+    meta = _read_json(path / ("meta.json" if whole else "plan.json"))
     tables = {}
     for kind, schema in SCHEMAS.items():
         pieces = [_read_part(part[kind], kind, schema) for part in parts if kind in part]
         if pieces:
             tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), schema, kind)
+    expected = sum(meta.get("counts", {}).get(key, 0) for key in ("rows", "bad"))
+    if whole and len(tables.get("samples", ())) < expected:
+        raise RuntimeError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta
 
 
@@ -151,13 +197,24 @@ def _parts(path: Path) -> list[dict[str, Path]]:
     parts = []
     for marker in sorted((path / "parts").glob("[0-9]*.json")):
         files = {}
-        for kind, entry in json.loads(marker.read_text()).items():
-            file = path / entry["file"]
-            if not file.exists() or file.stat().st_size != entry["bytes"]:
-                raise RuntimeError(f"RUN: {path} is damaged: {entry['file']} is missing or not as it was written.")
+        for kind, entry in _read_json(marker).items():
+            file = path / str(kind) / f"{marker.stem}.parquet"  # never a path that the marker itself names
+            size = entry.get("bytes") if isinstance(entry, dict) else None
+            if kind not in SCHEMAS or not file.is_file() or file.stat().st_size != size:
+                raise RuntimeError(f"RUN: {path} is damaged: {kind}/{file.name} is missing or not as it was written.")
             files[kind] = file
         parts.append(files)
     return parts
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise RuntimeError(f"RUN: {path} is damaged: it holds no JSON object.")
+    return content
 
 
 def _read_part(file: Path, kind: str, schema: Schema) -> pa.Table:
@@ -198,13 +255,13 @@ def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
     return unequal_free
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    _write(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)))
+def _write_json(path: Path, content: Mapping[str, Any], token: str) -> None:
+    _write(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)), token)
 
 
-def _write(path: Path, writer: Callable[[Path], object]) -> None:
+def _write(path: Path, writer: Callable[[Path], object], token: str) -> None:
     """Write beside, flush to disk, rename: the name appears only when the content is there."""
-    temporary = path.parent / f".{path.name}.tmp"
+    temporary = path.parent / f".{path.name}.{token}.tmp"
     try:
         writer(temporary)
         with temporary.open("rb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.extras import need
+from hardsight.extras import need, printable
 from hardsight.hardness import SCORES
-from hardsight.runfolder import RunWriter, read_run
+from hardsight.runfolder import RunWriter, is_run, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,15 +96,15 @@ class SampleTable:
 
     def head(self, n: int = 5) -> SampleTable:
         """The first `n` rows."""
-        return self._take(np.arange(min(n, len(self))))
+        return self._take(np.arange(min(_count(n), len(self))))
 
     def hardest(self, n: int = 20, by: str = "avh") -> SampleTable:
         """The `n` hardest samples, hardest first; ties in the order of their ids."""
-        return self._take(self._order(by)[:n])
+        return self._take(self._order(by)[: _count(n)])
 
     def easiest(self, n: int = 20, by: str = "avh") -> SampleTable:
         """The `n` easiest samples, easiest first; ties in the order of their ids."""
-        return self._take(self._order(by, easiest=True)[:n])
+        return self._take(self._order(by, easiest=True)[: _count(n)])
 
     def rank(self, by: str = "avh") -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
@@ -143,6 +144,8 @@ class SampleTable:
             rows, where = rows.filter(found), where.filter(found)
         for name in right.column_names:
             if name != "id":
+                if name in rows.column_names and name + suffix in rows.column_names:
+                    raise ValueError(f"the table has {name + suffix!r} already; give another suffix.")
                 rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
         return SampleTable(rows, self.meta, self.bad)
 
@@ -180,11 +183,12 @@ class SampleTable:
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
-        writer = RunWriter(path, {"saved_table": True, "rows": len(self)}, overwrite=overwrite)
-        if writer.complete:
-            raise FileExistsError(f"RUN: {path} is there already; choose another folder, or save with overwrite=True.")
+        if is_run(path) and not overwrite:
+            raise FileExistsError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+        writer = RunWriter(path, {"saved_table": secrets.token_hex(8)}, overwrite=overwrite)
         writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table")))
-        writer.finish({"counts": {"rows": len(self), "bad": len(self.bad)}, **self.meta})
+        counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
+        writer.finish({**self.meta, "counts": counts})
         return path
 
     @classmethod
@@ -268,6 +272,12 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str) -> dict[str, pa.Table]
     return {"samples": pa.concat_tables([samples, lost], promote_options="default"), "scores": scores}
 
 
+def _count(n: int) -> int:
+    if n < 0:
+        raise ValueError(f"n must be 0 or more, got {n}.")
+    return n
+
+
 def _is_number(type_: pa.DataType) -> bool:
     return pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)
 
@@ -287,4 +297,4 @@ def _arrow(table: Any) -> pa.Table:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(value)

@@ -7,6 +7,7 @@ and ``−log p_y = softplus(m)`` keep their digits where ``1 − p`` and ``log p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple
@@ -53,12 +54,23 @@ class Reading:
 
 
 class _Best(NamedTuple):
+    """The largest value of a row and its class. `tied`: another class comes within rounding (`slack`) of it."""
+
     value: Tensor
     index: Tensor
+    slack: Tensor
+    tied: Tensor
+
+    @classmethod
+    def plain(cls, value: Tensor, index: Tensor) -> _Best:
+        return cls(value, index, torch.zeros_like(value), torch.zeros_like(value, dtype=torch.bool))
 
     def merge(self, other: _Best) -> _Best:
         better = other.value > self.value  # strict: the earlier block wins a tie, as argmax would
-        return _Best(torch.where(better, other.value, self.value), torch.where(better, other.index, self.index))
+        best = _Best(*(torch.where(better, theirs, own) for own, theirs in zip(self, other, strict=True)))
+        slack = torch.maximum(self.slack, other.slack)
+        close = (self.value - other.value).abs() < slack
+        return best._replace(slack=slack, tied=best.tied | close)
 
 
 class _Sums(NamedTuple):
@@ -117,7 +129,7 @@ def read_classes(
         device.type == "cpu"
         and classes >= 64
         and not _wants_grad(features, weight, bias)
-        and max(features.element_size(), weight.element_size()) <= 4
+        and max(t.element_size() for t in (features, weight, bias) if t is not None) <= 4
         and float32_is_exact(device)
     )
     if not screen:
@@ -230,7 +242,7 @@ def _read_block(
 
     `target` is counted from the block's first class; `whole` says that the block holds every class.
     """
-    shape = (len(x), len(directions))
+    shape, dtype = (len(x), len(directions)), x.dtype
     spare = None if scratch is None else scratch("spare", shape, x.dtype)
     cosines = cosine_matrix(x, directions, out=None if scratch is None else scratch("cosines", shape, x.dtype))
     if whole:
@@ -243,20 +255,25 @@ def _read_block(
         put = values.index_put if scratch is None else values.index_put_
         return put(at_target, values.new_tensor(filler))
 
-    angle_sum = without_target(arccos(cosines, out=spare), 0.0).sum(1).double()
+    angles = arccos(cosines, out=spare)
+    if dtype == torch.float64:
+        angles = _sharpened(angles, cosines.detach(), x.detach(), directions.detach())
+    angle_sum = without_target(angles, 0.0).sum(1).double()
     farthest = without_target(cosines.detach(), math.inf).amin(1)
     others = without_target(cosines.detach(), -math.inf)
     # Which class is nearest matters only where its angle is taken again, and an index is ten times the work.
-    exact = others.dtype == torch.float64
-    nearest = _best(others, first_class) if exact else _Best(others.amax(1).double(), target)
+    if dtype == torch.float64:
+        value, index = others.max(1)
+        nearest = _Best.plain(value, index + first_class)
+    else:
+        value = others.amax(1).double()
+        nearest = _Best.plain(value, target)
     if not logits:
         return _RowBlock(angle_sum, nearest, farthest, None)
     out = None if scratch is None else cosines
     z = torch.mul(torch.mul(cosines, lengths, out=out), norm[:, None], out=out)
     z = without_target(z if bias is None else torch.add(z, bias, out=out), -math.inf)
-    top = _best(z.detach(), first_class)
-    # A block that holds nothing but the target has no largest other: any low finite level will do there.
-    top = top._replace(value=top.value.clamp_min(-1e300 if z.dtype == torch.float64 else -1e30))
+    top = _top(z.detach(), x, norm, directions, lengths, bias, first_class)
     below = torch.sub(z, top.value.to(z.dtype)[:, None], out=out)
     below = torch.clamp(below, min=-1e3, out=out)  # e^-1000 is 0, and 0·(-1000) is no NaN
     e = without_target(torch.exp(below, out=spare), 0.0)
@@ -265,9 +282,53 @@ def _read_block(
     return _RowBlock(angle_sum, nearest, farthest, sums)
 
 
-def _best(values: Tensor, first_class: int) -> _Best:
-    value, index = values.max(1)
-    return _Best(value.double(), index + first_class)
+# Pairs of a row and a class that are looked at one by one, at most so many numbers at a time.
+_PAIR_BLOCK = 2**22
+
+
+def _pairs(mask: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and columns of a mask, in pieces."""
+    for piece in mask.nonzero().split(max(1, _PAIR_BLOCK // max(1, width))):
+        yield piece[:, 0], piece[:, 1]
+
+
+def _sharpened(angles: Tensor, cosines: Tensor, x: Tensor, directions: Tensor) -> Tensor:
+    """Half-chord angles where a cosine is so close to ±1 that arccos has no digits left."""
+    values = angles.detach().clone() if angles.requires_grad else angles
+    for rows, columns in _pairs(cosines.abs() > 1 - 1e-6, x.shape[1]):
+        values[rows, columns] = angle_between_units(x[rows], directions[columns])
+    return angles + (values - angles.detach()) if angles.requires_grad else values
+
+
+def _top(
+    z: Tensor, x: Tensor, norm: Tensor, directions: Tensor, lengths: Tensor, bias: Tensor | None, first_class: int
+) -> _Best:
+    """The largest logit of each row of a block.
+
+    In a matrix product equal weights do not give equal logits. Classes that come within rounding of the largest are
+    therefore compared outside it, and the lowest of those with the largest logit wins. In float32 they are only marked.
+    """
+    value, index = z.max(1)
+    # A block that holds nothing but the target has no largest other: any low finite level will do there.
+    value = value.clamp_min(-1e300 if z.dtype == torch.float64 else -1e30)
+    size = norm * lengths.max() + (0 if bias is None else bias.abs().max())
+    slack = 4 * torch.finfo(z.dtype).eps * size
+    near = z >= (value - slack)[:, None]
+    tied = (near.sum(1) > 1) & (slack > 0)
+    top = _Best(value.double(), index + first_class, slack.double(), tied)
+    if z.dtype == torch.float32 or not tied.any():
+        return top
+    rows = tied.nonzero()[:, 0]
+    logit = torch.full_like(near[rows], -math.inf, dtype=torch.float64)
+    for i, columns in _pairs(near[rows], x.shape[1]):
+        at = rows[i]
+        logit[i, columns] = (x[at] * directions[columns]).sum(1) * lengths[columns] * norm[at]
+    if bias is not None:
+        logit = logit + bias
+    lowest = (logit == logit.amax(1, keepdim=True)).int().argmax(1)
+    value, index = top.value.clone(), top.index.clone()
+    value[rows], index[rows] = logit.amax(1), lowest + first_class
+    return top._replace(value=value, index=index, tied=torch.zeros_like(tied))
 
 
 def _finish(
@@ -287,9 +348,7 @@ def _finish(
 
     angle, logit = at(target)
     other_angle, _ = at(state.nearest.index)
-    # The runner-up's arccos is in the sum, gradient and all; its exact value corrects the value alone.
-    angle_sum = angle + state.angle_sum + (other_angle.detach() - arccos(state.nearest.value))
-    reading = _reading(len(weight), target, norm, angle, angle_sum, other_angle)
+    reading = _reading(len(weight), target, norm, angle, state.angle_sum + angle, other_angle)
     if state.sums is not None:
         reading = _with_logits(reading, logit, at(state.sums.top.index)[1], state.sums)
     return reading, torch.zeros_like(target, dtype=torch.bool)
@@ -336,6 +395,8 @@ def _finish_screening(
     doubtful = torch.maximum(state.nearest.value.abs(), state.farthest.abs()) > _STEEP
     # Float32 that has gone below 1e-38 on the way has lost digits.
     doubtful |= (norm < 1e-30) & (norm > 0)
+    if state.sums is not None:
+        doubtful |= state.sums.top.tied
     reading = _reading(len(weight), target, norm, angle, state.angle_sum + angle, arccos(state.nearest.value))
     if state.sums is not None:
         reading = _with_logits(reading, logit, at(state.sums.top.index)[1], state.sums)
@@ -344,7 +405,8 @@ def _finish_screening(
         noise = (norm * largest.weight + largest.bias) * 2**-24
         spread = (reading.exp2_sum - 1).sqrt() / reading.exp_sum
         m = reading.soft_margin
-        doubtful |= ~(noise * spread * m.sigmoid() <= 2e-7 * F.softplus(m)) | (noise > 1e-4)
+        error = noise * spread * m.sigmoid()
+        doubtful |= ~(error <= 2e-7 * F.softplus(m)) | (error > 1e-5) | (noise > 1e-4)
     return reading, doubtful
 
 

@@ -69,6 +69,9 @@ class Score:
         reading = read_classes(features, weight, labels, bias, logits=self.logits or labels is None)
         return self.of_reading(reading).to(working_dtype(features, weight)).to(features.device)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SCORES.__getitem__, (self.name,)  # a score is its entry in the registry, in every process
+
     def column(self, labelled: bool) -> str:
         """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
         return self.name if labelled or not self.needs_labels else f"{self.name}_pred"
@@ -89,7 +92,7 @@ def _score(**facts: Any) -> Callable[[Callable[[Reading], Tensor]], Score]:
 
 def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
     """``part / total``; every class has an equal share where the total vanishes (all vectors coincide)."""
-    nothing = total <= 1e-7 * classes
+    nothing = total <= 1e-14 * classes
     share = part / torch.where(nothing, torch.ones_like(total), total)
     return torch.where(nothing, torch.full_like(total, 1 / classes), share)
 
@@ -202,7 +205,7 @@ def angular_margin(r: Reading) -> Tensor:
     higher_is_harder=True,
     needs_labels=False,
     range=(0.0, math.inf),
-    tolerance=(1e-5, 1e-5),
+    tolerance=(1e-5, 2e-5),
     reference="Shannon, in nats",
     logits=True,
 )
