@@ -269,3 +269,83 @@ def test_unlabelled_pictures(here, capsys):
     assert "avh_pred" in out
     assert "accuracy" not in out
     assert "label" not in SampleTable.load("run")
+
+
+def test_names_cannot_command_the_terminal(here, capsys):
+    hostile = "\x1b[31mRED\x1b]0;owned\x07.png"
+    Path("pics/ant/0.png").rename(f"pics/ant/{hostile}")
+    Path("pics/bee/two\nlines.png").write_text("no picture")
+    code, out, err = run(capsys, "score", "net.py:build", "pics", "-o", "run", "--show", "20")
+    assert code == 0
+    assert "\x1b" not in out + err
+    assert "\x1b" not in repr(SampleTable.load("run"))
+    _, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "strict", "--strict")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_odd_files_are_rows_or_bad_rows(here, capsys):
+    Path("pics/ant/gone.png").symlink_to("nowhere.png")
+    Path("pics/bee/1.png").rename("pics/bee/\udcff.png")  # a byte that is no UTF-8
+    code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    assert code == 0, err
+    table = SampleTable.load("run")
+    assert table.bad["id"].to_pylist() == ["pics/ant/gone.png"]
+    assert "pics/bee/\\xff.png" in table["id"]
+
+
+def test_a_terminal_without_our_signs(here):
+    done = subprocess.run(
+        [sys.executable, "-m", "hardsight", "score", "net.py:build", "pics", "-o", "run"],
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote run/" in done.stdout
+
+
+def test_a_builder_may_import_its_neighbours(here, capsys):
+    Path("neighbour.py").write_text("WIDTH = 4\n")
+    Path("late.py").write_text(MODEL.replace("def build():", "def build():\n    import neighbour"))
+    before = list(sys.path)
+    assert run(capsys, "score", "late.py:build", "pics", "-o", "run")[0] == 0
+    assert sys.path == before
+
+
+def test_an_error_in_a_worker_is_still_one_sentence(here, capsys):
+    Image.new("RGB", (20, 20)).save("pics/ant/large.png")
+    code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run", "--workers", "1")
+    assert code == 2
+    assert "pictures of different sizes" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_complete_run_says_that_nothing_was_computed(here, capsys):
+    run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    assert code == 0
+    assert "run/ was complete already, nothing was computed" in out
+    Image.new("RGB", (12, 12), (9, 9, 9)).save("pics/ant/0.png")
+    code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run")
+    assert code == 2
+    assert "holds another run (not the same: data)" in err
+
+
+MORE_MISTAKES = {
+    "head file missing": (["score", "f.safetensors", "--head", "missing.pt"], "--head: there is no file missing.pt"),
+    "columns of arrays": (["score", "net.py:build", "pics", "--id-column", "x"], "has no columns to choose from"),
+    "negative show": (["score", "net.py:build", "pics", "--show", "-1"], "--show must be 0 or more"),
+    "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], "--head: o.npz is no .npz of number arrays"),
+}
+
+
+@pytest.mark.parametrize("mistake", MORE_MISTAKES)
+def test_another_mistake_gets_one_sentence(here, capsys, mistake):
+    save_file({"features": torch.eye(3), "labels": torch.arange(3), "weight": torch.eye(3)}, "f.safetensors")
+    np.savez("o.npz", weight=np.array([{}, 1], dtype=object))
+    args, sentence = MORE_MISTAKES[mistake]
+    code, _, err = run(capsys, *args, "-o", "run")
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert not Path("run").exists()

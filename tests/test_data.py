@@ -204,7 +204,7 @@ def test_no_good_picture_at_all(tmp_path, tiny):
 def test_pictures_of_different_sizes_need_preprocessing(tmp_path, tiny):
     for size in (8, 9):
         picture(0, (size, size)).save(tmp_path / f"{size}.png")
-    with pytest.raises(ValueError, match=r"pictures of different sizes .*preprocessing must bring them to one size"):
+    with pytest.raises(ValueError, match=r"pictures of different sizes .*preprocess them to one size"):
         hs.score(tiny, tmp_path, preprocess="raw")
 
 

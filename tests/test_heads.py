@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torchvision.models import get_model
 
 import hardsight as hs
-from hardsight.heads import output_logits, uncompiled
+from hardsight.heads import output_matrices, uncompiled
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Small nets and the one equation that every capture must satisfy.
@@ -49,7 +49,7 @@ def assert_captures(model, x, path=None, head=None):
             nn.init.normal_(parameter)
     before = hooks(model)
     with torch.no_grad(), hs.capture(model, head) as captured:
-        logits = output_logits(model(x))
+        logits = output_matrices(model(x))[0]
     assert hooks(model) == before
     assert captured.path == layer.path
     assert captured.features.shape == (len(x), captured.weight.shape[1])
@@ -378,10 +378,10 @@ def test_outputs_of_any_form(wrap, x):
 
 
 def test_outputs_without_logits():
-    assert output_logits("text") is None
-    assert output_logits(None) is None
-    assert output_logits(torch.zeros(3)) is None
-    assert output_logits({"loss": torch.zeros(())}) is None
+    assert output_matrices("text") == []
+    assert output_matrices(None) == []
+    assert output_matrices(torch.zeros(3)) == []
+    assert output_matrices({"loss": torch.zeros(())}) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------

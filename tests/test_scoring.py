@@ -361,3 +361,153 @@ def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):
     hs.score(network, TensorDataset(digits[0][:128], digits[1][:128]), out=Path(tmp_path / "run"))
     handle.remove()
     assert len(calls) == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A finished run is only given back for the same data, code and preprocessing.
+
+
+def test_other_pixels_are_another_run(network, digits, tmp_path):
+    x, y = (t[:40] for t in digits)
+    hs.score(network, TensorDataset(x, y), out=tmp_path / "run")
+    with pytest.raises(FileExistsError, match=r"not the same: data"):
+        hs.score(network, TensorDataset(x.flip(3), y), out=tmp_path / "run")
+
+
+def test_another_forward_is_another_run(digits, tmp_path):
+    class First(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)
+
+    class Second(nn.Sequential):
+        def forward(self, x):
+            return super().forward(-x)
+
+    data = TensorDataset(digits[0][:20], digits[1][:20])
+    layers = [nn.Flatten(), nn.Linear(64, 10)]
+    hs.score(First(*layers), data, out=tmp_path / "run")
+    Second.__qualname__, Second.__name__ = First.__qualname__, First.__name__
+    with pytest.raises(FileExistsError, match=r"not the same: model"):
+        hs.score(Second(*layers), data, out=tmp_path / "run")
+
+
+def test_another_constant_in_the_transform_is_another_run(network, tmp_path):
+    def shifted(by):
+        return lambda x: x - by
+
+    hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run")
+    assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta["already_complete"]
+    with pytest.raises(FileExistsError, match=r"not the same: preprocessing"):
+        hs.score(network, "digits", preprocess=shifted(0.5), out=tmp_path / "run")
+
+
+def test_a_given_preprocess_is_applied_to_tensors_too(network, digits):
+    data = TensorDataset(digits[0][:30], digits[1][:30])
+    turned = hs.score(network, data, preprocess=lambda x: x.flip(2))
+    assert turned["avh"].tolist() != hs.score(network, data)["avh"].tolist()
+    expected = hs.score(network, TensorDataset(digits[0][:30].flip(3), digits[1][:30]))
+    assert turned["avh"].tolist() == expected["avh"].tolist()
+
+
+def test_labels_are_the_items_own(network, digits):
+    """A data set may change its targets on the way out (torchvision's target_transform)."""
+
+    class Shifted(TensorDataset):
+        targets = digits[1][:20]
+
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x, (int(y) + 1) % 10
+
+    data = Shifted(digits[0][:20], digits[1][:20])
+    assert hs.score(network, data)["label"].tolist() == ((digits[1][:20] + 1) % 10).tolist()
+
+
+def test_the_wrong_one_of_two_heads_is_noticed_with_many_classes(digits):
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 1000), nn.Linear(64, 1000)
+
+        def forward(self, x):
+            self.b(x.flatten(1))
+            return self.a(x.flatten(1))
+
+    data = TensorDataset(digits[0][:30], digits[1][:30])
+    with pytest.warns(UserWarning, match="changes what its head 'b' makes"):
+        hs.score(TwoHeads(), data, head="b")
+    assert hs.score(TwoHeads(), data, head="a").meta["warnings"] == []
+
+
+def test_features_and_logits_of_one_width(digits):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc = nn.Linear(64, 10), nn.Linear(10, 10)
+
+        def forward(self, x):
+            h = self.body(x.flatten(1)).relu()
+            return h, self.fc(h)
+
+    assert hs.score(Both(), TensorDataset(digits[0][:30], digits[1][:30])).meta["warnings"] == []
+
+
+def test_spectral_norm_in_training_is_left_alone(digits, tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10))).train()
+    data = TensorDataset(digits[0][:20], digits[1][:20])
+    first = hs.score(network, data, out=tmp_path / "run")
+    assert hs.score(network, data, out=tmp_path / "run").to_arrow().equals(first.to_arrow())
+
+
+def test_whatever_a_forward_raises_is_one_sentence(digits):
+    class Breaks(nn.Sequential):
+        def forward(self, x):
+            return {}["missing"]
+
+    with pytest.raises(RuntimeError, match=r"the model failed on a batch .*KeyError: 'missing'"):
+        hs.score(Breaks(nn.Flatten(), nn.Linear(64, 10)), TensorDataset(digits[0][:4], digits[1][:4]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "nonsense"}, "device must be cpu, cuda"),
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
+        ({"preprocess": "RAW"}, "preprocess must be a transform or 'raw'"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_written(network, digits, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        hs.score(network, TensorDataset(digits[0][:4], digits[1][:4]), out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_array_is_told_to_be_wrapped(network, digits):
+    with pytest.raises(TypeError, match="wrap it: TensorDataset"):
+        hs.score(network, digits[0])
+    with pytest.raises(ValueError, match="'data:0' repeats"):
+        hs.score(network, torch.utils.data.Subset(TensorDataset(*digits), [0, 0, 1]))
+
+
+def test_overflowing_rows_are_bad_rows():
+    features = torch.tensor([[1e200, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    weight = torch.tensor([[1e200, 0.0], [0.0, 1e200]], dtype=torch.float64)
+    table = hs.score_features(features, weight, torch.tensor([0, 1]))
+    assert table.bad["id"].to_pylist() == ["data:0"]
+    assert len(table) == 1
+
+
+def test_zero_features_are_counted_whatever_scores_are_asked_for():
+    table = hs.score_features(torch.zeros(3, 4), torch.eye(4), torch.arange(3), scores=["avh"])
+    assert table.meta["counts"]["zero_features"] == 3
+
+
+def test_misspelt_denominator():
+    with pytest.raises(ValueError, match="denominator must be 'exact' or 'series'"):
+        hs.score_features(torch.eye(3), torch.eye(3), torch.arange(3), denominator="sereis")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", ">i4", ">i8"])
+def test_labels_of_any_integer_type(dtype):
+    labels = np.array([0, 1, 2]).astype(dtype)
+    assert hs.score_features(np.eye(3, dtype=">f4"), torch.eye(3), labels)["label"].tolist() == [0, 1, 2]

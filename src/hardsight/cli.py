@@ -53,7 +53,7 @@ def score(
     FILE.safetensors with features.
 
     Args:
-        model: What to score with. With features it may be left out when --head is a file.
+        model: What to score with; for features that come with a --head file, leave it out and name DATA alone.
         data: What to score.
         out: Run folder to write.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
@@ -76,6 +76,8 @@ def score(
     from hardsight.scoring.checks import known_scores
 
     known_scores([by])  # a misspelt name must not wait for the end of a night's work
+    if show < 0:
+        raise ValueError(f"--show must be 0 or more, got {show}.")
     columns = Columns(image_column, label_column, id_column)
     features, network = (model, None) if data is None else (data, model)
     if is_feature_file(features):
@@ -139,6 +141,9 @@ def main(args: list[str] | None = None) -> None:
     if args in (["--version"], ["-V"]):
         print(f"hardsight {__version__}")
         return
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign must not turn success into failure
+            stream.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         tyro.extras.subcommand_cli_from_dict(
@@ -154,8 +159,12 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"error: {text}", file=sys.stderr)
+        from hardsight.extras import printable
+
+        text: object = error
+        if isinstance(error, OSError) and error.strerror:
+            text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        print(f"error: {printable(text)}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -169,7 +178,9 @@ def _score_feature_file(
     from hardsight.scoring import score_features
 
     found = read_features(path, columns)
-    if head is not None and Path(head).is_file():
+    if head is not None and (model is None or Path(head).is_file()):
+        if not Path(head).is_file():
+            raise FileNotFoundError(f"--head: there is no file {head}.")
         weight, offset = read_head(head)
     elif model is not None:
         layer = find_head(load_model(model, checkpoint).module, head).module
@@ -188,6 +199,8 @@ def _score_feature_file(
 
 def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
     """What came out, what was written, what to do next."""
+    from hardsight.extras import printable
+
     counts = table.meta.get("counts")
     if counts is None:
         print(f"this process is done; {len(table):,} samples are safe in {out}/ and other processes are still at it.")
@@ -195,11 +208,14 @@ def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
     for row in table.hardest(show, by).to_arrow().to_pylist():
         name = by if by in row else f"{by}_pred"
         label = "" if row.get("label") is None else f"label {row['label']}  "
-        print(f"  {row['id']:<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
+        print(f"  {printable(row['id']):<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
     accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
     zeros = f", {counts['zero_features']:,} zero features" if counts.get("zero_features") else ""
     bad = f", {counts['bad']:,} bad (see table.bad)" if counts["bad"] else ""
     print(f"{counts['rows']:,} sample{'s' * (counts['rows'] != 1)} scored{accuracy}{zeros}{bad}")
+    if table.meta.get("already_complete"):
+        print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
+        return
     print(
         f'wrote {out}/ — next: python -c "import hardsight as hs; print(hs.SampleTable.load({str(out)!r}).hardest(20))"'
     )

@@ -24,6 +24,11 @@ class HeadLayer(NamedTuple):
     path: str
     module: nn.Module
 
+    @property
+    def classes(self) -> int:
+        """Rows of its weight, told without computing a parametrised one."""
+        return (_shape(self.module) or (0, 0))[0]
+
 
 def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLayer:
     """The last linear layer of a classifier.
@@ -370,21 +375,11 @@ def _around(model: nn.Module, layer: HeadLayer) -> Iterator[nn.Module]:
         yield root.get_submodule(".".join(names[:depth]))
 
 
-def output_logits(output: Any, classes: int | None = None) -> Tensor | None:
-    """The logits in whatever a model returns: a tensor, a tuple, a dict or an object with `logits`.
-
-    Of several ``(N, K)`` tensors the one of K = `classes` is meant, else the first.
-    """
-    found = list(_matrices(output))
-    return next((z for z in found if z.shape[1] == classes), found[0] if found else None)
-
-
-def _matrices(output: Any) -> Iterator[Tensor]:
+def output_matrices(output: Any) -> list[Tensor]:
+    """What may be logits in whatever a model returns: the ``(N, K)`` tensors of a tuple, a dict or an object."""
     if isinstance(output, Tensor):
-        if output.ndim == 2:
-            yield output
-    elif isinstance(getattr(output, "logits", None), Tensor):
-        yield from _matrices(output.logits)
-    elif isinstance(output, (Mapping, tuple, list)):
-        for item in output.values() if isinstance(output, Mapping) else output:
-            yield from _matrices(item)
+        return [output] if output.ndim == 2 else []
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output_matrices(output.logits)
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return [matrix for item in items for matrix in output_matrices(item)]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ class Model:
         name: How it is called in tables.
         transform: Its preprocessing, or None.
         takes: What `transform` takes: ``"pil"`` images, or ``"tensor"`` ``(channels, height, width)`` in [0, 1];
-            ``"any"`` tries the tensor first.
+            ``"any"`` tries the picture first; ``"items"`` takes whatever the data set yields, tensors too.
         classes: Names of its outputs in order, or None.
         weights: Where its weights came from, in words.
     """
@@ -44,7 +45,7 @@ class Model:
     module: nn.Module
     name: str
     transform: Callable[[Any], Any] | None = None
-    takes: str = "any"
+    takes: Literal["pil", "tensor", "any", "items"] = "any"
     classes: Sequence[str] | None = None
     weights: str = "as given"
 
@@ -53,13 +54,32 @@ class Model:
         """The preprocessing in words, as it is printed and recorded."""
         if self.transform is None:
             return "none: pixels in [0, 1]"
-        code = getattr(self.transform, "__code__", None)
-        if code is not None:  # a plain function: its name and what it does, not where it lies in memory
-            what = hashlib.sha256(
-                code.co_code + _without_addresses(repr((code.co_consts, code.co_names))).encode()
-            ).hexdigest()[:8]
-            return f"function {self.transform.__qualname__} (code {what})"
-        return _without_addresses(" ".join(repr(self.transform).split()))
+        return describe(self.transform)
+
+
+def describe(function: Any) -> str:
+    """A callable in words that change when what it does changes, and that are the same in every process."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        words = " ".join(repr(function).split())
+        state = repr(sorted(vars(function).items())) if " at 0x" in words and hasattr(function, "__dict__") else ""
+        return _without_addresses(words) + (f" (state {_short_hash(state)})" if state else "")
+    return f"function {function.__qualname__} (code {_short_hash(_code_words(function))})"
+
+
+def _code_words(function: Any) -> str:
+    """Instructions, constants, defaults, closure, and the plain values that it reads from its module."""
+    code = function.__code__
+    plain = (int, float, str, bool, tuple, list, dict)
+    read = {n: function.__globals__[n] for n in code.co_names if isinstance(function.__globals__.get(n), plain)}
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return repr(
+        (code.co_code, code.co_consts, code.co_names, function.__defaults__, function.__kwdefaults__, cells, read)
+    )
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(_without_addresses(text).encode()).hexdigest()[:8]
 
 
 def _without_addresses(text: str) -> str:
@@ -104,7 +124,11 @@ def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | 
         raise TypeError(f"model must be an nn.Module, a name or a hardsight.Model, got {type(model).__name__}.")
     if preprocess is None:
         return model
-    return replace(model, transform=None if preprocess == "raw" else preprocess, takes="any")
+    return (
+        replace(model, transform=None, takes="any")
+        if preprocess == "raw"
+        else replace(model, transform=preprocess, takes="items")
+    )
 
 
 def input_channels(module: nn.Module) -> int | None:
@@ -114,8 +138,11 @@ def input_channels(module: nn.Module) -> int | None:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Hash of every weight and buffer: two models with one fingerprint give the same rows."""
-    digest = hashlib.sha256()
+    """Hash of every weight and buffer, of the architecture, and of the code of every forward in it."""
+    digest = hashlib.sha256(_without_addresses(repr(unwrap(module))).encode())
+    for kind in sorted({type(m) for m in module.modules()}, key=lambda kind: kind.__qualname__):
+        if hasattr(kind.forward, "__code__") and not kind.__module__.startswith("torch."):
+            digest.update(_short_hash(_code_words(kind.forward)).encode())
     for name, tensor in sorted(unwrap(module).state_dict().items()):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -124,7 +151,7 @@ def fingerprint(module: nn.Module) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Builders: (name, state dict or None) → Model. With a state dict nothing is downloaded.
+# Builders: (name, state dict or None) → Model. With a state dict timm and torchvision download nothing.
 
 
 def _build_timm(name: str, state: dict[str, Tensor] | None) -> Model:
@@ -195,21 +222,17 @@ def _from_file(path: Path, function: str) -> Model:
         raise ValueError(f"MODEL: {path} cannot be loaded as Python.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # so that classes defined there can be pickled to loader workers
-    sys.path.insert(0, str(path.resolve().parent))
+    here = str(path.resolve().parent)
+    sys.path.insert(0, here)  # its neighbours can be imported, also inside the function
     try:
         with _blamed(path, "importing it"):
             spec.loader.exec_module(module)
+        made = _called(module, path, function)
     finally:
-        sys.path.pop(0)
-    build = getattr(module, function, None)
-    if not callable(build):
-        names = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == spec.name]
-        raise ValueError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(names) or 'none'}.")
-    with _blamed(path, f"{function}()"):
-        made = build()
-    parts = made if isinstance(made, tuple) else (made,)
+        sys.path.remove(here)
     if isinstance(made, Model):
         return made
+    parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise ValueError(
             f"MODEL: {path.name}:{function} must return an nn.Module, (module, transform) or (module, transform, "
@@ -223,6 +246,16 @@ def _from_file(path: Path, function: str) -> Model:
             f"MODEL: class_names of {path.name}:{function} must be a list of names, got {type(classes).__name__}."
         )
     return Model(network, f"{path.name}:{function}", transform, "any", None if classes is None else list(classes))
+
+
+def _called(module: ModuleType, path: Path, function: str) -> Any:
+    """What the user's function returns."""
+    build = getattr(module, function, None)
+    if not callable(build):
+        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        raise ValueError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(own) or 'none'}.")
+    with _blamed(path, f"{function}()"):
+        return build()
 
 
 @contextmanager
@@ -242,7 +275,7 @@ def _sized(build: Callable[..., nn.Module], state: dict[str, Tensor]) -> nn.Modu
     """The network with as many classes as the checkpoint holds."""
     module = build()
     held = _stripped(state, module).get(f"{find_head(module).path}.weight")
-    if held is not None and len(held) != len(find_head(module).module.weight):  # pyrefly: ignore[bad-argument-type]
+    if held is not None and len(held) != find_head(module).classes:
         module = build(num_classes=len(held))
     return module
 
@@ -316,8 +349,11 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Weight ``(C, D)`` and bias of a linear layer saved by itself, or as the only such layer of a state dict."""
     path = Path(path)
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(f"--head: {path.name} is no .npz of number arrays.") from error
     else:
         state = read_checkpoint(path)
     layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}

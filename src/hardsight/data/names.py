@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
@@ -42,10 +43,14 @@ def open_data(
         return data
     if isinstance(data, DataLoader):
         data = data.dataset
+    if isinstance(data, (Tensor, np.ndarray)):
+        raise TypeError("data must be a data set or its name, got an array; wrap it: TensorDataset(inputs, labels).")
     if not isinstance(data, (str, Path)):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             if not hasattr(data, "__iter__"):
                 raise TypeError(f"data must be a data set or its name, got {type(data).__name__}.")
+            if ids is not None:
+                raise ValueError("ids cannot be given for a stream; name a column of it.")
             return StreamSamples(data, split, columns)
         return DatasetSamples(data, split, ids, columns)
     samples = _named(str(data), columns, Path(root), streaming)
@@ -56,6 +61,10 @@ def open_data(
 
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
     kind, _, rest = name.partition(":")
+    if columns != Columns() and kind != "hf":
+        raise ValueError(
+            f"DATA: {name} has no columns to choose from; leave --label-column, --id-column and --image-column out."
+        )
     if kind == "torchvision" and rest:
         return _torchvision(*_split_off(rest), root, columns)
     if kind == "hf" and rest:

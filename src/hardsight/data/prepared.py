@@ -25,7 +25,7 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
     def __init__(self, samples: Samples, model: Model, channels: int | None) -> None:
         self.samples, self.model, self.channels = samples, model, channels
-        self._takes = model.takes if model.takes != "any" else self._probe()
+        self._takes = model.takes if model.takes in ("pil", "tensor") else self._probe()
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -55,24 +55,24 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
     def ready(self, x: Any) -> Any:
         """The input of the network."""
-        if isinstance(x, (Tensor, dict)):
-            return x
         transform = self.model.transform
+        if isinstance(x, (Tensor, dict)):  # ready to use, unless the user has said what else to do
+            return transform(x) if transform is not None and self.model.takes == "items" else x
         if transform is None:
             return to_tensor(x, self.channels)
         out = transform(to_picture(x, self.channels) if self._takes == "pil" else to_tensor(x, self.channels))
         return out if isinstance(out, Tensor) else to_tensor(out, self.channels)
 
     def _probe(self) -> str:
-        """Whether a user's transform takes tensors in [0, 1] or Pillow pictures: the first sample tells."""
+        """Whether a user's transform takes Pillow pictures or tensors in [0, 1]: the first sample tells."""
         first = self.samples.first(self.channels)
         if self.model.transform is None or first is None or isinstance(first, (Tensor, dict)):
             return "pil"
         try:
-            self.model.transform(to_tensor(first, self.channels))
-        except Exception:
-            return "pil"
-        return "tensor"
+            self.model.transform(to_picture(first, self.channels))
+        except Exception:  # tensor-only transforms refuse pictures; few of the others refuse tensors
+            return "tensor"
+        return "pil"
 
 
 def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:
@@ -85,10 +85,10 @@ def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], li
     if isinstance(first, Tensor):
         shapes = {tuple(item[1].shape) for item in good}
         if len(shapes) > 1:
-            raise ValueError(
-                f"pictures of different sizes ({' and '.join(map(str, sorted(shapes)[:2]))}) cannot form a batch: the "
-                "model's preprocessing must bring them to one size."
-            )
+            two = " and ".join(map(str, sorted(shapes)[:2]))
+            # Handed over, not raised: a loader's worker would wrap it in its own traceback.
+            mixed = ValueError(f"pictures of different sizes ({two}) cannot form a batch: preprocess them to one size.")
+            return [], mixed, [], bad
     return (
         [item[0] for item in good],
         torch.utils.data.default_collate([item[1] for item in good]),

@@ -7,6 +7,7 @@ the sample alone: not on order, loader workers, processes, or files added beside
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
@@ -106,13 +108,28 @@ class FolderSamples(Samples):
         return len(self._files)
 
     def id(self, index: int) -> str:
-        return f"{self.split}/{self._files[index].relative_to(self.root).as_posix()}"
+        return file_id(self.split, self._files[index], self.root)
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         return open_picture(self._files[index], channels), None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
-        return _hash([(self.id(i), path.stat().st_size) for i, path in enumerate(self._files)])
+        return _hash([(self.id(i), _stamp(path)) for i, path in enumerate(self._files)])
+
+
+def file_id(split: str, path: Path, root: Path) -> str:
+    """``split/relative/path`` as text, whatever bytes the file name is made of."""
+    name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+    return f"{split}/{name}"
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is edited; None where there is none (a dangling link)."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 class ArraySamples(Samples):
@@ -216,22 +233,42 @@ class DatasetSamples(Samples):
         files = getattr(self._dataset, "samples", None) if hasattr(self._dataset, "class_to_idx") else None
         if files is not None:  # torchvision's folders know their files
             root = Path(self._dataset.root)
-            return f"{root.resolve().name}/{Path(files[at][0]).relative_to(root).as_posix()}"
+            return file_id(root.resolve().name, Path(files[at][0]), root)
         return f"{self.split}:{at if self._rows is None else self._rows[at]}"
 
     @cached_property
     def _rows(self) -> np.ndarray | None:
         """Where the samples of a selected or shuffled Hugging Face data set lay before: ids name the sample."""
         chosen = getattr(self._dataset, "_indices", None)
-        return None if chosen is None else chosen.column(0).to_numpy()
+        return chosen.column(0).to_numpy() if hasattr(chosen, "column") else None
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         x, label = self._columns.read(self._dataset[self._at(index)])
-        return x, label if self.labels is None else int(self.labels[index])
+        if isinstance(label, str) and self.classes is not None and self.labels is not None:
+            return x, int(self.labels[index])
+        return x, label
 
     def fingerprint(self) -> str:
         inner = getattr(self._dataset, "_fingerprint", None) or type(self._dataset).__name__
-        return _hash(inner, len(self), self.labels, self._index, self.id(0), self.id(len(self) - 1))
+        if isinstance(self._dataset, TensorDataset):
+            inner = [_content(tensor) for tensor in self._dataset.tensors]
+        spread = sorted(
+            {round(i * (len(self) - 1) / 15) for i in range(16)}
+        )  # of the rest, a few samples stand for all
+        return _hash(inner, len(self), self.labels, self._index, [(self.id(i), self._glimpse(i)) for i in spread])
+
+    def _glimpse(self, index: int) -> Any:
+        try:
+            return _content(self.load(index, None)[0])
+        except Exception:
+            return None
+
+
+def _content(x: Any) -> str:
+    """Hash of a tensor, an array or a picture."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _hash(np.asarray(x) if not isinstance(x, dict) else sorted((k, _content(v)) for k, v in x.items()))
 
 
 def _split_of(dataset: Any) -> str:

@@ -70,7 +70,7 @@ class Score:
         return self.of_reading(reading).to(working_dtype(features, weight)).to(features.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SCORES.__getitem__, (self.name,)  # a score is its entry in the registry, in every process
+        return _by_name, (self.name,)  # a score is its entry in the registry, in every process
 
     def column(self, labelled: bool) -> str:
         """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
@@ -78,6 +78,10 @@ class Score:
 
 
 SCORES: dict[str, Score] = {}
+
+
+def _by_name(name: str) -> Score:
+    return SCORES[name]
 
 
 def _score(**facts: Any) -> Callable[[Callable[[Reading], Tensor]], Score]:

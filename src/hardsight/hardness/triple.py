@@ -51,12 +51,13 @@ def check_triple(
 
 def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     """Labels as int64 ``(rows,)`` in [0, classes), or one sentence."""
-    labels = torch.as_tensor(labels)
+    labels = _tensor(labels)
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
     if labels.shape != (rows,):
         hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label a row of features."
         raise ValueError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
+    labels = labels.long()  # some unsigned types cannot be compared
     outside = ((labels < 0) | (labels >= classes)).nonzero()
     if len(outside):
         row = int(outside[0, 0])
@@ -64,7 +65,7 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
             f"labels must lie in [0, {classes - 1}] because weight has {classes} classes, got {int(labels[row])} "
             f"at row {row} ({len(outside):,} such rows); use the model's own class indices."
         )
-    return labels.long()
+    return labels
 
 
 def bad_rows(features: Tensor) -> Tensor:
@@ -74,8 +75,15 @@ def bad_rows(features: Tensor) -> Tensor:
     return bad
 
 
+def _tensor(value: Any) -> Tensor:
+    dtype: Any = getattr(value, "dtype", None)
+    if getattr(dtype, "isnative", True) is False:  # an array in the byte order of another machine
+        value = value.astype(dtype.newbyteorder("="))
+    return torch.as_tensor(value)
+
+
 def _floats(name: str, value: Any, dims: int) -> Tensor:
-    tensor = torch.as_tensor(value)
+    tensor = _tensor(value)
     if tensor.ndim != dims:
         shape = "(N, D)" if name == "features" else "(C, D)" if name == "weight" else "(C,)"
         raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")

@@ -21,7 +21,7 @@ def known_scores(scores: Iterable[str]) -> list[str]:
         if name not in SCORES:
             near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
             raise ValueError(f"there is no score {name!r}; did you mean {' or '.join(near)}?")
-    return names
+    return names if "norm" in names else [*names, "norm"]  # by which zero features are counted
 
 
 def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
@@ -35,26 +35,41 @@ def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, output
         )
 
 
-def output_note(logits: Tensor | None, features: Tensor, head: Head) -> str | None:
+def output_note(outputs: Sequence[Tensor], features: Tensor, head: Head) -> str | None:
     """A sentence if what the model returns is not what its last linear layer made of the first batch."""
-    if logits is None:
-        return None
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         made = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
-    if made.shape != logits.shape:
+    same_shape = [z.float() for z in outputs if z.shape == made.shape]
+    if not outputs:
+        return None
+    if not same_shape:
         raise ValueError(
-            f"the model returns {tuple(logits.shape)} but the layer {head.path!r} makes {tuple(made.shape)}: it is not "
-            "its head; say which layer is with head=."
+            f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(made.shape)}: it is "
+            "not its head; say which layer is with head=."
         )
-    # Log-softmax and softmax at the end are common, and leave every score as it is.
-    ours, theirs = made.softmax(1), logits.float()
-    off = float(torch.minimum((ours - theirs.softmax(1)).abs().max(), (ours - theirs).abs().max()))
-    if off < 0.02:
+    # Log-softmax and softmax at the end are common and leave every score as it is: compare up to a shift, also of logs.
+    forms = [
+        form
+        for z in same_shape
+        for form in (z, z.clamp_min(1e-30).log() if (z >= 0).all() else None)
+        if form is not None
+    ]
+    off = min(_apart(made, form) for form in forms)
+    if off < 0.05:
         return None
     return (
-        f"the model changes what its head {head.path!r} makes (probabilities differ by up to {off:.2g}): scores "
-        "describe the head's own logits, not the model's output."
+        f"the model changes what its head {head.path!r} makes (by {off:.0%} of its spread): scores describe the "
+        "head's own logits, not the model's output."
     )
+
+
+def _apart(made: Tensor, returned: Tensor) -> float:
+    """How far two sets of logits differ, up to a shift a row, as a share of their spread."""
+    rows = torch.isfinite(made).all(1) & torch.isfinite(returned).all(1)
+    a, b = (z[rows] - z[rows].mean(1, keepdim=True) for z in (made, returned))
+    # Probabilities that have gone to 0 say nothing about their logits.
+    told = returned[rows] > -60
+    return float(((a - b)[told]).abs().mean() / a.abs().mean().clamp_min(1e-12)) if told.any() else 0.0
 
 
 def class_order_note(table: SampleTable, outputs: int) -> str | None:

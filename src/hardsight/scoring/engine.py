@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
-from hardsight.extras import first_line
+from hardsight.extras import first_line, printable
 from hardsight.hardness import check_labels
-from hardsight.heads import Head, capture, output_logits
+from hardsight.heads import Head, capture, output_matrices
 from hardsight.models import Model, input_channels
 from hardsight.runfolder import RunWriter
 from hardsight.scoring.checks import output_note
@@ -104,8 +104,12 @@ class Engine:
         with _evaluating(self.network, self.device), capture(self.network, self.head) as head, progress:
             try:
                 for ids, inputs, labels, bad in batches:
+                    if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
+                        raise inputs
                     if bad and self.strict:
-                        raise ValueError(f"bad sample {bad[0][0]!r}: {bad[0][1]} (without strict it would be listed).")
+                        raise ValueError(
+                            f"bad sample {printable(bad[0][0])!r}: {bad[0][1]} (without strict it would be listed)."
+                        )
                     if ids:
                         pending.features.append(self._forward(inputs, head))
                         pending.labels += self._checked(labels)
@@ -115,8 +119,9 @@ class Engine:
                     if pending.due:
                         self._write(pending, sink, head)
                         pending = _Pending()
-            except KeyboardInterrupt:
-                self._write(pending, sink, head)
+            except BaseException as error:
+                if not isinstance(error, OSError):  # a full disk takes nothing more
+                    self._write(pending, sink, head, lenient=True)
                 raise
             self._write(pending, sink, head)
 
@@ -143,17 +148,17 @@ class Engine:
         try:
             with torch.no_grad():
                 output = self.network(**inputs) if isinstance(inputs, dict) else self.network(inputs)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever a user's forward may raise
             if "the head " in str(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
             shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
             raise RuntimeError(
-                f"the model failed on a batch {shape}: {first_line(error)}. Check that its preprocessing gives the "
-                "size and channels it was trained with."
+                f"the model failed on a batch {shape}: {type(error).__name__}: {first_line(error)}. Check that its "
+                "preprocessing gives the size and channels it was trained with."
             ) from error
         features = head.features.detach()
         if self._labelled is None:  # the first batch
-            note = output_note(output_logits(output, self.outputs), features, head)
+            note = output_note(output_matrices(output), features, head)
             self.notes += [note] if note else []
         return features
 
@@ -168,7 +173,7 @@ class Engine:
         found = check_labels(labels, len(labels), self.outputs if self.mapping is None else len(self.mapping))
         return [found if self.mapping is None else torch.from_numpy(self.mapping)[found]]
 
-    def _write(self, pending: _Pending, sink: Memory | Folder, head: Head) -> None:
+    def _write(self, pending: _Pending, sink: Memory | Folder, head: Head, lenient: bool = False) -> None:
         if not pending.ids and not pending.bad:
             return
         rows, lost = pa.table({"id": pa.array([], pa.string())}), bad_table([])
@@ -179,7 +184,7 @@ class Engine:
             rows, lost = scored_rows(
                 pending.ids, features, weight, labels, None if bias is None else bias.detach(), self.scores
             )
-        if self.strict and len(lost):
+        if self.strict and len(lost) and not lenient:
             raise ValueError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
         sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name)
 

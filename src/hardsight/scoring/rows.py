@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -41,7 +42,12 @@ def scored_rows(
             columns = {"avh": value, "avh_error": error, "angle": target, "norm": norms}
         else:
             columns = compute_scores(features, weight, at, bias, names)
-    return _rows(ids, labels, columns), bad_table(lost)
+    rows = _rows(ids, labels, columns)
+    whole = np.all([np.isfinite(rows[name].to_numpy()) for name in columns], axis=0)
+    lost += [
+        (id_, "the logits overflow: features or weights are too large") for id_ in rows["id"].filter(~whole).to_pylist()
+    ]
+    return rows.filter(whole), bad_table(lost)
 
 
 def _rows(ids: Sequence[str], labels: Tensor | None, columns: Mapping[str, Tensor]) -> pa.Table:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Columns, StreamSamples, class_mapping, open_data
+from hardsight.data import Columns, Samples, StreamSamples, class_mapping, open_data
+from hardsight.extras import first_line, printable
 from hardsight.hardness import SCORES, check_triple
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
@@ -57,6 +58,8 @@ def score_features(
     """
     features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
     names = known_scores(scores)
+    if denominator not in ("exact", "series"):
+        raise ValueError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if not len(features):
         raise ValueError("features hold no rows: the data set is empty.")
     if ids is not None and len(ids) != len(features):
@@ -67,8 +70,8 @@ def score_features(
         **provenance(),
         "model": {"name": name, "classes": len(weight)},
         "data": {"origin": f"{len(features):,} features of width {features.shape[1]}"},
-        "bias": bias is not None,
-        "scores": names if denominator == "exact" else ["avh"],
+        "bias": bias is not None and denominator == "exact",
+        "scores": [name for name in rows.column_names if name.removesuffix("_pred") in SCORES],
         "counts": {"rows": len(rows), "bad": len(bad), "zero_features": zero_features(rows)},
     }
     table = SampleTable(rows, meta, bad)
@@ -120,6 +123,11 @@ def score(
         root: Where torchvision keeps its data sets.
         streaming: Read a Hugging Face data set as a stream.
     """
+    if isinstance(preprocess, str) and preprocess != "raw":
+        raise ValueError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be 1 or more, got {batch_size}.")
+    where = _device(device)
     unspoken = isinstance(model, nn.Module) and preprocess is None
     model = as_model(model, preprocess)
     samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming)
@@ -131,13 +139,14 @@ def score(
     names = known_scores(scores)
     network = uncompiled(model.module)
     layer = find_head(network, head)
-    outputs = len(layer.module.weight)  # pyrefly: ignore[bad-argument-type]
+    outputs = layer.classes
     if model.classes is not None and len(model.classes) != outputs:
         raise ValueError(f"MODEL has {len(model.classes)} class names but {outputs} outputs; give one name an output.")
     mapping = class_mapping(model.classes, samples.classes, outputs)
     if not isinstance(samples, StreamSamples):
         if not len(samples):
             raise ValueError(f"DATA is empty: {samples.origin}.")
+        _check_ids(samples)
         if samples.labels is not None:
             check_known_labels(samples.labels, samples.classes, outputs)
     plan = {
@@ -154,9 +163,10 @@ def score(
     shard = (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))) if out is not None else (0, 1)
     sink = Memory() if out is None else Folder(out, plan, overwrite=overwrite, rank=shard[0])
     if isinstance(sink, Folder) and sink.complete:
-        return SampleTable.load(sink.path)
+        table = SampleTable.load(sink.path)
+        table.meta["already_complete"] = True
+        return table
     started, resumed = time.time(), len(sink.done())
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if workers is None:
         workers = 0 if where.type == "cpu" else min(8, os.cpu_count() or 1)
     engine = Engine(network, model, samples, layer.path, outputs, where, names, use_bias, mapping, strict)
@@ -184,3 +194,24 @@ def score(
     if isinstance(sink, Folder):
         sink.finish(meta)
     return SampleTable(table.to_arrow(), meta, table.bad)
+
+
+def _device(name: str | torch.device | None) -> torch.device:
+    """The device to run on, or a sentence."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device must be cpu, cuda, cuda:1 or mps and be there, got {name!r} ({first_line(error)})."
+        ) from error
+    return device
+
+
+def _check_ids(samples: Samples) -> None:
+    """Ids that repeat are better found now than after a night's work."""
+    seen: set[str] = set()
+    for i in range(len(samples)):
+        if (id_ := samples.id(i)) in seen:
+            raise ValueError(f"ids must be unique, but {printable(id_)!r} repeats.")
+        seen.add(id_)
