@@ -99,6 +99,7 @@ class _Sums(NamedTuple):
 # Elements of a block of cosines: small enough for a CPU cache, large enough to feed a GPU.
 _CPU_BLOCK, _GPU_BLOCK = 2**20, 2**25
 _CLASS_BLOCK = 1024
+_DOUBTFUL_BLOCK = 4096
 # Beyond this cosine float32 has lost too many digits of the angle.
 _STEEP = 0.9
 
@@ -135,8 +136,7 @@ def read_classes(
     if not screen:
         return _read(features, weight, target, bias, logits, torch.float64)[0]
     reading, doubtful = _read(features, weight, target, bias, logits, torch.float32)
-    rows = doubtful.nonzero()[:, 0]
-    if len(rows):
+    for rows in doubtful.nonzero()[:, 0].split(_DOUBTFUL_BLOCK):
         again = _read(features[rows], weight, target[rows], bias, logits, torch.float64)[0]
         for name in _COLUMNS:
             getattr(reading, name)[rows] = getattr(again, name)
@@ -172,8 +172,11 @@ def _read(
     states: dict[int, _RowBlock] = {}
     # Autograd must find the blocks as it left them, so with a graph to keep each gets memory of its own.
     scratch = None if _wants_grad(features, weight, bias) else _Scratch(features.device)
+    longest = 0.0
     for first in range(0, classes, class_block):
         directions, lengths = unit(weight[first : first + class_block].double())
+        if dtype == torch.float32:
+            longest = max(longest, float(lengths.max()))
         offsets = None if bias is None else bias[first : first + class_block].to(dtype)
         directions, lengths = directions.to(dtype), lengths.to(dtype)
         for i, chunk in enumerate(rows):
@@ -186,7 +189,8 @@ def _read(
     if scratch is None or dtype == torch.float64:
         finish = _finish
     else:
-        finish = partial(_finish_screening, scratch=scratch, largest=_Largest.of(weight, bias))
+        largest_bias = 0.0 if bias is None else float(bias.abs().max())
+        finish = partial(_finish_screening, scratch=scratch, longest=longest, largest_bias=largest_bias)
     parts, doubts = zip(
         *(finish(states[i], features[chunk], weight, bias, target[chunk]) for i, chunk in enumerate(rows)),
         strict=True,
@@ -202,9 +206,9 @@ def _wants_grad(*tensors: Tensor | None) -> bool:
 def _unit_rows(features: Tensor, dtype: torch.dtype, scratch: _Scratch | None) -> tuple[Tensor, Tensor]:
     if dtype == torch.float64 or scratch is None:
         return unit(features.double())
-    # Float32 squared fits float64: no scaling needed, and no float64 copy of the features.
+    # Float32 squared fits float64: no scaling needed.
     features = features.float()
-    norm = torch.linalg.vector_norm(features, dim=1, dtype=torch.float64)
+    norm = torch.linalg.vector_norm(scratch("x64", features.shape, torch.float64).copy_(features), dim=1)
     divisor = norm.masked_fill(norm == 0, 1.0).float()[:, None]
     return torch.div(features, divisor, out=scratch("x", features.shape, dtype)), norm.float()
 
@@ -273,7 +277,7 @@ def _read_block(
     out = None if scratch is None else cosines
     z = torch.mul(torch.mul(cosines, lengths, out=out), norm[:, None], out=out)
     z = without_target(z if bias is None else torch.add(z, bias, out=out), -math.inf)
-    top = _top(z.detach(), x, norm, directions, lengths, bias, first_class)
+    top = _top(z.detach(), x, norm, directions, lengths, bias, first_class, spare)
     below = torch.sub(z, top.value.to(z.dtype)[:, None], out=out)
     below = torch.clamp(below, min=-1e3, out=out)  # e^-1000 is 0, and 0·(-1000) is no NaN
     e = without_target(torch.exp(below, out=spare), 0.0)
@@ -301,7 +305,14 @@ def _sharpened(angles: Tensor, cosines: Tensor, x: Tensor, directions: Tensor) -
 
 
 def _top(
-    z: Tensor, x: Tensor, norm: Tensor, directions: Tensor, lengths: Tensor, bias: Tensor | None, first_class: int
+    z: Tensor,
+    x: Tensor,
+    norm: Tensor,
+    directions: Tensor,
+    lengths: Tensor,
+    bias: Tensor | None,
+    first_class: int,
+    spare: Tensor | None,
 ) -> _Best:
     """The largest logit of each row of a block.
 
@@ -313,14 +324,15 @@ def _top(
     value = value.clamp_min(-1e300 if z.dtype == torch.float64 else -1e30)
     size = norm * lengths.max() + (0 if bias is None else bias.abs().max())
     slack = 4 * torch.finfo(z.dtype).eps * size
-    near = z >= (value - slack)[:, None]
+    near = torch.ge(z, (value - slack)[:, None], out=spare)
     tied = (near.sum(1) > 1) & (slack > 0)
     top = _Best(value.double(), index + first_class, slack.double(), tied)
     if z.dtype == torch.float32 or not tied.any():
         return top
     rows = tied.nonzero()[:, 0]
-    logit = torch.full_like(near[rows], -math.inf, dtype=torch.float64)
-    for i, columns in _pairs(near[rows], x.shape[1]):
+    near = near[rows].bool()
+    logit = torch.full_like(near, -math.inf, dtype=torch.float64)
+    for i, columns in _pairs(near, x.shape[1]):
         at = rows[i]
         logit[i, columns] = (x[at] * directions[columns]).sum(1) * lengths[columns] * norm[at]
     if bias is not None:
@@ -354,18 +366,6 @@ def _finish(
     return reading, torch.zeros_like(target, dtype=torch.bool)
 
 
-class _Largest(NamedTuple):
-    """What bounds a logit: the longest class weight and the largest bias."""
-
-    weight: float
-    bias: float
-
-    @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None) -> _Largest:
-        longest = torch.linalg.vector_norm(weight.float(), dim=1, dtype=torch.float64).max()
-        return cls(float(longest), 0.0 if bias is None else float(bias.abs().max()))
-
-
 def _finish_screening(
     state: _RowBlock,
     features: Tensor,
@@ -374,7 +374,8 @@ def _finish_screening(
     target: Tensor,
     *,
     scratch: _Scratch,
-    largest: _Largest,
+    longest: float,
+    largest_bias: float,
 ) -> tuple[Reading, Tensor]:
     """The same after float32 screening, with a mask of the rows that it cannot settle."""
     x = scratch("x64", features.shape, torch.float64).copy_(features)
@@ -402,7 +403,7 @@ def _finish_screening(
         reading = _with_logits(reading, logit, at(state.sums.top.index)[1], state.sums)
         # Each float32 logit below the runner-up is off by about `noise`; together they carry `spread` of the
         # others' mass. What that does to the nll is compared with the nll itself.
-        noise = (norm * largest.weight + largest.bias) * 2**-24
+        noise = (norm * longest + largest_bias) * 2**-24
         spread = (reading.exp2_sum - 1).sqrt() / reading.exp_sum
         m = reading.soft_margin
         error = noise * spread * m.sigmoid()

@@ -35,7 +35,7 @@ def check_triple(
         if len(bias) != classes:
             raise ValueError(f"bias must hold one number a class: expected ({classes},), got {tuple(bias.shape)}.")
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and not torch.isfinite(tensor).all():
+        if tensor is not None and bad_rows(tensor.reshape(len(tensor), -1)).any():
             raise ValueError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
     if labels is not None:
         labels = check_labels(labels, len(features), classes).to(features.device)
