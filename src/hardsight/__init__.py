@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from hardsight.angles import angle_matrix as angle_matrix
     from hardsight.angles import angle_sum_series as angle_sum_series
     from hardsight.angles import paired_angle as paired_angle
+    from hardsight.cleaning import clean as clean
+    from hardsight.cleaning import read_ids as read_ids
+    from hardsight.cleaning import to_datalab as to_datalab
+    from hardsight.comparison import compare as compare
     from hardsight.data import Columns as Columns
     from hardsight.data import open_data as open_data
     from hardsight.data import read_features as read_features
@@ -33,8 +37,17 @@ if TYPE_CHECKING:
     from hardsight.heads import HeadLayer as HeadLayer
     from hardsight.heads import capture as capture
     from hardsight.heads import find_head as find_head
+    from hardsight.labelerrors import RANKINGS as RANKINGS
+    from hardsight.labelerrors import Noise as Noise
+    from hardsight.labelerrors import Ranking as Ranking
+    from hardsight.labelerrors import actions as actions
+    from hardsight.labelerrors import confident_joint as confident_joint
+    from hardsight.labelerrors import label_errors as label_errors
+    from hardsight.labelerrors import noise as noise
     from hardsight.models import Model as Model
     from hardsight.models import load_model as load_model
+    from hardsight.report import write_report as write_report
+    from hardsight.scoring import TrainingData as TrainingData
     from hardsight.scoring import score as score
     from hardsight.scoring import score_features as score_features
     from hardsight.table import SampleTable as SampleTable
@@ -44,6 +57,8 @@ __version__ = "0.1.0"
 # Names are imported at first use: `import hardsight` costs next to nothing, and the command's help no torch.
 _HOMES = {
     "hardsight.angles": ("angle_matrix", "angle_sum_series", "paired_angle"),
+    "hardsight.cleaning": ("clean", "read_ids", "to_datalab"),
+    "hardsight.comparison": ("compare",),
     "hardsight.data": ("Columns", "open_data", "read_features"),
     "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
     "hardsight.hardness.scores": (
@@ -51,8 +66,12 @@ _HOMES = {
         "free_energy",
     ),
     "hardsight.heads": ("Head", "HeadLayer", "capture", "find_head"),
+    "hardsight.labelerrors": (
+        "RANKINGS", "Noise", "Ranking", "actions", "confident_joint", "label_errors", "noise",
+    ),
     "hardsight.models": ("Model", "load_model"),
-    "hardsight.scoring": ("score", "score_features"),
+    "hardsight.report": ("write_report",),
+    "hardsight.scoring": ("TrainingData", "score", "score_features"),
     "hardsight.table": ("SampleTable",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -25,6 +25,9 @@ def score(
     *,
     out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
     checkpoint: Annotated[Path | None, _optional("FILE")] = None,
+    folds: Annotated[int | None, _optional("K")] = None,
+    seeds: Annotated[int, arg(metavar="N")] = 1,
+    also: Annotated[tuple[str, ...], arg(metavar="MODEL", help_behavior_hint="")] = (),
     head: Annotated[str | None, _optional("PATH")] = None,
     label_column: Annotated[str | None, _optional("NAME")] = None,
     id_column: Annotated[str | None, _optional("NAME")] = None,
@@ -52,11 +55,19 @@ def score(
     torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet or
     FILE.safetensors with features.
 
+    With --folds K every sample is scored out of sample: by a head that was fitted to
+    the labels of the other folds on MODEL's features, or, where MODEL is
+    file.py:function and the function takes the training data, by the network that
+    it trains on the other folds.
+
     Args:
         model: What to score with; for features that come with a --head file, leave it out and name DATA alone.
         data: What to score.
         out: Run folder to write.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
+        folds: Score out of sample, in so many folds; the data a model was trained on hide their label errors.
+        seeds: Repeat the folds so many times; scores are then means with a spread.
+        also: More models to score with; scores are then means over the models with a spread.
         head: Path of the last linear layer in the model; with features, a file with its weight and bias.
         label_column: Column that holds the label.
         id_column: Column that holds the id.
@@ -81,19 +92,20 @@ def score(
     columns = Columns(image_column, label_column, id_column)
     features, network = (model, None) if data is None else (data, model)
     if is_feature_file(features):
+        if folds is not None or seeds != 1 or also:
+            raise ValueError("--folds, --seeds and --also need a model and pictures; features are scored as they are.")
         table = _score_feature_file(features, network, checkpoint, head, columns, bias, strict)
         table.save(out, overwrite=overwrite)
     elif data is None:
         raise ValueError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
     else:
-        from hardsight.models import load_model
         from hardsight.scoring import score as run
 
-        loaded = load_model(model, checkpoint)
-        print(f"model: {loaded.name} ({loaded.weights})\npreprocessing: {loaded.preprocessing}")
         table = run(
-            loaded,
+            _named_models([model, *also], checkpoint, folds),
             data,
+            folds=folds,
+            seeds=seeds,
             out=out,
             head=head,
             columns=columns,
@@ -111,7 +123,7 @@ def score(
 
 
 def demo(*, out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("hardsight-demo"), seed: int = 0) -> None:
-    """Train a small network on real digits, score them out of sample, and show the hardest.
+    """Train a small network on real digits, score them out of sample, and write a page of it.
 
     Args:
         out: Run folder to write; an earlier demo there is replaced.
@@ -122,6 +134,68 @@ def demo(*, out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("har
     run_demo(out, seed)
 
 
+def report(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    *,
+    out: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")] = None,
+    data: Annotated[str | None, _optional("DATA")] = None,
+    against: Annotated[Path | None, _optional("RUN")] = None,
+    groups: Annotated[Path | None, _optional("FILE")] = None,
+    pictures: int = 400,
+) -> None:
+    """Turn a run into one page to look at: RUN/report.html, which opens offline.
+
+    It shows the hardest and easiest samples, where they lie, classes, groups and
+    hidden clusters, labels that are probably wrong, and how it was all made.
+
+    Args:
+        run: Run folder that hardsight score or hardsight demo wrote.
+        out: The page to write; RUN/report.html if not given.
+        data: Where the pictures are, if they have moved or were not named when they were scored.
+        against: An earlier run over the same samples: what became easier or harder.
+        groups: CSV or Parquet with a column id and columns to compare by (camera, site, …).
+        pictures: How many thumbnails at most.
+    """
+    from hardsight.report import write_report
+
+    page = write_report(run, out, data=data, against=against, groups=groups, pictures=pictures)
+    print(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB) — next: open it in a browser; hardsight clean {run}")
+
+
+def clean(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    *,
+    out: Annotated[Path | None, arg(aliases=["-o"], metavar="FOLDER", help_behavior_hint="")] = None,
+    dataset: Annotated[Path | None, _optional("PATH")] = None,
+    data: Annotated[str | None, _optional("DATA")] = None,
+    by: Annotated[str | None, _optional("RANKING")] = None,
+    count: Annotated[int | None, _optional("N")] = None,
+    share: Annotated[float | None, _optional("S")] = None,
+    overwrite: bool = False,
+) -> None:
+    """Write lists of labels to keep, to change and to drop: RUN/lists/actions.csv and more.
+
+    The suspects are as many as labels may be wrong. A suspect is relabelled when the
+    network is sure of another class, and dropped when it is sure of none. Nothing is
+    changed in your data; --dataset writes a cleaned copy.
+
+    Args:
+        run: Run folder that hardsight score or hardsight demo wrote, best with --folds.
+        out: Folder for the lists; RUN/lists if not given.
+        dataset: Also write the cleaned data: a folder for a folder of pictures, FILE.npz for arrays.
+        data: Where the pictures are, if they have moved or were not named when they were scored.
+        by: How to rank the suspects; the measured best if not given.
+        count: How many suspects.
+        share: Which share of the samples are suspects.
+        overwrite: Replace earlier lists (and an earlier cleaned copy).
+    """
+    from hardsight.cleaning import clean as work
+    from hardsight.cleaning import in_words
+
+    done = work(run, out, data=data, by=by, count=count, share=share, dataset=dataset, overwrite=overwrite)
+    print("\n".join(in_words(done)))
+
+
 def doctor() -> None:
     """Check versions, devices, extras, disk and arithmetic, and say in words what is wrong."""
     from hardsight.doctor import examine
@@ -130,7 +204,7 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
-COMMANDS = {"demo": demo, "score": score, "doctor": doctor}
+COMMANDS = {"demo": demo, "score": score, "report": report, "clean": clean, "doctor": doctor}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -166,6 +240,22 @@ def main(args: list[str] | None = None) -> None:
             text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         print(f"error: {printable(text)}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) -> Any:
+    """The models, each told with its preprocessing; a function that trains is left to the folds."""
+    from hardsight.models import load_model
+    from hardsight.userfile import is_file_function, load_function, takes_training_data
+
+    if folds is not None and is_file_function(names[0]) and takes_training_data(load_function(names[0])):
+        if checkpoint is not None:
+            raise ValueError(f"--checkpoint: {names[0]} trains its own weights; leave the checkpoint out.")
+        print(f"model: {names[0]}, trained on {folds - 1} of {folds} folds at a time")
+        return names if len(names) > 1 else names[0]
+    loaded = [load_model(name, checkpoint) for name in names]
+    for model in loaded:
+        print(f"model: {model.name} ({model.weights})\npreprocessing: {model.preprocessing}")
+    return loaded if len(loaded) > 1 else loaded[0]
 
 
 def _score_feature_file(
@@ -216,6 +306,4 @@ def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
     if table.meta.get("already_complete"):
         print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
         return
-    print(
-        f'wrote {out}/ — next: python -c "import hardsight as hs; print(hs.SampleTable.load({str(out)!r}).hardest(20))"'
-    )
+    print(f"wrote {out}/ — next: hardsight report {out}   (a page to look at)")

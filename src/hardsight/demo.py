@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import nn
 
 from hardsight.data import load_digits
-from hardsight.heads import capture
-from hardsight.provenance import provenance
-from hardsight.scoring import score_features
+from hardsight.models import Model
+from hardsight.runfolder import REPORT
+from hardsight.scoring import TrainingData, score
 from hardsight.table import SampleTable
 
 FOLDS, EPOCHS, BATCH = 5, 15, 64
@@ -33,42 +32,26 @@ def small_cnn() -> nn.Sequential:
 
 
 def run_demo(out: Path, seed: int = 0) -> SampleTable:
-    """Train on four fifths, score the fifth, five times; print the hardest digits; write the run."""
+    """Train on four fifths, score the fifth, five times; write the run and its page; print the hardest digits."""
+    from hardsight.report import write_report
+
     started = time.time()
-    pictures, labels = load_digits()
-    x, y = torch.from_numpy(pictures).float()[:, None] / 255, torch.from_numpy(labels)
-    fold = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)) % FOLDS)
-    print(f"{len(x):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds: no digit is scored by a network")
-    print("that saw it in training.")
-    tables = []
-    bar = tqdm(total=FOLDS * EPOCHS, unit=" epochs", disable=None, desc="training")
-    with _one_thread(), torch.random.fork_rng(), bar:
-        for held_out in range(FOLDS):
-            torch.manual_seed(seed * FOLDS + held_out)
-            network = _trained(x[fold != held_out], y[fold != held_out], bar)
-            index = (fold == held_out).nonzero()[:, 0]
-            with capture(network) as head, torch.no_grad():
-                network(x[index])
-            ids = [f"digits:{i}" for i in index.tolist()]
-            tables.append(score_features(head.features, head.weight, y[index], head.bias, ids).to_arrow())
-    rows = pa.concat_tables(tables)
-    rows = rows.take(pa.array(np.argsort([int(i.split(":")[1]) for i in rows["id"].to_pylist()])))
-    meta = {
-        **provenance(),
-        "model": {"name": "small_cnn", "classes": 10},
-        "data": {"origin": "digits", "out_of_sample": f"{FOLDS} folds"},
-        "preprocessing": "none: pixels in [0, 1]",
-        "seed": seed,
-        "counts": {"rows": len(rows), "bad": 0, "zero_features": 0},
-    }
-    table = SampleTable(rows, meta)
-    table.meta["accuracy"] = table.accuracy
-    table.save(out, overwrite=True)
+    pictures, _ = load_digits()
+    print(
+        f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds: no digit is scored by a network"
+    )
+    print("network that saw it in training.")
+    with _one_thread():
+        table = score(partial(train, repeat=seed), "digits", folds=FOLDS, out=out, overwrite=True, device="cpu")
+    page = write_report(table, out / REPORT)
     _show(table, pictures)
     print(
         f"{len(table):,} digits scored out of sample in {time.time() - started:.0f} s, accuracy {table.accuracy:.2%}."
     )
-    print(f"wrote {out}/ — next, on your own classifier: hardsight score MODEL DATA -o run   (hardsight score --help)")
+    print(f"wrote {out}/ and {page}")
+    print(f"next: open {page} in a browser")
+    print(f"      hardsight clean {out}                 lists of labels to keep, to change and to drop")
+    print("      hardsight score MODEL DATA -o run     the same on your own classifier (hardsight score --help)")
     return table
 
 
@@ -83,7 +66,10 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _trained(x: Tensor, y: Tensor, bar: tqdm) -> nn.Module:
+def train(data: TrainingData, repeat: int = 0) -> Model:
+    """A small network for one fold."""
+    x, y = torch.from_numpy(data.images).float()[:, None] / 255, torch.from_numpy(data.labels)
+    torch.manual_seed(data.seed + repeat * FOLDS)
     network = small_cnn()
     optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.05)
     steps = EPOCHS * -(-len(x) // BATCH)
@@ -95,8 +81,7 @@ def _trained(x: Tensor, y: Tensor, bar: tqdm) -> nn.Module:
             loss.backward()
             optimiser.step()
             schedule.step()
-        bar.update()
-    return network.eval()
+    return Model(network, "small_cnn")
 
 
 def _show(table: SampleTable, pictures: np.ndarray, n: int = 6) -> None:

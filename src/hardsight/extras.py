@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 # Which extra of hardsight brings what is not an ordinary dependency.
-_EXTRA = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames"}
+_EXTRA = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames", "cleanlab": "clean"}
 
 
 def need(name: str) -> Any:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib.util
 import re
-import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +21,7 @@ from torch import Tensor, nn
 
 from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
+from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
 @dataclass(frozen=True)
@@ -100,9 +96,8 @@ def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
     state = None if checkpoint is None else read_checkpoint(checkpoint)
     if kind in _BUILDERS and rest:
         model = _BUILDERS[kind](rest, state)
-    elif ":" in spec and spec.rpartition(":")[0].endswith(".py"):
-        path, _, function = spec.rpartition(":")
-        model = _from_file(Path(path), function)
+    elif is_file_function(spec):
+        model = _from_file(spec)
     else:
         raise ValueError(
             f"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, got {spec!r}."
@@ -121,7 +116,10 @@ def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | 
     elif isinstance(model, nn.Module):
         model = Model(model, type(unwrap(model)).__name__)
     elif not isinstance(model, Model):
-        raise TypeError(f"model must be an nn.Module, a name or a hardsight.Model, got {type(model).__name__}.")
+        raise TypeError(
+            "model must be an nn.Module, a name or a hardsight.Model (or, with folds, a function that trains), "
+            f"got {type(model).__name__}."
+        )
     if preprocess is None:
         return model
     return (
@@ -214,61 +212,29 @@ class _Processor:
         return repr(self.processor)
 
 
-def _from_file(path: Path, function: str) -> Model:
-    if not path.is_file():
-        raise FileNotFoundError(f"MODEL: there is no file {path}.")
-    spec = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"MODEL: {path} cannot be loaded as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # so that classes defined there can be pickled to loader workers
-    here = str(path.resolve().parent)
-    sys.path.insert(0, here)  # its neighbours can be imported, also inside the function
-    try:
-        with _blamed(path, "importing it"):
-            spec.loader.exec_module(module)
-        made = _called(module, path, function)
-    finally:
-        sys.path.remove(here)
+def made_model(made: Any, name: str) -> Model:
+    """What a user's function returned, as a `Model`."""
     if isinstance(made, Model):
         return made
     parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise ValueError(
-            f"MODEL: {path.name}:{function} must return an nn.Module, (module, transform) or (module, transform, "
-            f"class_names), got {type(made).__name__}."
+            f"MODEL: {name} must return an nn.Module, (module, transform) or (module, transform, class_names), "
+            f"got {type(made).__name__}."
         )
     network, transform, classes = (*parts, None, None)[:3]
     if transform is not None and not callable(transform):
-        raise ValueError(f"MODEL: the transform of {path.name}:{function} must be callable, got {type(transform)}.")
+        raise ValueError(f"MODEL: the transform of {name} must be callable, got {type(transform)}.")
     if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
-        raise ValueError(
-            f"MODEL: class_names of {path.name}:{function} must be a list of names, got {type(classes).__name__}."
-        )
-    return Model(network, f"{path.name}:{function}", transform, "any", None if classes is None else list(classes))
+        raise ValueError(f"MODEL: class_names of {name} must be a list of names, got {type(classes).__name__}.")
+    return Model(network, name, transform, "any", None if classes is None else list(classes))
 
 
-def _called(module: ModuleType, path: Path, function: str) -> Any:
-    """What the user's function returns."""
-    build = getattr(module, function, None)
-    if not callable(build):
-        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        raise ValueError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(own) or 'none'}.")
-    with _blamed(path, f"{function}()"):
-        return build()
-
-
-@contextmanager
-def _blamed(path: Path, doing: str) -> Iterator[None]:
-    """An error in the user's own file, with the line it came from."""
-    try:
-        yield
-    except Exception as error:
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
-        at = f" at line {lines[-1]}" if lines else ""
-        raise RuntimeError(
-            f"MODEL: {doing} failed in {path.name}{at}: {type(error).__name__}: {first_line(error)}"
-        ) from error
+def _from_file(spec: str) -> Model:
+    build = load_function(spec)
+    if takes_training_data(build):
+        raise ValueError(f"MODEL: {build.name} must be given training data: it trains, so score it with --folds 5.")
+    return made_model(build(), build.name)
 
 
 def _sized(build: Callable[..., nn.Module], state: dict[str, Tensor]) -> nn.Module:

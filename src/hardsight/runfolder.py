@@ -1,13 +1,16 @@
-"""A run on disk: three versioned tables in parts, each part committed by a marker, the whole by ``meta.json``.
+"""A run on disk: versioned tables in parts, each part committed by a marker, the whole by ``meta.json``.
 
 ::
 
     run/plan.json            what is being computed; a later start with the same plan resumes
     run/samples/*.parquet    (id)               label, error
     run/scores/*.parquet     (id, model)        pred and one column a score
+    run/vectors/*.parquet    (id, model)        sketches of the features and, for few classes, probabilities
     run/dynamics/*.parquet   (id, model, epoch) what a recorder wrote
     run/parts/*.json         one marker a part, written after the part's files are safe on disk
+    run/stages/NAME/         folds or nets of a run that has several: each a run of its own until all are done
     run/meta.json            provenance; it exists if and only if the run is whole
+    run/report.html, lists/  what people look at and act on, written later
 
 Files are written under a temporary name and renamed, so a reader never meets half of one. Equal rows in two
 parts merge; unequal ones are an error.
@@ -23,7 +26,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +49,7 @@ class Schema:
 SCHEMAS = {
     "samples": Schema(1, ("id",), {"id": pa.string(), "label": pa.int64(), "error": pa.string()}),
     "scores": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string(), "pred": pa.int64()}),
+    "vectors": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string()}),
     "dynamics": Schema(1, ("id", "model", "epoch"), {"id": pa.string(), "model": pa.string(), "epoch": pa.int32()}),
 }
 
@@ -55,7 +59,8 @@ class RunWriter:
 
     Args:
         path: The run folder, made if needed.
-        plan: What is being computed. A folder that holds another plan is refused.
+        plan: What is being computed. A folder that holds another plan is refused; its ``source`` may differ, because
+            data may move while a run is interrupted.
         overwrite: Throw away whatever run is there.
         rank: Which of several processes this is; each writes parts of its own.
     """
@@ -97,7 +102,7 @@ class RunWriter:
         if not file.exists():
             return []
         there = _read_json(file)
-        return [key for key in {**self.plan, **there} if self.plan.get(key) != there.get(key)]
+        return [key for key in {**self.plan, **there} if key != "source" and self.plan.get(key) != there.get(key)]
 
     @property
     def complete(self) -> bool:
@@ -110,7 +115,7 @@ class RunWriter:
         }
 
     def write(self, tables: Mapping[str, pa.Table]) -> None:
-        """Write one part (some of the three kinds of table) and commit it."""
+        """Write one part (some of the kinds of table) and commit it."""
         taken = [int(p.stem.split("-")[1]) for p in (self.path / "parts").glob(f"{self.rank:04d}-*.json")]
         name = f"{self.rank:04d}-{max(taken, default=-1) + 1:06d}-{self._token}"
         with _told(self.path):
@@ -127,11 +132,15 @@ class RunWriter:
             _write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
             for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
                 stray.unlink(missing_ok=True)
+            shutil.rmtree(self.path / STAGES, ignore_errors=True)  # their rows are in the run itself now
 
 
 # What marks plan.json and meta.json as ours.
 _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
+STAGES = "stages"
+# What other commands write into a run by default.
+REPORT, LISTS = "report.html", "lists"
 
 
 def is_run(path: str | Path) -> bool:
@@ -146,7 +155,7 @@ def _foreign(path: Path) -> list[str]:
         return []
     part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
     ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json){temporary}")
-    known = (*_FOLDERS, *(("plan.json", "meta.json") if is_run(path) else ()))
+    known = (*_FOLDERS, *(("plan.json", "meta.json", STAGES, REPORT, LISTS) if is_run(path) else ()))
     found = [p for p in path.iterdir() if p.name not in known]
     found += [p for name in _FOLDERS if (path / name).is_dir() for p in (path / name).iterdir()]
     return [p.name for p in found if not ours.fullmatch(p.name)]
@@ -156,16 +165,20 @@ def _discard(path: Path) -> None:
     """Remove a run, and nothing but a run: `_foreign` has looked. First what would call the rest of it whole."""
     for name in ("meta.json", "plan.json"):
         (path / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
+    (path / REPORT).unlink(missing_ok=True)  # it would show the numbers of a run that is gone
+    for name in (*_FOLDERS, STAGES):
         shutil.rmtree(path / name, ignore_errors=True)
 
 
-def read_run(path: str | Path, *, partial: bool = False) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+def read_run(
+    path: str | Path, *, partial: bool = False, kinds: Collection[str] = tuple(SCHEMAS)
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """The tables of a run by kind, and its meta data.
 
     Args:
         path: The run folder.
-        partial: Also read a run that is not whole (its meta data are then the plan's).
+        partial: Also read a run that is not whole (its meta data are then the plan's, with ``unfinished``).
+        kinds: Which tables to read.
     """
     path = Path(path)
     if not is_run(path):
@@ -174,20 +187,23 @@ def read_run(path: str | Path, *, partial: bool = False) -> tuple[dict[str, pa.T
         )
     whole = (path / "meta.json").exists()
     parts = _parts(path)
+    if not whole:
+        parts += [part for stage in sorted((path / STAGES).glob("*")) if is_run(stage) for part in _parts(stage)]
     if not whole and not partial:
         rows = sum(pq.read_metadata(part["samples"]).num_rows for part in parts if "samples" in part)
         raise RuntimeError(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
         )
-    meta = _read_json(path / ("meta.json" if whole else "plan.json"))
+    meta = _read_json(path / "meta.json") if whole else {**_read_json(path / "plan.json"), "unfinished": True}
     tables = {}
-    for kind, schema in SCHEMAS.items():
+    for kind in kinds:
+        schema = SCHEMAS[kind]
         pieces = [_read_part(part[kind], kind, schema) for part in parts if kind in part]
         if pieces:
             tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), schema, kind)
     expected = sum(meta.get("counts", {}).get(key, 0) for key in ("rows", "bad"))
-    if whole and len(tables.get("samples", ())) < expected:
+    if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
         raise RuntimeError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta
 
@@ -243,6 +259,9 @@ def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
     key = list(schema.key)
     if len(table.group_by(key).aggregate([])) == len(table):
         return table
+    if kind == "vectors":  # lists cannot be grouped by; what belongs to a row that was written twice is the same
+        table = table.append_column("row", pa.array(range(len(table))))
+        return table.take(table.group_by(key).aggregate([("row", "min")])["row_min"]).drop_columns(["row"])
     # NaN differs from itself in a grouping of floats; bytes do not.
     unequal_free = table.group_by(table.column_names, use_threads=False).aggregate([]).select(table.column_names)
     counts = unequal_free.group_by(key, use_threads=False).aggregate([([], "count_all")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.extras import need, printable
 from hardsight.hardness import SCORES
 from hardsight.runfolder import RunWriter, is_run, read_run
@@ -29,6 +30,8 @@ class SampleTable:
     Attributes:
         meta: How it was made: command, versions, fingerprints, preprocessing, counts.
         bad: Samples that could not be scored: ``id`` and ``error``.
+        vectors: What else is known of the samples, by ``id``: a ``sketch`` of the feature's direction and, up to 100
+            classes, ``probabilities``; None where they were not kept.
 
     Examples:
         >>> table = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0], "avh": [0.2, 0.7]})
@@ -36,11 +39,18 @@ class SampleTable:
         ['b']
     """
 
-    def __init__(self, rows: pa.Table, meta: Mapping[str, Any] | None = None, bad: pa.Table | None = None) -> None:
+    def __init__(
+        self,
+        rows: pa.Table,
+        meta: Mapping[str, Any] | None = None,
+        bad: pa.Table | None = None,
+        vectors: pa.Table | Callable[[], pa.Table | None] | None = None,
+    ) -> None:
         if "id" not in rows.column_names:
             raise ValueError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
         self._rows = rows.combine_chunks()
         self.meta = dict(meta or {})
+        self._vectors = vectors  # of a run on disk they are read when asked for
         self.bad = (
             bad if bad is not None else pa.table({"id": pa.array([], pa.string()), "error": pa.array([], pa.string())})
         )
@@ -54,6 +64,12 @@ class SampleTable:
     def from_columns(cls, columns: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> SampleTable:
         """A table from arrays of one length, by column name."""
         return cls(pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()}), meta)
+
+    @property
+    def vectors(self) -> pa.Table | None:
+        if callable(self._vectors):
+            self._vectors = self._vectors()
+        return self._vectors
 
     # Looking.
 
@@ -147,13 +163,13 @@ class SampleTable:
                 if name in rows.column_names and name + suffix in rows.column_names:
                     raise ValueError(f"the table has {name + suffix!r} already; give another suffix.")
                 rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
-        return SampleTable(rows, self.meta, self.bad)
+        return self._with(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
         """The table with one more column, one value a row."""
         if name in self:
             raise ValueError(f"the table has a column {name!r} already.")
-        return SampleTable(self._rows.append_column(name, pa.array(np.asarray(values))), self.meta, self.bad)
+        return self._with(self._rows.append_column(name, pa.array(np.asarray(values))))
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
@@ -186,7 +202,7 @@ class SampleTable:
         if is_run(path) and not overwrite:
             raise FileExistsError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
         writer = RunWriter(path, {"saved_table": secrets.token_hex(8)}, overwrite=overwrite)
-        writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table")))
+        writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table"), self.vectors))
         counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
         writer.finish({**self.meta, "counts": counts})
         return path
@@ -197,19 +213,21 @@ class SampleTable:
 
         Args:
             path: The folder.
-            model: Which model's scores, when the run holds several.
+            model: Which network's scores, when the run holds several. Without it each score is the mean over the
+                networks, with ``<score>_sd`` beside it, ``agreement`` (the share that predicts ``pred``) and
+                ``rank``, ``rank_low``, ``rank_high`` (by AVH; 1 is the hardest; the range over the networks).
             partial: Also read a run that is not finished.
         """
-        tables, meta = read_run(path, partial=partial)
+        tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
         scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
         names = pc.unique(scores["model"]).to_pylist()
-        if model is None and len(names) > 1:
-            raise ValueError(f"RUN: {path} holds several models ({', '.join(names)}); say which with model=.")
         if model is not None and model not in names:
             raise ValueError(f"RUN: {path} holds no model {model!r}; it has {', '.join(names)}.")
         if model is not None:
             scores = scores.filter(pc.equal(scores["model"], model))
+        elif len(names) > 1:
+            scores, meta = mean_over_nets(scores), {**meta, "models": names}
         bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
         where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
         extra = [c for c in samples.column_names if c not in ("id", "label", "error")]
@@ -221,7 +239,7 @@ class SampleTable:
             rows = rows.append_column(name, samples[name].take(where))
         if rows["label"].null_count == len(rows):
             rows = rows.drop_columns(["label"])
-        return cls(rows, meta, bad)
+        return cls(rows, meta, bad, lambda: _read_vectors(path, model, partial))
 
     @staticmethod
     def _no_rows(*columns: str) -> pa.Table:
@@ -229,8 +247,11 @@ class SampleTable:
 
     # Inside.
 
+    def _with(self, rows: pa.Table) -> SampleTable:
+        return SampleTable(rows, self.meta, self.bad, self._vectors)
+
     def _take(self, index: np.ndarray) -> SampleTable:
-        return SampleTable(self._rows.take(pa.array(index)), self.meta, self.bad)
+        return self._with(self._rows.take(pa.array(index)))
 
     def _known(self, column: str) -> str:
         if column not in self:
@@ -255,8 +276,8 @@ class SampleTable:
         return np.lexsort((ids, hardness if easiest else -hardness))  # NaN sorts last either way
 
 
-def split_rows(rows: pa.Table, bad: pa.Table, model: str) -> dict[str, pa.Table]:
-    """A table of rows as the two tables of a run: what a sample is, and what a model makes of it."""
+def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
+    """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
     label = rows["label"] if "label" in rows.column_names else pa.nulls(len(rows), pa.int64())
     extra = [c for c in rows.column_names if c not in _NOT_SCORES and not _is_number(rows.schema.field(c).type)]
     samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string())})
@@ -269,7 +290,19 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str) -> dict[str, pa.Table]
             scores = scores.append_column(name, rows[name])
     if "pred" not in scores.column_names:
         scores = scores.append_column("pred", pa.nulls(len(rows), pa.int64()))
-    return {"samples": pa.concat_tables([samples, lost], promote_options="default"), "scores": scores}
+    tables = {"samples": pa.concat_tables([samples, lost], promote_options="default"), "scores": scores}
+    if vectors is not None:
+        tables["vectors"] = vectors.add_column(1, "model", pa.repeat(model, len(vectors)))
+    return tables
+
+
+def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Table | None:
+    vectors = read_run(path, partial=partial, kinds=("vectors",))[0].get("vectors")
+    if vectors is None:
+        return None
+    if model is not None:
+        vectors = vectors.filter(pc.equal(vectors["model"], model))
+    return mean_vectors(vectors)
 
 
 def _count(n: int) -> int:

@@ -5,11 +5,14 @@ from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
 from hardsight.data.names import load_digits as load_digits
 from hardsight.data.names import open_data as open_data
+from hardsight.data.names import reopen as reopen
 from hardsight.data.prepared import Item as Item
 from hardsight.data.prepared import Prepared as Prepared
 from hardsight.data.prepared import class_mapping as class_mapping
 from hardsight.data.prepared import collate as collate
 from hardsight.data.samples import ArraySamples as ArraySamples
+from hardsight.data.samples import ChosenSamples as ChosenSamples
 from hardsight.data.samples import Columns as Columns
+from hardsight.data.samples import FolderSamples as FolderSamples
 from hardsight.data.samples import Samples as Samples
 from hardsight.data.samples import StreamSamples as StreamSamples

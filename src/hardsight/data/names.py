@@ -6,7 +6,8 @@ import difflib
 import inspect
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,21 @@ def open_data(
     samples = _named(str(data), columns, Path(root), streaming)
     if ids is not None:
         raise ValueError("ids go with a data set object; a named one has ids of its own (or --id-column).")
+    samples.source = {"data": _from_anywhere(str(data)), "root": str(Path(root).absolute()), "columns": asdict(columns)}
     return samples
+
+
+def _from_anywhere(name: str) -> str:
+    """A name that holds in every working directory."""
+    path, split = _split_off(name) if not Path(name).exists() else (name, None)
+    if name == "digits" or not Path(path).exists():
+        return name
+    return str(Path(path).absolute()) + (f":{split}" if split else "")
+
+
+def reopen(source: Mapping[str, Any]) -> Samples:
+    """The data set of a run, from the ``source`` in its meta data."""
+    return open_data(source["data"], columns=Columns(**source.get("columns", {})), root=source.get("root", "data"))
 
 
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:

@@ -37,9 +37,11 @@ class Samples:
         labels: All labels, when they are known without loading the samples.
         pixels: Whether samples are raw pictures (they need a model's preprocessing) or tensors ready to use.
         origin: The data set in words.
+        source: How to open it again, as `reopen` takes it; None when it was given as an object.
     """
 
     split: str = "data"
+    source: dict[str, Any] | None = None
     classes: Sequence[str] | None = None
     labels: np.ndarray | None = None
     pixels: bool = True
@@ -54,6 +56,14 @@ class Samples:
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         """Sample and label (None when there is none). May raise: that makes one bad row."""
         raise NotImplementedError
+
+    def find(self, ids: Sequence[str]) -> list[int | None]:
+        """Where the samples with these ids are; None for those that are not there."""
+        wanted = dict.fromkeys(ids)
+        for index in range(len(self)):
+            if (id_ := self.id(index)) in wanted:
+                wanted[id_] = index
+        return [wanted[id_] for id_ in ids]
 
     def first(self, channels: int | None = None) -> Any:
         """The first sample that can be read, or None."""
@@ -110,6 +120,10 @@ class FolderSamples(Samples):
     def id(self, index: int) -> str:
         return file_id(self.split, self._files[index], self.root)
 
+    def path(self, index: int) -> Path:
+        """The file of a sample."""
+        return self._files[index]
+
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         return open_picture(self._files[index], channels), None if self.labels is None else int(self.labels[index])
 
@@ -157,6 +171,11 @@ class ArraySamples(Samples):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def find(self, ids: Sequence[str]) -> list[int | None]:
+        places = [id_.removeprefix(f"{self.split}:") for id_ in ids]
+        numbers = [int(place) if place.isdecimal() and place.isascii() else None for place in places]
+        return [i if i is not None and i < len(self) and self.id(i) == ids[k] else None for k, i in enumerate(numbers)]
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         return self.images[index], None if self.labels is None else int(self.labels[index])
@@ -277,6 +296,28 @@ def _split_of(dataset: Any) -> str:
         return str(own)
     train = getattr(dataset, "train", None)
     return "data" if not isinstance(train, bool) else "train" if train else "test"
+
+
+class ChosenSamples(Samples):
+    """Some samples of a data set, under the ids they have there."""
+
+    def __init__(self, whole: Samples, index: np.ndarray) -> None:
+        self.whole, self.index = whole, np.asarray(index)
+        self.split, self.classes, self.pixels = whole.split, whole.classes, whole.pixels
+        self.labels = None if whole.labels is None else whole.labels[self.index]
+        self.origin = f"{len(self.index):,} samples of {whole.origin}"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def id(self, index: int) -> str:
+        return self.whole.id(int(self.index[index]))
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        return self.whole.load(int(self.index[index]), channels)
+
+    def fingerprint(self) -> str:
+        return _hash(self.whole.fingerprint(), self.index)
 
 
 class StreamSamples(Samples):

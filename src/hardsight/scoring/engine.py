@@ -21,7 +21,8 @@ from hardsight.heads import Head, capture, output_matrices
 from hardsight.models import Model, input_channels
 from hardsight.runfolder import RunWriter
 from hardsight.scoring.checks import output_note
-from hardsight.scoring.rows import bad_table, scored_rows
+from hardsight.scoring.rows import bad_table, feature_rows, scored_rows
+from hardsight.scoring.vectors import Keep, feature_vectors
 from hardsight.table import SampleTable, split_rows
 
 # A part is written after so many samples or seconds: what a kill can cost.
@@ -37,24 +38,27 @@ class Memory:
     def __init__(self) -> None:
         self._rows: list[pa.Table] = []
         self._bad: list[pa.Table] = []
+        self._vectors: list[pa.Table] = []
 
-    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str) -> None:
+    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None) -> None:
         self._rows.append(rows)
         self._bad.append(bad)
+        self._vectors += [] if vectors is None else [vectors]
 
     def done(self) -> set[str]:
         return set()
 
     def table(self) -> SampleTable:
         rows = [rows for rows in self._rows if len(rows)] or [pa.table({"id": pa.array([], pa.string())})]
-        return SampleTable(pa.concat_tables(rows), None, pa.concat_tables([*self._bad, bad_table([])]))
+        vectors = pa.concat_tables(self._vectors) if self._vectors else None
+        return SampleTable(pa.concat_tables(rows), None, pa.concat_tables([*self._bad, bad_table([])]), vectors)
 
 
 class Folder(RunWriter):
     """Parts written to a run folder."""
 
-    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str) -> None:
-        tables = split_rows(rows, bad, model)
+    def write_rows(self, rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None) -> None:
+        tables = split_rows(rows, bad, model, vectors)
         self.write(tables if len(rows) else {"samples": tables["samples"]})
 
     def table(self) -> SampleTable:
@@ -78,7 +82,10 @@ class _Pending:
 
 @dataclass
 class Engine:
-    """A network, its data, and what to compute. `notes` collects what a user should know about the result."""
+    """A network, its data, and what to compute. `notes` collects what a user should know about the result.
+
+    `keep` says what to keep of the features (see `feature_vectors`), None nothing.
+    """
 
     network: nn.Module
     model: Model
@@ -90,6 +97,7 @@ class Engine:
     use_bias: bool
     mapping: np.ndarray | None
     strict: bool
+    keep: Keep | None = None
     notes: list[str] = field(default_factory=list)
     _labelled: bool | None = None
 
@@ -176,17 +184,21 @@ class Engine:
     def _write(self, pending: _Pending, sink: Memory | Folder, head: Head, lenient: bool = False) -> None:
         if not pending.ids and not pending.bad:
             return
-        rows, lost = pa.table({"id": pa.array([], pa.string())}), bad_table([])
+        rows, lost, vectors = pa.table({"id": pa.array([], pa.string())}), bad_table([]), None
         if pending.ids:
-            weight, bias = head.weight.detach(), head.bias if self.use_bias else None
+            weight = head.weight.detach()
+            bias = head.bias.detach() if self.use_bias and head.bias is not None else None
             labels = torch.cat(pending.labels) if pending.labels else None
             features = torch.cat(pending.features)
-            rows, lost = scored_rows(
-                pending.ids, features, weight, labels, None if bias is None else bias.detach(), self.scores
-            )
+            if self.keep == "features":  # the head that will judge them is not there yet
+                rows, lost = feature_rows(pending.ids, features, labels)
+            else:
+                rows, lost = scored_rows(pending.ids, features, weight, labels, bias, self.scores)
+            if self.keep is not None:
+                vectors = feature_vectors(rows["id"], pending.ids, features, weight, bias, self.keep)
         if self.strict and len(lost) and not lenient:
             raise ValueError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
-        sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name)
+        sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name, vectors)
 
 
 def _stream_batches(samples: StreamSamples, prepared: Prepared, done: set[str], batch_size: int) -> Iterator[Batch]:

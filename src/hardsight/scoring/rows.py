@@ -27,12 +27,7 @@ def scored_rows(
 
     `names` are the scores to compute; None means AVH by the series, with its error bound.
     """
-    broken = bad_rows(features).cpu()
-    lost = [(ids[i], "the feature holds NaN or infinity") for i in broken.nonzero()[:, 0].tolist()]
-    if lost:
-        keep = (~broken).nonzero()[:, 0]
-        ids, features = [ids[i] for i in keep.tolist()], features[keep.to(features.device)]
-        labels = None if labels is None else labels[keep]
+    ids, features, labels, lost = _finite(ids, features, labels)
     with torch.no_grad():
         at = None if labels is None else labels.to(features.device)
         if names is None:
@@ -48,6 +43,25 @@ def scored_rows(
         (id_, "the logits overflow: features or weights are too large") for id_ in rows["id"].filter(~whole).to_pylist()
     ]
     return rows.filter(whole), bad_table(lost)
+
+
+def feature_rows(ids: Sequence[str], features: Tensor, labels: Tensor | None) -> tuple[pa.Table, pa.Table]:
+    """Rows without scores: id, label and norm of the samples whose features are finite, and the others."""
+    ids, features, labels, lost = _finite(ids, features, labels)
+    return _rows(ids, labels, {"norm": features.double().norm(dim=1)}), bad_table(lost)
+
+
+def _finite(
+    ids: Sequence[str], features: Tensor, labels: Tensor | None
+) -> tuple[Sequence[str], Tensor, Tensor | None, list[tuple[str, str]]]:
+    """Without the samples whose features are broken, which come last with their reason."""
+    broken = bad_rows(features).cpu()
+    lost = [(ids[i], "the feature holds NaN or infinity") for i in broken.nonzero()[:, 0].tolist()]
+    if lost:
+        keep = (~broken).nonzero()[:, 0]
+        ids, features = [ids[i] for i in keep.tolist()], features[keep.to(features.device)]
+        labels = None if labels is None else labels[keep]
+    return ids, features, labels, lost
 
 
 def _rows(ids: Sequence[str], labels: Tensor | None, columns: Mapping[str, Tensor]) -> pa.Table:

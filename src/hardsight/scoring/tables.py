@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import time
-import warnings
+import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from hardsight.data import Columns, Samples, StreamSamples, class_mapping, open_data
-from hardsight.extras import first_line, printable
+from hardsight.data import Columns, open_data
 from hardsight.hardness import SCORES, check_triple
-from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, fingerprint
+from hardsight.models import Model, as_model
 from hardsight.provenance import provenance
-from hardsight.runfolder import SCHEMAS
-from hardsight.scoring.checks import check_known_labels, class_order_note, known_scores
-from hardsight.scoring.engine import Engine, Folder, Memory
-from hardsight.scoring.rows import scored_rows, zero_features
+from hardsight.scoring.checks import known_scores
+from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
+from hardsight.scoring.one import Options, counts, find_device, score_one
+from hardsight.scoring.rows import scored_rows
+from hardsight.scoring.several import score_several
+from hardsight.scoring.vectors import feature_vectors
 from hardsight.table import SampleTable
+from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
 def score_features(
@@ -34,6 +34,7 @@ def score_features(
     *,
     scores: Iterable[str] = tuple(SCORES),
     denominator: Literal["exact", "series"] = "exact",
+    vectors: bool = True,
     strict: bool = False,
     name: str = "features",
 ) -> SampleTable:
@@ -48,6 +49,7 @@ def score_features(
         scores: Names from `SCORES`.
         denominator: ``"series"`` gives AVH in O(D²) a sample however many classes there are, with a column
             ``avh_error`` that bounds its error, and the target angle and norm beside it; no other score.
+        vectors: Keep a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         strict: Raise on NaN or infinite features instead of listing them in ``table.bad``.
         name: What to call the model in the table.
 
@@ -72,18 +74,23 @@ def score_features(
         "data": {"origin": f"{len(features):,} features of width {features.shape[1]}"},
         "bias": bias is not None and denominator == "exact",
         "scores": [name for name in rows.column_names if name.removesuffix("_pred") in SCORES],
-        "counts": {"rows": len(rows), "bad": len(bad), "zero_features": zero_features(rows)},
     }
-    table = SampleTable(rows, meta, bad)
-    table.meta["accuracy"] = table.accuracy
+    kept = None
+    if vectors:
+        with torch.no_grad():
+            kept = feature_vectors(rows["id"], ids, features, weight, bias, "direction")
+    table = SampleTable(rows, meta, bad, kept)
+    table.meta |= {"counts": counts(table), "accuracy": table.accuracy}
     return table
 
 
 def score(
-    model: Model | nn.Module | str,
+    model: Model | nn.Module | str | Callable[[TrainingData], Any] | Sequence[Model | nn.Module | str],
     data: Any,
     *,
     out: str | Path | None = None,
+    folds: int | None = None,
+    seeds: int = 1,
     head: str | nn.Module | None = None,
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     ids: Sequence[Any] | None = None,
@@ -91,6 +98,7 @@ def score(
     columns: Columns | None = None,
     scores: Iterable[str] = tuple(SCORES),
     use_bias: bool = True,
+    vectors: bool = True,
     batch_size: int = 64,
     workers: int | None = None,
     device: str | torch.device | None = None,
@@ -103,9 +111,15 @@ def score(
     """Score every sample of a data set: one row each.
 
     Args:
-        model: An `nn.Module`, a `Model`, or a name (``timm:resnet50``, ``net.py:build``).
+        model: An `nn.Module`, a `Model`, or a name (``timm:resnet50``, ``net.py:build``). A list of them gives the mean
+            over the networks, with spread and rank range. With `folds`, a function (or ``net.py:train``) that takes
+            `TrainingData` and returns what ``build`` would return.
         data: A data set, or a name (a folder, ``FILE.npz:test``, ``digits``).
         out: A run folder to write while scoring. Killed at any point, the same call goes on where it stopped.
+        folds: Score out of sample: divide the data into so many folds and score each by a head that was fitted to the
+            labels of the others, on the features of `model`; or by a network that `model`, a training function,
+            trained on them. Scoring training data with the network that memorised them hides their label errors.
+        seeds: Repeat that with so many divisions (and trainings); scores are then means with a spread.
         head: Path of the last linear layer, when it should not be looked for.
         preprocess: Replaces the model's own preprocessing. A network that came without any takes raw pictures only
             with ``"raw"``: pixels in [0, 1].
@@ -114,6 +128,7 @@ def score(
         columns: Which columns of the data hold image, label and id.
         scores: Names from `SCORES`.
         use_bias: False takes logits without the head's bias (the AVH paper's Definition 1).
+        vectors: Keep a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         batch_size: Samples a forward.
         workers: Loader processes; chosen by device if not given.
         device: Where to run; the first GPU if there is one.
@@ -127,91 +142,37 @@ def score(
         raise ValueError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be 1 or more, got {batch_size}.")
-    where = _device(device)
-    unspoken = isinstance(model, nn.Module) and preprocess is None
-    model = as_model(model, preprocess)
+    where = find_device(device)
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    if not models:
+        raise ValueError("model must name at least one network.")
+    train = _training_function(models[0]) if folds is not None and len(models) == 1 else None
+    networks = [] if train is not None else [as_model(m, preprocess) for m in models]  # pyrefly: ignore
     samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming)
-    if unspoken and samples.pixels:
+    if preprocess is None and samples.pixels and any(isinstance(m, nn.Module) for m in models):
         raise ValueError(
             "preprocess must be given: the data are raw pictures and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
-    names = known_scores(scores)
-    network = uncompiled(model.module)
-    layer = find_head(network, head)
-    outputs = layer.classes
-    if model.classes is not None and len(model.classes) != outputs:
-        raise ValueError(f"MODEL has {len(model.classes)} class names but {outputs} outputs; give one name an output.")
-    mapping = class_mapping(model.classes, samples.classes, outputs)
-    if not isinstance(samples, StreamSamples):
-        if not len(samples):
-            raise ValueError(f"DATA is empty: {samples.origin}.")
-        _check_ids(samples)
-        if samples.labels is not None:
-            check_known_labels(samples.labels, samples.classes, outputs)
-    plan = {
-        "model": {"name": model.name, "fingerprint": fingerprint(network), "head": layer.path, "classes": outputs},
-        "data": {"origin": samples.origin, "fingerprint": samples.fingerprint(), "split": samples.split},
-        "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
-        "bias": use_bias,
-        "class_names": list(model.classes or samples.classes or ()),
-        "label_mapping": None if mapping is None else mapping.tolist(),
-        "scores": names,
-        "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
-    }
-    # Under torchrun every process takes its share and writes parts of its own; no messages are needed.
-    shard = (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))) if out is not None else (0, 1)
-    sink = Memory() if out is None else Folder(out, plan, overwrite=overwrite, rank=shard[0])
-    if isinstance(sink, Folder) and sink.complete:
-        table = SampleTable.load(sink.path)
-        table.meta["already_complete"] = True
-        return table
-    started, resumed = time.time(), len(sink.done())
-    if workers is None:
-        workers = 0 if where.type == "cpu" else min(8, os.cpu_count() or 1)
-    engine = Engine(network, model, samples, layer.path, outputs, where, names, use_bias, mapping, strict)
-    engine.run(sink, shard=shard, batch_size=batch_size, workers=workers, bar=progress)
-    table = sink.table()
-    if shard[1] > 1 and not isinstance(samples, StreamSamples) and len(table) + len(table.bad) < len(samples):
-        return table  # other processes are still at it; the last one finishes the run
-    if not len(table):
-        bad = table.bad.slice(0, 1).to_pylist() or [{"id": "nothing", "error": "was read"}]
-        raise ValueError(f"DATA: no sample could be scored; first: {bad[0]['id']}: {bad[0]['error']}.")
-    order = class_order_note(table, outputs)
-    notes = [*engine.notes, *([order] if order else [])]
-    for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
-    meta = {
-        **provenance(where),
-        **plan,
-        "weights": model.weights,
-        "seconds": round(time.time() - started, 2),
-        "resumed": resumed,
-        "counts": {"rows": len(table), "bad": len(table.bad), "zero_features": zero_features(table.to_arrow())},
-        "accuracy": table.accuracy,
-        "warnings": notes,
-    }
-    if isinstance(sink, Folder):
-        sink.finish(meta)
-    return SampleTable(table.to_arrow(), meta, table.bad)
+    options = Options(known_scores(scores), head, use_bias, vectors, batch_size, workers, where, strict, progress)
+    path = None if out is None else Path(out)
+    if folds is not None:
+        check_folds(samples, folds, seeds)
+        if train is not None:
+            return score_trained(train, samples, options, path, overwrite, folds, seeds)
+        if len(networks) > 1:
+            raise ValueError("folds go with one model or one training function; score the others as runs of their own.")
+        return score_refitted(networks[0], samples, options, path, overwrite, folds, seeds)
+    if seeds != 1:
+        raise ValueError("seeds repeat the folds: give folds too.")
+    if len(networks) > 1:
+        return score_several(networks, samples, options, path, overwrite)
+    return score_one(networks[0], samples, options, path, overwrite=overwrite, keep="direction")
 
 
-def _device(name: str | torch.device | None) -> torch.device:
-    """The device to run on, or a sentence."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device must be cpu, cuda, cuda:1 or mps and be there, got {name!r} ({first_line(error)})."
-        ) from error
-    return device
-
-
-def _check_ids(samples: Samples) -> None:
-    """Ids that repeat are better found now than after a night's work."""
-    seen: set[str] = set()
-    for i in range(len(samples)):
-        if (id_ := samples.id(i)) in seen:
-            raise ValueError(f"ids must be unique, but {printable(id_)!r} repeats.")
-        seen.add(id_)
+def _training_function(model: Any) -> Callable[[TrainingData], Any] | None:
+    """The function, if `model` is one that must be given training data."""
+    if isinstance(model, str) and is_file_function(model):
+        function = load_function(model)
+        return function if takes_training_data(function) else None
+    return model if inspect.isroutine(model) or isinstance(model, partial) else None  # pyrefly: ignore

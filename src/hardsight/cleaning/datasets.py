@@ -1,0 +1,207 @@
+"""The data cleaned: a folder with one folder a class, or an ``.npz``, relabelled and without what is dropped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import unicodedata
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
+from hardsight.data import ArraySamples, FolderSamples, Samples
+from hardsight.data.names import _NPZ_KEYS, _split_off
+
+_KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
+
+
+def check_dataset(target: Path, samples: Samples, source: str | None, overwrite: bool) -> None:
+    """Refuse a place that must not be written, before anything is."""
+    if isinstance(samples, FolderSamples) and samples.labels is not None:
+        check_apart(target, samples.root)
+        check_target(target, overwrite, our_folder)
+    elif isinstance(samples, ArraySamples):
+        if target.suffix != ".npz":
+            raise ValueError(f"dataset must name an .npz file, because the data are arrays, got {target}.")
+        if (file := _npz_file(source)) is not None:
+            check_apart(target, file)
+        check_target(target, overwrite, _our_npz)
+    else:
+        raise ValueError(
+            "dataset: cleaned data can be written for a folder with one folder a class and for arrays (.npz), not for "
+            f"{samples.origin}; use the lists."
+        )
+
+
+def write_dataset(
+    target: Path, rows: pa.Table, samples: Samples, where: list[int | None], source: str | None
+) -> dict[str, Any]:
+    """Write the cleaned data.
+
+    Args:
+        target: A folder for a folder, an ``.npz`` for arrays; `check_dataset` has looked at it.
+        rows: Rows of the lists: ``action``, and ``suggested`` in the data's own numbers.
+        samples: The data.
+        where: Index of each row's sample among them; None where it is not there.
+        source: Name of the data, if they have one.
+
+    Returns:
+        How many samples are ``kept``, ``relabelled``, ``dropped`` (``no_such_class`` of them because the data have no
+        class for them), ``missing`` (no longer among the data) and ``unscored`` (not in the run, left out).
+    """
+    labels, counts = _new_labels(rows, samples, where)
+    if isinstance(samples, FolderSamples):
+        done = write_folder(target, lambda folder: _write_images(folder, samples, labels, counts))
+    elif isinstance(samples, ArraySamples):
+        done = write_file(target, lambda file: _write_npz(file, samples, labels, counts, source))
+    else:
+        raise TypeError(f"samples must be a folder's or arrays, got {type(samples).__name__}.")
+    return {"path": str(target), **done}
+
+
+def _new_labels(rows: pa.Table, samples: Samples, where: list[int | None]) -> tuple[np.ndarray, dict[str, int]]:
+    """The label of every sample of the data, −1 for those left out, and what happens to how many."""
+    place = np.array([-1 if index is None else index for index in where], dtype=np.int64)
+    action = np.asarray(rows["action"].to_pylist(), dtype=object)
+    suggested = rows["suggested"].fill_null(-1).to_numpy()
+    keep, relabel, there = action == "keep", action == "relabel", place >= 0
+    no_class = relabel & (suggested < 0)
+    labels = np.full(len(samples), -1, dtype=np.int64)
+    labels[place[keep & there]] = np.asarray(samples.labels)[place[keep & there]]
+    labels[place[relabel & there]] = suggested[relabel & there]
+    return labels, {
+        "kept": int((keep & there).sum()),
+        "relabelled": int((relabel & there & ~no_class).sum()),
+        "dropped": int((action == "drop").sum() + no_class.sum()),
+        "no_such_class": int(no_class.sum()),
+        "missing": int((~there & ((action != "drop") & ~no_class)).sum()),
+        "unscored": len(samples) - len(np.unique(place[there])),
+    }
+
+
+def _write_images(folder: Path, samples: FolderSamples, labels: np.ndarray, counts: dict[str, int]) -> dict[str, int]:
+    classes = [str(name) for name in samples.classes or ()]
+    for name in classes:  # an emptied class keeps its folder: the numbers of the others must not move
+        (folder / name).mkdir()
+    counts, taken = dict(counts), set()
+    moved = labels != samples.labels
+    for index in np.flatnonzero(labels >= 0)[np.argsort(moved[labels >= 0], kind="stable")]:  # who stays keeps the name
+        source = samples.path(int(index))
+        inside = Path(classes[labels[index]], *source.relative_to(samples.root).parts[1:])
+        inside = _free(inside, taken)
+        if not source.is_file():  # moved since it was listed
+            counts["relabelled" if moved[index] else "kept"] -= 1
+            counts["missing"] += 1
+            continue
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(source, folder / inside)
+    return counts
+
+
+def _free(path: Path, taken: set[str]) -> Path:
+    """A name that no other file has, also where capitals and accents do not count."""
+    free, n = path, 1
+    while (key := unicodedata.normalize("NFC", str(free)).casefold()) in taken:
+        n += 1
+        free = path.with_name(f"{n}-{path.name[-60:]}")  # before the name: its ending says what it is
+    taken.add(key)
+    return free
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """The same bytes under another name; of a link, those of the file that it leads to."""
+    real = source.resolve()
+    try:
+        os.link(real, target)
+    except OSError:  # another disk, or one without hard links
+        shutil.copy2(real, target)
+
+
+# Arrays.
+
+
+def _npz_file(source: str | None) -> Path | None:
+    """The .npz file that a name of data (``FILE.npz[:split]``) means."""
+    if source is None:
+        return None
+    path = Path(source if Path(source).exists() else _split_off(source)[0])
+    return path if path.suffix == ".npz" and path.is_file() else None
+
+
+def _our_npz(file: Path) -> bool:
+    if not file.is_file() or not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return f"{_KEY}.npy" in archive.namelist()
+
+
+def _write_npz(
+    target: Path, samples: ArraySamples, labels: np.ndarray, counts: dict[str, int], source: str | None
+) -> dict[str, int]:
+    chosen = np.flatnonzero(labels >= 0)
+    ids = np.array([samples.id(int(index)) for index in chosen], dtype=str)
+    said = np.array(json.dumps(counts))
+    file = _npz_file(source)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+        if file is None:
+            arrays = {"images": samples.images[chosen], "labels": labels[chosen], "ids": ids, _KEY: said}
+            if samples.classes is not None:
+                arrays["classes"] = np.array([str(name) for name in samples.classes])
+            for key, values in arrays.items():
+                _write_array(archive, key, values)
+        else:
+            changed = _changed_arrays(file, samples, labels, chosen, ids)
+            with zipfile.ZipFile(file) as old:
+                for info in old.infolist():
+                    key = info.filename.removesuffix(".npy")
+                    if key not in changed and key != _KEY:  # as it is, byte by byte: nothing is loaded
+                        with old.open(info) as a, archive.open(_member(info), "w", force_zip64=True) as b:
+                            shutil.copyfileobj(a, b)
+            for key, values in {**changed, _KEY: said}.items():
+                _write_array(archive, key, values)
+    return counts
+
+
+def _changed_arrays(
+    file: Path, samples: ArraySamples, labels: np.ndarray, chosen: np.ndarray, ids: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The arrays of the cleaned split: those with one entry a sample, for the chosen samples."""
+    split = samples.split
+    with np.load(file, allow_pickle=False) as arrays:
+        pairs = [(a.format(split), b.format(split)) for a, b in _NPZ_KEYS] + [("images", "labels")]
+        label_key = next(label for image, label in pairs if image in arrays.files)
+        whole = label_key == "labels"  # without splits everything belongs to the samples
+        own = [
+            k
+            for k in arrays.files
+            if (whole and k != "classes") or k.startswith(f"{split}_") or k.endswith(f"_{split}")
+        ]
+        changed = {}
+        for key in own:
+            try:
+                values = arrays[key]
+            except ValueError as error:  # a pickle in disguise
+                raise ValueError(f"DATA: {key} of {file.name} holds Python objects, which are never loaded.") from error
+            if values.ndim and len(values) == len(samples):
+                changed[key] = values[chosen]
+    old = changed[label_key]
+    fits = not len(chosen) or labels[chosen].max() <= np.iinfo(old.dtype).max
+    changed[label_key] = labels[chosen].astype(old.dtype if fits else np.int64).reshape(old.shape)
+    changed.setdefault("ids" if whole else f"{split}_ids", ids)  # cleaned again, ids stay those of the first time
+    return changed
+
+
+def _member(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(info.filename)
+    member.compress_type = info.compress_type
+    return member
+
+
+def _write_array(archive: zipfile.ZipFile, key: str, values: np.ndarray) -> None:
+    with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)

@@ -1,0 +1,99 @@
+"""Where results go: a folder or file that appears only when it is whole, and that replaces nothing but its like."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# A file in every folder that was written here: what was done, and how many files there are beside it.
+MARK = "hardsight-cleaned.json"
+
+
+def check_target(target: Path, overwrite: bool, ours: Callable[[Path], bool]) -> None:
+    """Refuse to write where something else is, or where an earlier result is unless it may be replaced."""
+    if target.is_symlink():
+        raise FileExistsError(f"{target} is a link; name the place itself.")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not ours(target):
+        raise FileExistsError(f"{target} is there already and was not written by hardsight clean; choose another name.")
+    if not overwrite:
+        raise FileExistsError(f"{target} is there already; choose another name, or --overwrite it.")
+
+
+def check_apart(target: Path, other: Path, what: str = "the data themselves") -> None:
+    """Refuse to write into what must not change, around it, or over it."""
+    here, there = target.resolve(), other.resolve()
+    if here == there or there in here.parents or here in there.parents:
+        raise ValueError(f"{target} must not hold, or lie in, {what} ({other}); choose another place.")
+
+
+def our_folder(folder: Path) -> bool:
+    """Whether a folder is an earlier result and holds nothing else."""
+    try:
+        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(mark, dict) and mark.get("files") == _files(folder) - 1
+
+
+def _files(folder: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Build a folder beside the target, mark it, and give it the target's name; returns what `build` says it did."""
+    with _beside(target) as temporary:
+        temporary.mkdir()
+        summary = dict(build(temporary))
+        mark = {"files": _files(temporary), **summary}
+        (temporary / MARK).write_text(json.dumps(mark, indent=1, default=str), encoding="utf-8")
+        if target.is_dir():  # a folder cannot be replaced in one step: the old one goes aside first
+            old = _name_beside(target)
+            target.rename(old)
+            temporary.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temporary.rename(target)
+    return summary
+
+
+def write_file(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Build a file beside the target, and give it the target's name; returns what `build` says it did."""
+    with _beside(target) as temporary:
+        summary = dict(build(temporary))
+        temporary.replace(target)
+    return summary
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A temporary name in the same folder, gone afterwards whatever happens, like those that a kill left before."""
+    temporary = _name_beside(target)
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    ours = re.compile(re.escape(temporary.name[:-12]) + r"[0-9a-f]{8}\.tmp")
+    for stray in [path for path in temporary.parent.iterdir() if ours.fullmatch(path.name)]:
+        _remove(stray)
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)
+
+
+def _name_beside(target: Path) -> Path:
+    target = target.absolute()
+    return target.parent / f".{target.name[:100]}.{secrets.token_hex(4)}.tmp"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""Against another run: what became easier or harder, for the page."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from hardsight.comparison import compare, floats
+from hardsight.report.intervals import holm, moments, student
+from hardsight.report.lists import LENGTH, Listed, top
+from hardsight.report.points import Axis
+from hardsight.report.rows import Rows
+from hardsight.report.views import View, score_axis
+from hardsight.report.words import between, counted, cut_name, number, percent, score_title
+
+MOST_CLASSES = 40
+
+
+class Changes(NamedTuple):
+    """What another run says of the same rows; NaN and False where it has none."""
+
+    meta: dict[str, Any]
+    by: str | None
+    before: np.ndarray
+    change: np.ndarray
+    judged: np.ndarray
+    right: np.ndarray
+    right_before: np.ndarray
+
+
+def changes(rows: Rows, against: Any) -> Changes:
+    """Compare the rows with another run or table."""
+    compared = compare(rows.table, against)
+    meta, found = compared.meta["comparison"], compared.to_arrow()
+    matched = pc.index_in(rows.ids, value_set=found["id"].combine_chunks())
+    there = pc.is_valid(matched).to_numpy()  # compared rows keep the order of these
+    by = meta.get("by")
+
+    def spread_out(values: np.ndarray, fill: Any) -> np.ndarray:
+        out = np.full(len(rows), fill)
+        out[there] = values
+        return out
+
+    before = change = np.full(len(rows), np.nan)
+    if by is not None:
+        column = f"{by}_before" if f"{by}_before" in compared else f"{by}_pred_before"
+        before = spread_out(meta["scales"][1] * floats(found[column]), np.nan)
+        change = spread_out(floats(found[f"{by}_change"]), np.nan)
+    fixed, broken, other = (spread_out(compared[name], False) for name in ("fixed", "broken", "relabelled"))
+    judged = rows.judged & there & ~other
+    right = rows.right & judged
+    return Changes(meta, by, before, change, judged, right, (right & ~fixed) | broken)
+
+
+def change_lists(rows: Rows, found: Changes) -> list[Listed]:
+    """The samples that became easier and harder the most."""
+    if found.by is None:
+        return []
+    harder = found.change if found.meta["harder"] == "larger" else -found.change
+    name = score_title(found.by)
+    lists = []
+    for key, title, values in (("harder", "Became harder", harder), ("easier", "Became easier", -harder)):
+        with np.errstate(invalid="ignore"):
+            rows_of = top(np.where(values > 0, values, np.nan), LENGTH)
+        lists.append(Listed(key, title, f"By the change of {name} against the other run.", rows_of))
+    return lists
+
+
+def change_view(rows: Rows, found: Changes) -> View | None:
+    """Before against after, on one scale."""
+    if found.by is None:
+        return None
+    values = rows.scores[found.by]
+    both = np.concatenate([values, found.before])
+    over = score_axis(rows, found.by, both)
+    name = score_title(found.by)
+    x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (found.by, "after")))
+    note = "Below the diagonal is easier now." if found.meta["harder"] == "larger" else "Above it is easier now."
+    return View("before-after", f"{name} before and after", note, x, y, found.before, values)
+
+
+def comparison_section(rows: Rows, found: Changes, room: int) -> dict[str, Any]:
+    """Tiles and classes for the page."""
+    meta = found.meta
+    counts = meta["counts"]
+    tiles = [{"name": "in both runs", "value": f"{counts['matched']:,}", "note": _unmatched(counts)}]
+    if meta.get("mcnemar"):
+        test = meta["mcnemar"]
+        tiles += [
+            {
+                "name": "accuracy",
+                "value": f"{percent(meta['accuracy_before'])} → {percent(meta['accuracy'])}",
+                "note": f"McNemar's exact test: p = {test['p']:.2g}, n = {test['n']:,}",
+            },
+            {"name": "wrong before, right now", "value": f"{test['fixed']:,}", "note": "fixed"},
+            {"name": "right before, wrong now", "value": f"{test['broken']:,}", "note": "broken"},
+        ]
+    if found.by is not None:
+        change = meta["mean_change"]
+        value = "none" if change["value"] is None else f"{change['value']:+.3g}"
+        note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
+        tiles.append({"name": f"mean change of {score_title(found.by)}", "value": value, "note": note})
+    lines, left = _class_rows(rows, found, room)
+    note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
+    if counts["relabelled"]:
+        note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
+    if left:
+        note += f" Of {len(lines) + left:,} classes those {len(lines)} are listed that changed most."
+    return {"note": note, "tiles": tiles, "columns": _COLUMNS, "class_rows": lines}
+
+
+_COLUMNS = [
+    {"key": "class", "title": "class", "kind": "text"},
+    {"key": "n", "title": "samples in both", "kind": "int"},
+    {"key": "before", "title": "mean before", "kind": "number"},
+    {"key": "after", "title": "mean after", "kind": "number"},
+    {"key": "change", "title": "mean change", "kind": "number"},
+    {"key": "low", "title": "lower end (95 %, paired)", "kind": "number"},
+    {"key": "high", "title": "upper end (95 %, paired)", "kind": "number"},
+    {"key": "accuracy_before", "title": "accuracy before", "kind": "percent"},
+    {"key": "accuracy", "title": "accuracy after", "kind": "percent"},
+    {"key": "flag", "title": "significant at 5 % (Holm)", "kind": "text"},
+]
+
+
+def _unmatched(counts: dict[str, int]) -> str:
+    return f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
+
+
+def _class_rows(rows: Rows, found: Changes, room: int) -> tuple[list[dict[str, Any]], int]:
+    """Classes whose mean changed most, with paired intervals; and how many are left out."""
+    codes, paired = rows.codes, ~np.isnan(found.change)
+    mean = moments(found.change, rows.at, codes)
+    n = mean.n
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = np.where(n >= 5, mean.variance / n, np.nan)
+    gap = student(mean.mean, variance, n - 1, np.zeros(codes), np.ones(codes))
+    corrected = holm(gap.p)
+    values = np.full(len(rows), np.nan) if found.by is None else rows.scores[found.by]
+    after, before = (moments(np.where(paired, v, np.nan), rows.at, codes).mean for v in (values, found.before))
+    judged, right, right_before = (
+        np.bincount(rows.label[mask], minlength=codes) for mask in (found.judged, found.right, found.right_before)
+    )
+    present = np.flatnonzero((n > 0) | (judged > 0))
+    shown = present[top(np.nan_to_num(np.abs(mean.mean[present])), MOST_CLASSES)]
+    sign = -1 if found.meta.get("harder") == "smaller" else 1
+    lines = []
+    for code in shown.tolist():
+        flag = ""
+        if corrected[code] <= 0.05:
+            flag = "harder" if sign * mean.mean[code] > 0 else "easier"
+        lines.append(
+            {
+                "class": cut_name(rows.class_name(code), room),
+                "n": int(n[code]),
+                "before": number(before[code]),
+                "after": number(after[code]),
+                "change": number(mean.mean[code]),
+                "low": number(gap.low[code]),
+                "high": number(gap.high[code]),
+                "p": number(corrected[code]),
+                "accuracy_before": number(right_before[code] / judged[code]) if judged[code] else None,
+                "accuracy": number(right[code] / judged[code]) if judged[code] else None,
+                "flag": flag,
+            }
+        )
+    return lines, len(present) - len(shown)

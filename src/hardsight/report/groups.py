@@ -1,0 +1,249 @@
+"""Hardness by group: which groups are harder than their classes explain, with intervals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.comparison import floats
+from hardsight.extras import first_line
+from hardsight.hardness import SCORES
+from hardsight.report.intervals import FEW, Difference, holm, moments, student
+from hardsight.report.rows import Rows
+from hardsight.report.words import counted, cut_name, number, score_title
+from hardsight.table import SampleTable
+
+MOST_VALUES = 30  # of a column, the largest
+MOST_COLUMNS = 12
+_NEW_INTEGERS = 50  # a column of the table's own with more different integers is a quantity, no group
+
+# Columns of a table that are its own and no groups.
+_OWN = {"id", "label", "pred", "fold", "rank", "rank_low", "rank_high", "agreement", "avh_error", "norm_within_class"}
+
+
+class Group(NamedTuple):
+    """A column of groups: the text of each value, the largest first, and each row's value (−1 for none)."""
+
+    column: str
+    values: list[str]
+    codes: np.ndarray
+    note: str
+
+
+def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
+    """Group columns that the table holds and those that are given beside it; and what could not be used, in words."""
+    notes: list[str] = []
+    arrow = rows.table.to_arrow()
+    own = (_coded(name, arrow[name].combine_chunks(), cut=False) for name in arrow.column_names if not _is_own(name))
+    found = [group for group in own if group is not None]
+    if given is not None:
+        table = read_groups(given)
+        where = pc.index_in(rows.ids, value_set=table["id"].combine_chunks())
+        matched = len(rows) - where.null_count
+        if matched < len(rows):
+            notes.append(f"groups: {matched:,} of {counted(len(rows), 'sample')} have a row there.")
+        for name in table.column_names:
+            if name == "id":
+                continue
+            group = _coded(name, table[name].combine_chunks().take(where.combine_chunks()), cut=True)
+            found = [g for g in found if g.column != name]
+            if group is None:
+                notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
+            else:
+                found.append(group)
+    if len(found) > MOST_COLUMNS:
+        notes.append(f"groups: {MOST_COLUMNS} of {len(found)} columns are shown.")
+        found = found[-MOST_COLUMNS:]  # those that were asked for come last
+    return found, notes
+
+
+def read_groups(given: Any) -> pa.Table:
+    """A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id``, ids as text."""
+    if isinstance(given, (str, Path)):
+        table = _read_file(Path(given))
+    elif isinstance(given, SampleTable):
+        table = given.to_arrow()
+    elif isinstance(given, pa.Table):
+        table = given
+    elif isinstance(given, Mapping):
+        table = pa.table({str(name): pa.array(list(values)) for name, values in given.items()})
+    elif hasattr(given, "iloc"):
+        table = pa.Table.from_pandas(given, preserve_index=False)
+    elif hasattr(given, "to_arrow"):
+        table = given.to_arrow()
+    else:
+        raise TypeError(f"groups must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
+    if "id" not in table.column_names:
+        raise ValueError(f"groups must have a column id, got {', '.join(map(cut_name, table.column_names)) or 'none'}.")
+    table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(pa.string()))
+    table = table.filter(pc.is_valid(table["id"]))
+    if (repeated := len(table) - len(pc.unique(table["id"]))) > 0:
+        raise ValueError(f"groups must have one row an id, but {counted(repeated, 'id repeats', 'ids repeat')}.")
+    return table
+
+
+def _read_file(path: Path) -> pa.Table:
+    from pyarrow import csv, parquet
+
+    if not path.is_file():
+        raise FileNotFoundError(f"groups: there is no file {path}.")
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            return parquet.read_table(path)
+        # Ids that look like numbers keep their leading zeros.
+        return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"groups: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
+
+
+def _is_own(name: str) -> bool:
+    base = name.removesuffix("_sd").removesuffix("_before").removesuffix("_pred")
+    return name in _OWN or base in SCORES
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+
+
+def _coded(name: str, column: pa.Array, cut: bool) -> Group | None:
+    """A column as groups; None where it is none: a quantity of the table's own, or values that never repeat."""
+    type_ = column.type
+    note = ""
+    if pa.types.is_dictionary(type_):
+        column = column.cast(type_.value_type)
+        type_ = column.type
+    if pa.types.is_floating(type_) or pa.types.is_integer(type_):
+        different = len(pc.unique(column.drop_null()))
+        whole = pa.types.is_integer(type_) or bool((np.nan_to_num(floats(pa.chunked_array([column]))) % 1 == 0).all())
+        if different > _NEW_INTEGERS or not whole:
+            if not cut:
+                return None
+            column, note = _fifths(floats(pa.chunked_array([column]))), "A quantity, cut into fifths."
+        else:
+            column = column.cast(pa.int64(), safe=False) if pa.types.is_floating(type_) else column
+    elif pa.types.is_nested(type_) or not (cut or _is_text(type_) or pa.types.is_boolean(type_)):
+        return None
+    text = column.cast(pa.string())
+    encoded = text.dictionary_encode()
+    codes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
+    n = np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary))
+    if not len(n) or n.max() < 2:
+        return None
+    if not cut and len(n) > _NEW_INTEGERS and n.max() < FEW:  # paths and remarks
+        return None
+    # The largest first, equal ones by their text: nothing may depend on the order of the rows.
+    large = np.flatnonzero(n >= np.sort(n)[-min(MOST_VALUES, len(n))])
+    texts = encoded.dictionary.take(pa.array(large)).to_pylist()
+    kept = sorted(range(len(large)), key=lambda k: (-n[large[k]], texts[k]))[:MOST_VALUES]
+    order = large[kept]
+    place = np.full(len(n) + 1, -1)  # the last is that of −1, no value
+    place[order] = np.arange(len(order))
+    rest = len(n) - len(order)
+    parts = [note] if note else []
+    if rest:
+        parts.append(f"The {MOST_VALUES} largest of {len(n):,} values; {int(n.sum() - n[order].sum()):,} samples left.")
+    if (missing := int((codes < 0).sum())) > 0:
+        parts.append(f"{counted(missing, 'sample has', 'samples have')} no value.")
+    return Group(cut_name(name), [cut_name(texts[k]) for k in kept], place[codes], " ".join(parts))
+
+
+def _fifths(values: np.ndarray) -> pa.Array:
+    """Quantities as five ranges of equal numbers of samples."""
+    known = np.isfinite(values)
+    ends = np.unique(np.quantile(values[known], np.linspace(0, 1, 6))) if known.any() else np.zeros(2)
+    place = np.clip(np.searchsorted(ends, values, side="right") - 1, 0, max(len(ends) - 2, 0))
+    names = [f"{a:.4g} to {b:.4g}" for a, b in itertools.pairwise(ends)] or [f"{ends[0]:.4g}"]
+    return pa.DictionaryArray.from_arrays(pa.array(place, mask=~known), pa.array(names)).cast(pa.string())
+
+
+def group_rows(rows: Rows, group: Group) -> dict[str, Any]:
+    """Means, class-adjusted differences and accuracy of each group of a column."""
+    k = len(group.values)
+    found = moments(rows.value, group.codes, k)
+    low, high = found.interval()
+    adjusted = class_adjusted(rows.value, rows.at, rows.codes, group.codes, k)
+    corrected = holm(adjusted.p)
+    size = np.bincount(group.codes[group.codes >= 0], minlength=k)
+    judged = rows.judged & (group.codes >= 0)
+    right = np.bincount(group.codes[judged & rows.right], minlength=k)
+    of = np.bincount(group.codes[judged], minlength=k)
+    lines = []
+    for i, value in enumerate(group.values):
+        flag = ""
+        if corrected[i] <= 0.05:
+            flag = "harder" if rows.sign * adjusted.value[i] > 0 else "easier"
+        lines.append(
+            {
+                "value": value,
+                "n": int(size[i]),
+                "mean": number(found.mean[i]),
+                "low": number(low[i]),
+                "high": number(high[i]),
+                "adjusted": number(adjusted.value[i]),
+                "adjusted_low": number(adjusted.low[i]),
+                "adjusted_high": number(adjusted.high[i]),
+                "p": number(corrected[i]),
+                "accuracy": number(right[i] / of[i]) if of[i] else None,
+                "flag": flag,
+            }
+        )
+    overall = rows.value[~np.isnan(rows.value)]
+    return {
+        "column": group.column,
+        "note": f"{group.note} {_HOW.format(score=score_title(rows.main))}".strip(),
+        "rows": lines,
+        "overall": number(overall.mean()) if len(overall) else None,
+    }
+
+
+_HOW = (
+    "Mean {score} with Student's 95 % interval. Adjusted: mean difference from the mean of the sample's class, so that "
+    "a mix of harder classes does not make a group harder, with Welch's interval; a group is called harder or easier "
+    "only if that difference is significant at 5 % after Holm's correction over the groups of the column."
+)
+
+
+def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.ndarray, groups: int) -> Difference:
+    """Mean over each group of the value minus the mean of its class, with an interval.
+
+    The mean of a class holds the group itself, so with w = (n_gc / n_g) · (n_rc / n_c) this is Σ_c w_c (m_gc − m_rc):
+    within each class the group against the rest. Its variance is A·s_g² + B·s_r², where s² are the variances of the
+    residuals in the group and in the rest. With one class its t is Welch's.
+    """
+    known = ~np.isnan(values) & (at >= 0)
+    values, at, codes = values[known], at[known], codes[known]
+    n_c = np.bincount(at, minlength=classes)
+    residual = values - (np.bincount(at, values, minlength=classes) / np.maximum(n_c, 1))[at]
+    total, squares = residual.sum(), float((residual**2).sum())
+    out = np.full((4, groups), np.nan)
+    for k in range(groups):
+        inside = codes == k
+        n_g = int(inside.sum())
+        n_r = len(values) - n_g
+        if not n_g:
+            continue
+        own = residual[inside]
+        out[0, k] = own.mean()
+        n_gc = np.bincount(at[inside], minlength=classes).astype(np.float64)
+        n_rc = n_c - n_gc
+        share = np.divide(n_rc, n_c, out=np.zeros(classes), where=n_c > 0)
+        a = float((n_gc * share**2).sum()) / n_g**2
+        b = float((n_gc**2 * share / np.maximum(n_c, 1)).sum()) / n_g**2
+        if n_g < FEW or n_r < 2 or a == 0:
+            continue
+        rest_mean = (total - own.sum()) / n_r
+        rest = max(squares - float((own**2).sum()) - n_r * rest_mean**2, 0.0) / (n_r - 1)
+        found = student(out[0, k], a * own.var(ddof=1), n_g - 1, b * rest, n_r - 1)
+        out[:, k] = found.value, found.low, found.high, found.p
+    return Difference(*out)
+
+
+def in_points(groups: Iterable[Group], points: np.ndarray) -> dict[str, list[int]]:
+    """Value of each point in each column, as its place among the column's rows; −1 for none or one not listed."""
+    return {group.column: group.codes[points].tolist() for group in groups}

@@ -1,0 +1,85 @@
+"""How sure a number is: Wilson's interval of a share, Student's of a mean, Welch's of a difference; Holm's rule."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+
+# Fewer samples than these get no interval and no flag.
+FEW = 5
+
+
+def wilson(successes: np.ndarray, n: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval of each share, all at once; NaN where n is 0."""
+    n = np.where(np.asarray(n) > 0, n, np.nan).astype(np.float64)
+    z = stats.norm.ppf(0.5 + level / 2)
+    share = successes / n
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+
+
+class Moments(NamedTuple):
+    """Number, mean and sample variance of the values in each group; NaN where they do not exist."""
+
+    n: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """Student's interval of each mean; NaN below `FEW` samples."""
+        enough = self.n >= FEW
+        n = np.where(enough, self.n, 2)
+        half = stats.t.ppf(0.5 + level / 2, n - 1) * np.sqrt(self.variance / n)
+        half = np.where(enough, half, np.nan)
+        return self.mean - half, self.mean + half
+
+
+def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
+    """Moments of the values that are not NaN, by group number; rows of group −1 are left out."""
+    known = ~np.isnan(values) & (group >= 0)
+    values, group = values[known], group[known]
+    n = np.bincount(group, minlength=groups).astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(group, values, minlength=groups) / n
+        # Around the mean: sums of squares would lose the digits of values that lie close together.
+        variance = np.bincount(group, (values - mean[group]) ** 2, minlength=groups) / (n - 1)
+    variance[n < 2] = np.nan
+    return Moments(n, mean, variance)
+
+
+class Difference(NamedTuple):
+    """A difference, its interval, and the two-sided p-value of its being 0."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+
+
+def student(value: Any, a: Any, df_a: Any, b: Any, df_b: Any) -> Difference:
+    """A difference whose variance is estimated as a + b with so many degrees of freedom: Welch's t."""
+    value, a, b = (np.asarray(x, dtype=np.float64) for x in (value, a, b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(a + b)
+        df = (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
+        t = value / error
+    known = np.isfinite(t) & (df > 0)
+    safe = np.where(known, df, 1.0)
+    half = np.where(known, stats.t.ppf(0.5 + LEVEL / 2, safe) * error, np.nan)
+    p = np.where(known, 2 * stats.t.sf(np.abs(np.where(known, t, 0.0)), safe), np.nan)
+    return Difference(value, value - half, value + half, p)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Holm's step-down adjusted p-values; NaN are no tests."""
+    adjusted = np.full(len(p), np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    steps = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted

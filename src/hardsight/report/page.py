@@ -1,0 +1,129 @@
+"""The page: one self-contained HTML file from a report's payload."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+# In the order in which the browser reads them; together they are one script with one hash.
+_SCRIPTS = (
+    "page_elements.js",
+    "page_samples.js",
+    "page_gallery.js",
+    "page_dialog.js",
+    "page_scatter.js",
+    "page_charts.js",
+    "page_tables.js",
+    "page.js",
+)
+
+# A payload may leave any part out; the page then says so or does without it.
+_EMPTY: dict[str, Any] = {
+    "title": "Hardness report",
+    "notices": [],
+    "sampling": "unknown",
+    "n": 0,
+    "classes": [],
+    "labelled": False,
+    "tiles": [],
+    "scores": {},
+    "points": {"id": [], "label": [], "pred": [], "picture": [], "scores": {}},
+    "pictures": [],
+    "picture_note": "",
+    "pixelated": False,
+    "lists": [],
+    "by_class": {},
+    "views": [],
+    "histograms": [],
+    "class_table": None,
+    "groups": [],
+    "clusters": None,
+    "clusters_note": "",
+    "label_errors": None,
+    "comparison": None,
+    "bad": {"count": 0, "rows": [], "note": ""},
+    "made": [],
+}
+
+# Control characters and direction overrides could hide or reorder the text around them; they are shown as escapes.
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def render(payload: dict[str, Any]) -> str:
+    """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
+
+    Args:
+        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted. Parts may be
+            missing or None.
+
+    Raises:
+        ValueError: A number in the payload is NaN or infinite.
+    """
+    given = {key: value for key, value in payload.items() if value is not None}
+    whole = _EMPTY | given
+    style = _beside("page.css")
+    script = "(() => {\n" + "\n".join(_beside(name) for name in _SCRIPTS) + "\n})();"
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.from_string(_beside("page.html.jinja")).render(
+        report=whole,
+        policy=_policy(script, style),
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own files
+        data=Markup(_embedded(whole)),  # noqa: S704 - escaped for a script element
+        version=_version(whole["made"]),
+    )
+    # A file name may hold bytes that are no text; the page must be encodable all the same.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _policy(script: str, style: str) -> str:
+    """Content Security Policy: this script and this style by their hashes, pictures from the page itself, no more."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _embedded(payload: dict[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise ValueError(f"payload: expected finite numbers and None, got {error}; write None for NaN.") from error
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _shown(value: Any) -> Any:
+    """What jinja prints for a value: text with hidden characters made visible."""
+    if type(value) is not str:
+        return value
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
+
+
+def _version(made: list[list[str]]) -> str:
+    """The version of hardsight that the payload says made it, or nothing."""
+    for key, value in made:
+        if key == "hardsight":
+            return str(value)
+        if found := re.search(r"\bhardsight\s+v?(\d[\w.+-]*)", str(value)):
+            return found[1]
+    return ""
+
+
+def _beside(name: str) -> str:
+    return files("hardsight.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,213 @@
+"""Everything the page draws, as plain lists, texts and numbers, from one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hardsight.hardness import SCORES
+from hardsight.report import clusters, notices
+from hardsight.report.changes import Changes, change_lists, change_view, changes, comparison_section
+from hardsight.report.classes import class_table
+from hardsight.report.groups import find_groups, group_rows, in_points
+from hardsight.report.lists import Listed, by_class, disagreements, hardest_and_easiest
+from hardsight.report.points import choose_points
+from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.suspects import Suspects, find_suspects, label_errors_section
+from hardsight.report.views import View, histograms, views
+from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
+
+_NAMES_BYTES = 900_000  # all class names together
+
+
+@dataclass(frozen=True)
+class Made:
+    """The payload without pictures, and what it takes to add them.
+
+    Attributes:
+        payload: What the page draws.
+        rows: The samples, in the order of their ids.
+        points: Row of each point.
+        cells: Cell of each point in the main view; all in one where there is no view.
+        lists: Rows of the lists over all.
+        parts: Rows of the lists of classes and clusters.
+    """
+
+    payload: dict[str, Any]
+    rows: Rows
+    points: np.ndarray
+    cells: np.ndarray
+    lists: list[np.ndarray]
+    parts: list[np.ndarray]
+
+
+def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: Any = None) -> Made:
+    """Compute the page.
+
+    Args:
+        rows: The samples.
+        against: Another run or table to compare with.
+        groups: Group columns of the user's own.
+        run: The run folder, where there is one: what the next command is to be given.
+    """
+    found_groups, group_notes = find_groups(rows, groups)
+    suspects, no_suspects = find_suspects(rows)
+    changed = None if against is None else changes(rows, against)
+    lists = hardest_and_easiest(rows)
+    lists += [suspects.listed] if suspects is not None else []
+    lists += disagreements(rows)
+    lists += change_lists(rows, changed) if changed is not None else []
+    hard_by_class, easy_by_class, class_note = by_class(rows)
+    hidden = clusters.harder_clusters(rows)
+    examples = [cluster.members[: clusters.EXAMPLES] for cluster in hidden.clusters]
+    seen = views(rows)
+    if changed is not None and (view := change_view(rows, changed)) is not None:
+        seen.append(view)
+    over_all, parts = [listed.rows for listed in lists], [*examples, *hard_by_class, *easy_by_class]
+    cells = seen[0].cells() if seen else np.zeros(len(rows), dtype=np.int64)
+    points = choose_points(len(rows), np.concatenate([*over_all, *parts]), cells, rows.at)
+
+    def point_of(index: np.ndarray) -> list[int]:
+        return np.searchsorted(points, index).tolist()
+
+    codes = _shown_classes(rows, points, suspects)
+    room = int(np.clip(_NAMES_BYTES // max(len(codes), 1), 24, NAME_BYTES))
+
+    def name(code: int) -> str:
+        return cut_name(rows.class_name(code), room)
+
+    told = notices.notices(rows, no_suspects, class_note)
+    told += [{"level": "info", "text": text} for text in group_notes]
+    payload: dict[str, Any] = {
+        "title": notices.title(rows),
+        "notices": told,
+        "sampling": notices.sampling(rows)[0],
+        "n": len(rows),
+        "classes": [name(code) for code in codes.tolist()],
+        "chance": rows.classes,
+        "labelled": rows.labelled,
+        "tiles": notices.tiles(rows, suspects),
+        "scores": _described(rows, seen),
+        "points": {
+            **_points(rows, points, codes, suspects, _columns(rows, seen, changed)),
+            "groups": in_points(found_groups, points),
+        },
+        "pictures": [],
+        "picture_note": "",
+        "pixelated": False,
+        "lists": [_list(listed, point_of) for listed in lists],
+        "by_class": {
+            "hardest": [point_of(hard_by_class[code]) for code in codes.tolist()],
+            "easiest": [point_of(easy_by_class[code]) for code in codes.tolist()],
+        },
+        "views": [view.as_dict(_drawn(len(points), len(rows))) for view in seen],
+        "histograms": histograms(rows),
+        "class_table": _renumbered(class_table(rows, suspects.noise if suspects is not None else None, room), codes),
+        "groups": [group_rows(rows, group) for group in found_groups],
+        "clusters": clusters.as_dict(rows, hidden, point_of, name) if hidden.looked else None,
+        "clusters_note": hidden.note,
+        "label_errors": label_errors_section(suspects, run) if suspects is not None else None,
+        "comparison": comparison_section(rows, changed, room) if changed is not None else None,
+        "bad": notices.bad_rows(rows),
+        "made": notices.made(rows),
+    }
+    return Made(payload, rows, points, np.maximum(cells[points], 0), over_all, parts)
+
+
+def _list(listed: Listed, point_of: Any) -> dict[str, Any]:
+    return {"key": listed.key, "title": listed.title, "note": listed.note, "rows": point_of(listed.rows)}
+
+
+def _drawn(points: int, n: int) -> str:
+    if points == n:
+        return f" All {n:,} are drawn as points."
+    return f" {points:,} of {n:,} are drawn as points, spread so that rare ones are seen; the shading counts all."
+
+
+def _shown_classes(rows: Rows, points: np.ndarray, suspects: Suspects | None) -> np.ndarray:
+    """Codes of the classes that the page names: all of them, or with very many those that a point or row needs."""
+    if rows.codes <= MANY_CLASSES:
+        return np.arange(rows.codes)
+    used = [rows.label[points], rows.pred[points]]
+    if suspects is not None:
+        used.append(suspects.suggested[points])
+    codes = np.unique(np.concatenate(used))
+    return codes[codes >= 0]
+
+
+def _columns(rows: Rows, seen: list[View], changed: Changes | None) -> dict[str, np.ndarray]:
+    """The numbers of each point: every score, the main one first, and what the views need."""
+    main = {rows.main: rows.value} if rows.main is not None else {}
+    columns = {**main, **rows.scores}
+    for view in seen:
+        columns.setdefault(view.x.column, view.xs)
+        columns.setdefault(view.y.column, view.ys)
+    if changed is not None and changed.by is not None:
+        columns["change"] = changed.change
+    return columns
+
+
+def _points(
+    rows: Rows, points: np.ndarray, codes: np.ndarray, suspects: Suspects | None, columns: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    def classes(values: np.ndarray) -> list[int]:
+        return _renumber(values[points], codes).tolist()
+
+    label = classes(rows.label)
+    spread = {}
+    for column in ("avh_sd", "avh_pred_sd", "agreement", "rank", "rank_low", "rank_high"):
+        values = rows.optional(column)
+        if values is not None:
+            scale = rows.classes if column.startswith("avh") else 1
+            spread[column.replace("_pred", "")] = plain(scale * values[points])
+    return {
+        "id": [cut(id_) for id_ in rows.ids_at(points)],
+        "label": [value if value >= 0 else None for value in label],
+        "pred": classes(rows.pred),
+        "picture": [-1] * len(points),
+        "scores": {name: plain(values[points]) for name, values in columns.items()},
+        "suspicion": plain(suspects.suspicion[points]) if suspects is not None else None,
+        "suggested": classes(suspects.suggested) if suspects is not None else None,
+        "spread": spread or None,
+    }
+
+
+def _renumber(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Class codes as places among the classes that the page names; −1 for none."""
+    if not len(codes):
+        return np.full(len(values), -1)
+    place = np.minimum(np.searchsorted(codes, values), len(codes) - 1)
+    return np.where((values >= 0) & (codes[place] == values), place, -1)
+
+
+def _renumbered(table: dict[str, Any], codes: np.ndarray) -> dict[str, Any]:
+    """The class table, whose first column is the class, in the page's numbers."""
+    places = _renumber(np.array([row[0] for row in table["rows"]], dtype=np.int64), codes).tolist()
+    for row, place in zip(table["rows"], places, strict=True):
+        row[0] = place
+    return table
+
+
+def _described(rows: Rows, seen: list[View]) -> dict[str, Any]:
+    """What each column of the points means."""
+    found = {}
+    for name in dict.fromkeys([*([rows.main] if rows.main else []), *rows.scores]):
+        score = SCORES[name]
+        where = " Taken at the prediction." if score.needs_labels and not rows.labelled else ""
+        times = " Times the number of classes: 1 is chance." if name == "avh" else ""
+        harder = "larger" if score.higher_is_harder else "smaller"
+        found[name] = {"title": score_title(name), "text": f"{score.summary}{times}{where}", "harder": harder}
+    shown = {axis.column: axis.title for view in seen for axis in (view.x, view.y)}
+    extra = {
+        "rank_angle": "Rank by the angle among all samples, from 0 to 1.",
+        "rank_logit": f"Rank by {score_title(rows.logit)} among all samples, from 0 to 1.",
+        "before": "The same in the run that this one is compared with.",
+    }
+    for name, text in extra.items():
+        if name in shown:
+            found[name] = {"title": shown[name], "text": text, "harder": "larger"}
+    if "before" in shown:
+        found["change"] = {"title": "change", "text": "After minus before.", "harder": "larger"}
+    return found

@@ -1,0 +1,248 @@
+"""Which samples get a thumbnail, and the thumbnails: whatever a data set yields, as small WebP pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from hardsight.data import Samples, StreamSamples, open_data, reopen
+from hardsight.extras import first_line, printable
+from hardsight.pictures import channels_last, eight_bit, from_array
+from hardsight.report.points import spread
+from hardsight.report.words import counted, cut
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE = 96
+SMALL = 64  # pictures up to here are shown with their pixels
+_LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colours
+_LISTS_SHARE = 0.75  # of the thumbnails, at most, go to the lists while points of the scatter lack one
+
+
+@dataclass
+class Pictured:
+    """Thumbnails of rows.
+
+    Attributes:
+        of_row: Place of each row's thumbnail.
+        uris: The thumbnails as data URIs.
+        note: How many have pictures, and why not more.
+        pixelated: Whether the pictures are so small that smoothing would blur them.
+        notices: What went wrong, in words.
+    """
+
+    of_row: dict[int, int] = field(default_factory=dict)
+    uris: list[str] = field(default_factory=list)
+    note: str = ""
+    pixelated: bool = False
+    notices: list[str] = field(default_factory=list)
+
+
+def choose(
+    lists: Sequence[np.ndarray], parts: Sequence[np.ndarray], points: np.ndarray, cells: np.ndarray, cap: int
+) -> list[int]:
+    """Rows to picture, the most wanted first: heads of the lists in turn, then points spread over the scatter.
+
+    Args:
+        lists: Rows of each list over all, in order.
+        parts: Rows of each list of a class or a cluster, in order.
+        points: Rows that are drawn.
+        cells: Cell of each of `points` in the main view.
+        cap: How many.
+    """
+    listed = list(dict.fromkeys([*_in_turn(lists), *_in_turn(parts)]))
+    for_lists = listed[: max(int(_LISTS_SHARE * cap), cap - len(points))]
+    return list(itertools.islice(dict.fromkeys([*for_lists, *points[spread(cells)].tolist(), *listed]), cap))
+
+
+def _in_turn(lists: Sequence[np.ndarray]) -> list[int]:
+    """The first of each list, then the second of each, and so on."""
+    turns = itertools.zip_longest(*(rows.tolist() for rows in lists))
+    return [row for turn in turns for row in turn if row is not None]
+
+
+def open_samples(source: Any, data: Any) -> tuple[Samples | None, str]:
+    """The data set of a run, or None and a sentence that says why not."""
+    if data is None and source is None:
+        return None, "The run does not say where its pictures are; name the data with --data to see them."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if data is not None:
+                samples = open_data(data)
+            else:
+                samples = reopen(source) if isinstance(source, Mapping) else open_data(source)
+    except Exception as error:  # whatever a data set may raise: the page is made all the same
+        moved = "" if data is not None else " If the data have moved, say where they are with --data."
+        return None, f"The pictures could not be opened: {cut(first_line(error))}{moved}"
+    if isinstance(samples, StreamSamples):
+        return None, "The data are a stream, in which no sample can be looked up, so there are no pictures."
+    return samples, ""
+
+
+def picture(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Pictured:
+    """Thumbnails of these rows, as many as fit into `room` bytes.
+
+    Args:
+        samples: The data set.
+        rows: Row numbers, the most wanted first.
+        ids: Their ids.
+        total: How many samples the run has.
+        room: Bytes that all thumbnails may take in the page.
+    """
+    found = Pictured()
+    try:
+        places = samples.find(ids)
+    except Exception as error:
+        found.notices.append(f"The pictures could not be looked up: {cut(first_line(error))}")
+        places = [None] * len(ids)
+    missing = sum(place is None for place in places)
+    failed: list[tuple[str, str]] = []
+    told: Counter[str] = Counter()
+    used, sides, full = 0, [], False
+    for row, id_, place in zip(rows, ids, places, strict=True):
+        if place is None:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                thumbnail, side, facts = _thumbnail(samples, place)
+        except Exception as error:  # one unreadable picture leaves a gap, no more
+            failed.append((id_, first_line(error)))
+            continue
+        if used + len(thumbnail) + 3 > room:
+            full = True
+            break
+        used += len(thumbnail) + 3
+        told.update(facts)
+        sides.append(side)
+        found.of_row[row] = len(found.uris)
+        found.uris.append(thumbnail)
+    found.pixelated = bool(sides) and max(sides) <= SMALL
+    if missing:
+        found.notices.append(
+            f"{missing:,} of {len(ids):,} pictures that were looked for are not in the data"
+            + ("; name the data that were scored with --data." if missing == len(ids) else ".")
+        )
+    if failed:
+        first = f"{cut(printable(failed[0][0]), 80)}: {cut(failed[0][1], 120)}"
+        found.notices.append(f"{counted(len(failed), 'picture')} could not be read (first: {first}).")
+    found.notices += [f"{counted(n, *_FACTS[fact])}" for fact, n in told.items()]
+    found.note = f"{len(found.uris):,} of {total:,} have pictures" + _why(len(found.uris), len(rows), total, full)
+    return found
+
+
+def _why(shown: int, wanted: int, total: int, full: bool) -> str:
+    if full:
+        return "; more would not fit into the page"
+    if shown == total or shown < wanted:
+        return ""
+    return "; --pictures N shows more"
+
+
+_FACTS = {
+    "scaled": (
+        "picture holds values outside 0 to 1 and is shown from its smallest to its largest value",
+        "pictures hold values outside 0 to 1 and are shown each from its smallest to its largest value",
+    ),
+    "turned": (
+        "picture carries a rotation (EXIF) and is shown upright; the network is given it as it is stored",
+        "pictures carry a rotation (EXIF) and are shown upright; the network is given them as they are stored",
+    ),
+    "channels": (
+        "picture has another number of channels than 1, 3 or 4 and is shown as their mean",
+        "pictures have another number of channels than 1, 3 or 4 and are shown as their mean",
+    ),
+}
+
+
+def _thumbnail(samples: Samples, place: int) -> tuple[str, int, set[str]]:
+    """A data URI, the longer side of the original, and what should be said about it."""
+    facts: set[str] = set()
+    path = getattr(samples, "path", None)
+    if callable(path):
+        shown, side = _from_file(path(place), facts)
+    else:
+        shown, side = _from_sample(samples.load(place, None)[0], facts)
+    if max(shown.size) > SIDE:
+        shown.thumbnail((SIDE, SIDE), reducing_gap=3.0)
+    shown = shown.convert("RGB")
+    written = io.BytesIO()
+    if max(shown.size) <= _LOSSLESS:
+        shown.save(written, "WEBP", lossless=True, quality=100, method=4)
+    else:
+        shown.save(written, "WEBP", quality=80, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(written.getvalue()).decode()}", side, facts
+
+
+def _from_file(path: Path, facts: set[str]) -> tuple[Image, int]:
+    """A file decoded no larger than needed: a JPEG decoder can halve while it decodes."""
+    from PIL import Image
+
+    with Image.open(path) as opened:
+        side = max(opened.size)
+        opened.draft(None, (2 * SIDE, 2 * SIDE))
+        opened.load()
+        return _upright(opened, facts), side
+
+
+def _upright(opened: Image, facts: set[str]) -> Image:
+    from PIL import ImageOps
+
+    if opened.getexif().get(0x0112, 1) in range(2, 9):
+        facts.add("turned")
+        opened = ImageOps.exif_transpose(opened)
+    return eight_bit(opened)
+
+
+def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
+    """A picture from what a data set yields: Pillow pictures, arrays, tensors, or a mapping that holds one."""
+    if isinstance(value, Mapping):
+        value = next((v for v in value.values() if hasattr(v, "shape") or hasattr(v, "getexif")), None)
+    if isinstance(value, Mapping) or value is None:
+        raise ValueError("the sample holds no picture")
+    if hasattr(value, "getexif"):
+        shown = _upright(value, facts)
+        return shown, max(value.size)
+    array = value.detach().cpu().float().numpy() if isinstance(value, Tensor) and value.is_floating_point() else value
+    array = np.asarray(array)
+    while array.ndim > 3 and array.shape[0] == 1:  # a batch of one
+        array = array[0]
+    if array.ndim not in (2, 3) or not array.size:
+        raise ValueError(f"the sample is no picture: its shape is {tuple(array.shape)}")
+    if isinstance(value, Tensor) and array.ndim == 3 and (array.shape[0] in (1, 3, 4) or array.shape[-1] > 4):
+        array = array.transpose(1, 2, 0)  # torch puts channels first
+    else:
+        array = channels_last(array)
+    if array.shape[-1] not in (1, 3, 4):
+        facts.add("channels")
+        array = array.mean(-1, keepdims=True)
+    shown = from_array(_as_bytes(array, facts))
+    return shown, max(shown.size)
+
+
+def _as_bytes(array: np.ndarray, facts: set[str]) -> np.ndarray:
+    """Values of any type as uint8: [0, 1] as it is, other ranges from their smallest to their largest value."""
+    if array.dtype in (np.uint8, np.uint16):
+        return array
+    if array.dtype == bool:
+        return array.astype(np.uint8) * 255
+    if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
+        return array.astype(np.uint8)
+    values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or high > 1:
+        facts.add("scaled")
+        values = (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
+    return (values * 255).round().astype(np.uint8)

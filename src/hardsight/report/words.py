@@ -1,0 +1,77 @@
+"""Numbers and untrusted text as the page writes them: short, exact, bounded in bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+# Characters shown, and the bytes they may take in the page: a name of emoji must not fill it.
+ID_LENGTH, ID_BYTES = 160, 480
+NAME_LENGTH, NAME_BYTES = 60, 180
+
+
+def cut(text: Any, length: int = ID_LENGTH, room: int = ID_BYTES) -> str:
+    """Text with its middle left out, at most so many characters and bytes of JSON."""
+    text = str(text).encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written to a file
+    while length > 2:
+        shown = text if len(text) <= length else text[: length // 2] + "…" + text[len(text) - (length - 1) // 2 :]
+        if json_bytes(shown) <= room:
+            return shown
+        length = min(length, len(text)) * 3 // 4
+    return "…"
+
+
+def cut_name(text: Any, room: int = NAME_BYTES) -> str:
+    """A class name or a value of a group, cut."""
+    return cut(text, NAME_LENGTH, room)
+
+
+def json_bytes(text: str) -> int:
+    """Bytes of text in a page whose JSON is plain ASCII with <, > and & escaped."""
+    return len(json.dumps(text)) + 5 * sum(text.count(c) for c in "<>&'")
+
+
+def plain(values: Iterable[Any], digits: int = 4) -> list[Any]:
+    """Numbers for JSON: so many significant digits, None for what is not a number."""
+    values = np.asarray(values)
+    if values.dtype.kind in "iub":
+        return values.tolist()
+    return [number(value, digits) for value in values.tolist()]
+
+
+def number(value: float | None, digits: int = 4) -> float | None:
+    """One number for JSON."""
+    if value is None or not np.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}") + 0.0  # no −0
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """``1 sample``, ``1,200 samples``."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def between(low: float | None, high: float | None, form: str = ".3g") -> str:
+    """An interval in words, or that there is none."""
+    if low is None or high is None or not (np.isfinite(low) and np.isfinite(high)):
+        return "too few samples for an interval"
+    return f"95 % interval {low:{form}} to {high:{form}}"
+
+
+_TITLES = {
+    "avh": "C·AVH", "avc": "angular confidence", "confidence": "confidence", "nll": "loss (nll)", "norm": "norm",
+    "margin": "logit margin", "angle": "angle", "angular_margin": "angular margin", "entropy": "entropy",
+    "el2n": "EL2N", "max_logit": "largest logit", "free_energy": "free energy",
+}  # fmt: skip
+
+
+def score_title(name: str | None) -> str:
+    """What a score is called on the page."""
+    return "no score" if name is None else _TITLES.get(name, name)

@@ -1,0 +1,86 @@
+"""`write_report`: a run as one page."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from hardsight.report import page
+from hardsight.report.payload import Made, make_payload
+from hardsight.report.pictured import Pictured, choose, open_samples, picture
+from hardsight.report.rows import read_rows
+from hardsight.report.words import counted
+from hardsight.runfolder import _told, _write
+from hardsight.table import SampleTable
+
+MOST_BYTES = 15_000_000
+_SLACK = 200_000
+
+
+def write_report(
+    run: str | Path | SampleTable,
+    out: str | Path | None = None,
+    *,
+    data: Any = None,
+    against: str | Path | SampleTable | None = None,
+    groups: Any = None,
+    pictures: int = 400,
+) -> Path:
+    """Write a run as one page to look at: a single HTML file of at most 15 MB that needs no network.
+
+    Pictures are found through the data set; whatever is the matter with them, the page is written and says so. A run
+    that is still being written gives a page of what there is so far.
+
+    Args:
+        run: A run folder, or a table.
+        out: The file; ``RUN/report.html`` if not given, or ``report.html`` for a table.
+        data: The data set, if the run does not know where it is: whatever `open_data` takes.
+        against: Another run or table over the same samples, to show what became easier or harder.
+        groups: A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id`` and group columns
+            (camera, site, sex …). Text and small integers in the table's own columns are groups, too.
+        pictures: How many thumbnails at most.
+
+    Returns:
+        The file that was written.
+    """
+    if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
+        raise ValueError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
+    folder = None if isinstance(run, SampleTable) else Path(run)
+    table = run if isinstance(run, SampleTable) else SampleTable.load(run, partial=True)
+    if not len(table):
+        raise ValueError("run must hold at least one scored sample, got none; score some data first.")
+    if isinstance(against, (str, Path)):
+        against = SampleTable.load(against, partial=True)
+    target = Path(out) if out is not None else (folder or Path()) / "report.html"
+    if target.is_dir():
+        raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
+    rows = read_rows(table)
+    del table, run  # of a large run only the sorted copy stays in memory
+    made = make_payload(rows, against=against, groups=groups, run=folder)
+    text = _with_pictures(made, data, pictures)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _told(target):
+        _write(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+    return target
+
+
+def _with_pictures(made: Made, data: Any, cap: int) -> str:
+    """The page, with as many thumbnails as fit."""
+    payload = made.payload
+    bare = page.render(payload)
+    found = Pictured(note=f"0 of {counted(len(made.rows), 'sample')} have pictures")
+    if cap:
+        samples, problem = open_samples(made.rows.table.meta.get("source"), data)
+        if samples is None:
+            found.notices.append(problem)
+        else:
+            room = MOST_BYTES - _SLACK - len(bare.encode())
+            rows = choose(made.lists, made.parts, made.points, made.cells, cap)
+            found = picture(samples, rows, made.rows.ids_at(rows), len(made.rows), room)
+    payload["picture_note"], payload["pixelated"] = found.note, found.pixelated
+    payload["pictures"] = found.uris
+    payload["notices"] += [{"level": "warn" if not found.uris else "info", "text": text} for text in found.notices]
+    places = [found.of_row.get(row, -1) for row in made.points.tolist()]
+    payload["points"]["picture"] = places
+    return page.render(payload)

@@ -1,0 +1,247 @@
+"""Out of sample: every sample is scored by a head, or a network, that did not see its label in training."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch.utils.data import Dataset
+
+from hardsight.data import ArraySamples, ChosenSamples, Samples, StreamSamples
+from hardsight.ensemble import matrix
+from hardsight.models import Model, describe, fingerprint, made_model
+from hardsight.runfolder import STAGES
+from hardsight.scoring.one import Options, class_count, data_plan, score_one
+from hardsight.scoring.refit import choose_strength, fit_head
+from hardsight.scoring.rows import scored_rows
+from hardsight.scoring.several import Stages
+from hardsight.scoring.vectors import feature_vectors
+from hardsight.table import SampleTable
+from hardsight.userfile import FileFunction
+
+
+class TrainingData(Dataset[Any]):
+    """The samples to train one fold's network on: items ``(picture, label)`` as the data set yields them.
+
+    Attributes:
+        labels: ``(n,)`` class indices in the data's own numbering.
+        classes: How many classes there are.
+        class_names: Their names, or None.
+        images: All pictures as one array, where the data are arrays.
+        fold: Which fold is held out.
+        seed: A seed that differs for every fold and repeat; torch has been seeded with it.
+    """
+
+    def __init__(self, samples: Samples, index: np.ndarray, labels: np.ndarray, fold: int, seed: int) -> None:
+        self._samples, self._index = samples, index
+        self.labels, self.fold, self.seed = labels[index], fold, seed
+        self.classes = class_count(samples, int(labels.max()) + 1)
+        self.class_names = None if samples.classes is None else list(samples.classes)
+
+    @property
+    def images(self) -> np.ndarray:
+        if not isinstance(self._samples, ArraySamples):
+            raise AttributeError("images: the data are not arrays; read them one by one, data[i].")
+        return self._samples.images[self._index]
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self._samples.load(int(self._index[index]), None)[0], int(self.labels[index])
+
+
+def assign_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """A fold for each sample: random, each class spread over the folds as evenly as it goes.
+
+    Examples:
+        >>> fold = assign_folds(np.array([0] * 6 + [1] * 3), 3, seed=0)
+        >>> [sorted(fold[:6].tolist()), sorted(fold[6:].tolist())]
+        [[0, 0, 1, 1, 2, 2], [0, 1, 2]]
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(len(labels), dtype=np.int64)
+    fold[order] = np.arange(len(labels)) % folds  # the samples of a class lie together and are dealt out like cards
+    return fold
+
+
+def check_folds(samples: Samples, folds: int, seeds: int) -> None:
+    """Refuse what cannot be divided."""
+    if seeds < 1:
+        raise ValueError(f"seeds must be 1 or more, got {seeds}.")
+    if isinstance(samples, StreamSamples):
+        raise ValueError("folds need the whole data set, and a stream is read in order; download it first.")
+    if not 2 <= folds <= len(samples):
+        raise ValueError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
+
+
+def score_refitted(
+    model: Model, samples: Samples, options: Options, out: Path | None, overwrite: bool, folds: int, seeds: int
+) -> SampleTable:
+    """The network's features as they are, and for each fold a head fitted to the data's labels of the other folds."""
+    named = {"name": model.name, "fingerprint": fingerprint(model.module)}
+    plan = {
+        "model": named,
+        **_plan(samples, options, folds, seeds, "head"),
+        "preprocessing": model.preprocessing,
+    }
+    stages = Stages(out, plan, overwrite)
+    if (whole := stages.whole) is not None:
+        return whole
+    seen = stages.table(
+        "features",
+        lambda path: score_one(model, samples, replace(options, vectors=True), path, overwrite=True, keep="features"),
+    )
+    if "label" not in seen:
+        raise ValueError("DATA: --folds needs labels, and these data have none.")
+    vectors = seen.vectors
+    if vectors is None:
+        raise RuntimeError(f"RUN: the features in {STAGES}/features are missing; --overwrite the run.")
+    place = pc.index_in(seen.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
+    x = torch.from_numpy(matrix(vectors.take(place), "features").copy()).to(options.device)
+    labels, ids = seen["label"].copy(), seen.to_arrow()["id"].to_pylist()
+    classes = max(class_count(samples, 0), int(labels.max()) + 1)
+    y = torch.from_numpy(labels).to(options.device)
+    names = _repeats(model.name, seeds)
+    tables, strengths = {}, []
+    for seed, name in enumerate(names):
+        fold = assign_folds(labels, folds, seed)
+        pieces = []
+        for held_out in range(folds):
+            train = torch.from_numpy(fold != held_out).to(options.device)
+            strengths.append(choose_strength(x[train], y[train], classes, seed))
+            weight, bias = fit_head(x[train], y[train], classes, strengths[-1])
+            index = np.flatnonzero(fold == held_out)
+            held, held_ids = x[~train], [ids[i] for i in index]
+            used = bias if options.use_bias else None
+            rows, bad = scored_rows(held_ids, held, weight, torch.from_numpy(labels[index]), used, options.scores)
+            kept = feature_vectors(rows["id"], held_ids, held, weight, used, "direction") if options.vectors else None
+            pieces.append(SampleTable(rows, None, bad, kept))
+        tables[name] = _joined(pieces, seen.bad)
+    meta = {
+        **{key: seen.meta.get(key) for key in ("weights", "preprocessing")},
+        "model": {**named, "classes": classes, "head": f"refitted on {folds - 1} of {folds} folds"},
+        "class_names": list(samples.classes or ()),
+        "strengths": sorted(set(strengths)),
+    }
+    return stages.finish(tables, meta, options, _rare_note(labels))
+
+
+def score_trained(
+    train: Callable[[TrainingData], Any],
+    samples: Samples,
+    options: Options,
+    out: Path | None,
+    overwrite: bool,
+    folds: int,
+    seeds: int,
+) -> SampleTable:
+    """For each fold a network that the user's function trains on the other folds."""
+    name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
+    labels = _labels(samples)
+    named = {"name": name, "function": _identity(train)}
+    stages = Stages(out, {"model": named, **_plan(samples, options, folds, seeds, "model")}, overwrite)
+    if (whole := stages.whole) is not None:
+        return whole
+    from tqdm import tqdm
+
+    def held_out_table(path: Path | None, fold: np.ndarray, held_out: int, seed: int) -> SampleTable:
+        """Written whole or not at all: the rows of a fold belong to one training."""
+        data = TrainingData(samples, np.flatnonzero(fold != held_out), labels, held_out, seed * folds + held_out)
+        with _seeded(data.seed):
+            model = made_model(train(data), name)
+        held = ChosenSamples(samples, np.flatnonzero(fold == held_out))
+        table = score_one(model, held, replace(options, progress=False), keep="cosines")
+        if path is not None:
+            table.save(path, overwrite=True)
+        return table
+
+    tables, pieces = {}, []
+    bar = tqdm(total=seeds * folds, unit=" folds", desc="training", disable=None if options.progress else True)
+    with bar:
+        for seed, repeat in enumerate(_repeats(name, seeds)):
+            fold = assign_folds(labels, folds, seed)
+            pieces = []
+            for held_out in range(folds):
+                make = partial(held_out_table, fold=fold, held_out=held_out, seed=seed)
+                pieces.append(stages.table(f"seed{seed}-fold{held_out}", make))
+                bar.update()
+            tables[repeat] = _joined(pieces)
+    first = pieces[0].meta
+    meta = {
+        **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping")},
+        "model": {**named, **{key: first["model"].get(key) for key in ("name", "classes", "head")}},
+        "weights": "trained on the other folds",
+    }
+    return stages.finish(tables, meta, options, _rare_note(labels))
+
+
+def _plan(samples: Samples, options: Options, folds: int, seeds: int, retrained: str) -> dict[str, Any]:
+    return {
+        **data_plan(samples),
+        "scores": list(options.scores),
+        "bias": options.use_bias,
+        "out_of_sample": {"folds": folds, "seeds": seeds, "retrained": retrained},
+    }
+
+
+def _repeats(name: str, seeds: int) -> list[str]:
+    return [name] if seeds == 1 else [f"{name} seed {seed}" for seed in range(seeds)]
+
+
+def _joined(pieces: list[SampleTable], bad: pa.Table | None = None) -> SampleTable:
+    """The held-out parts as one table with a column ``fold``."""
+    rows = [piece.to_arrow().append_column("fold", pa.repeat(k, len(piece))) for k, piece in enumerate(pieces)]
+    vectors = [piece.vectors for piece in pieces if piece.vectors is not None]
+    lost = pa.concat_tables([piece.bad for piece in pieces] + ([] if bad is None else [bad]))
+    warned = [note for piece in pieces for note in piece.meta.get("warnings", ())]
+    return SampleTable(
+        pa.concat_tables(rows), {"warnings": warned}, lost, pa.concat_tables(vectors) if vectors else None
+    )
+
+
+def _labels(samples: Samples) -> np.ndarray:
+    """All labels; where the data do not list them every sample is read once."""
+    labels = samples.labels
+    if labels is None:
+        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
+        if labels.dtype.kind not in "iu":
+            raise ValueError("DATA: --folds needs a class index as label of every sample, and these data lack some.")
+    return labels
+
+
+def _rare_note(labels: np.ndarray) -> list[str]:
+    rare = int((np.unique(labels, return_counts=True)[1] < 2).sum())
+    if not rare:
+        return []
+    note = (
+        f"{rare:,} classes have a single sample, which is scored by a head that has never seen its class: its scores "
+        "say nothing about its label."
+    )
+    warnings.warn(note, UserWarning, stacklevel=4)
+    return [note]
+
+
+def _identity(train: Callable[..., Any]) -> str:
+    """What changes when the training does: the whole file where it is one."""
+    if isinstance(train, FileFunction):
+        return f"{train.name} (file {hashlib.sha256(train.path.read_bytes()).hexdigest()[:8]})"
+    return describe(train)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,128 @@
+"""Several passes that make one run: each is a run of its own in ``stages/`` until the last one is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.data import Samples
+from hardsight.ensemble import mean_over_nets, mean_vectors
+from hardsight.models import Model
+from hardsight.provenance import provenance
+from hardsight.runfolder import SCHEMAS, STAGES, RunWriter
+from hardsight.scoring.one import Options, counts, data_plan, score_one
+from hardsight.table import SampleTable, split_rows
+
+
+class Stages:
+    """A run that is made in stages. A stage that is done is not done again; without `out` all stay in memory."""
+
+    def __init__(self, out: Path | None, plan: Mapping[str, Any], overwrite: bool) -> None:
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ValueError("folds and several networks run in one process: start them without torchrun.")
+        self._plan = {**plan, "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()}}
+        self._writer = None if out is None else RunWriter(out, self._plan, overwrite=overwrite)
+
+    @property
+    def whole(self) -> SampleTable | None:
+        """The run, if it was complete already."""
+        if self._writer is None or not self._writer.complete:
+            return None
+        table = SampleTable.load(self._writer.path)
+        table.meta["already_complete"] = True
+        return table
+
+    def table(self, name: str, make: Callable[[Path | None], SampleTable]) -> SampleTable:
+        """The table of a stage: read if it is done, else made. `make` writes a run to the path that it gets."""
+        if self._writer is None:
+            return make(None)
+        path = self._writer.path / STAGES / name
+        return SampleTable.load(path) if (path / "meta.json").exists() else make(path)
+
+    def finish(
+        self, tables: Mapping[str, SampleTable], meta: Mapping[str, Any], options: Options, notes: Sequence[str] = ()
+    ) -> SampleTable:
+        """The tables by network as one; a sample that is bad for one of them is bad for all."""
+        bad = pa.concat_tables([table.bad for table in tables.values()])
+        bad = bad.group_by("id", use_threads=False).aggregate([("error", "first")])
+        bad = bad.rename_columns(["id", "error"])
+        good = {name: _without(table.to_arrow(), bad) for name, table in tables.items()}
+        accuracies = [accuracy for table in tables.values() if (accuracy := table.accuracy) is not None]
+        meta = {
+            **provenance(options.device),
+            **self._plan,
+            **meta,
+            "accuracies": accuracies,
+            "warnings": [*notes, *(note for table in tables.values() for note in table.meta.get("warnings", ()))],
+        }
+        rows = next(iter(good.values())) if len(good) == 1 else _mean([*good.items()])
+        kept = [(name, table.vectors) for name, table in tables.items() if table.vectors is not None]
+        kept = [(name, _without(vectors, bad)) for name, vectors in kept]
+        vectors = None
+        if kept:
+            named = [vectors.add_column(1, "model", pa.repeat(name, len(vectors))) for name, vectors in kept]
+            vectors = mean_vectors(pa.concat_tables(named))
+        table = SampleTable(rows, {**meta, "models": list(tables)} if len(tables) > 1 else meta, bad, vectors)
+        table.meta |= {"counts": counts(table), "accuracy": table.accuracy}
+        if self._writer is not None:
+            for name, rows in good.items():
+                self._writer.write(split_rows(rows, bad, name, dict(kept).get(name)))
+            self._writer.finish(table.meta)
+        return table
+
+
+def _without(rows: pa.Table, bad: pa.Table) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["id"], value_set=bad["id"].combine_chunks()))) if len(bad) else rows
+
+
+def _mean(named: list[tuple[str, pa.Table]]) -> pa.Table:
+    rows = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in named]
+    mean = mean_over_nets(pa.concat_tables(rows, promote_options="default")).drop_columns(["model"])
+    order = [name for name in rows[0].column_names if name in mean.column_names]
+    return mean.select([*order, *(name for name in mean.column_names if name not in order)])
+
+
+def score_several(
+    models: Sequence[Model], samples: Samples, options: Options, out: Path | None, overwrite: bool
+) -> SampleTable:
+    """Every network over the same samples; each score is their mean, with its spread beside it."""
+    names = _distinct([model.name for model in models])
+    plan = {"models": names, **data_plan(samples), "scores": list(options.scores), "bias": options.use_bias}
+    stages = Stages(out, plan, overwrite)
+    if (whole := stages.whole) is not None:
+        return whole
+    tables = {}
+    for name, model in zip(names, models, strict=True):
+        tables[name] = stages.table(
+            _file_name(name),
+            lambda path, model=model: score_one(model, samples, options, path, overwrite=True, keep="direction"),
+        )
+    first = next(iter(tables.values())).meta
+    sizes = {table.meta["model"]["classes"] for table in tables.values()}
+    if len(sizes) > 1:
+        raise ValueError(f"the networks must have the same classes, but they have {sorted(sizes)} outputs.")
+    meta = {
+        "model": {"name": " + ".join(names), "classes": sizes.pop()},
+        **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
+        "fingerprints": {name: table.meta["model"].get("fingerprint") for name, table in tables.items()},
+    }
+    return stages.finish(tables, meta, options)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that repeat."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "net"

@@ -1,0 +1,224 @@
+"""Made-up reports for the tests of the page, and a browser to open them in."""
+
+import base64
+import io
+import shutil
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hardsight.report.page import render
+
+SIZE = {"width": 1200, "height": 900}
+HOSTILE = [
+    "</script><script>window.pwned=1</script>",
+    '"><img src=x onerror=alert(1)>',
+    "__proto__",
+    "constructor",
+    "שלום \u202etxt.exe\u202c",
+    "tab\there \x1b[31m \x00 end",
+    "{{ 7 * 7 }} {% raw %} ${7*7} `",
+    "' onmouseover='alert(1)",
+    "<!-- <style>body{display:none}</style>",
+    "\u2028 line \u2029 ends \ud800",
+]
+
+
+def four_digits(values):
+    return [float(f"{value:.4g}") for value in values]
+
+
+def picture(value):
+    written = io.BytesIO()
+    Image.fromarray(np.full((8, 8), value, dtype=np.uint8)).save(written, "PNG")
+    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+
+
+def density(x, y, x_ends, y_ends):
+    counts, *_ = np.histogram2d(np.clip(y, *y_ends), np.clip(x, *x_ends), bins=(12, 15), range=(y_ends, x_ends))
+    return {"nx": 15, "ny": 12, "counts": counts.astype(int).ravel().tolist(), "max": int(counts.max())}
+
+
+def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
+    """A payload as the contract has it, of made-up samples."""
+    names = list(names)
+    rng, classes = np.random.default_rng(seed), len(names)
+    label = rng.integers(0, classes, n)
+    avh = np.array(four_digits(rng.beta(2, 4, n) * 1.6))
+    confidence = np.array(four_digits(1 / (1 + np.exp(8 * (avh - 0.8) + rng.normal(0, 0.8, n)))))
+    pred = np.where(confidence > 0.4, label, (label + 1) % classes)
+    norm = np.array(four_digits(rng.gamma(9, 1, n)))
+    order = np.argsort(-avh, kind="stable")
+    shown = np.full(n, -1)
+    shown[order[:60]] = np.arange(60)[: len(order[:60])]
+    doubtful = np.argsort(confidence)[:9]
+    wrong = pred != label
+    edges = np.linspace(0, 1.6, 9)
+    rows = []
+    for k, name in enumerate(names):
+        own = avh[label == k]
+        mean = float(own.mean()) if len(own) else None
+        right = float((~wrong[label == k]).mean()) if len(own) else None
+        rows.append([name, len(own), right, mean, None if k == 1 else round(0.01 * ((7 * k) % 5), 3)])
+    columns = [("name", "text"), ("n", "int"), ("accuracy", "percent"), ("avh", "number"), ("noise", "percent")]
+    site = rng.integers(0, 2, n)
+    payload = {
+        "title": "small_cnn on digits",
+        "notices": [{"level": "info", "text": "One thing to know."}, {"level": "warn", "text": "One to beware of."}],
+        "sampling": "out",
+        "n": 10 * n,
+        "classes": names,
+        "labelled": True,
+        "tiles": [{"name": "accuracy", "value": "98.1 %", "note": "95 % interval 97.4–98.7 %"}],
+        "scores": {
+            "avh": {"title": "C·AVH", "text": "The angle's share.", "harder": "larger"},
+            "confidence": {"title": "confidence", "text": "Probability of the label.", "harder": "smaller"},
+            "norm": {"title": "norm", "text": "Length of the feature.", "harder": "smaller"},
+        },
+        "points": {
+            "id": [f"test/img_{i:04d}.png" for i in range(n)],
+            "label": label.tolist(),
+            "pred": pred.tolist(),
+            "picture": shown.tolist(),
+            "scores": {"avh": avh.tolist(), "confidence": confidence.tolist(), "norm": norm.tolist()},
+            "suspicion": four_digits(1 - confidence),
+            "suggested": np.where(confidence < 0.1, pred, -1).tolist(),
+            "spread": {
+                "avh_sd": [0.0125] * n,
+                "rank": (order.argsort() + 1).tolist(),
+                "rank_low": [1] * n,
+                "rank_high": [9] * n,
+            },
+            "groups": {"site": site.tolist()},
+        },
+        "pictures": [picture(4 * k) for k in range(60)],
+        "picture_note": f"60 of {10 * n:,} have pictures",
+        "pixelated": True,
+        "lists": [
+            {"key": "hardest", "title": "Hardest", "note": "By C·AVH.", "rows": order[:100].tolist()},
+            {"key": "easiest", "title": "Easiest", "note": "By C·AVH.", "rows": order[::-1][:20].tolist()},
+            {"key": "suspects", "title": "Label probably wrong", "note": "", "rows": doubtful.tolist()},
+        ],
+        "by_class": {
+            "hardest": [order[label[order] == k][:5].tolist() for k in range(classes)],
+            "easiest": [order[::-1][label[order[::-1]] == k][:5].tolist() for k in range(classes)],
+        },
+        "views": [
+            {
+                "key": f"avh-{column}",
+                "title": f"AVH against {column}",
+                "note": "",
+                "x": {"column": "avh", "title": "C·AVH (larger = harder)", "low": 0, "high": 1.6},
+                "y": {"column": column, "title": column, "low": 0, "high": high},
+                "density": density(avh, values, (0, 1.6), (0, high)),
+            }
+            for column, values, high in (("confidence", confidence, 1), ("norm", norm, 20))
+        ],
+        "histograms": [
+            {
+                "key": "avh",
+                "title": "C·AVH",
+                "edges": edges.tolist(),
+                "series": [
+                    {"name": name, "counts": np.histogram(avh[part], edges)[0].tolist()}
+                    for name, part in (("right", ~wrong), ("wrong", wrong))
+                ],
+            }
+        ],
+        "class_table": {
+            "columns": [{"key": key, "title": key, "kind": kind} for key, kind in columns],
+            "rows": rows,
+            "histogram_edges": edges.tolist(),
+            "histograms": [np.histogram(avh[label == k], edges)[0].tolist() for k in range(classes)],
+            "note": "",
+        },
+        "groups": [
+            {
+                "column": "site",
+                "note": "Means with intervals.",
+                "overall": float(avh.mean()),
+                "rows": [
+                    {"value": f"site {k}", "n": int((site == k).sum()), "mean": 0.5 + 0.1 * k, "low": 0.4 + 0.1 * k,
+                     "high": 0.6 + 0.1 * k, "adjusted": 0.01, "adjusted_low": -0.01, "adjusted_high": 0.03,
+                     "accuracy": 0.9, "flag": "harder" if k else ""}
+                    for k in range(2)
+                ],
+            }
+        ],
+        "clusters": {
+            "note": "Found by k-means.",
+            "rows": [{"class": names[0], "n": 9, "mean": 1.0, "low": 0.9, "high": 1.1, "difference": 0.2,
+                      "confused": names[-1], "rows": order[:4].tolist()}],
+        },
+        "label_errors": {"note": "By loss.", "count": 9, "share": 0.0225, "by": "nll", "next": "hardsight clean run"},
+        "comparison": {
+            "note": "Against yesterday.",
+            "tiles": [{"name": "fixed", "value": "7", "note": ""}],
+            "class_rows": [{"class": names[0], "n": 9, "before": 0.6, "after": 0.5, "change": -0.1, "low": -0.2,
+                            "high": -0.05, "accuracy_before": 0.9, "accuracy": 0.95, "flag": "easier"}],
+        },
+        "bad": {"count": 1, "rows": [["test/broken.png", "truncated"]], "note": ""},
+        "made": [["model", "small_cnn"], ["versions", "hardsight 1.2.3, torch 2.13"]],
+    }  # fmt: skip
+    return payload | changes
+
+
+@contextmanager
+def chromium():
+    """A browser, or the reason why there is none."""
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="the page is tested with Playwright, which is not installed"
+    )
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("the page is tested in Debian's chromium, which is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opener(browser, folder):
+    """A function that opens a payload as a file. At the end: no message, no dialog, no request but for the file."""
+    contexts, messages, requests = [], [], []
+
+    def open_page(payload, **options):
+        file = folder / f"page{len(contexts)}.html"
+        file.write_text(render(payload), encoding="utf-8")
+        context = browser.new_context(**{"viewport": SIZE, "reduced_motion": "reduce", **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.messages = messages
+        page.on("console", lambda message: message.type in ("error", "warning") and messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("dialog", lambda dialog: (messages.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-drawn=all]", state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not messages
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert sum(url.startswith("file:") for url in requests) == len(contexts)
+
+
+def column(payload, name):
+    return np.array(payload["points"]["scores"][name])
+
+
+def status(page):
+    return page.get_by_test_id("gallery-status").inner_text()
+
+
+def card_rows(page):
+    return [int(card.get_attribute("data-row")) for card in page.get_by_test_id("card").all()]
+
+
+def settle(page):
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

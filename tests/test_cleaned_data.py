@@ -1,0 +1,349 @@
+"""Cleaned data: folders and arrays hold the right samples under the right labels, and nothing else is touched."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cleaning_cases import files_of, make_archive, make_photos, run_on, scored, shades
+from noisy_digits import noisy_digits
+from PIL import Image
+from torch import zeros
+from torch.utils.data import TensorDataset
+from torchvision.datasets import ImageFolder
+
+import hardsight as hs
+from hardsight.cleaning import clean, in_words
+from hardsight.data import open_data
+from hardsight.labelerrors import actions
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return noisy_digits()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def archive(digits, tmp_path):
+    return make_archive(digits, tmp_path / "digits.npz")
+
+
+# Cleaned folders.
+
+
+def place(samples, name):
+    return next(i for i in range(len(samples)) if samples.id(i).endswith(name))
+
+
+def test_a_cleaned_folder_has_the_right_files_in_the_right_classes(photos, tmp_path):
+    samples = open_data(str(photos))
+    same, dog = place(samples, "=cat/same.png"), place(samples, "/Same.png")
+    dropped, unread = place(samples, "lines.png"), samples.id(place(samples, "deep.png"))
+    table = scored(samples, samples.labels, {same: 1, dropped: 0}, classes=3, bad=[unread], unsure=[dropped],
+                   source=samples.source)  # fmt: skip
+    before = {(kind, shade): path.read_bytes() for (kind, shade), path in shades(photos).items()}
+    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned", count=2)
+    done = summary["dataset"]
+    assert (done["kept"], done["relabelled"], done["dropped"]) == (len(samples) - 3, 1, 2)
+    assert done["missing"] == done["unscored"] == done["no_such_class"] == 0
+    after = shades(tmp_path / "cleaned")
+    expected = {key for key in before if key[1] not in _shades_of(samples, [dropped, place(samples, "deep.png")])}
+    expected = {(samples.classes[1], k) if k in _shades_of(samples, [same]) else (name, k) for name, k in expected}
+    assert set(after) == expected
+    assert after[samples.classes[1], *_shades_of(samples, [dog])].name == "Same.png"  # who stays keeps the name
+    assert after[samples.classes[1], *_shades_of(samples, [same])].name == "2-same.png"
+    assert shades(photos).keys() == before.keys()
+    assert ImageFolder(str(tmp_path / "cleaned"), allow_empty=True).classes == samples.classes
+    assert not any(p.is_symlink() for p in (tmp_path / "cleaned").rglob("*"))
+    paths = pq.read_table(tmp_path / "lists" / "samples.parquet")["filepath"].to_pylist()
+    assert all(Path(path).is_file() for path in paths)
+
+
+def _shades_of(samples, places):
+    return [samples.load(i, None)[0].getpixel((0, 0)) for i in places]
+
+
+def test_hard_links_where_possible_and_copies_elsewhere(photos, tmp_path, monkeypatch):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    clean(table, tmp_path / "a", data=photos, dataset=tmp_path / "linked")
+    key = next(iter(shades(photos).keys() & shades(tmp_path / "linked").keys()))
+    assert shades(photos)[key].samefile(shades(tmp_path / "linked")[key])
+
+    def refuse(*_):
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    clean(table, tmp_path / "b", data=photos, dataset=tmp_path / "copied")
+    assert not shades(photos)[key].samefile(shades(tmp_path / "copied")[key])
+    assert shades(photos)[key].read_bytes() == shades(tmp_path / "copied")[key].read_bytes()
+
+
+def test_links_in_the_data_become_files(photos, tmp_path):
+    outside = tmp_path / "outside.png"
+    Image.new("L", (4, 4), 200).save(outside)
+    (photos / "=cat" / "link.png").symlink_to(outside)
+    (photos / "=cat" / "dangling.png").symlink_to(tmp_path / "nowhere.png")
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {}, classes=3)
+    done = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")["dataset"]
+    assert done["missing"] == 1
+    assert not (tmp_path / "cleaned" / "=cat" / "link.png").is_symlink()
+    assert (tmp_path / "cleaned" / "=cat" / "link.png").read_bytes() == outside.read_bytes()
+
+
+def test_files_that_went_and_files_that_came_are_counted(photos, tmp_path):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    samples.path(1).unlink()
+    Image.new("L", (4, 4), 99).save(photos / "=cat" / "new.png")
+    summary = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+    done = summary["dataset"]
+    assert (done["missing"], done["unscored"]) == (1, 1)
+    assert done["kept"] + done["relabelled"] == len(samples) - 1 == len(shades(tmp_path / "cleaned"))
+    words = "\n".join(in_words(summary))
+    assert "1 more are left out because they are no longer among the data" in words
+    assert "1 more are left out because the run did not score them" in words
+
+
+def test_a_class_that_the_data_lack_is_dropped_and_named(photos, tmp_path):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 4}, classes=5, names=["a", "b", "c", "d", "a fifth"])
+    table = with_usual_confidence(table, 4)
+    done = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)["dataset"]
+    assert (done["relabelled"], done["dropped"], done["no_such_class"]) == (0, 1, 1)
+    row = pq.read_table(tmp_path / "lists" / "actions.parquet").to_pylist()[0]
+    assert (row["action"], row["suggested"], row["suggested_name"]) == ("relabel", None, "a fifth")
+
+
+def with_usual_confidence(table, label):
+    """One more row that is labelled so: else no prediction of the class is ever sure."""
+    first = table.to_arrow().slice(0, 1).to_pylist()[0]
+    row = {**first, "id": "more", "label": label, "pred": label, "confidence": 0.5, "margin": 1.0}
+    rows = pa.concat_tables([table.to_arrow(), pa.Table.from_pylist([row], table.to_arrow().schema)])
+    return hs.SampleTable(rows, table.meta, table.bad)
+
+
+def test_the_datas_own_numbers_are_kept_when_the_model_has_others(photos, tmp_path):
+    samples = open_data(str(photos))
+    mapping = [2, 0, 1]  # data class k is the model's class mapping[k]
+    labels = np.array(mapping)[samples.labels]
+    table = scored(samples, labels, {0: 1}, classes=3, names=["dog", "zebra", "cat"], mapping=mapping)
+    clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)
+    row = pq.read_table(tmp_path / "lists" / "actions.parquet").to_pylist()[0]
+    assert (row["label"], row["label_name"], row["suggested"], row["suggested_name"]) == (0, "cat", 2, "zebra")
+    shade = _shades_of(samples, [0])[0]
+    assert (samples.classes[2], shade) in shades(tmp_path / "cleaned")
+
+
+# What must never be written.
+
+
+def test_nothing_but_an_earlier_result_is_replaced(photos, tmp_path):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    target, lists = tmp_path / "cleaned", tmp_path / "lists"
+    for arguments in ({"out": mine}, {"out": lists, "dataset": mine}):
+        with pytest.raises(FileExistsError, match="was not written by hardsight clean"):
+            clean(table, data=photos, overwrite=True, **arguments)
+    with pytest.raises(FileExistsError, match="was not written by hardsight clean"):
+        clean(table, mine / "thesis.txt", data=photos, overwrite=True)
+    assert files_of(mine) == ["thesis.txt"]
+    assert not lists.exists()
+    clean(table, lists, data=photos, dataset=target)
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        clean(table, lists, data=photos, dataset=target)
+    clean(table, lists, data=photos, dataset=target, overwrite=True)
+    (target / "=cat" / "my own.png").write_bytes(b"")
+    with pytest.raises(FileExistsError, match="was not written by hardsight clean"):
+        clean(table, lists, data=photos, dataset=target, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    clean(table, tmp_path / "empty", data=photos)
+    (tmp_path / "link").symlink_to(mine)
+    with pytest.raises(FileExistsError, match="is a link"):
+        clean(table, tmp_path / "link", data=photos, overwrite=True)
+
+
+def test_the_data_themselves_are_never_written_to(photos, tmp_path):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    before = files_of(photos)
+    for wrong in (photos, photos / "=cat", photos / "new", photos / "=cat" / ".." / "new", tmp_path):
+        with pytest.raises(ValueError, match="the data themselves"):
+            clean(table, tmp_path / "lists", data=photos, dataset=wrong, overwrite=True)
+    with pytest.raises(ValueError, match="the data themselves"):
+        clean(table, photos / "lists", data=photos)
+    with pytest.raises(ValueError, match="the folder of the lists"):
+        clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "lists" / "cleaned")
+    assert files_of(photos) == before
+    assert not (tmp_path / "lists").exists()
+
+
+def test_an_error_half_way_leaves_nothing(photos, tmp_path, monkeypatch):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    calls = []
+
+    def full(*_):
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(KeyboardInterrupt):
+        clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
+
+
+KILLED = """
+import os, sys, pyarrow as pa, hardsight as hs
+from hardsight.cleaning import clean
+linked = []
+def link(*a):
+    linked.append(a)
+    if len(linked) > 4:
+        os._exit(9)  # as kill -9 does: nothing is tidied up
+    raise OSError
+os.link = link
+clean(hs.SampleTable.load(sys.argv[1]), sys.argv[2], data=sys.argv[3], dataset=sys.argv[4])
+"""
+
+
+@pytest.mark.slow
+def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, tmp_path):
+    samples = open_data(str(photos))
+    run = scored(samples, samples.labels, {0: 1}, classes=3).save(tmp_path / "run")
+    arguments = [str(run), str(tmp_path / "lists"), str(photos), str(tmp_path / "cleaned")]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert killed.returncode == 9
+    assert not (tmp_path / "cleaned").exists()
+    assert list(tmp_path.glob(".cleaned.*.tmp"))
+    (tmp_path / ".cleaned.mine.tmp").write_text("not theirs")
+    clean(run, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", overwrite=True)
+    assert [p.name for p in tmp_path.glob(".*")] == [".cleaned.mine.tmp"]
+    assert len(shades(tmp_path / "cleaned")) == len(samples)
+
+
+# Cleaned arrays.
+
+
+def test_a_cleaned_npz_holds_the_right_labels(digits, archive, tmp_path):
+    table = run_on(digits.table, f"{archive}:test", "test")
+    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    done = summary["dataset"]
+    found = actions(table).to_arrow().to_pylist()
+    expected = {row["id"]: row["suggested"] if row["action"] == "relabel" else row["label"] for row in found
+                if row["action"] != "drop"}  # fmt: skip
+    with np.load(tmp_path / "cleaned.npz") as cleaned, np.load(archive) as old:
+        assert set(cleaned.files) == {*old.files, "test_ids", "hardsight_cleaned"}
+        ids, labels = cleaned["test_ids"], cleaned["test_labels"]
+        assert labels.dtype == np.uint8
+        assert labels.shape == (len(ids), 1)
+        assert dict(zip(ids.tolist(), labels[:, 0].tolist(), strict=True)) == expected
+        at = [int(id_.split(":")[1]) for id_ in ids]
+        assert at == sorted(at)  # in the order of the data
+        np.testing.assert_array_equal(cleaned["test_images"], digits.pictures[at])
+        np.testing.assert_array_equal(cleaned["test_source"], [f"scan {i}" for i in at])
+        for key in ("train_images", "train_labels", "classes", "about"):
+            np.testing.assert_array_equal(cleaned[key], old[key])
+        assert json.loads(str(cleaned["hardsight_cleaned"]))["kept"] == done["kept"]
+        right = labels[:, 0] == digits.true[at]
+    assert right.mean() > 0.99 > (digits.given == digits.true).mean()
+    assert (done["kept"] + done["relabelled"], done["dropped"]) == (len(expected), len(digits.given) - len(expected))
+    assert len(open_data(f"{tmp_path / 'cleaned.npz'}:test")) == len(expected)
+
+
+def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, archive, tmp_path):
+    table = run_on(digits.table, f"{archive}:test", "test")
+    before = archive.read_bytes()
+    with pytest.raises(ValueError, match="the data themselves"):
+        clean(table, tmp_path / "lists", dataset=archive, overwrite=True)
+    np.savez(tmp_path / "mine.npz", a=np.zeros(3))
+    with pytest.raises(FileExistsError, match="was not written by hardsight clean"):
+        clean(table, tmp_path / "lists", dataset=tmp_path / "mine.npz", overwrite=True)
+    with pytest.raises(ValueError, match="must name an \\.npz file"):
+        clean(table, tmp_path / "lists", dataset=tmp_path / "folder")
+    assert not (tmp_path / "lists").exists()
+    clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz", overwrite=True)
+    again = hs.SampleTable(table.to_arrow(), {**table.meta, "source": {"data": f"{tmp_path / 'cleaned.npz'}:test"}})
+    with pytest.raises(ValueError, match="the data themselves"):
+        clean(again, tmp_path / "more", dataset=tmp_path / "cleaned.npz", overwrite=True)
+    assert archive.read_bytes() == before
+
+
+def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_path):
+    clean(run_on(digits.table, f"{archive}:test", "test"), tmp_path / "a", dataset=tmp_path / "once.npz")
+    once = open_data(f"{tmp_path / 'once.npz'}:test")
+    table = scored(once, once.labels, {0: (once.labels[0] + 1) % 10}, classes=10, source=once.source)
+    clean(table, tmp_path / "b", dataset=tmp_path / "twice.npz", count=1)
+    with np.load(tmp_path / "once.npz") as first, np.load(tmp_path / "twice.npz") as second:
+        np.testing.assert_array_equal(second["test_ids"], first["test_ids"])
+        assert second["test_labels"][0, 0] == (first["test_labels"][0, 0] + 1) % 10
+
+
+def test_arrays_without_a_file_become_an_npz(digits, tmp_path):
+    table = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": "digits"}})
+    done = clean(table, tmp_path / "lists", dataset=tmp_path / "new" / "cleaned.npz")["dataset"]
+    again = open_data(str(tmp_path / "new" / "cleaned.npz"))
+    assert len(again) == done["kept"] + done["relabelled"]
+    assert again.classes == list("0123456789")
+
+
+def test_one_split_alone_and_labels_that_outgrow_their_type(tmp_path):
+    images = np.arange(5 * 4, dtype=np.uint8).reshape(5, 2, 2)
+    labels = np.array([0, 127, 200, 0, 127], dtype=np.int16)
+    np.savez(tmp_path / "a.npz", images=images, labels=labels, weight=np.ones(5), other=np.ones(3))
+    samples = open_data(str(tmp_path / "a.npz"))
+    table = scored(samples, labels, {0: 200, 3: 199}, classes=201, source=samples.source)
+    done = clean(table, tmp_path / "lists", dataset=tmp_path / "b.npz", count=2)["dataset"]
+    with np.load(tmp_path / "b.npz") as cleaned:
+        assert set(cleaned.files) == {"images", "labels", "weight", "other", "ids", "hardsight_cleaned"}
+        assert cleaned["labels"].tolist() == [200, 127, 200, 127]
+        assert (len(cleaned["weight"]), len(cleaned["other"])) == (4, 3)
+        assert cleaned["ids"].tolist() == ["data:0", "data:1", "data:2", "data:4"]
+    assert (done["relabelled"], done["dropped"]) == (1, 1)
+
+
+def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    images, labels = np.zeros((3, 2, 2), np.uint8), np.array([0, 1, 1])
+    trap = np.array([Trap()] * 3, dtype=object)
+    for key, words in (("train_extra", None), ("test_extra", "never loaded")):
+        np.savez(tmp_path / "a.npz", test_images=images, test_labels=labels, **{key: trap})
+        samples = open_data(f"{tmp_path / 'a.npz'}:test")
+        table = scored(samples, labels, {0: 1}, classes=2, source=samples.source)
+        target = tmp_path / f"{key}.npz"
+        if words is None:
+            clean(table, tmp_path / "l1", dataset=target)
+            assert "train_extra.npy" in zipfile.ZipFile(target).namelist()
+        else:
+            with pytest.raises(ValueError, match=words):
+                clean(table, tmp_path / "l2", dataset=target)
+            assert not target.exists()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_data_that_cannot_be_written_are_named(digits, tmp_path):
+    data = TensorDataset(zeros(2, 3), zeros(2).long())
+    table = hs.SampleTable.from_columns({"id": ["data:0"], "label": [0], "pred": [1], "avh": [0.1]})
+    with pytest.raises(ValueError, match="not for TensorDataset, 2 samples; use the lists"):
+        clean(table, tmp_path / "lists", by="avh", count=1, data=data, dataset=tmp_path / "x.npz")

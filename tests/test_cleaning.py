@@ -1,0 +1,230 @@
+"""Cleaning: the lists, the cleaned data, what other tools get, and what must never be written."""
+
+import csv
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from cleaning_cases import files_of, make_archive, make_photos, run_on, scored
+from noisy_digits import noisy_digits
+from PIL import Image
+
+import hardsight as hs
+from hardsight.cleaning import clean, in_words, read_ids, to_datalab, viewers
+from hardsight.data import open_data
+from hardsight.labelerrors import actions, label_errors
+
+FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "samples.parquet"]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return noisy_digits()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def archive(digits, tmp_path):
+    return make_archive(digits, tmp_path / "digits.npz")
+
+
+# Lists.
+
+
+def test_lists_are_whole_and_agree(digits, tmp_path):
+    summary = clean(digits.table, tmp_path / "lists", data="digits")
+    assert files_of(tmp_path / "lists") == FILES
+    rows = pq.read_table(tmp_path / "lists" / "actions.parquet")
+    expected = actions(digits.table)
+    assert rows["id"].to_pylist() == expected["id"].tolist()
+    assert rows["action"].to_pylist() == expected["action"].tolist()
+    assert set(digits.table.scores) <= set(rows.column_names)
+    for action in ("keep", "relabel", "drop"):
+        ids = read_ids(tmp_path / "lists" / f"{action}.txt")
+        assert ids == [row["id"] for row in rows.to_pylist() if row["action"] == action]
+        assert len(ids) == summary[action]
+    assert summary["samples"] == len(digits.table) == summary["keep"] + summary["relabel"] + summary["drop"]
+    with (tmp_path / "lists" / "actions.csv").open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    assert [row["id"] for row in read] == rows["id"].to_pylist()
+    assert [row["suggested_name"] for row in read] == [value or "" for value in rows["suggested_name"].to_pylist()]
+    np.testing.assert_allclose([float(row["avh"]) for row in read], rows["avh"].to_numpy())
+    by_id = dict(zip(digits.table["id"], digits.table["avh"], strict=True))
+    assert [by_id[id_] for id_ in rows["id"].to_pylist()] == rows["avh"].to_pylist()
+
+
+def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
+    run = digits.table.save(tmp_path / "run")
+    summary = clean(run)
+    assert summary["lists"] == str(run / "lists")
+    assert any("does not say where its data are" in note for note in summary["notes"])
+    assert len(hs.SampleTable.load(run)) == len(digits.table)
+    with pytest.raises(FileExistsError, match="there already; choose another name, or --overwrite"):
+        clean(run)
+    assert clean(run, overwrite=True, count=3)["relabel"] <= 3
+    assert len(read_ids(run / "lists" / "relabel.txt")) + len(read_ids(run / "lists" / "drop.txt")) == 3
+    assert not list(run.glob(".*"))
+
+
+def test_arguments_are_passed_on(digits, tmp_path):
+    summary = clean(digits.table, tmp_path / "a", by="avh", share=0.01)
+    assert summary["by"] == "avh"
+    assert summary["relabel"] + summary["drop"] == round(0.01 * len(digits.table))
+    assert "estimate" in summary
+    with pytest.raises(ValueError, match="out must name a folder"):
+        clean(digits.table)
+    with pytest.raises(ValueError, match="did you mean disagreement"):
+        clean(digits.table, tmp_path / "b", by="disagrement")
+    assert not (tmp_path / "b").exists()
+
+
+def test_bad_rows_are_in_the_lists(digits, tmp_path):
+    bad = pa.table({"id": ["digits:x"], "error": ["a truncated file"]})
+    table = hs.SampleTable(digits.table.to_arrow(), digits.table.meta, bad)
+    summary = clean(table, tmp_path / "lists")
+    assert summary["unreadable"] == 1
+    assert "digits:x" in read_ids(tmp_path / "lists" / "drop.txt")
+    last = pq.read_table(tmp_path / "lists" / "actions.parquet").to_pylist()[-1]
+    assert (last["reason"], last["avh"], last["label"]) == ("a truncated file", None, None)
+
+
+HOSTILE = [
+    '=HYPERLINK("http://x")', "+1", "-rf", "@SUM(A1)", "\tx", "\rx", "'quoted'", "two\nlines", "two\r\nlines",
+    "a,b;c", 'say "no"', '"', "  spaces ", "línea\u2028sep", "naïve ☃ 日本", "..",
+    "../../up", "<script>alert(1)</script>",
+    "\\n", "{{7*7}}", "＝1+1", "nul\x00", "\x1b[31mred",
+]  # fmt: skip
+
+
+def hostile_table():
+    ids = np.array([f"{name}" for name in HOSTILE], dtype=object)
+    n = len(ids)
+    columns = {
+        "id": ids,
+        "label": np.arange(n) % 2,
+        "pred": (np.arange(n) + np.arange(n) // 2) % 2,
+        "confidence": np.linspace(0.1, 0.9, n),
+        "max_logit": np.zeros(n),
+        "free_energy": np.full(n, np.log(0.9)),
+        "margin": np.zeros(n),
+    }
+    meta = {"model": {"classes": 2}, "class_names": ["=cmd|' /C calc'!A0", "-2\n@x"]}
+    return hs.SampleTable.from_columns(columns, meta)
+
+
+def test_hostile_names_come_back_from_every_list_and_are_no_formulas(tmp_path):
+    table = hostile_table()
+    clean(table, tmp_path / "lists", count=8)
+    rows = pq.read_table(tmp_path / "lists" / "actions.parquet")
+    assert sorted(rows["id"].to_pylist()) == sorted(HOSTILE)
+    ids = [id_ for name in ("keep", "relabel", "drop") for id_ in read_ids(tmp_path / "lists" / f"{name}.txt")]
+    assert sorted(ids) == sorted(HOSTILE)
+    with (tmp_path / "lists" / "actions.csv").open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    numbers = {"label", "pred", "suggested", "suspicion", "rank", "p_label", "p_pred", "confidence", "max_logit",
+               "free_energy", "margin"}  # fmt: skip
+    for row, truth in zip(read, rows.to_pylist(), strict=True):
+        for name, text in row.items():
+            if name not in numbers:
+                assert not text.startswith(tuple("=+-@\t\r\n＝"))
+                assert text.removeprefix("'") == (truth[name] or "")
+    whole = pyarrow.csv.read_csv(
+        tmp_path / "lists" / "actions.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+    )
+    assert len(whole) == len(HOSTILE)
+
+
+def test_ordinary_ids_are_lines_as_they_are(tmp_path):
+    clean(hostile_table(), tmp_path / "lists", count=0)
+    lines = (tmp_path / "lists" / "keep.txt").read_text(encoding="utf-8").split("\n")
+    for plain in ("-rf", "\\n", "a,b;c", "naïve ☃ 日本", "../../up"):
+        assert plain in lines
+
+
+# For viewers.
+
+
+def test_arrays_become_pictures_for_viewers(digits, tmp_path, monkeypatch):
+    summary = clean(digits.table, tmp_path / "lists", data="digits")
+    seen = pq.read_table(tmp_path / "lists" / "samples.parquet")
+    assert summary["pictures"] == len(digits.table)
+    for row in seen.slice(0, 20).to_pylist():
+        pixels = np.asarray(Image.open(io.BytesIO(row["image"])))
+        np.testing.assert_array_equal(pixels, digits.pictures[int(row["id"].split(":")[1])])
+        assert row["ground_truth"] == str(digits.given[int(row["id"].split(":")[1])])
+    plain = (pa.types.is_string, pa.types.is_binary, pa.types.is_floating, pa.types.is_integer)
+    assert all(any(check(field.type) for check in plain) for field in seen.schema)
+    assert {"filepath", "prediction", "suggested", "action", "avh", "confidence", "p_pred"} <= set(seen.column_names)
+    monkeypatch.setattr(viewers, "PICTURE_BYTES", 2_000)
+    few = clean(digits.table, tmp_path / "few", data="digits")["pictures"]
+    assert 5 < few < 30
+    images = pq.read_table(tmp_path / "few" / "samples.parquet")["image"].to_pylist()
+    assert sum(map(len, images[:few])) <= 2_000  # the most suspicious have theirs
+    assert images[few:] == [None] * (len(digits.table) - few)
+
+
+def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
+    gone = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": str(tmp_path / "gone")}})
+    summary = clean(gone, tmp_path / "lists")
+    assert summary["pictures"] == summary["paths"] == 0
+    assert any("Name the data with --data" in note for note in summary["notes"])
+    with pytest.raises(ValueError, match="dataset: the data cannot be opened"):
+        clean(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
+    other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
+    with pytest.raises(ValueError, match="none of the run's samples is in"):
+        clean(other, tmp_path / "other", by="avh", count=1, data="digits")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    table.meta["data"] = {"split": "photos"}
+    table.meta["source"] = samples.source
+    photos.rename(tmp_path / "moved")
+    assert clean(table, tmp_path / "without")["paths"] == 0
+    assert clean(table, tmp_path / "with", data=tmp_path / "moved")["paths"] == len(samples)
+    other = tmp_path / "photos" / "=cat" / "another.png"
+    other.parent.mkdir(parents=True)
+    Image.new("L", (4, 4)).save(other)
+    assert any("none of the run's samples" in note for note in clean(table, tmp_path / "other")["notes"])
+
+
+# Words, and cleanlab.
+
+
+def test_the_closing_lines_say_what_was_done_and_what_is_next(digits, archive, tmp_path):
+    table = run_on(digits.table, f"{archive}:test", "test")
+    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    lines = in_words(summary)
+    assert lines[0].startswith(f"1,797 samples by {summary['by']}: keep {summary['keep']:,}, relabel")
+    assert lines[1].startswith("wrong labels: about ")
+    assert lines[2].startswith(f"wrote {tmp_path / 'cleaned.npz'}: ")
+    assert lines[-1].endswith(f"next: open {tmp_path / 'lists'}/actions.csv")
+
+
+def test_a_datalab_has_our_labels_probabilities_and_scores(digits, capsys):
+    lab = to_datalab(digits.table, "avh")
+    assert capsys.readouterr().out == ""
+    issues = lab.get_issues("label")
+    assert len(issues) == len(digits.table)
+    wrong = digits.wrong[[int(id_.split(":")[1]) for id_ in lab.data["id"]]]
+    assert issues["is_label_issue"][wrong].mean() > 0.7
+    assert np.allclose(lab.data["suspicion"], digits.table["avh"])
+    quality = 1 - label_errors(digits.table, "cleanlab_self_confidence")["suspicion"]
+    np.testing.assert_allclose(np.sort(issues["label_score"]), np.sort(quality), atol=1e-6)
+
+
+def test_a_datalab_of_some_classes(digits):
+    some = digits.table.to_arrow().filter(pa.array(np.isin(digits.given, [1, 4, 7])))
+    lab = to_datalab(hs.SampleTable(some, digits.table.meta, None, digits.table.vectors))
+    assert len(lab.get_issues("label")) == len(some)
+    with pytest.raises(ValueError, match="does not keep the probabilities"):
+        to_datalab(hs.SampleTable(some, digits.table.meta))

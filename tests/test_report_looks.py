@@ -1,0 +1,257 @@
+"""The page in a real browser: themes, narrow screens, hostile names, its policy, missing parts."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from report_pages import HOSTILE, SIZE, card_rows, chromium, make_payload, opener, status
+
+from hardsight.report.page import render
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    with opener(browser, tmp_path) as open_page:
+        yield open_page
+
+
+def luminance(colour):
+    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(a, b):
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+TEXT_ON = {
+    "ink": ("page", "surface", "sunken"),
+    "soft": ("page", "surface", "sunken"),
+    "accent": ("page", "surface"),
+    "wrong-ink": ("surface",),
+    "warn-ink": ("warn",),
+    "info-ink": ("info",),
+    "page": ("ink",),
+}
+
+
+@pytest.mark.parametrize("preferred", ["light", "dark"])
+def test_both_themes_are_readable_and_can_be_changed(show, preferred):
+    page = show(make_payload(), color_scheme=preferred)
+    resolve = """(name) => {
+        document.body.style.color = `var(--${name})`;
+        const colour = getComputedStyle(document.body).color;
+        document.body.style.color = "";
+        return colour;
+    }"""
+    found = []
+    for _ in range(2):
+        colours = {
+            name: page.evaluate(resolve, name) for name in {*TEXT_ON, *sum(TEXT_ON.values(), ()), "right", "wrong"}
+        }
+        for text, grounds in TEXT_ON.items():
+            for ground in grounds:
+                assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+        for mark in ("right", "wrong"):  # graphics need 3
+            assert contrast(colours[mark], colours["surface"]) >= 3
+        found.append((page.evaluate("getComputedStyle(document.body).backgroundColor"), drawn_plot(page)))
+        page.get_by_test_id("theme").click()
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
+    assert (luminance(found[0][0]) > 0.5) == (preferred == "light")
+
+
+def drawn_plot(page):
+    return page.evaluate("document.getElementById('plot-base').toDataURL()")
+
+
+@pytest.mark.parametrize("names", [("ant", "bee"), ("W" * 60, "a long name " * 5), tuple(HOSTILE)])
+def test_a_narrow_screen_does_not_scroll_sideways(show, names):
+    page = show(make_payload(names=names, title="W" * 80), viewport={"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_test_id("card").first.click()
+    assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 400
+    page.keyboard.press("Escape")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_hostile_names_are_text(show):
+    payload = make_payload(names=HOSTILE, title=HOSTILE[0])
+    payload["points"]["id"] = [f"{i} {HOSTILE[i % len(HOSTILE)]}" for i in range(400)]
+    payload["points"]["groups"] = {"__proto__": [i % 10 for i in range(400)]}
+    row = payload["groups"][0]["rows"][0]
+    payload["groups"] = [{"column": "__proto__", "note": HOSTILE[1], "overall": 0.5,
+                          "rows": [row | {"value": name} for name in HOSTILE]}]  # fmt: skip
+    payload["bad"]["rows"] = [[name, name] for name in HOSTILE]
+    payload["made"] = [[name, name] for name in HOSTILE]
+    payload["notices"] = [{"level": "warn", "text": name} for name in HOSTILE]
+    payload["label_errors"]["next"] = HOSTILE[0]
+    for part in (*payload["lists"], *payload["views"], payload["class_table"], payload["clusters"]):
+        part["note"] = HOSTILE[1]
+    page = show(payload)
+    assert page.title().startswith("</script><script>window.pwned=1</script>")
+    assert page.get_by_test_id("next-command").inner_text() == HOSTILE[0]
+    page.get_by_test_id("tab-all").click()
+    for k in range(6):
+        page.get_by_test_id("card").nth(k).click()
+        page.keyboard.press("Escape")
+    shown = page.get_by_test_id("cards").inner_text()
+    assert "__proto__" in shown
+    table = page.get_by_test_id("class-table").inner_text()
+    for text in (
+        HOSTILE[0],
+        HOSTILE[1],
+        "__proto__",
+        "constructor",
+        r"שלום \u202etxt.exe\u202c",
+        r"tab\x09here \x1b[31m",
+    ):
+        assert text in table
+    page.get_by_test_id("group-table").get_by_role("button", name="__proto__", exact=True).last.click()
+    assert status(page).split(" have")[0].endswith("of 40 samples")
+    assert page.evaluate("[window.pwned, {}.polluted, Object.keys(Object.prototype).length]") == [None, None, 0]
+    assert page.locator("script").count() == 2
+    assert page.locator("style").count() == 1
+    page.screenshot()
+
+
+def test_the_policy_stops_what_is_injected(show):
+    page = show(make_payload())
+    page.evaluate("""() => {
+        const script = document.createElement("script");
+        script.textContent = "window.pwned = 1";
+        document.body.append(script);
+        document.body.setAttribute("style", "display: none");
+        return fetch("https://example.invalid/").catch(() => null);
+    }""")
+    assert page.evaluate("window.pwned") is None
+    assert page.get_by_test_id("cards").is_visible()
+    assert len(page.messages) >= 3
+    assert all("Content Security Policy" in message for message in page.messages)
+    page.messages.clear()
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_file_is_whole_and_its_policy_names_its_own_script():
+    html = render(make_payload(names=HOSTILE))
+    parser = _Tags()
+    parser.feed(html)
+    html.encode()  # half a surrogate pair is no obstacle
+    policy = next(a["content"] for tag, a in parser.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        text = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert len(text) == 1
+        digest = base64.b64encode(hashlib.sha256(text[0].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not any(word in html.split("<script>")[1] for word in ("innerHTML", "outerHTML", "insertAdjacent", "eval("))
+    attributes = {name for _, held in parser.found for name in held}
+    assert not [name for name in attributes if name == "style" or name.startswith("on")]
+    assert all(
+        held[key].startswith(("#", "data:")) for _, held in parser.found for key in ("href", "src") if key in held
+    )
+    data = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.DOTALL)[1]
+    assert not set(data) & set("<>&\u2028\u2029")
+    assert json.loads(data)["classes"][:9] == HOSTILE[:9]
+
+
+def test_nan_is_refused_with_a_sentence():
+    with pytest.raises(ValueError, match="payload: expected finite numbers"):
+        render(make_payload(n=2) | {"n": float("nan")})
+
+
+REDUCED = {
+    "nothing": {},
+    "nulls": dict.fromkeys(make_payload(n=4)),
+    "no pictures": make_payload() | {"pictures": [], "pixelated": False},
+    "no views": make_payload(views=[]),
+    "unknown columns": make_payload(scores={}) | {"points": make_payload()["points"] | {"scores": {}}},
+    "one class": make_payload(names=["only"]),
+    "one sample": make_payload(n=1),
+    "empty parts": make_payload(lists=[], by_class={}, histograms=[], class_table=None, groups=[], comparison=None,
+                                clusters={"note": "", "rows": []}, label_errors=None, made=[], tiles=[]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REDUCED)
+def test_missing_parts_leave_a_page(show, case):
+    page = show(REDUCED[case])
+    assert page.get_by_role("heading", level=1).is_visible()
+    if case in ("nothing", "nulls"):
+        assert "Perhaps in sample" in page.get_by_test_id("sampling").inner_text()
+        assert "no scatter" in page.locator(".scatter").inner_text()
+    if case == "no pictures":
+        assert status(page).startswith("0 of 100 samples in this list have pictures")
+        assert page.locator("img").count() == 0
+    if case == "empty parts":
+        assert "Made by" not in page.locator("footer").inner_text()
+        assert card_rows(page)
+
+
+def test_without_labels_nothing_is_right_or_wrong(show):
+    payload = make_payload(labelled=False, label_errors=None)
+    payload["points"]["label"] = [None] * 400
+    page = show(payload)
+    assert "labelled" not in page.get_by_test_id("cards").inner_text()
+    assert page.get_by_test_id("wrong-filter").count() == 0
+    assert page.locator("#legend").inner_text().startswith("a sample (400 drawn)")
+    page.get_by_test_id("choose-class").select_option(label="bee")
+    page.get_by_test_id("tab-all").click()
+    assert status(page).split(" have")[0].endswith(f"of {payload['points']['pred'].count(1)} samples")
+
+
+@pytest.mark.parametrize(("kind", "word"), [("out", "Out of sample"), ("in", "In sample"), ("unknown", "Perhaps")])
+def test_the_first_screen_says_what_it_is(show, kind, word):
+    page = show(make_payload(sampling=kind))
+    assert page.get_by_test_id("sampling").inner_text().startswith(word)
+    assert page.get_by_test_id("notices").locator("li").all_inner_texts() == [
+        "!\nOne to beware of.",
+        "i\nOne thing to know.",
+    ]
+    assert "Made by hardsight 1.2.3" in page.locator("footer").inner_text()
+    assert "▲ harder" in page.get_by_test_id("group-table").inner_text()
+    assert "9 samples of ant, often taken for dog" in page.get_by_test_id("clusters").inner_text()
+    assert "▼ easier" in page.get_by_test_id("comparison").inner_text()
+    assert page.get_by_test_id("histogram-avh").locator("path.area").count() == 4  # two series, two swatches
+    top = page.get_by_test_id("cards").bounding_box()["y"]
+    assert top < SIZE["height"]
+
+
+def test_the_sentence_on_sampling_is_not_said_twice(show):
+    words = "Out of sample (5 folds), so no sample was scored by what had learnt its label."
+    made, notices = [["scored", words]], [{"level": "info", "text": words}]
+    page = show(make_payload(made=made, notices=notices))
+    assert page.get_by_test_id("sampling").inner_text().replace("\n", " ") == words
+    assert page.get_by_test_id("notices").count() == 0
+
+
+def test_without_script_the_page_says_so(browser, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(render(make_payload()), encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert "its own script, which is switched off" in page.locator("header").inner_text()
+    assert "98.1 %" in page.locator("header").inner_text()
+    context.close()
