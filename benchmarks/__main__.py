@@ -1,4 +1,4 @@
-"""``python -m benchmarks features|folder|memory|startup|demo|all [--dry]``; --dry does not write results.csv."""
+"""``python -m benchmarks features|folder|memory|startup|demo|report|all [--dry]``; --dry does not write results.csv."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import interleaved, ratios, report, row
+from benchmarks.measure import interleaved, ratios, row
+from benchmarks.measure import report as show
+from benchmarks.report import report
 
 
 def features() -> list[dict]:
@@ -118,7 +120,7 @@ def demo() -> list[dict]:
     return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
 
 
-BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo)}
+BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, report)}
 
 
 def main() -> None:
@@ -126,7 +128,7 @@ def main() -> None:
     if not names or any(name not in (*BENCHMARKS, "all") for name in names):
         raise SystemExit(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)}|all [--dry]")
     names = list(BENCHMARKS) if names == ["all"] else names
-    kept = [report(BENCHMARKS[name](), save="--dry" not in sys.argv) for name in names]
+    kept = [show(BENCHMARKS[name](), save="--dry" not in sys.argv) for name in names]
     raise SystemExit(0 if all(kept) else 1)
 
 

@@ -64,7 +64,7 @@ def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
     run = digits.table.save(tmp_path / "run")
     summary = clean(run)
     assert summary["lists"] == str(run / "lists")
-    assert any("does not say where its data are" in note for note in summary["notes"])
+    assert any("does not say where its pictures are" in note for note in summary["notes"])
     assert len(hs.SampleTable.load(run)) == len(digits.table)
     with pytest.raises(FileExistsError, match="there already; choose another name, or --overwrite"):
         clean(run)
@@ -174,7 +174,7 @@ def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
     gone = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": str(tmp_path / "gone")}})
     summary = clean(gone, tmp_path / "lists")
     assert summary["pictures"] == summary["paths"] == 0
-    assert any("Name the data with --data" in note for note in summary["notes"])
+    assert any("with --data" in note for note in summary["notes"])
     with pytest.raises(ValueError, match="dataset: the data cannot be opened"):
         clean(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})

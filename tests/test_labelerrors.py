@@ -263,7 +263,13 @@ def test_rows_are_as_promised(digits):
     assert found["rank"].tolist() == list(range(1, len(found) + 1))
     assert (np.diff(found["suspicion"]) <= 0).all()
     assert found.meta["by"] == DEFAULT
-    assert found["suspect"].sum() == found.meta["suspects"] == round(noise(digits.table).count)
+    differ = digits.table["label"] != digits.table["pred"]
+    sure = digits.probabilities.max(1) >= np.minimum(noise(digits.table).thresholds[digits.table["pred"]] - 1e-6, 0.9)
+    contradicted = digits.table["id"][differ & sure[[int(i.split(":")[1]) for i in digits.table["id"]]]]
+    differing = found["id"][found["label"] != found["pred"]]
+    expected = {*contradicted, *differing[: round(noise(digits.table).count)]}
+    assert set(found["id"][found["suspect"]]) == expected
+    assert found.meta["suspects"] == len(expected)
     at = [int(id_.split(":")[1]) for id_ in found["id"]]
     np.testing.assert_allclose(found["p_label"], digits.probabilities[at, found["label"]], atol=1e-7)
     np.testing.assert_allclose(found["p_pred"], digits.probabilities[at].max(1), atol=1e-7)
@@ -275,7 +281,8 @@ def test_suspects_differ_from_their_label_and_suggestions_are_sure(digits):
     for row in label_errors(digits.table, "avh", share=0.1).to_arrow().to_pylist():
         if row["suspect"]:
             assert row["pred"] != row["label"]
-        sure = row["p_pred"] >= noise(digits.table).thresholds[row["pred"]] - 1e-6 if row["suspect"] else False
+        enough = min(noise(digits.table).thresholds[row["pred"]] - 1e-6, 0.9)
+        sure = row["p_pred"] >= enough if row["suspect"] else False
         assert row["suggested"] == (row["pred"] if sure else None)
 
 
@@ -351,7 +358,7 @@ def test_means_over_several_nets_stay_probabilities(digits):
     rows = [rows.append_column("model", pa.repeat(name, len(rows))) for name, rows in nets.items()]
     mean = mean_over_nets(pa.concat_tables(rows).drop_columns(["label"])).append_column("label", labels)
     table = hs.SampleTable(mean, {"model": {"classes": 10}})
-    found = label_errors(table)
+    found = label_errors(table, "disagreement")
     differ = found["label"] != found["pred"]
     assert (found["p_label"] + differ * found["p_pred"] <= 1 + 1e-9).all()
     assert (np.abs(found["suspicion"]) <= 1).all()

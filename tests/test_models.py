@@ -207,17 +207,22 @@ def test_missing_file(tmp_path):
             "def build():\n    x = 1\n    return undefined\n",
             r"build\(\) failed in broken\.py at line 3: NameError: .*undef",
         ),
-        ("def build(width):\n    return width\n", r"build\(\) failed in broken\.py.*width"),
         # The line of the user's file, not of the library that it calls.
         ("from torch import nn\ndef build():\n\n    return nn.Linear(-1, 3)\n", r"broken\.py at line 4: RuntimeError"),
     ],
-    ids=["import", "missing library", "syntax", "name", "argument", "in a library"],
+    ids=["import", "missing library", "syntax", "name", "in a library"],
 )
 def test_errors_in_the_file_name_the_line(text, message, tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(RuntimeError, match=f"MODEL: .*{message}"):
         hs.load_model(f"{file}:build")
+
+
+def test_a_function_that_must_be_given_something_trains(tmp_path):
+    (tmp_path / "net.py").write_text("def train(data):\n    return data\n")
+    with pytest.raises(ValueError, match=r"net\.py:train must be given training data: .* --folds 5"):
+        hs.load_model(f"{tmp_path}/net.py:train")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

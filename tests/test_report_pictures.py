@@ -64,7 +64,7 @@ def a_run(tmp_path, n=60, images=None, **meta):
     table = hs.score_features(features, weight, labels, bias, [f"test:{i}" for i in range(n)])
     images = np.random.default_rng(0).integers(0, 256, (n, 8, 8), dtype=np.uint8) if images is None else images
     np.savez(tmp_path / "x.npz", test_images=images, test_labels=labels.numpy())
-    table.meta.update(source=f"{tmp_path / 'x.npz'}:test", **meta)
+    table.meta.update(source={"data": f"{tmp_path / 'x.npz'}:test"}, **meta)
     return table
 
 
@@ -324,8 +324,8 @@ FULL = {"id": IDS, "label": DRAW.integers(0, 3, N), "pred": DRAW.integers(0, 3, 
     ("columns", "meta", "words"),
     [
         (FULL, {}, "Scored by the network as given: if it was trained on these samples, wrong labels hide"),
-        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, "Out of sample (5 folds): the last layer was retrained"),
-        (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, "(3 folds, 2 seeds): the whole network"),
+        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, "(5 folds): the last layer was retrained"),
+        (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, "(3 folds, 2 seeds): the whole"),
         (FULL, {"unfinished": True}, "120 samples so far; run the report again when it is done."),
         (FULL, {"counts": {"zero_features": 4}}, "4 samples have a zero feature"),
         (FULL, {"warnings": ["class order: odd"]}, "class order: odd"),
@@ -333,12 +333,12 @@ FULL = {"id": IDS, "label": DRAW.integers(0, 3, N), "pred": DRAW.integers(0, 3, 
         ({"id": IDS, "pred": [0] * N, "avh_pred": DRAW.random(N)}, {}, "There are no labels"),
         ({**FULL, "label": [1] * N}, {"class_names": ["a", "only"]}, "All samples are of one class (only)"),
         ({**FULL, "label": pa.array([None, 1] * 60)}, {}, "60 samples have no label"),
-        ({**FULL, "avh": np.where(DRAW.random(N) < 2, np.r_[np.nan, DRAW.random(N - 1)], 0)}, {}, "1 sample has no C·AVH"),
+        ({**FULL, "avh": np.r_[np.nan, DRAW.random(N - 1)]}, {}, "1 sample has no C·AVH"),
         ({"id": IDS}, {}, "no score that the page knows"),
         ({"id": IDS, "label": [0] * N, "pred": [0] * N, "confidence": DRAW.random(N)}, {}, "ranked by confidence"),
         ({"id": ["one"], "label": [0], "pred": [0], "avh": [0.5]}, {}, "Label errors could not be looked for"),
         ({**FULL, "avh": [0.5] * N, "nll": [1.0] * N, "norm": [0.0] * N}, {}, "Scored by"),
-        ({"id": IDS, "label": [0] * N, "avh": DRAW.random(N), "angle": DRAW.random(N), "norm": DRAW.random(N)}, {}, "no prediction"),
+        ({"id": IDS, "label": [0] * N, "avh": DRAW.random(N), "norm": DRAW.random(N)}, {}, "no prediction"),
         ({**FULL, "label": DRAW.integers(0, 10**12, N)}, {}, "classes; the page names those that occur"),
         ({**FULL, "nll": np.r_[np.inf, DRAW.random(N - 1)]}, {"class_names": ["fewer"]}, "Scored by"),
     ],

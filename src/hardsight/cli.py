@@ -175,9 +175,10 @@ def clean(
 ) -> None:
     """Write lists of labels to keep, to change and to drop: RUN/lists/actions.csv and more.
 
-    The suspects are as many as labels may be wrong. A suspect is relabelled when the
-    network is sure of another class, and dropped when it is sure of none. Nothing is
-    changed in your data; --dataset writes a cleaned copy.
+    The suspects are as many as labels are estimated to be wrong, and every label that
+    the network contradicts for sure. A suspect is relabelled when the network is sure
+    of another class, and dropped when it is sure of none. Nothing is changed in your
+    data; --dataset writes a cleaned copy.
 
     Args:
         run: Run folder that hardsight score or hardsight demo wrote, best with --folds.

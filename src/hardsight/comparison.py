@@ -173,8 +173,8 @@ def _check_labels(label: np.ndarray, label_before: np.ndarray, raw: np.ndarray, 
         names = before.meta.get("class_names") or ()
         first = ", ".join(printable(names[k]) if k < len(names) else str(k) for k in unknown[:3].tolist())
         raise ValueError(
-            f"before and after must have the same classes; {len(unknown):,} classes of before are not among those of "
-            f"after ({first}{' …' if len(unknown) > 3 else ''})."
+            f"before and after must have the same classes; {len(unknown):,} of before's are not among after's "
+            f"({first}{' …' if len(unknown) > 3 else ''})."
         )
     differ = int((label != label_before).sum())
     if differ > _MOST_RELABELLED * len(label):

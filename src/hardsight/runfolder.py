@@ -154,7 +154,7 @@ def _foreign(path: Path) -> list[str]:
     if not path.exists():
         return []
     part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
-    ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json){temporary}")
+    ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS}){temporary}")
     known = (*_FOLDERS, *(("plan.json", "meta.json", STAGES, REPORT, LISTS) if is_run(path) else ()))
     found = [p for p in path.iterdir() if p.name not in known]
     found += [p for name in _FOLDERS if (path / name).is_dir() for p in (path / name).iterdir()]

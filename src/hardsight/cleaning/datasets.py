@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
-from hardsight.data import ArraySamples, FolderSamples, Samples
-from hardsight.data.names import _NPZ_KEYS, _split_off
+from hardsight.data import NPZ_KEYS, ArraySamples, FolderSamples, Samples, split_off
 
 _KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
 
@@ -129,7 +128,7 @@ def _npz_file(source: str | None) -> Path | None:
     """The .npz file that a name of data (``FILE.npz[:split]``) means."""
     if source is None:
         return None
-    path = Path(source if Path(source).exists() else _split_off(source)[0])
+    path = Path(source if Path(source).exists() else split_off(source)[0])
     return path if path.suffix == ".npz" and path.is_file() else None
 
 
@@ -173,7 +172,7 @@ def _changed_arrays(
     """The arrays of the cleaned split: those with one entry a sample, for the chosen samples."""
     split = samples.split
     with np.load(file, allow_pickle=False) as arrays:
-        pairs = [(a.format(split), b.format(split)) for a, b in _NPZ_KEYS] + [("images", "labels")]
+        pairs = [(a.format(split), b.format(split)) for a, b in NPZ_KEYS] + [("images", "labels")]
         label_key = next(label for image, label in pairs if image in arrays.files)
         whole = label_key == "labels"  # without splits everything belongs to the samples
         own = [

@@ -16,7 +16,7 @@ from hardsight.cleaning.datasets import check_dataset, write_dataset
 from hardsight.cleaning.numbering import Numbering
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_folder
 from hardsight.cleaning.viewers import viewer_table
-from hardsight.data import FolderSamples, Samples, open_data, reopen
+from hardsight.data import FolderSamples, Samples, data_of
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
 from hardsight.runfolder import LISTS
@@ -37,8 +37,8 @@ def clean(
     """Write lists of what to keep, relabel and drop, and the data cleaned by them.
 
     A suspect (one of the most suspicious samples whose prediction is not their label) is relabelled when the net is
-    as sure of another class as it usually is of that class, and dropped when it is sure of none; what could not be
-    read is dropped; all else is kept.
+    sure of another class (a probability of .9, or what it usually gives that class if that is less), and dropped when
+    it is sure of none; what could not be read is dropped; all else is kept.
 
     The folder holds ``actions.csv`` and ``actions.parquet`` (one row a sample, most suspicious first; classes by name
     and by the data's own number), ``keep.txt``, ``relabel.txt`` and ``drop.txt`` (ids, one a line: `read_ids`), and
@@ -51,7 +51,7 @@ def clean(
         out: Folder to write; ``RUN/lists`` if not given.
         data: The data that were scored, if they have moved or the run does not say where they are.
         by: A name from `RANKINGS`.
-        count: How many suspects; as many labels as are estimated to be wrong if neither is given.
+        count: How many suspects; see `label_errors` for how many there are if neither is given.
         share: Which share of the labelled samples are suspects.
         dataset: Also write the cleaned data: a folder for a folder with one folder a class, an ``.npz`` for arrays.
         overwrite: Replace earlier results of this function.
@@ -106,18 +106,13 @@ def _source(table: SampleTable, data: Any) -> str | None:
 
 def _opened(table: SampleTable, data: Any) -> tuple[Samples | None, str | None]:
     """The data of the run, or why they cannot be had."""
-    if data is not None:
-        samples = open_data(data)
-        if isinstance(samples, FolderSamples) and isinstance(data, (str, Path)):  # it may have another name now
-            samples.split = table.meta.get("data", {}).get("split") or samples.split
-        return samples, None
-    source = table.meta.get("source")
-    if source is None:
-        return None, "The run does not say where its data are: name them with --data to have paths and pictures."
     try:
-        return reopen(source), None
+        return data_of(table.meta, data), None
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        return None, f"{first_line(error)} Name the data with --data to have paths and pictures."
+        if data is not None:
+            raise
+        why = first_line(error).rstrip(".")
+        return None, f"{why}." if "--data" in why else f"{why}; say where they are with --data."
 
 
 def _rows(table: SampleTable, found: SampleTable, numbering: Numbering) -> pa.Table:

@@ -63,15 +63,24 @@ def open_data(
 
 def _from_anywhere(name: str) -> str:
     """A name that holds in every working directory."""
-    path, split = _split_off(name) if not Path(name).exists() else (name, None)
+    path, split = split_off(name) if not Path(name).exists() else (name, None)
     if name == "digits" or not Path(path).exists():
         return name
     return str(Path(path).absolute()) + (f":{split}" if split else "")
 
 
-def reopen(source: Mapping[str, Any]) -> Samples:
-    """The data set of a run, from the ``source`` in its meta data."""
-    return open_data(source["data"], columns=Columns(**source.get("columns", {})), root=source.get("root", "data"))
+def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
+    """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot."""
+    if data is None:
+        source = meta.get("source")
+        if source is None:
+            raise ValueError("The run does not say where its pictures are; name the data with --data to see them.")
+        columns, root = Columns(**source.get("columns", {})), source.get("root", "data")
+        return open_data(source["data"], columns=columns, root=root)
+    samples = open_data(data)
+    if isinstance(samples, FolderSamples) and isinstance(data, (str, Path)):
+        samples.split = meta.get("data", {}).get("split") or samples.split  # it may have another name now
+    return samples
 
 
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
@@ -81,13 +90,13 @@ def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
             f"DATA: {name} has no columns to choose from; leave --label-column, --id-column and --image-column out."
         )
     if kind == "torchvision" and rest:
-        return _torchvision(*_split_off(rest), root, columns)
+        return _torchvision(*split_off(rest), root, columns)
     if kind == "hf" and rest:
-        return _hugging_face(*_split_off(rest), columns, streaming)
+        return _hugging_face(*split_off(rest), columns, streaming)
     if name == "digits":
         images, labels = load_digits()
         return ArraySamples(images, labels, "digits", "1,797 real digits (8×8, scikit-learn)", list("0123456789"))
-    path, wanted = _split_off(name) if not Path(name).exists() else (name, None)
+    path, wanted = split_off(name) if not Path(name).exists() else (name, None)
     if path.endswith(".npz"):
         return _npz(Path(path), wanted)
     if Path(path).is_dir():
@@ -100,7 +109,8 @@ def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
     raise ValueError(f"DATA: {Path(path).name} is neither a folder, an .npz, .parquet nor a .safetensors file.")
 
 
-def _split_off(name: str) -> tuple[str, str | None]:
+def split_off(name: str) -> tuple[str, str | None]:
+    """A name without its ``:split``, and the split."""
     head, colon, tail = name.rpartition(":")
     return (head, tail) if colon and tail and "/" not in tail and "\\" not in tail else (name, None)
 
@@ -115,7 +125,7 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 # Other people's names for images and labels of a split.
-_NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
+NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 
 
 def _npz(path: Path, split: str | None) -> Samples:
@@ -128,7 +138,7 @@ def _npz(path: Path, split: str | None) -> Samples:
         splits = {
             name: (images.format(name), labels.format(name))
             for name in ("test", "val", "train", *([split] if split else []))
-            for images, labels in _NPZ_KEYS
+            for images, labels in NPZ_KEYS
             if images.format(name) in keys
         }
         if split is None and "images" in keys:

@@ -15,6 +15,7 @@ from hardsight.ensemble import matrix
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
+SURE = 0.9  # a probability at which a prediction is taken for a label whatever the class
 _SLACK = 1e-6  # a probability this close below its threshold reaches it, as in confident learning's released code
 _BLOCK = 1 << 16  # rows at a time: the probabilities of a million samples need not be in memory twice
 _Z = 1.959963984540054  # two-sided 95 %
@@ -81,15 +82,23 @@ class Beliefs:
         return np.maximum(np.where(self.samples > 0, mean, 2.0), 2 * _SLACK)
 
     @property
-    def sure(self) -> np.ndarray:
+    def reached(self) -> np.ndarray:
         """Whether the prediction reaches the threshold of its class."""
         return self.p_pred >= self.thresholds[self.pred] - _SLACK
+
+    @property
+    def sure(self) -> np.ndarray:
+        """Whether the net would give the prediction as a label: it reaches its threshold, or `SURE` if that is less.
+
+        Where a net is nearly always right its usual confidence is more than anyone would ask for.
+        """
+        return self.reached | (self.p_pred >= SURE)
 
     def true_class(self) -> np.ndarray:
         """The class whose threshold each sample reaches, the most probable if several, −1 if none."""
         if not self.exact:
             label_reached = self.p_label >= self.thresholds[self.labels] - _SLACK
-            return np.where(self.sure, self.pred, np.where(label_reached, self.labels, -1))
+            return np.where(self.reached, self.pred, np.where(label_reached, self.labels, -1))
         true = np.empty(len(self.table), dtype=np.int64)
         for part, p in self._blocks():
             reached = p >= self.thresholds[: p.shape[1]] - _SLACK
@@ -103,7 +112,7 @@ class Beliefs:
             return 0
         left = 1 - self.p_pred - np.where(self.labels == self.pred, 0.0, self.p_label)
         possible = np.minimum(left, self.p_pred) >= self.thresholds.min() - _SLACK
-        return int((possible & ~self.sure & (self.labels >= 0)).sum())
+        return int((possible & ~self.reached & (self.labels >= 0)).sum())
 
 
 def confident_joint(table: SampleTable, *, calibrate: bool = False) -> sparse.csr_array:

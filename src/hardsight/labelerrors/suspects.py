@@ -26,12 +26,13 @@ def label_errors(
 
     The suspects are the `count` most suspicious samples whose prediction is not their label. A suspect's suggested
     label is its prediction, where the net is as sure of it as it usually is of that class (its probability reaches
-    the mean confidence of the samples labelled so).
+    the mean confidence of the samples labelled so) or gives it a probability of .9.
 
     Args:
         table: Scores of labelled samples, best taken out of sample.
         by: A name from `RANKINGS`; the one that was measured to be the best if not given.
-        count: How many suspects; as many as `noise` estimates if neither is given.
+        count: How many suspects. If neither is given they are as many as `noise` estimates wrong labels, and besides
+            every sample whose label the net contradicts for sure.
         share: Which share of the labelled samples are suspects.
 
     Returns:
@@ -63,7 +64,10 @@ def label_errors(
     differ = first[((labels != pred) & np.isfinite(suspicion))[first]]
     suspect = np.zeros(len(table), dtype=bool)
     suspect[differ[:wanted]] = True
-    sure = suspect & beliefs.sure if beliefs is not None else np.zeros(len(table), dtype=bool)
+    sure = np.zeros(len(table), dtype=bool) if beliefs is None else beliefs.sure
+    if count is None and share is None:
+        suspect[differ] |= sure[differ]
+    sure &= suspect
     unknown = pa.nulls(len(table), pa.float64())
     columns = {
         "id": rows["id"],
@@ -109,8 +113,8 @@ def actions(
 ) -> SampleTable:
     """What to do with each sample: ``keep``, ``relabel`` or ``drop``.
 
-    A suspect is relabelled when the net is as sure of another class as it usually is of that class, and dropped when
-    it is sure of none; what could not be read is dropped; all else is kept.
+    A suspect is relabelled when the net is sure of another class (a probability of .9, or what it usually gives that
+    class if that is less), and dropped when it is sure of none; what could not be read is dropped; all else is kept.
 
     Args:
         table: Scores of labelled samples, best taken out of sample.

@@ -43,6 +43,8 @@ class Found(NamedTuple):
 
 def harder_clusters(rows: Rows) -> Found:
     """k-means of the features' directions within each class; clusters significantly harder than the rest of it."""
+    from threadpoolctl import threadpool_limits
+
     where, directions = _directions(rows)
     if directions is None:
         return Found([], "Hidden clusters need the sketches of the features, which this run does not keep.", False)
@@ -55,9 +57,10 @@ def harder_clusters(rows: Rows) -> Found:
     tested: list[Cluster] = []
     order = np.argsort(group, kind="stable")
     starts, ends = (np.searchsorted(group[order], large, side=side) for side in ("left", "right"))
-    for code, start, end in zip(large.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        members = order[start:end]
-        tested += _clusters_of(rows, code, where[members], directions[members])
+    with threadpool_limits(1):  # a class is small: more threads wait for one another
+        for code, start, end in zip(large.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            members = order[start:end]
+            tested += _clusters_of(rows, code, where[members], directions[members])
     corrected = holm(np.array([cluster.p for cluster in tested]))
     harder = [
         cluster._replace(p=float(p))
@@ -106,7 +109,7 @@ def _clusters_of(rows: Rows, code: int, where: np.ndarray, directions: np.ndarra
     if k < 2:
         return []
     kind = KMeans if len(fitted) <= 10_000 else MiniBatchKMeans
-    model = kind(k, n_init=3, random_state=_SEED).fit(directions[fitted])
+    model = kind(k, n_init=2, max_iter=50, random_state=_SEED).fit(directions[fitted])
     distance = model.transform(directions[measured])
     nearest, values = distance.argmin(1), rows.value[where[measured]]
     found = []

@@ -191,7 +191,7 @@ function measure(width, view, samples) {
     within(across(value), area.left, area.right),
   );
   const py = Float32Array.from(samples.columns.get(view.y.column), (value) => within(up(value), area.top, area.bottom));
-  for (let i = 0; i < px.length; i++) if (px[i] !== px[i] || py[i] !== py[i]) px[i] = py[i] = NaN; // drawn only with both
+  for (let i = 0; i < px.length; i++) if (px[i] !== px[i] || py[i] !== py[i]) px[i] = py[i] = NaN; // it takes both
   // Bounds are rounded to what the fields show: the brush is what it says.
   const rounded = (value, axis) => Number(value.toFixed(fieldDigits(axis)));
   const xAt = (pixel) => rounded(x.low + ((pixel - area.left) / (area.right - area.left)) * (x.high - x.low), x);

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from hardsight.data import Samples, StreamSamples, open_data, reopen
+from hardsight.data import Samples, StreamSamples, data_of
 from hardsight.extras import first_line, printable
 from hardsight.pictures import channels_last, eight_bit, from_array
 from hardsight.report.points import spread
@@ -72,17 +72,14 @@ def _in_turn(lists: Sequence[np.ndarray]) -> list[int]:
     return [row for turn in turns for row in turn if row is not None]
 
 
-def open_samples(source: Any, data: Any) -> tuple[Samples | None, str]:
+def open_samples(meta: Mapping[str, Any], data: Any) -> tuple[Samples | None, str]:
     """The data set of a run, or None and a sentence that says why not."""
-    if data is None and source is None:
+    if data is None and meta.get("source") is None:
         return None, "The run does not say where its pictures are; name the data with --data to see them."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if data is not None:
-                samples = open_data(data)
-            else:
-                samples = reopen(source) if isinstance(source, Mapping) else open_data(source)
+            samples = data_of(meta, data)
     except Exception as error:  # whatever a data set may raise: the page is made all the same
         moved = "" if data is not None else " If the data have moved, say where they are with --data."
         return None, f"The pictures could not be opened: {cut(first_line(error))}{moved}"

@@ -71,7 +71,7 @@ def _with_pictures(made: Made, data: Any, cap: int) -> str:
     bare = page.render(payload)
     found = Pictured(note=f"0 of {counted(len(made.rows), 'sample')} have pictures")
     if cap:
-        samples, problem = open_samples(made.rows.table.meta.get("source"), data)
+        samples, problem = open_samples(made.rows.table.meta, data)
         if samples is None:
             found.notices.append(problem)
         else:

@@ -43,9 +43,9 @@ def feature_vectors(
 
 
 def probabilities(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Softmax of the logits, in float32."""
-    logits = features.float() @ weight.float().T
-    return (logits if bias is None else logits + bias.float()).softmax(1)
+    """Softmax of the logits, in float64, so that it agrees with the scores and no TF32 comes near it; as float32."""
+    logits = features.double() @ weight.double().T
+    return (logits if bias is None else logits + bias.double()).softmax(1).float()
 
 
 def _projection(width: int) -> Tensor:

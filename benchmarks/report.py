@@ -1,0 +1,120 @@
+"""The report of a million samples: seconds, memory and size of the page, and how fast a browser shows it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import row
+
+N, CLASSES = 1_000_000, 1000
+
+# A run as `score` writes one: 12 scores, labels, predictions, a group column and sketches of the features.
+_MAKE = """
+import sys
+import numpy as np, pyarrow as pa
+from hardsight.ensemble import as_lists
+from hardsight.table import SampleTable
+out, n, c = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+draw = np.random.default_rng(0)
+label = draw.integers(0, c, n)
+nll = draw.gamma(0.3, 2.0, n)
+angle = 0.6 + 0.2 * nll / (1 + nll) + 0.1 * draw.standard_normal(n)
+norm, confidence = draw.gamma(9.0, 2.0, n), np.exp(-nll)
+columns = {
+    "id": pa.array([f"train:{i}" for i in range(n)]), "label": label,
+    "pred": np.where(draw.random(n) < confidence, label, draw.integers(0, c, n)),
+    "avh": angle / 1.5 / c, "avc": (3.14 - angle) / 1.6 / c, "confidence": confidence, "nll": nll, "norm": norm,
+    "margin": 3 - nll, "angle": angle, "angular_margin": angle - 1, "entropy": nll / 2, "el2n": 1 - confidence,
+    "max_logit": norm, "free_energy": -norm - 0.1 * nll, "camera": pa.array(list("abcd") * (n // 4)),
+}
+centres = draw.standard_normal((c, 64), dtype=np.float32)
+sketch = (centres[label] + draw.standard_normal((n, 64), dtype=np.float32)).astype(np.float16)
+vectors = pa.table({"id": columns["id"], "sketch": as_lists(sketch)})
+meta = {"model": {"name": "made up", "classes": c}, "data": {"origin": "made-up numbers"}}
+SampleTable(pa.table(columns), meta, None, vectors).save(out)
+"""
+
+_REPORT = """
+import time; start = time.perf_counter()
+import resource, sys
+import numpy as np
+from hardsight.data import ArraySamples
+from hardsight.report import write_report
+picture = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
+data = ArraySamples(np.broadcast_to(picture, (int(sys.argv[2]), 96, 96, 3)), None, "train", "one picture many times")
+path = write_report(sys.argv[1], data=data)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(time.perf_counter() - start, peak, path.stat().st_size / 1e6)
+"""
+
+
+def report(n: int = N, classes: int = CLASSES, rounds: int = 3) -> list[dict]:
+    """`write_report` of a million rows in a process of its own, imports included, and the page in chromium."""
+    with tempfile.TemporaryDirectory() as root:
+        run = f"{root}/run"
+        subprocess.run([sys.executable, "-c", _MAKE, run, str(n), str(classes)], check=True)
+        command = [sys.executable, "-c", _REPORT, run, str(n)]
+        values = [
+            [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
+            for _ in range(rounds)
+        ]
+        seconds, peak, size = (list(column) for column in zip(*values, strict=True))
+        case = f"N={n:,} C={classes:,}"
+        rows = [
+            row("report", f"{case} whole", seconds, "s", limit=60),
+            row("report", f"{case} peak", peak, "MiB", limit=2048),
+            row("report", f"{case} page", size, "MB", limit=15),
+        ]
+        return rows + _in_browser(Path(run, "report.html"), case)
+
+
+# From a move of the pointer to the second picture after it: by then the gallery has followed.
+_WATCH = """
+window.answers = [];
+addEventListener("pointermove", () => {
+  const start = performance.now();
+  requestAnimationFrame(() => requestAnimationFrame(() => window.answers.push(performance.now() - start)));
+}, true);
+"""
+
+
+def _in_browser(page: Path, case: str, rounds: int = 5) -> list[dict]:
+    """First paint, and the answer to a brush; nothing where there is no browser."""
+    program = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        print("no chromium with Playwright: first paint and brush were not measured")
+        return []
+    paints, answers = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for _ in range(rounds):
+            opened = browser.new_page(viewport={"width": 1400, "height": 900})
+            opened.goto(page.as_uri())
+            opened.wait_for_selector("html[data-drawn=all]", state="attached")
+            first = "performance.getEntriesByType('paint').find((e) => e.name === 'first-contentful-paint').startTime"
+            paints.append(opened.evaluate(first) / 1000)
+            overlay = opened.get_by_test_id("overlay")
+            overlay.scroll_into_view_if_needed()
+            box = overlay.bounding_box()
+            opened.evaluate(_WATCH)
+            opened.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.1 * box["height"])
+            opened.mouse.down()
+            for step in range(1, 11):
+                opened.mouse.move(box["x"] + (0.2 + 0.07 * step) * box["width"], box["y"] + 0.08 * step * box["height"])
+                opened.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            opened.mouse.up()
+            answers.append(max(opened.evaluate("window.answers")) / 1000)
+            opened.close()
+        browser.close()
+    return [
+        row("report", f"{case} first paint", paints, "s", limit=2),
+        row("report", f"{case} slowest brush", answers, "s", limit=0.2),
+    ]

@@ -1,0 +1,484 @@
+"""Out-of-sample scoring: who is scored by what, what survives a kill, and what a run of several nets says."""
+
+import json
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from torch import nn
+
+import hardsight as hs
+from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, data_of, load_digits, open_data
+from hardsight.ensemble import matrix, mean_over_nets
+from hardsight.runfolder import STAGES
+from hardsight.scoring.folds import assign_folds
+from hardsight.scoring.refit import choose_strength, fit_head
+from hardsight.scoring.vectors import SKETCH_WIDTH, feature_vectors
+
+FEW = 400
+
+
+def linear(seed: int = 0, classes: int = 10, width: int = 24) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def few_digits(n: int = FEW) -> ArraySamples:
+    images, labels = load_digits()
+    return ArraySamples(images[:n], labels[:n], "digits", "some digits", list("0123456789"))
+
+
+class Trainer:
+    """A training function that remembers what it was given."""
+
+    def __init__(self, steps: int = 30) -> None:
+        self.steps, self.seen = steps, []
+
+    def __call__(self, data):
+        self.seen.append((data.fold, data.seed, data.labels.copy(), data.images.copy()))
+        network = linear(data.seed)
+        x, y = torch.from_numpy(data.images).float()[:, None] / 255, torch.from_numpy(data.labels)
+        optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+        for _ in range(self.steps):
+            optimiser.zero_grad()
+            F.cross_entropy(network(x), y).backward()
+            optimiser.step()
+        return network
+
+
+def train(data):
+    return Trainer()(data)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folds.
+
+
+@pytest.mark.parametrize(("n", "folds"), [(100, 5), (101, 3), (7, 7), (1000, 2)])
+def test_folds_are_even_over_all_and_within_every_class(n, folds):
+    labels = np.random.default_rng(n).integers(0, 4, n)
+    fold = assign_folds(labels, folds, seed=1)
+    assert np.ptp(np.bincount(fold, minlength=folds)) <= 1
+    for k in range(4):
+        assert np.ptp(np.bincount(fold[labels == k], minlength=folds)) <= 1
+    if np.bincount(labels).min() >= folds:  # scikit-learn spreads them as evenly
+        divided = StratifiedKFold(folds, shuffle=True, random_state=0).split(labels, labels)
+        witness = [np.bincount(labels[test], minlength=4) for _, test in divided]
+        ours = [np.bincount(labels[fold == k], minlength=4) for k in range(folds)]
+        assert np.abs(np.sort(witness, 0) - np.sort(ours, 0)).max() <= 1
+
+
+def test_folds_depend_on_the_seed_alone():
+    labels = np.arange(60) % 3
+    np.testing.assert_array_equal(assign_folds(labels, 5, 0), assign_folds(labels, 5, 0))
+    assert (assign_folds(labels, 5, 0) != assign_folds(labels, 5, 1)).any()
+
+
+def test_no_sample_is_scored_by_a_network_that_was_given_it():
+    trainer, samples = Trainer(steps=3), few_digits()
+    table = hs.score(lambda data: trainer(data), samples, folds=4, device="cpu")
+    assert len(table) == FEW
+    assert [seen[:2] for seen in trainer.seen] == [(k, k) for k in range(4)]
+    at = np.array([int(i.split(":")[1]) for i in table["id"]])
+    for fold, _, labels, images in trainer.seen:
+        held = set(map(bytes, samples.images[at[table["fold"] == fold]]))
+        # Some digits are drawn alike to the pixel; what is not in both sets is what counts.
+        rest = samples.images[at[table["fold"] != fold]]
+        assert sorted(map(bytes, images)) == sorted(map(bytes, rest))
+        assert len(labels) == len(images) == FEW - (table["fold"] == fold).sum()
+        assert len(held) >= FEW // 4 - 5
+
+
+def test_scores_of_a_fold_are_those_of_its_own_network():
+    samples = few_digits()
+    trainer = Trainer(steps=5)
+    networks = {}
+
+    def remember(data):
+        networks[data.fold] = trainer(data)
+        return networks[data.fold]
+
+    table = hs.score(remember, samples, folds=3, device="cpu")
+    for fold, network in networks.items():
+        index = np.array([int(i.split(":")[1]) for i in table["id"][table["fold"] == fold]])
+        alone = hs.score(network, ChosenSamples(samples, index), preprocess="raw", device="cpu")
+        joined = alone.join(table.to_arrow().select(["id", "avh", "confidence"]), suffix="_folds")
+        np.testing.assert_array_equal(joined["avh"], joined["avh_folds"])
+        np.testing.assert_array_equal(joined["confidence"], joined["confidence_folds"])
+
+
+def test_a_refitted_head_has_not_seen_the_label_it_judges():
+    """The network of a random label: in sample it can be learned by heart, out of sample it must be at chance."""
+    generator = np.random.default_rng(0)
+    images, _ = load_digits()
+    labels = generator.integers(0, 10, 600)
+    samples = ArraySamples(images[:600], labels, "train", "random labels")
+    table = hs.score(linear(width=512), samples, preprocess="raw", folds=5, device="cpu")
+    assert table.accuracy == pytest.approx(0.1, abs=4 * (0.09 / 600) ** 0.5)
+    assert table.meta["out_of_sample"] == {"folds": 5, "seeds": 1, "retrained": "head"}
+    assert table.meta["model"]["classes"] == 10
+
+
+def test_a_head_is_refitted_to_the_classes_of_the_data_not_of_the_network():
+    images, labels = load_digits()
+    keep = labels < 3
+    samples = ArraySamples(images[keep][:300], labels[keep][:300], "train", "three digits", ["zero", "one", "two"])
+    table = hs.score(linear(classes=7), samples, preprocess="raw", folds=3, device="cpu")
+    assert table.meta["model"]["classes"] == 3
+    assert table.accuracy > 0.95
+    assert table.meta["class_names"] == ["zero", "one", "two"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The head that is fitted.
+
+
+@pytest.mark.parametrize("strength", [1e-3, 1e-1])
+def test_the_head_is_scikit_learns_logistic_regression(strength):
+    images, labels = load_digits()
+    x = torch.from_numpy(images.reshape(-1, 64)[:500]).float()
+    y = torch.from_numpy(labels[:500])
+    weight, bias = fit_head(x, y, 10, strength, steps=2000)
+    scale = float(x.square().sum(1).mean().sqrt())
+    witness = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, max_iter=10_000).fit(x.numpy() / scale, y)
+    ours = (x @ weight.T + bias).softmax(1).numpy()
+    np.testing.assert_allclose(ours, witness.predict_proba(x.numpy() / scale), atol=2e-3)
+    np.testing.assert_allclose(weight.numpy() * scale, witness.coef_, atol=0.02 * np.abs(witness.coef_).max())
+
+
+def test_one_strength_fits_features_of_any_size():
+    images, labels = load_digits()
+    x, y = torch.from_numpy(images.reshape(-1, 64)[:300]).float(), torch.from_numpy(labels[:300])
+    (small, _), (large, _) = (fit_head(x * size, y, 10, 1e-3) for size in (1e-3, 1e3))
+    np.testing.assert_allclose((small / small.norm()).numpy(), (large / large.norm()).numpy(), atol=1e-3)
+    assert choose_strength(x * 1e-3, y, 10, 0) == choose_strength(x * 1e3, y, 10, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run: killed, resumed, complete.
+
+
+def test_a_killed_run_trains_only_the_folds_that_were_not_done(tmp_path):
+    counter = _Calls()
+
+    def sometimes(data):
+        counter.folds.append(data.fold)
+        if len(counter.folds) == 3:
+            raise KeyboardInterrupt
+        return train(data)
+
+    options = {"folds": 4, "out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(sometimes, few_digits(), **options)
+    assert sorted(p.name for p in (tmp_path / "run" / STAGES).iterdir()) == ["seed0-fold0", "seed0-fold1"]
+    partial = hs.SampleTable.load(tmp_path / "run", partial=True)
+    assert partial.meta["unfinished"]
+    assert len(partial) == FEW // 2
+    with pytest.raises(RuntimeError, match="not finished"):
+        hs.SampleTable.load(tmp_path / "run")
+    table = hs.score(sometimes, few_digits(), **options)
+    assert counter.folds == [0, 1, 2, 2, 3]
+    whole = hs.score(train, few_digits(), folds=4, device="cpu")
+    both = table.join(whole.to_arrow().select(["id", "avh", "pred"]), suffix="_whole")
+    np.testing.assert_array_equal(both["avh"], both["avh_whole"])
+    assert not (tmp_path / "run" / STAGES).exists()
+    assert hs.score(sometimes, few_digits(), **options).meta["already_complete"]
+    assert len(counter.folds) == 5
+
+
+class _Calls:
+    """Not a list: what a function closes over says which function it is, and a list would change with every call."""
+
+    def __init__(self):
+        self.folds = []
+
+
+def test_features_of_a_killed_run_are_not_computed_again(tmp_path, monkeypatch):
+    forwards = []
+    network = linear()
+    network.register_forward_hook(lambda *_: forwards.append(1))
+    options = {"preprocess": "raw", "folds": 3, "out": tmp_path / "run", "device": "cpu", "batch_size": 100}
+    monkeypatch.setattr("hardsight.scoring.folds.fit_head", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(network, few_digits(), **options)
+    monkeypatch.undo()
+    assert len(forwards) == 4
+    table = hs.score(network, few_digits(), **options)
+    assert len(forwards) == 4
+    assert len(table) == FEW
+    assert sorted(hs.SampleTable.load(tmp_path / "run").columns) == sorted(table.columns)
+
+
+def _interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_another_training_function_is_another_run(tmp_path):
+    hs.score(train, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
+
+    def other(data):
+        return Trainer(steps=1)(data)
+
+    with pytest.raises(FileExistsError, match="not the same: model"):
+        hs.score(other, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
+
+
+def test_the_page_of_a_run_does_not_stop_it_from_being_resumed_or_overwritten(tmp_path):
+    hs.score(linear(), few_digits(50), preprocess="raw", out=tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "report.html").write_text("old")
+    (tmp_path / "run" / "lists").mkdir()
+    hs.score(linear(1), few_digits(50), preprocess="raw", out=tmp_path / "run", device="cpu", overwrite=True)
+    assert not (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "run" / "lists").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several networks, several seeds.
+
+
+@pytest.fixture(scope="module")
+def nets():
+    return [hs.Model(Trainer(20)(_Data(seed)), f"net{seed}") for seed in range(3)]
+
+
+class _Data:
+    def __init__(self, seed):
+        images, self.labels = load_digits()
+        self.images, self.labels, self.seed, self.fold = images[-300:], self.labels[-300:], seed, 0
+
+
+def test_several_networks_give_mean_spread_vote_and_ranks(nets, tmp_path):
+    samples = few_digits()
+    table = hs.score(nets, samples, out=tmp_path / "run", device="cpu")
+    alone = [hs.score(net, samples, device="cpu") for net in nets]
+    stacked = {name: np.stack([t[name] for t in alone]) for name in ("avh", "nll", "pred")}
+    np.testing.assert_array_equal(table["id"], alone[0]["id"])
+    for name in ("avh", "nll"):
+        np.testing.assert_allclose(table[name], stacked[name].mean(0), rtol=1e-14)
+        np.testing.assert_allclose(table[f"{name}_sd"], np.std(stacked[name], 0, ddof=1), rtol=1e-9, atol=1e-15)
+    ranks = np.stack([rankdata(-values) for values in stacked["avh"]])
+    np.testing.assert_array_equal(table["rank_low"], ranks.min(0))
+    np.testing.assert_array_equal(table["rank_high"], ranks.max(0))
+    np.testing.assert_array_equal(table["rank"], rankdata(-stacked["avh"].mean(0)))
+    for i in range(len(table)):
+        votes = np.bincount(stacked["pred"][:, i])
+        assert votes[table["pred"][i]] == votes.max()
+        assert table["agreement"][i] == votes.max() / 3
+    loaded = hs.SampleTable.load(tmp_path / "run")
+    assert sorted(loaded.columns) == sorted(table.columns)
+    assert loaded.meta["models"] == ["net0", "net1", "net2"]
+    np.testing.assert_array_equal(np.sort(loaded["avh"]), np.sort(table["avh"]))
+    one = hs.SampleTable.load(tmp_path / "run", model="net1")
+    np.testing.assert_array_equal(np.sort(one["avh"]), np.sort(alone[1]["avh"]))
+    mean = np.mean([matrix(t.vectors, "probabilities") for t in alone], axis=0)
+    place = pc.index_in(loaded.vectors["id"], value_set=alone[0].vectors["id"].combine_chunks())
+    np.testing.assert_allclose(matrix(loaded.vectors, "probabilities"), mean[np.asarray(place)], atol=1e-6)
+
+
+def test_a_sample_that_one_network_cannot_score_is_bad_for_all(nets):
+    class Fussy(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(torch.where(x.flatten(1).sum(1)[:, None, None, None] == 0, torch.nan, x))
+
+    images, labels = load_digits()
+    images = images[:40].copy()
+    images[7] = 0
+    samples = ArraySamples(images, labels[:40], "digits", "one is blank")
+    fussy = hs.Model(Fussy(nets[0].module), "fussy")
+    table = hs.score([nets[1], fussy], samples, device="cpu")
+    assert table.bad["id"].to_pylist() == ["digits:7"]
+    assert "digits:7" not in table["id"]
+    assert len(table) == 39
+
+
+def test_networks_with_the_same_name_are_told_apart(nets):
+    table = hs.score([nets[0], nets[0]], few_digits(50), device="cpu")
+    assert table.meta["models"] == ["net0", "net0 (2)"]
+    assert (table["avh_sd"] == 0).all()
+
+
+def test_seeds_repeat_the_folds():
+    table = hs.score(train, few_digits(120), folds=2, seeds=3, device="cpu")
+    assert table.meta["models"] == ["train seed 0", "train seed 1", "train seed 2"]
+    assert table.meta["out_of_sample"]["seeds"] == 3
+    assert len(table.meta["accuracies"]) == 3
+    assert (table["avh_sd"] > 0).all()
+
+
+def test_the_mean_leaves_out_what_a_network_lacks():
+    import pyarrow as pa
+
+    rows = pa.table({"id": ["a", "b", "a"], "model": ["m", "m", "n"], "pred": [0, 1, 0], "avh": [0.1, 0.2, 0.3]})
+    mean = mean_over_nets(rows)
+    assert mean["id"].to_pylist() == ["a"]
+    assert mean["avh"].to_pylist() == pytest.approx([0.2])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Vectors.
+
+
+def test_probabilities_and_sketches_are_those_of_the_features():
+    generator = torch.Generator().manual_seed(0)
+    x, w, b = (torch.randn(*shape, generator=generator) for shape in ((200, 300), (5, 300), (5,)))
+    table = hs.score_features(x, w, torch.arange(200) % 5, b)
+    p = matrix(table.vectors, "probabilities")
+    np.testing.assert_allclose(p, (x.double() @ w.double().T + b.double()).softmax(1).numpy(), atol=1e-6)
+    sketch = matrix(table.vectors, "sketch").astype(np.float64)
+    assert sketch.shape == (200, SKETCH_WIDTH)
+    units = F.normalize(x.double()).numpy()
+    true, kept = (np.linalg.norm(v[:, None] - v[None], axis=2)[np.triu_indices(200, 1)] for v in (units, sketch))
+    assert np.abs(kept / true - 1).mean() < 0.2
+
+
+def test_cosines_are_kept_whole_for_few_classes():
+    x, w = torch.randn(9, 20), torch.randn(4, 20)
+    rows = feature_vectors(*_ids(9), x, w, None, "cosines")
+    cosines = F.normalize(x) @ F.normalize(w).T
+    np.testing.assert_allclose(matrix(rows, "sketch").astype(np.float32), cosines.numpy(), atol=1e-3)
+
+
+def _ids(n):
+    import pyarrow as pa
+
+    names = [f"x:{i}" for i in range(n)]
+    return pa.chunked_array([names]), names
+
+
+def test_many_classes_keep_no_probabilities_and_nothing_is_kept_on_demand():
+    x, w = torch.randn(8, 16), torch.randn(101, 16)
+    assert hs.score_features(x, w, torch.arange(8)).vectors.column_names == ["id", "sketch"]
+    assert hs.score_features(x, w, torch.arange(8), vectors=False).vectors is None
+
+
+def test_vectors_survive_saving_and_only_then_are_read(tmp_path):
+    x, w = torch.randn(8, 16), torch.randn(3, 16)
+    table = hs.score_features(x, w, torch.arange(8) % 3)
+    table.save(tmp_path / "run")
+    loaded = hs.SampleTable.load(tmp_path / "run")
+    assert callable(loaded._vectors)
+    np.testing.assert_array_equal(matrix(loaded.vectors, "sketch"), matrix(table.vectors, "sketch"))
+    assert hs.SampleTable.load(tmp_path / "run").hardest(2).vectors is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the data are.
+
+
+def test_a_run_knows_where_its_data_are(tmp_path, monkeypatch):
+    images, labels = load_digits()
+    np.savez(tmp_path / "d.npz", test_images=images[:30], test_labels=labels[:30])
+    monkeypatch.chdir(tmp_path)
+    table = hs.score(linear(), "d.npz:test", preprocess="raw", out="run", device="cpu")
+    monkeypatch.chdir("/")
+    loaded = hs.SampleTable.load(tmp_path / "run")
+    samples = data_of(loaded.meta)
+    assert samples.find(["test:3", "test:29"]) == [3, 29]
+    assert samples.find(["test:30", "train:1", "test:x", "test:٣", "test:03"]) == [None] * 5
+    np.testing.assert_array_equal(samples.load(3, None)[0], images[3])
+    assert table.meta["source"]["data"] == f"{tmp_path}/d.npz:test"
+
+
+def test_moved_data_still_belong_to_the_run(tmp_path):
+    from PIL import Image
+
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name)
+    table = hs.score(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), str(tmp_path / "photos"), preprocess="raw")
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        data_of(table.meta)
+    samples = data_of(table.meta, tmp_path / "elsewhere")
+    assert isinstance(samples, FolderSamples)
+    assert samples.find(table["id"].tolist()) == [0, 1]
+    assert samples.path(0).name == "1.png"
+
+
+def test_objects_cannot_be_opened_again(tmp_path):
+    table = hs.score(linear(), few_digits(20), preprocess="raw")
+    with pytest.raises(ValueError, match="--data"):
+        data_of(table.meta)
+    assert data_of(table.meta, few_digits(20)).find(["digits:5"]) == [5]
+    assert open_data("digits").source["data"] == "digits"
+
+
+def test_a_resumed_run_may_find_its_data_elsewhere(tmp_path):
+    images, labels = load_digits()
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "d.npz", test_images=images[:30], test_labels=labels[:30])
+    run = tmp_path / "run"
+    hs.score(linear(), str(tmp_path / "one" / "d.npz"), preprocess="raw", out=run)
+    (run / "meta.json").unlink()
+    table = hs.score(linear(), str(tmp_path / "two" / "d.npz"), preprocess="raw", out=run)
+    assert table.meta["source"]["data"] == str(tmp_path / "two" / "d.npz")
+    assert json.loads((run / "plan.json").read_text())["source"]["data"] == str(tmp_path / "one" / "d.npz")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sentences.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"folds": 1}, "folds must be between 2 and the number of samples"),
+        ({"folds": 51}, "folds must be between 2 and the number of samples"),
+        ({"folds": 3, "seeds": 0}, "seeds must be 1 or more"),
+        ({"seeds": 2}, "seeds repeat the folds"),
+    ],
+)
+def test_folds_that_cannot_be(options, words):
+    with pytest.raises(ValueError, match=words):
+        hs.score(linear(), few_digits(50), preprocess="raw", **options)
+
+
+def test_data_that_cannot_be_folded():
+    images, _ = load_digits()
+    unlabelled = ArraySamples(images[:30], None, "digits", "no labels")
+    with pytest.raises(ValueError, match="--folds needs labels"):
+        hs.score(linear(), unlabelled, preprocess="raw", folds=3)
+    with pytest.raises(ValueError, match="--folds needs a class index"):
+        hs.score(train, unlabelled, folds=3)
+    stream = (item for item in zip(images, range(10), strict=False))
+    with pytest.raises(ValueError, match="a stream is read in order"):
+        hs.score(train, stream, folds=2)
+
+
+def test_models_that_cannot_be_folded():
+    with pytest.raises(ValueError, match="one model or one training function"):
+        hs.score([linear(), linear()], few_digits(30), preprocess="raw", folds=2)
+    with pytest.raises(TypeError, match="a function that trains"):
+        hs.score(train, few_digits(30))
+    with pytest.raises(ValueError, match=r"must return an nn\.Module"):
+        hs.score(lambda data: "a net", few_digits(30), folds=2)
+    with pytest.raises(ValueError, match="at least one network"):
+        hs.score([], few_digits(30))
+    with pytest.raises(ValueError, match=r"same classes, but they have \[5, 10\]"):
+        hs.score([linear(), linear(classes=5)], ArraySamples(load_digits()[0][:9], None, "x", "x"), preprocess="raw")
+
+
+def test_classes_of_a_single_sample_are_said():
+    images, labels = load_digits()
+    labels = labels[:40].copy()
+    labels[5] = 11
+    with pytest.warns(UserWarning, match="1 classes have a single sample"):
+        table = hs.score(linear(), ArraySamples(images[:40], labels, "d", "d"), preprocess="raw", folds=2)
+    assert "single sample" in table.meta["warnings"][0]
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="without torchrun"):
+        hs.score(train, few_digits(30), folds=2)
