@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import hardsight
 from hardsight import SampleTable
-from hardsight.cli import main
+from hardsight.cli import COMMANDS, main
 
 MODEL = """
 import torch
@@ -67,11 +67,11 @@ def test_help_names_the_commands_and_imports_no_torch():
     code = "import sys; from hardsight.cli import main\ntry: main(['--help'])\nfinally: print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout.strip().endswith("False")
-    for command in ("demo", "score", "doctor"):
+    for command in COMMANDS:
         assert command in found.stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "score", "doctor"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(capsys, command):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
@@ -101,7 +101,7 @@ def test_score_a_folder_of_pictures(here, capsys):
     assert code == 0
     assert "preprocessing: none: pixels in [0, 1]" in out
     assert re.search(r"12 samples scored, accuracy [\d.]+%", out)
-    assert out.strip().splitlines()[-1].startswith("wrote run/ — next: python -c")
+    assert out.strip().splitlines()[-1].startswith("wrote run/ — next: hardsight report run")
     table = SampleTable.load("run")
     assert sorted(table["id"])[:2] == ["pics/ant/0.png", "pics/ant/1.png"]
     assert table.columns[:3] == ["id", "label", "pred"]
@@ -110,9 +110,73 @@ def test_score_a_folder_of_pictures(here, capsys):
 
 def test_what_it_says_to_do_next_works(here, capsys):
     _, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "run")
-    code = re.search(r'python -c "(.*)"', out)[1]
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here)
-    assert "SampleTable: 12 rows" in shown.stdout
+    said = re.search(r"next: hardsight (\w+) (\w+)", out)
+    code, out, _ = run(capsys, *said.groups())
+    assert code == 0
+    assert "Content-Security-Policy" in Path("run/report.html").read_text()
+    said = re.search(r"next: open it in a browser; hardsight (\w+) (\w+)", out)
+    code, out, _ = run(capsys, *said.groups())
+    assert code == 0
+    assert Path("run/lists/actions.csv").read_text().count("\n") == 13
+    assert "note: The run does not say that these samples were kept out of training" in out
+    code, _, err = run(capsys, *said.groups())
+    assert code == 2
+    assert "overwrite" in err
+
+
+TRAIN = """
+import torch
+from torch import nn
+
+def train(data):
+    assert len(data) == 8 and data.classes == 3 and data.class_names == ["ant", "bee", "cat"]
+    assert data[0][0].size == (12, 12)
+    return nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.Linear(8, 3))
+"""
+
+
+def test_score_out_of_sample_by_head_and_by_training(here, capsys):
+    Path("train.py").write_text(TRAIN)
+    code, out, _ = run(capsys, "score", "net.py:build", "pics", "--folds", "3", "-o", "head")
+    assert code == 0
+    assert "12 samples scored" in out
+    assert SampleTable.load("head").meta["out_of_sample"]["retrained"] == "head"
+    code, out, _ = run(capsys, "score", "train.py:train", "pics", "--folds", "3", "--seeds", "2", "-o", "trained")
+    assert code == 0
+    assert "model: train.py:train, trained on 2 of 3 folds at a time" in out
+    assert SampleTable.load("trained").meta["models"] == ["train.py:train seed 0", "train.py:train seed 1"]
+    code, _, err = run(capsys, "score", "train.py:train", "pics", "-o", "x")
+    assert code == 2
+    assert "it trains, so score it with --folds 5" in err
+    code, _, err = run(capsys, "score", "train.py:train", "pics", "-o", "x", "--folds", "3", "--checkpoint", "net.pt")
+    assert "trains its own weights" in err
+
+
+def test_score_with_several_models_and_compare_runs(here, capsys):
+    code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "two", "--also", "net.py:build")
+    assert code == 0
+    assert SampleTable.load("two").meta["models"] == ["net.py:build", "net.py:build (2)"]
+    run(capsys, "score", "net.py:build", "pics", "-o", "one")
+    code, out, err = run(capsys, "report", "two", "--against", "one", "-o", "page.html", "--pictures", "4")
+    assert (code, err) == (0, "")
+    assert Path("page.html").read_text().count("data:image/webp") == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("report", "nowhere"), "RUN: nowhere holds no hardsight run: no such folder"),
+        (("clean", "nowhere"), "RUN: nowhere holds no hardsight run: no such folder"),
+        (("score", "f.parquet", "--folds", "3"), "--folds, --seeds and --also need a model"),
+        (("score", "net.py:build", "pics", "--folds", "1"), "folds must be between 2"),
+        (("score", "net.py:build", "pics", "--seeds", "2"), "seeds repeat the folds"),
+    ],
+)
+def test_reports_and_folds_that_cannot_be(here, capsys, args, words):
+    code, _, err = run(capsys, *args)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
 
 
 def test_bad_pictures_are_counted(here, capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hardsight import SampleTable
+from hardsight import SampleTable, read_ids
 from hardsight.cli import main
 
 
@@ -14,11 +14,18 @@ def test_the_demo_runs_as_it_says(tmp_path, capsys):
     assert len(table) == 1797
     assert table["id"][:2].tolist() == ["digits:0", "digits:1"]
     assert table.accuracy > 0.98  # measured .994 out of sample
-    assert table.meta["data"]["out_of_sample"] == "5 folds"
+    assert table.meta["out_of_sample"] == {"folds": 5, "seeds": 1, "retrained": "model"}
     assert "The 6 hardest" in out
     assert "██" in out
-    assert "next, on your own classifier: hardsight score" in out
+    assert "the same on your own classifier (hardsight score --help)" in out
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("data:image/webp") == 400
+    assert "400 of 1,797" in page
     # Out of sample the wrong ones are hard: AVH must find most of them among the hardest tenth.
     wrong = table["label"] != table["pred"]
     assert (table.rank("avh")[wrong] <= 180).mean() > 0.9
+    # What it says to do next: the lists, and the cleaned digits.
+    main(["clean", str(tmp_path / "run"), "--count", "12", "--dataset", str(tmp_path / "cleaned.npz")])
+    assert "keep 1,785" in capsys.readouterr().out
+    assert len(read_ids(tmp_path / "run" / "lists" / "relabel.txt")) > 0
     main(["demo", "-o", str(tmp_path / "run")])  # again replaces the earlier demo

@@ -128,7 +128,7 @@ def score_refitted(
             rows, bad = scored_rows(held_ids, held, weight, torch.from_numpy(labels[index]), used, options.scores)
             kept = feature_vectors(rows["id"], held_ids, held, weight, used, "direction") if options.vectors else None
             pieces.append(SampleTable(rows, None, bad, kept))
-        tables[name] = _joined(pieces, seen.bad)
+        tables[name] = _joined(pieces, ids, seen.bad)
     meta = {
         **{key: seen.meta.get(key) for key in ("weights", "preprocessing")},
         "model": {**named, "classes": classes, "head": f"refitted on {folds - 1} of {folds} folds"},
@@ -149,7 +149,7 @@ def score_trained(
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
-    labels = _labels(samples)
+    labels, ids = _labels(samples), [samples.id(i) for i in range(len(samples))]
     named = {"name": name, "function": _identity(train)}
     stages = Stages(out, {"model": named, **_plan(samples, options, folds, seeds, "model")}, overwrite)
     if (whole := stages.whole) is not None:
@@ -177,7 +177,7 @@ def score_trained(
                 make = partial(held_out_table, fold=fold, held_out=held_out, seed=seed)
                 pieces.append(stages.table(f"seed{seed}-fold{held_out}", make))
                 bar.update()
-            tables[repeat] = _joined(pieces)
+            tables[repeat] = _joined(pieces, ids)
     first = pieces[0].meta
     meta = {
         **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping")},
@@ -200,15 +200,15 @@ def _repeats(name: str, seeds: int) -> list[str]:
     return [name] if seeds == 1 else [f"{name} seed {seed}" for seed in range(seeds)]
 
 
-def _joined(pieces: list[SampleTable], bad: pa.Table | None = None) -> SampleTable:
-    """The held-out parts as one table with a column ``fold``."""
-    rows = [piece.to_arrow().append_column("fold", pa.repeat(k, len(piece))) for k, piece in enumerate(pieces)]
+def _joined(pieces: list[SampleTable], ids: list[str], bad: pa.Table | None = None) -> SampleTable:
+    """The held-out parts as one table with a column ``fold``, in the order of `ids`."""
+    parts = [piece.to_arrow().append_column("fold", pa.repeat(k, len(piece))) for k, piece in enumerate(pieces)]
+    rows = pa.concat_tables(parts)
+    rows = rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=pa.array(ids, pa.string()))))
     vectors = [piece.vectors for piece in pieces if piece.vectors is not None]
     lost = pa.concat_tables([piece.bad for piece in pieces] + ([] if bad is None else [bad]))
     warned = [note for piece in pieces for note in piece.meta.get("warnings", ())]
-    return SampleTable(
-        pa.concat_tables(rows), {"warnings": warned}, lost, pa.concat_tables(vectors) if vectors else None
-    )
+    return SampleTable(rows, {"warnings": warned}, lost, pa.concat_tables(vectors) if vectors else None)
 
 
 def _labels(samples: Samples) -> np.ndarray:
