@@ -157,7 +157,7 @@ def test_score_with_several_models_and_compare_runs(here, capsys):
     assert code == 0
     assert SampleTable.load("two").meta["models"] == ["net.py:build", "net.py:build (2)"]
     run(capsys, "score", "net.py:build", "pics", "-o", "one")
-    code, out, err = run(capsys, "report", "two", "--against", "one", "-o", "page.html", "--pictures", "4")
+    code, _, err = run(capsys, "report", "two", "--against", "one", "-o", "page.html", "--pictures", "4")
     assert (code, err) == (0, "")
     assert Path("page.html").read_text().count("data:image/webp") == 4
 
