@@ -14,7 +14,7 @@ from hardsight import SampleTable
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", ["capture_in_your_loop.py", "features_on_disk.py"])
+@pytest.mark.parametrize("name", ["capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py"])
 def test_example_runs(name, tmp_path):
     done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_the_overview_is_drawn_from_a_run(tmp_path):
 
 
 def test_no_example_is_forgotten():
-    tested = {"capture_in_your_loop.py", "features_on_disk.py", "draw_hardest.py"}
+    tested = {"capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "draw_hardest.py"}
     assert {p.name for p in (ROOT / "examples").glob("*.py")} == tested
 
 

@@ -215,6 +215,11 @@ def test_quantities_are_cut_into_fifths_and_gaps_counted():
         assert low * 0.999 <= value <= high * 1.001
 
 
+def test_nan_is_no_group():
+    year = np.where(np.arange(600) < 10, np.nan, 2000.0 + np.arange(600) % 2)
+    assert columns_of(a_table(year=year))[0] == {"year": ["2000", "2001"]}
+
+
 def test_points_know_their_group():
     table = a_table(place=["a", "b", "c"] * 200)
     payload = make_payload(read_rows(table)).payload
@@ -228,6 +233,8 @@ def test_points_know_their_group():
     [
         ({"name": ["a"]}, ValueError, "groups must have a column id, got name"),
         ({"id": ["a", "a"], "g": [1, 1]}, ValueError, "one row an id, but 1 id repeats"),
+        ({"id": ["a", "b"], "g": [1]}, ValueError, "groups must be columns of one length and one type each"),
+        ({"id": ["a", "b"], "g": [1, "x"]}, ValueError, "groups must be columns of one length and one type each"),
         (3, TypeError, "groups must be a CSV or Parquet file, a data frame or a mapping, got int"),
         ("nowhere.csv", FileNotFoundError, "there is no file nowhere.csv"),
     ],

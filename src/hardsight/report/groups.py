@@ -17,7 +17,6 @@ from hardsight.hardness import SCORES
 from hardsight.report.intervals import FEW, Difference, holm, moments, student
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
-from hardsight.table import SampleTable
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12
@@ -65,20 +64,10 @@ def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
 
 def read_groups(given: Any) -> pa.Table:
     """A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id``, ids as text."""
-    if isinstance(given, (str, Path)):
-        table = _read_file(Path(given))
-    elif isinstance(given, SampleTable):
-        table = given.to_arrow()
-    elif isinstance(given, pa.Table):
-        table = given
-    elif isinstance(given, Mapping):
-        table = pa.table({str(name): pa.array(list(values)) for name, values in given.items()})
-    elif hasattr(given, "iloc"):
-        table = pa.Table.from_pandas(given, preserve_index=False)
-    elif hasattr(given, "to_arrow"):
-        table = given.to_arrow()
-    else:
-        raise TypeError(f"groups must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
+    try:
+        table = _as_arrow(given)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(f"groups must be columns of one length and one type each ({first_line(error)}).") from error
     if "id" not in table.column_names:
         raise ValueError(f"groups must have a column id, got {', '.join(map(cut_name, table.column_names)) or 'none'}.")
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(pa.string()))
@@ -86,6 +75,20 @@ def read_groups(given: Any) -> pa.Table:
     if (repeated := len(table) - len(pc.unique(table["id"]))) > 0:
         raise ValueError(f"groups must have one row an id, but {counted(repeated, 'id repeats', 'ids repeat')}.")
     return table
+
+
+def _as_arrow(given: Any) -> pa.Table:
+    if isinstance(given, (str, Path)):
+        return _read_file(Path(given))
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, Mapping):
+        return pa.table({str(name): pa.array(list(values)) for name, values in given.items()})
+    if hasattr(given, "iloc"):
+        return pa.Table.from_pandas(given, preserve_index=False)
+    if hasattr(given, "to_arrow"):  # polars, and a SampleTable
+        return given.to_arrow()
+    raise TypeError(f"groups must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
 
 
 def _read_file(path: Path) -> pa.Table:
@@ -118,6 +121,8 @@ def _coded(name: str, column: pa.Array, cut: bool) -> Group | None:
     if pa.types.is_dictionary(type_):
         column = column.cast(type_.value_type)
         type_ = column.type
+    if pa.types.is_floating(type_):
+        column = pc.if_else(pc.is_finite(column), column, None)  # NaN is no value
     if pa.types.is_floating(type_) or pa.types.is_integer(type_):
         different = len(pc.unique(column.drop_null()))
         whole = pa.types.is_integer(type_) or bool((np.nan_to_num(floats(pa.chunked_array([column]))) % 1 == 0).all())
@@ -162,8 +167,8 @@ def _fifths(values: np.ndarray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(place, mask=~known), pa.array(names)).cast(pa.string())
 
 
-def group_rows(rows: Rows, group: Group) -> dict[str, Any]:
-    """Means, class-adjusted differences and accuracy of each group of a column."""
+def group_rows(rows: Rows, group: Group, how: bool = True) -> dict[str, Any]:
+    """Means, class-adjusted differences and accuracy of each group of a column; `how` tells how they are measured."""
     k = len(group.values)
     found = moments(rows.value, group.codes, k)
     low, high = found.interval()
@@ -196,7 +201,7 @@ def group_rows(rows: Rows, group: Group) -> dict[str, Any]:
     overall = rows.value[~np.isnan(rows.value)]
     return {
         "column": group.column,
-        "note": f"{group.note} {_HOW.format(score=score_title(rows.main))}".strip(),
+        "note": f"{group.note} {_HOW.format(score=score_title(rows.main)) if how else ''}".strip(),
         "rows": lines,
         "overall": number(overall.mean()) if len(overall) else None,
     }

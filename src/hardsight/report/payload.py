@@ -20,6 +20,7 @@ from hardsight.report.views import View, histograms, views
 from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
 
 _NAMES_BYTES = 900_000  # all class names together
+_CLUSTER_PICTURES = 4
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Made:
         rows: The samples, in the order of their ids.
         points: Row of each point.
         cells: Cell of each point in the main view; all in one where there is no view.
-        lists: Rows of the lists over all.
+        lists: Rows of the lists over all, and the first of each cluster: they ask for pictures first.
         parts: Rows of the lists of classes and clusters.
     """
 
@@ -65,7 +66,8 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
     seen = views(rows)
     if changed is not None and (view := change_view(rows, changed)) is not None:
         seen.append(view)
-    over_all, parts = [listed.rows for listed in lists], [*examples, *hard_by_class, *easy_by_class]
+    over_all = [*(listed.rows for listed in lists), *(members[:_CLUSTER_PICTURES] for members in examples)]
+    parts = [*examples, *hard_by_class, *easy_by_class]
     cells = seen[0].cells() if seen else np.zeros(len(rows), dtype=np.int64)
     points = choose_points(len(rows), np.concatenate([*over_all, *parts]), cells, rows.at)
 
@@ -105,7 +107,7 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
         "views": [view.as_dict(_drawn(len(points), len(rows))) for view in seen],
         "histograms": histograms(rows),
         "class_table": _renumbered(class_table(rows, suspects.noise if suspects is not None else None, room), codes),
-        "groups": [group_rows(rows, group) for group in found_groups],
+        "groups": [group_rows(rows, group, how=group is found_groups[0]) for group in found_groups],
         "clusters": clusters.as_dict(rows, hidden, point_of, name) if hidden.looked else None,
         "clusters_note": hidden.note,
         "label_errors": label_errors_section(suspects, run) if suspects is not None else None,

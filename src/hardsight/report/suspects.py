@@ -62,7 +62,8 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
         f"{percent(estimate.high, 2)}, from the probabilities of {way}), chosen where the prediction is another class, "
         f"by {by} ({summary[:1].lower()}{summary[1:]})."
     )
-    about = f"Most suspicious first, by {by}; the label, and what the network reads instead."
+    first_few = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
+    about = f"{first_few}, by {by}: the label, and what the network reads instead."
     return (
         Suspects(
             suspicion=suspicion,

@@ -11,7 +11,7 @@ from hardsight.report.payload import Made, make_payload
 from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.words import counted
-from hardsight.runfolder import _told, _write
+from hardsight.runfolder import REPORT, _told, _write
 from hardsight.table import SampleTable
 
 MOST_BYTES = 15_000_000
@@ -52,7 +52,7 @@ def write_report(
         raise ValueError("run must hold at least one scored sample, got none; score some data first.")
     if isinstance(against, (str, Path)):
         against = SampleTable.load(against, partial=True)
-    target = Path(out) if out is not None else (folder or Path()) / "report.html"
+    target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
     rows = read_rows(table)
