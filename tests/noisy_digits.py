@@ -46,7 +46,7 @@ def noisy_digits(rate=0.05, seed=0):
     meta = {
         "model": {"name": "regression", "classes": 10},
         "class_names": list("0123456789"),
-        "out_of_sample": {"folds": 5, "retrained": "head", "seeds": 1},
+        "out_of_sample": {"folds": 5, "retrained": "model", "seeds": 1},
     }
     rows = pa.concat_tables(parts)
     order = np.argsort([int(id_.split(":")[1]) for id_ in rows["id"].to_pylist()])

@@ -153,7 +153,7 @@ def test_score_out_of_sample_by_head_and_by_training(here, capsys):
 
 
 def test_score_with_several_models_and_compare_runs(here, capsys):
-    code, out, _ = run(capsys, "score", "net.py:build", "pics", "-o", "two", "--also", "net.py:build")
+    code, _, _ = run(capsys, "score", "net.py:build", "pics", "-o", "two", "--also", "net.py:build")
     assert code == 0
     assert SampleTable.load("two").meta["models"] == ["net.py:build", "net.py:build (2)"]
     run(capsys, "score", "net.py:build", "pics", "-o", "one")

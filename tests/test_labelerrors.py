@@ -343,9 +343,19 @@ def test_probabilities_of_some_samples_are_not_enough(digits):
 
 
 def test_the_note_says_when_samples_may_have_been_trained_on(digits):
-    assert "note" not in label_errors(digits.table).meta
-    trained = hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}})
-    assert "kept out of training" in label_errors(trained).meta["note"]
+    def notes(**meta):
+        return label_errors(hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}, **meta})).meta["notes"]
+
+    assert notes(out_of_sample={"folds": 5, "retrained": "model"}) == []
+    assert "kept out of training" in notes()[0]
+    assert "Only the head was refitted" in notes(out_of_sample={"folds": 5, "retrained": "head"})[0]
+
+
+def test_a_net_that_is_mostly_wrong_is_not_to_be_believed(digits):
+    rows = digits.table.to_arrow()
+    wrong = rows.set_column(1, "label", pa.array((np.asarray(rows["label"]) + 1) % 10))
+    found = label_errors(hs.SampleTable(wrong, {"out_of_sample": {"folds": 5}}), count=3)
+    assert "its own mistakes" in found.meta["notes"][0]
 
 
 def test_means_over_several_nets_stay_probabilities(digits):

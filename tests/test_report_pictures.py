@@ -324,7 +324,7 @@ FULL = {"id": IDS, "label": DRAW.integers(0, 3, N), "pred": DRAW.integers(0, 3, 
     ("columns", "meta", "words"),
     [
         (FULL, {}, "Scored by the network as given: if it was trained on these samples, wrong labels hide"),
-        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, "(5 folds): the last layer was retrained"),
+        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, "(5 folds): it was refitted"),
         (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, "(3 folds, 2 seeds): the whole"),
         (FULL, {"unfinished": True}, "120 samples so far; run the report again when it is done."),
         (FULL, {"counts": {"zero_features": 4}}, "4 samples have a zero feature"),

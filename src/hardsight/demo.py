@@ -15,7 +15,6 @@ from torch import nn
 
 from hardsight.data import load_digits
 from hardsight.models import Model
-from hardsight.runfolder import REPORT
 from hardsight.scoring import TrainingData, score
 from hardsight.table import SampleTable
 
@@ -43,7 +42,7 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     print("network that saw it in training.")
     with _one_thread():
         table = score(partial(train, repeat=seed), "digits", folds=FOLDS, out=out, overwrite=True, device="cpu")
-    page = write_report(table, out / REPORT)
+    page = write_report(out)
     _show(table, pictures)
     print(
         f"{len(table):,} digits scored out of sample in {time.time() - started:.0f} s, accuracy {table.accuracy:.2%}."

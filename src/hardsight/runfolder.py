@@ -70,7 +70,7 @@ class RunWriter:
         self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
         if self.path.is_file():
             raise FileExistsError(f"RUN: {self.path} is a file; name a folder.")
-        with _told(self.path):
+        with disk_in_words(self.path):
             self._begin(overwrite)
 
     def _begin(self, overwrite: bool) -> None:
@@ -118,17 +118,17 @@ class RunWriter:
         """Write one part (some of the kinds of table) and commit it."""
         taken = [int(p.stem.split("-")[1]) for p in (self.path / "parts").glob(f"{self.rank:04d}-*.json")]
         name = f"{self.rank:04d}-{max(taken, default=-1) + 1:06d}-{self._token}"
-        with _told(self.path):
+        with disk_in_words(self.path):
             files = {}
             for kind, table in tables.items():
                 file = self.path / kind / f"{name}.parquet"
-                _write(file, partial(pq.write_table, _checked(kind, table)), self._token)
+                write_whole(file, partial(pq.write_table, _checked(kind, table)), self._token)
                 files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
             _write_json(self.path / "parts" / f"{name}.json", files, self._token)
 
     def finish(self, meta: Mapping[str, Any]) -> None:
         """Say that the run is whole, and sweep what kills left half-written."""
-        with _told(self.path):
+        with disk_in_words(self.path):
             _write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
             for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
                 stray.unlink(missing_ok=True)
@@ -275,10 +275,10 @@ def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
 
 
 def _write_json(path: Path, content: Mapping[str, Any], token: str) -> None:
-    _write(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)), token)
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)), token)
 
 
-def _write(path: Path, writer: Callable[[Path], object], token: str) -> None:
+def write_whole(path: Path, writer: Callable[[Path], object], token: str) -> None:
     """Write beside, flush to disk, rename: the name appears only when the content is there."""
     temporary = path.parent / f".{path.name}.{token}.tmp"
     try:
@@ -292,7 +292,7 @@ def _write(path: Path, writer: Callable[[Path], object], token: str) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def disk_in_words(path: Path) -> Iterator[None]:
     """A full or read-only disk in words."""
     try:
         yield

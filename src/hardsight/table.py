@@ -163,13 +163,17 @@ class SampleTable:
                 if name in rows.column_names and name + suffix in rows.column_names:
                     raise ValueError(f"the table has {name + suffix!r} already; give another suffix.")
                 rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
-        return self._with(rows)
+        return self.with_rows(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
         """The table with one more column, one value a row."""
         if name in self:
             raise ValueError(f"the table has a column {name!r} already.")
-        return self._with(self._rows.append_column(name, pa.array(np.asarray(values))))
+        return self.with_rows(self._rows.append_column(name, pa.array(np.asarray(values))))
+
+    def with_rows(self, rows: pa.Table) -> SampleTable:
+        """The table with these rows instead of its own; what is known of how it was made stays."""
+        return SampleTable(rows, self.meta, self.bad, self._vectors)
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
@@ -247,11 +251,8 @@ class SampleTable:
 
     # Inside.
 
-    def _with(self, rows: pa.Table) -> SampleTable:
-        return SampleTable(rows, self.meta, self.bad, self._vectors)
-
     def _take(self, index: np.ndarray) -> SampleTable:
-        return self._with(self._rows.take(pa.array(index)))
+        return self.with_rows(self._rows.take(pa.array(index)))
 
     def _known(self, column: str) -> str:
         if column not in self:
@@ -302,7 +303,10 @@ def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Tabl
         return None
     if model is not None:
         vectors = vectors.filter(pc.equal(vectors["model"], model))
-    return mean_vectors(vectors)
+    vectors = mean_vectors(vectors)
+    for index, name in enumerate(vectors.column_names):  # one after the other: all at once would be twice as large
+        vectors = vectors.set_column(index, name, vectors[name].combine_chunks())
+    return vectors
 
 
 def _count(n: int) -> int:

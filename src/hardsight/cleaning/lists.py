@@ -88,7 +88,7 @@ def clean(
         "unreadable": len(table.bad),
         "by": found.meta["by"],
         "estimate": found.meta.get("estimate"),
-        "notes": [note for note in (found.meta.get("note"), why) if note],
+        "notes": [*found.meta["notes"], *([why] if why else [])],
         "lists": str(out),
     }
     summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))

@@ -77,9 +77,11 @@ def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
             raise ValueError("The run does not say where its pictures are; name the data with --data to see them.")
         columns, root = Columns(**source.get("columns", {})), source.get("root", "data")
         return open_data(source["data"], columns=columns, root=root)
-    samples = open_data(data)
-    if isinstance(samples, FolderSamples) and isinstance(data, (str, Path)):
-        samples.split = meta.get("data", {}).get("split") or samples.split  # it may have another name now
+    split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the folder is called now
+    named = isinstance(data, (str, Path))
+    samples = open_data(data) if named else open_data(data, split=split)
+    if named and split and isinstance(samples, FolderSamples):
+        samples.split = split
     return samples
 
 

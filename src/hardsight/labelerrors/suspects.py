@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,8 +41,7 @@ def label_errors(
         Columns ``id, label, pred, suspicion, rank`` (1 is the most suspicious), ``suspect``, ``suggested`` (a class
         or null), ``p_label`` and ``p_pred`` (null where the table does not tell). Ties are in the order of the ids;
         samples without a label come last. ``meta`` says ``by``, ``suspects``, the ``estimate`` of wrong labels
-        (``count``, ``low``, ``high``) and, when the run does not say that the samples were kept out of training, a
-        ``note``.
+        (``count``, ``low``, ``high``), and in ``notes`` what speaks against believing them.
 
     Examples:
         >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1],
@@ -84,8 +85,7 @@ def label_errors(
     if estimate is not None:
         ends = {"low": estimate.low * labelled, "high": estimate.high * labelled}
         meta["estimate"] = {"count": estimate.count, **ends}
-    if (note := sampling_note(table)) is not None:
-        meta["note"] = note
+    meta["notes"] = [note for note in (sampling_note(table), accuracy_note(table)) if note]
     return SampleTable(rows, meta, table.bad)
 
 
@@ -137,9 +137,26 @@ def actions(
     return SampleTable(pa.concat_tables([rows, lost], promote_options="default"), found.meta, table.bad)
 
 
+def accuracy_note(table: SampleTable) -> str | None:
+    """A warning when the net is so often wrong that what it doubts is mostly its own mistakes."""
+    accuracy = table.accuracy
+    if accuracy is None or accuracy >= 0.5:
+        return None
+    return (
+        f"The net predicts only {accuracy:.0%} of the labels: most of what it doubts may be its own mistakes, so look "
+        "before you act."
+    )
+
+
 def sampling_note(table: SampleTable) -> str | None:
-    """A warning when the table does not say that its samples were kept out of training."""
-    if table.meta.get("out_of_sample"):
+    """A warning when the table does not say that its samples were kept out of all training."""
+    found = table.meta.get("out_of_sample")
+    if isinstance(found, Mapping) and found.get("retrained") == "head":
+        return (
+            "Only the head was refitted on folds; features that were trained on these very labels hand them on. If "
+            "they were, score a function that trains (file.py:train --folds) instead."
+        )
+    if found:
         return None
     return (
         "The run does not say that these samples were kept out of training; a net that has learned a wrong label by "

@@ -32,15 +32,17 @@ def sampling(rows: Rows) -> tuple[str, str, str]:
     found = rows.table.meta.get("out_of_sample")
     if isinstance(found, Mapping):
         folds = found.get("folds")
-        what = {"head": "the last layer was", "model": "the whole network was"}.get(str(found.get("retrained")))
-        how = f": {what} retrained on the other folds" if what else ""
         seeds = found.get("seeds") or 1
         with_seeds = f", {counted(seeds, 'seed')}" if seeds > 1 else ""
-        level = "info"
-        words = f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learnt its label."
         if found.get("retrained") == "head":
-            words += " The features below it had been trained before; if on these samples, some wrong labels may hide."
-        return "out", level, words
+            words = (
+                f"Out of sample for the last layer ({folds} folds{with_seeds}): it was refitted on the other folds. If "
+                "the features below it were trained on these very labels, wrong ones still hide."
+            )
+            return "out", "info", words
+        how = ": the whole network was retrained on the other folds" if found.get("retrained") == "model" else ""
+        words = f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learnt its label."
+        return "out", "info", words
     if found:
         return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learnt its label."
     kind = "in" if found is False else "unknown"
@@ -114,8 +116,8 @@ def tiles(rows: Rows, suspects: Suspects | None) -> list[dict[str, str]]:
         found += _hardest_class(rows)
     if suspects is not None:
         low, high = percent(suspects.low, 2), percent(suspects.high, 2)
-        note = f"{percent(suspects.share, 2)} of the labels, 95 % interval {low} to {high}"
-        found.append({"name": "labels probably wrong", "value": f"{suspects.count:,}", "note": note})
+        note = f"estimated to be wrong: {percent(suspects.share, 2)} of the labels, 95 % interval {low} to {high}"
+        found.append({"name": "suspect labels", "value": f"{suspects.count:,}", "note": note})
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():
         value = rows.classes * float(np.nanmean(spread))

@@ -129,7 +129,7 @@ def read_rows(table: SampleTable) -> Rows:
     arrow = table.to_arrow()
     ids = arrow["id"].cast(pa.string())
     arrow = arrow.set_column(arrow.column_names.index("id"), "id", ids).take(pc.sort_indices(ids))
-    table = table._with(arrow)
+    table = table.with_rows(arrow)
     label, pred = class_numbers(arrow, "label"), class_numbers(arrow, "pred")
     classes = class_count(table)
     if classes <= MANY_CLASSES:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.extras import first_line
-from hardsight.labelerrors import RANKINGS, label_errors, noise
+from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.rows import Rows
 from hardsight.report.words import percent
@@ -57,11 +57,12 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
     shares = dict(zip(known["class"].to_pylist(), known["share"].to_pylist(), strict=True))
     way = "all classes" if estimate.exact else "label and prediction"
     note = (
-        f"{count:,} of {int((rows.label >= 0).sum()):,} labels are probably wrong: as many as confident learning "
-        f"estimates ({percent(estimate.share, 2)}, 95 % interval {percent(estimate.low, 2)} to "
+        f"{count:,} of {int((rows.label >= 0).sum()):,} labels are suspect: as many as confident learning estimates to "
+        f"be wrong ({percent(estimate.share, 2)}, 95 % interval {percent(estimate.low, 2)} to "
         f"{percent(estimate.high, 2)}, from the probabilities of {way}), chosen where the prediction is another class, "
-        f"by {by} ({summary[:1].lower()}{summary[1:]})."
+        f"by {by} ({summary[:1].lower()}{summary[1:]}), and every label that the network contradicts for sure."
     )
+    note = " ".join(filter(None, (note, accuracy_note(rows.table))))
     first_few = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
     about = f"{first_few}, by {by}: the label, and what the network reads instead."
     return (

@@ -11,7 +11,7 @@ from hardsight.report.payload import Made, make_payload
 from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.words import counted
-from hardsight.runfolder import REPORT, _told, _write
+from hardsight.runfolder import REPORT, disk_in_words, write_whole
 from hardsight.table import SampleTable
 
 MOST_BYTES = 15_000_000
@@ -60,8 +60,8 @@ def write_report(
     made = make_payload(rows, against=against, groups=groups, run=folder)
     text = _with_pictures(made, data, pictures)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _told(target):
-        _write(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+    with disk_in_words(target):
+        write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
     return target
 
 
