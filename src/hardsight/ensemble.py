@@ -63,8 +63,10 @@ def _vote(nets: list[pa.Table]) -> dict[str, pa.Array]:
 def mean_vectors(vectors: pa.Table) -> pa.Table:
     """One row a sample: the sketch of the first network (each has axes of its own), the mean of the probabilities."""
     names = pc.unique(vectors["model"]).to_pylist()
+    if len(names) <= 1:
+        return vectors.drop_columns(["model"])
     first = vectors.filter(pc.equal(vectors["model"], names[0]))
-    if len(names) > 1 and "probabilities" in vectors.column_names:
+    if "probabilities" in vectors.column_names:
         total, known = np.zeros(()), np.ones(len(first), bool)
         for name in names:
             rows = vectors.filter(pc.equal(vectors["model"], name))
@@ -77,10 +79,18 @@ def mean_vectors(vectors: pa.Table) -> pa.Table:
     return first.drop_columns(["model"])
 
 
-def matrix(table: pa.Table, column: str) -> np.ndarray:
-    """A column of lists of one length as ``(N, width)``."""
-    lists = table[column].combine_chunks()
-    return np.asarray(lists.flatten()).reshape(len(table), -1)
+def matrix(table: pa.Table, column: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """A column of lists of one length as ``(N, width)``, or some rows of it, without a second copy of the whole."""
+    found = table[column]
+    rows = np.arange(len(found)) if rows is None else rows
+    width, type_ = found.type.list_size, found.type.value_type.to_pandas_dtype()
+    values, start = np.empty((len(rows), width), type_), 0
+    for chunk in found.chunks:
+        here = (rows >= start) & (rows < start + len(chunk))
+        flat = np.asarray(chunk.values)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+        values[here] = flat.reshape(-1, width)[rows[here] - start]
+        start += len(chunk)
+    return values
 
 
 def as_lists(values: np.ndarray) -> pa.Array:

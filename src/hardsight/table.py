@@ -243,7 +243,11 @@ class SampleTable:
             rows = rows.append_column(name, samples[name].take(where))
         if rows["label"].null_count == len(rows):
             rows = rows.drop_columns(["label"])
-        return cls(rows, meta, bad, lambda: _read_vectors(path, model, partial))
+        del tables, samples, scores
+        table = cls(rows, meta, bad, lambda: _read_vectors(path, model, partial))
+        del rows
+        pa.default_memory_pool().release_unused()  # a large run would keep twice its size
+        return table
 
     @staticmethod
     def _no_rows(*columns: str) -> pa.Table:
@@ -303,10 +307,8 @@ def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Tabl
         return None
     if model is not None:
         vectors = vectors.filter(pc.equal(vectors["model"], model))
-    vectors = mean_vectors(vectors)
-    for index, name in enumerate(vectors.column_names):  # one after the other: all at once would be twice as large
-        vectors = vectors.set_column(index, name, vectors[name].combine_chunks())
-    return vectors
+    pa.default_memory_pool().release_unused()
+    return mean_vectors(vectors)
 
 
 def _count(n: int) -> int:

@@ -63,10 +63,9 @@ class Beliefs:
 
     def _blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Probabilities of all classes, some rows at a time."""
-        kept, where = matrix(self.table.vectors, "probabilities"), self._rows
         for start in range(0, len(self.table), _BLOCK):
             part = slice(start, start + _BLOCK)
-            yield part, kept[where[part]]
+            yield part, matrix(self.table.vectors, "probabilities", self._rows[part])
 
     @cached_property
     def samples(self) -> np.ndarray:
@@ -265,4 +264,4 @@ def probability_matrix(table: SampleTable) -> np.ndarray:
         raise ValueError(
             "the table does not keep the probabilities of all classes (runs keep them for up to 100 classes)."
         )
-    return matrix(table.vectors, "probabilities")[where]
+    return matrix(table.vectors, "probabilities", where)

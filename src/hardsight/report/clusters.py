@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.ensemble import matrix
 from hardsight.report.intervals import FEW, holm, student
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, number, score_title
@@ -90,10 +91,9 @@ def _directions(rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
     generator = np.random.default_rng(_SEED)
     if len(where) > MOST_ROWS:
         where = np.sort(generator.choice(where, MOST_ROWS, replace=False))
-    lists = vectors["sketch"].take(pa.array(place[where])).combine_chunks()
-    if not len(where) or lists.null_count:
+    if not len(where) or vectors["sketch"].null_count:
         return none, None
-    sketch = np.asarray(lists.flatten()).reshape(len(where), -1).astype(np.float32)
+    sketch = matrix(vectors, "sketch", place[where]).astype(np.float32)
     length = np.linalg.norm(sketch, axis=1, keepdims=True)
     return where, sketch / np.where(length > 0, length, 1.0)
 

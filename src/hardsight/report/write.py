@@ -6,6 +6,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hardsight.report import page
 from hardsight.report.payload import Made, make_payload
 from hardsight.report.pictured import Pictured, choose, open_samples, picture
@@ -57,6 +59,7 @@ def write_report(
         raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
     rows = read_rows(table)
     del table, run  # of a large run only the sorted copy stays in memory
+    pa.default_memory_pool().release_unused()
     made = make_payload(rows, against=against, groups=groups, run=folder)
     text = _with_pictures(made, data, pictures)
     target.parent.mkdir(parents=True, exist_ok=True)
