@@ -146,7 +146,7 @@ def report(
     """Turn a run into one page to look at: RUN/report.html, which opens offline.
 
     It shows the hardest and easiest samples, where they lie, classes, groups and
-    hidden clusters, labels that are probably wrong, and how it was all made.
+    hidden clusters, suspect labels, and how it was all made.
 
     Args:
         run: Run folder that hardsight score or hardsight demo wrote.

@@ -48,9 +48,14 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
         f"{len(table):,} digits scored out of sample in {time.time() - started:.0f} s, accuracy {table.accuracy:.2%}."
     )
     print(f"wrote {out}/ and {page}")
-    print(f"next: open {page} in a browser")
-    print(f"      hardsight clean {out}                 lists of labels to keep, to change and to drop")
-    print("      hardsight score MODEL DATA -o run     the same on your own classifier (hardsight score --help)")
+    commands = {
+        f"open {page} in a browser": "",
+        f"hardsight clean {out}": "lists of labels to keep, to change and to drop",
+        "hardsight score MODEL DATA -o run": "the same on your own classifier (hardsight score --help)",
+    }
+    width = max(map(len, commands)) + 3
+    for first, (command, why) in zip(("next:", "", ""), commands.items(), strict=True):
+        print(f"{first:<5} {command:<{width}}{why}".rstrip())
     return table
 
 

@@ -60,7 +60,7 @@ def class_table(rows: Rows, noise: dict[int, float] | None, room: int) -> dict[s
         ]
     if noise is not None:
         shares = [noise.get(int(rows.numbers[code]), np.nan) for code in present]
-        columns.append(("noise", "labels probably wrong", "percent", np.array(shares, dtype=np.float64)))
+        columns.append(("noise", "labels estimated wrong", "percent", np.array(shares, dtype=np.float64)))
     if rows.judged.any():
         columns.append(("confused", "most confused with", "text", _confused(rows, present, room)))
     if "norm" in rows.scores and rows.main != "norm":

@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, for the page."""
+"""Suspect labels, for the page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
         Suspects(
             suspicion=suspicion,
             suggested=suggested,
-            listed=Listed("suspects", "Label probably wrong", about, listed),
+            listed=Listed("suspects", "Suspect labels", about, listed),
             count=count,
             share=estimate.share,
             low=estimate.low,
