@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -74,20 +75,13 @@ def _shades_of(samples, places):
     return [samples.load(i, None)[0].getpixel((0, 0)) for i in places]
 
 
-def test_hard_links_where_possible_and_copies_elsewhere(photos, tmp_path, monkeypatch):
+def test_files_are_copies_so_that_nothing_done_to_them_reaches_the_data(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 1}, classes=3)
-    clean(table, tmp_path / "a", data=photos, dataset=tmp_path / "linked")
-    key = next(iter(shades(photos).keys() & shades(tmp_path / "linked").keys()))
-    assert shades(photos)[key].samefile(shades(tmp_path / "linked")[key])
-
-    def refuse(*_):
-        raise OSError("no hard links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    clean(table, tmp_path / "b", data=photos, dataset=tmp_path / "copied")
-    assert not shades(photos)[key].samefile(shades(tmp_path / "copied")[key])
-    assert shades(photos)[key].read_bytes() == shades(tmp_path / "copied")[key].read_bytes()
+    clean(table, tmp_path / "a", data=photos, dataset=tmp_path / "copied")
+    for key in shades(photos).keys() & shades(tmp_path / "copied").keys():
+        assert not shades(photos)[key].samefile(shades(tmp_path / "copied")[key])
+        assert shades(photos)[key].read_bytes() == shades(tmp_path / "copied")[key].read_bytes()
 
 
 def test_links_in_the_data_become_files(photos, tmp_path):
@@ -202,24 +196,22 @@ def test_an_error_half_way_leaves_nothing(photos, tmp_path, monkeypatch):
         calls.append(1)
         if len(calls) > 3:
             raise KeyboardInterrupt
-        raise OSError("no hard links here")
 
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copy2", full)
     with pytest.raises(KeyboardInterrupt):
         clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
 
 
 KILLED = """
-import os, sys, pyarrow as pa, hardsight as hs
+import os, shutil, sys, pyarrow as pa, hardsight as hs
 from hardsight.cleaning import clean
-linked = []
-def link(*a):
-    linked.append(a)
-    if len(linked) > 4:
+copied = []
+def copy(*a):
+    copied.append(a)
+    if len(copied) > 4:
         os._exit(9)  # as kill -9 does: nothing is tidied up
-    raise OSError
-os.link = link
+shutil.copy2 = copy
 clean(hs.SampleTable.load(sys.argv[1]), sys.argv[2], data=sys.argv[3], dataset=sys.argv[4])
 """
 
@@ -347,3 +339,31 @@ def test_data_that_cannot_be_written_are_named(digits, tmp_path):
     table = hs.SampleTable.from_columns({"id": ["data:0"], "label": [0], "pred": [1], "avh": [0.1]})
     with pytest.raises(ValueError, match="not for TensorDataset, 2 samples; use the lists"):
         clean(table, tmp_path / "lists", by="avh", count=1, data=data, dataset=tmp_path / "x.npz")
+
+
+def test_data_that_changed_since_they_were_scored_are_not_cleaned(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 6, 6), dtype=np.uint8)
+    labels = np.arange(60) % 3
+    np.savez(tmp_path / "d.npz", test_images=images, test_labels=labels)
+    samples = open_data(str(tmp_path / "d.npz"))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    table.meta["data"] = {"fingerprint": samples.fingerprint(), "split": "test"}
+    table.meta["source"] = samples.source
+    assert clean(table, tmp_path / "a", dataset=tmp_path / "a.npz")["dataset"]["relabelled"] == 1
+    np.savez(tmp_path / "d.npz", test_images=images[::-1], test_labels=labels[::-1])
+    with pytest.raises(ValueError, match="has changed since it was scored"):
+        clean(table, tmp_path / "b", dataset=tmp_path / "b.npz")
+    assert any("has changed since" in note for note in clean(table, tmp_path / "c")["notes"])
+
+
+def test_two_ways_of_naming_arrays_are_not_mixed(tmp_path):
+    images = np.zeros((20, 4, 4), np.uint8)
+    both = {"test_images": images[:5], "test_labels": np.zeros(5, int), "x_test": images, "y_test": np.arange(20) % 2}
+    np.savez(tmp_path / "d.npz", **both)
+    samples = open_data(str(tmp_path / "d.npz"))
+    table = scored(samples, samples.labels, {0: 1}, classes=2)
+    clean(table, tmp_path / "a", data=tmp_path / "d.npz", dataset=tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as cleaned:
+        assert cleaned[samples.label_key][0] == 1
+        other = "test_labels" if samples.label_key == "y_test" else "y_test"
+        np.testing.assert_array_equal(cleaned[other], both[other])

@@ -170,6 +170,11 @@ def test_score_with_several_models_and_compare_runs(here, capsys):
         (("score", "f.parquet", "--folds", "3"), "--folds, --seeds and --also need a model"),
         (("score", "net.py:build", "pics", "--folds", "1"), "folds must be between 2"),
         (("score", "net.py:build", "pics", "--seeds", "2"), "seeds repeat the folds"),
+        (
+            ("score", "net.py:build", "pics", "--folds", "2", "--also", "net.py:build"),
+            "they go with one model",
+        ),
+        (("score", "net.py:build", "pics", "--also", "net.py:build", "--checkpoint", "x"), "weights of one model"),
     ],
 )
 def test_reports_and_folds_that_cannot_be(here, capsys, args, words):

@@ -447,10 +447,19 @@ def test_folds_that_cannot_be(options, words):
 def test_data_that_cannot_be_folded():
     images, _ = load_digits()
     unlabelled = ArraySamples(images[:30], None, "digits", "no labels")
+    for model, options in ((linear(), {"preprocess": "raw"}), (train, {})):
+        with pytest.raises(ValueError, match="--folds needs labels"):
+            hs.score(model, unlabelled, folds=3, **options)
     with pytest.raises(ValueError, match="--folds needs labels"):
-        hs.score(linear(), unlabelled, preprocess="raw", folds=3)
+        hs.score(linear(), [(torch.zeros(1, 8, 8),)] * 9, folds=3)
     with pytest.raises(ValueError, match="--folds needs a class index"):
-        hs.score(train, unlabelled, folds=3)
+        hs.score(train, [(torch.zeros(1, 8, 8),)] * 9, folds=3)
+    one_class = ArraySamples(images[:30], np.zeros(30, int), "digits", "one class")
+    with pytest.raises(ValueError, match="two classes or more"):
+        hs.score(linear(), one_class, preprocess="raw", folds=3)
+    negative = ArraySamples(images[:30], np.arange(30) - 1, "digits", "negative")
+    with pytest.raises(ValueError, match="class indices from 0, got -1"):
+        hs.score(linear(), negative, preprocess="raw", folds=3)
     stream = (item for item in zip(images, range(10), strict=False))
     with pytest.raises(ValueError, match="a stream is read in order"):
         hs.score(train, stream, folds=2)
@@ -465,7 +474,7 @@ def test_models_that_cannot_be_folded():
         hs.score(lambda data: "a net", few_digits(30), folds=2)
     with pytest.raises(ValueError, match="at least one network"):
         hs.score([], few_digits(30))
-    with pytest.raises(ValueError, match=r"same classes, but they have \[5, 10\]"):
+    with pytest.raises(ValueError, match=r"same classes in the same order, but .* differ \(10 and 5\)"):
         hs.score([linear(), linear(classes=5)], ArraySamples(load_digits()[0][:9], None, "x", "x"), preprocess="raw")
 
 
@@ -482,3 +491,132 @@ def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="without torchrun"):
         hs.score(train, few_digits(30), folds=2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Networks and folds that do not count alike, and what a hurried user does.
+
+
+def test_networks_that_count_their_classes_differently_are_refused(nets):
+    names = list("0123456789")
+    samples = few_digits(30)
+    turned = hs.Model(nets[1].module, "turned", None, "any", names[::-1])
+    with pytest.raises(ValueError, match="'net0' and 'turned' differ"):
+        hs.score([hs.Model(nets[0].module, "net0", None, "any", names), turned], samples)
+    with pytest.raises(ValueError, match="differ"):
+        hs.score([nets[0], turned], samples)
+
+    def inconstant(data):
+        return train(data), None, names if data.fold == 0 else names[::-1]
+
+    with pytest.raises(ValueError, match="'the first fold' and 'fold 2' differ"):
+        hs.score(inconstant, samples, folds=2)
+
+
+def test_several_networks_cannot_share_a_stream(nets):
+    stream = ((torch.zeros(1, 8, 8), 0) for _ in range(9))
+    with pytest.raises(ValueError, match="a stream is read once"):
+        hs.score(nets, stream)
+
+
+def test_other_weights_are_another_run(nets, tmp_path):
+    samples = few_digits(40)
+    hs.score([nets[0], nets[1]], samples, out=tmp_path / "run")
+    swapped = hs.Model(nets[2].module, nets[1].name)
+    with pytest.raises(FileExistsError, match="not the same: nets"):
+        hs.score([nets[0], swapped], samples, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_run_stopped_anywhere_has_a_page(seeds, tmp_path):
+    stops = _Calls()
+
+    def stopped(data):
+        stops.folds.append(data.fold)
+        if len(stops.folds) > 2 * seeds:
+            raise KeyboardInterrupt
+        return train(data)
+
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(stopped, few_digits(90), folds=3, seeds=seeds, out=tmp_path / "run", device="cpu")
+    page = hs.write_report(tmp_path / "run").read_text()
+    assert "so far; run the report again when it is done" in page
+
+
+def test_a_run_that_has_no_row_yet_has_a_page(tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(_interrupted_training, few_digits(90), folds=3, out=tmp_path / "run", device="cpu")
+    assert "No sample has been scored yet" in hs.write_report(tmp_path / "run").read_text()
+    monkeypatch.setattr("hardsight.scoring.folds.fit_head", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(linear(), few_digits(90), preprocess="raw", folds=3, out=tmp_path / "head", device="cpu")
+    assert "No sample has been scored yet" in hs.write_report(tmp_path / "head").read_text()
+
+
+def _interrupted_training(data):
+    raise KeyboardInterrupt
+
+
+def test_a_run_stopped_while_its_rows_are_put_together_has_a_page_and_goes_on(tmp_path, monkeypatch):
+    options = {"folds": 2, "seeds": 2, "out": tmp_path / "run", "device": "cpu"}
+    monkeypatch.setattr("hardsight.runfolder.RunWriter.finish", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(train, few_digits(60), **options)
+    monkeypatch.undo()
+    assert "so far" in hs.write_report(tmp_path / "run").read_text()
+    assert len(hs.score(train, few_digits(60), **options)) == 60
+    assert len(hs.SampleTable.load(tmp_path / "run")) == 60
+
+
+def test_classes_without_a_sample_do_not_count(tmp_path):
+    images, labels = load_digits()
+    even, spread = (
+        hs.score(linear(), ArraySamples(images[:300], k * labels[:300], "d", "d"), preprocess="raw", folds=3)
+        for k in (1, 10)
+    )
+    np.testing.assert_array_equal(even["avh"], spread["avh"])
+    assert spread.meta["model"]["classes"] == 10
+    assert spread.meta["class_names"] == [str(10 * k) for k in range(10)]
+    done = hs.clean(spread, tmp_path / "lists", data=ArraySamples(images[:300], 10 * labels[:300], "d", "d"))
+    assert done["samples"] == 300
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(tmp_path / "lists" / "actions.parquet")
+    assert set(rows["label"].to_pylist()) == {10 * k for k in range(10)}
+
+
+def test_training_in_place_does_not_reach_the_data():
+    def destructive(data):
+        for i in range(len(data)):
+            data[i][0][:] = 0
+        data.images[:] = 0
+        return train(data)
+
+    samples = few_digits(60)
+    before = samples.images.copy()
+    hs.score(destructive, samples, folds=2, device="cpu")
+    np.testing.assert_array_equal(samples.images, before)
+
+
+def test_an_unreadable_sample_is_named_to_the_training_function(tmp_path):
+    from PIL import Image
+
+    for i in range(8):
+        (tmp_path / "p" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 30 * i).save(tmp_path / "p" / "ab"[i % 2] / f"{i}.png")
+    (tmp_path / "p" / "a" / "0.png").write_text("no picture")
+
+    def careless(data):
+        for i in range(len(data)):
+            data[i]
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+
+    with pytest.raises(ValueError, match=r"sample 'p/a/0\.png' cannot be read"):
+        hs.score(careless, str(tmp_path / "p"), folds=8)
+
+
+def test_a_head_without_bias_is_fitted_without_one():
+    samples = few_digits()
+    table = hs.score(linear(), samples, preprocess="raw", folds=3, use_bias=False)
+    assert table.accuracy > 0.85
+    assert table.accuracy == pytest.approx(hs.score(linear(), samples, preprocess="raw", folds=3).accuracy, abs=0.06)

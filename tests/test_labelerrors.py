@@ -399,3 +399,12 @@ def test_what_could_not_be_read_is_dropped_with_its_reason(digits):
     last = found.to_arrow().to_pylist()[-1]
     assert (last["id"], last["action"], last["reason"], last["label"]) == ("digits:x", "drop", "a truncated file", None)
     assert len(found) == len(digits.table) + 1
+
+
+def test_a_sample_without_a_confidence_does_not_spoil_its_class(digits):
+    rows = without_vectors(digits.table).to_arrow()
+    confidence = rows["confidence"].to_numpy().copy()
+    confidence[0] = np.nan
+    spoilt = rows.set_column(rows.column_names.index("confidence"), "confidence", pa.array(confidence))
+    before, after = (noise(hs.SampleTable(r, digits.table.meta)).count for r in (rows, spoilt))
+    assert after == pytest.approx(before, abs=3)

@@ -233,10 +233,10 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError, LookupError) as error:
         from hardsight.extras import printable
 
-        text: object = error
+        text: object = error.args[0] if isinstance(error, KeyError) and error.args else error  # it quotes its message
         if isinstance(error, OSError) and error.strerror:
             text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         print(f"error: {printable(text)}", file=sys.stderr)
@@ -248,11 +248,18 @@ def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) 
     from hardsight.models import load_model
     from hardsight.userfile import is_file_function, load_function, takes_training_data
 
+    if len(names) > 1 and (checkpoint is not None or folds is not None):
+        other = (
+            "--checkpoint: one file has the weights of one model"
+            if folds is None
+            else "--folds: they go with one model"
+        )
+        raise ValueError(f"{other}; leave --also out, or score the others as runs of their own.")
     if folds is not None and is_file_function(names[0]) and takes_training_data(load_function(names[0])):
         if checkpoint is not None:
             raise ValueError(f"--checkpoint: {names[0]} trains its own weights; leave the checkpoint out.")
         print(f"model: {names[0]}, trained on {folds - 1} of {folds} folds at a time")
-        return names if len(names) > 1 else names[0]
+        return names[0]
     loaded = [load_model(name, checkpoint) for name in names]
     for model in loaded:
         print(f"model: {model.name} ({model.weights})\npreprocessing: {model.preprocessing}")

@@ -46,7 +46,8 @@ def mean_over_nets(scores: pa.Table) -> pa.Table:
         ranks = rankdata(-stacked(by), axis=1)
         columns["rank"] = pa.array(rankdata(-np.asarray(columns[by])))
         columns["rank_low"], columns["rank_high"] = pa.array(ranks.min(0)), pa.array(ranks.max(0))
-    return pa.table(columns)
+    order = [name for name in scores.column_names if name in columns]  # the spread comes behind what it belongs to
+    return pa.table({name: columns[name] for name in [*order, *(name for name in columns if name not in order)]})
 
 
 def _vote(nets: list[pa.Table]) -> dict[str, pa.Array]:

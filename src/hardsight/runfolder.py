@@ -140,7 +140,7 @@ _GROUP_ROWS = 1 << 16
 # What marks plan.json and meta.json as ours.
 _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
-STAGES = "stages"
+STAGES, FEATURES = "stages", "features"
 # What other commands write into a run by default.
 REPORT, LISTS = "report.html", "lists"
 
@@ -189,8 +189,9 @@ def read_run(
         )
     whole = (path / "meta.json").exists()
     parts = _parts(path)
-    if not whole:
-        parts += [part for stage in sorted((path / STAGES).glob("*")) if is_run(stage) for part in _parts(stage)]
+    if not whole and not parts:  # what its stages have so far; one that only gathers features has no rows
+        stages = [stage for stage in sorted((path / STAGES).glob("*")) if is_run(stage) and stage.name != FEATURES]
+        parts = [part for stage in stages for part in _parts(stage)]
     if not whole and not partial:
         rows = sum(pq.read_metadata(part["samples"]).num_rows for part in parts if "samples" in part)
         raise RuntimeError(
@@ -307,6 +308,8 @@ def disk_in_words(path: Path) -> Iterator[None]:
                 f"RUN: the disk of {path} is full; what was committed is safe. Free some space and run the same "
                 "command again to resume.",
             ) from error
+        if any(parent.is_file() for parent in path.parents):
+            raise NotADirectoryError(error.errno, f"{path} cannot be written: a file stands in its way.") from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise PermissionError(error.errno, f"RUN: {path} cannot be written; choose another folder.") from error
         raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import unicodedata
 import zipfile
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
-from hardsight.data import NPZ_KEYS, ArraySamples, FolderSamples, Samples, split_off
+from hardsight.data import ArraySamples, FolderSamples, Samples, split_off
 
 _KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
 
@@ -98,7 +97,7 @@ def _write_images(folder: Path, samples: FolderSamples, labels: np.ndarray, coun
             counts["missing"] += 1
             continue
         (folder / inside).parent.mkdir(parents=True, exist_ok=True)
-        _link_or_copy(source, folder / inside)
+        shutil.copy2(source.resolve(), folder / inside)  # of a link, the file that it leads to
     return counts
 
 
@@ -110,15 +109,6 @@ def _free(path: Path, taken: set[str]) -> Path:
         free = path.with_name(f"{n}-{path.name[-60:]}")  # before the name: its ending says what it is
     taken.add(key)
     return free
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """The same bytes under another name; of a link, those of the file that it leads to."""
-    real = source.resolve()
-    try:
-        os.link(real, target)
-    except OSError:  # another disk, or one without hard links
-        shutil.copy2(real, target)
 
 
 # Arrays.
@@ -172,8 +162,11 @@ def _changed_arrays(
     """The arrays of the cleaned split: those with one entry a sample, for the chosen samples."""
     split = samples.split
     with np.load(file, allow_pickle=False) as arrays:
-        pairs = [(a.format(split), b.format(split)) for a, b in NPZ_KEYS] + [("images", "labels")]
-        label_key = next(label for image, label in pairs if image in arrays.files)
+        label_key = samples.label_key
+        if label_key not in arrays.files:
+            raise ValueError(
+                f"DATA: {file.name} has no {label_key!r} any more; name the data that were scored with --data."
+            )
         whole = label_key == "labels"  # without splits everything belongs to the samples
         own = [
             k

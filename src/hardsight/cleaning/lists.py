@@ -16,7 +16,7 @@ from hardsight.cleaning.datasets import check_dataset, write_dataset
 from hardsight.cleaning.numbering import Numbering
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_folder
 from hardsight.cleaning.viewers import viewer_table
-from hardsight.data import FolderSamples, Samples, data_of
+from hardsight.data import FolderSamples, Samples, changed_since, data_of
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
 from hardsight.runfolder import LISTS
@@ -70,6 +70,10 @@ def clean(
     if dataset is not None:
         if samples is None:
             raise ValueError(f"dataset: the data cannot be opened ({why}); name them with --data.")
+        if changed_since(samples, table.meta):
+            raise ValueError(
+                f"dataset: {samples.origin} has changed since it was scored; score it again, then clean it."
+            )
         check_dataset(Path(dataset), samples, _source(table, data), overwrite)
         check_apart(Path(dataset), out, "the folder of the lists")
     found = actions(table, by, count=count, share=share)
@@ -79,6 +83,8 @@ def clean(
         why = f"DATA: none of the run's samples is in {samples.origin}; name the data that were scored with --data."
         if data is not None or dataset is not None:
             raise ValueError(why)
+    if samples is not None and why is None and changed_since(samples, table.meta):
+        why = f"{samples.origin} has changed since it was scored; what it shows may be other samples."
     rows = _rows(table, found, numbering)
     done = pc.value_counts(rows["action"]).to_pylist()
     summary = {

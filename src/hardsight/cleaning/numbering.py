@@ -27,7 +27,8 @@ class Numbering:
         if mapping is None:
             self.to_data[:] = np.arange(classes)
         else:
-            self.to_data[np.asarray(mapping, dtype=int)] = np.arange(len(mapping))
+            places = np.asarray(mapping, dtype=int)
+            self.to_data[places[places >= 0]] = np.flatnonzero(places >= 0)
         if samples is not None and samples.classes is not None:
             self.to_data[self.to_data >= len(samples.classes)] = -1
         elif samples is not None and samples.labels is not None:

@@ -3,7 +3,7 @@
 from hardsight.data.features import FeatureSet as FeatureSet
 from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
-from hardsight.data.names import NPZ_KEYS as NPZ_KEYS
+from hardsight.data.names import changed_since as changed_since
 from hardsight.data.names import data_of as data_of
 from hardsight.data.names import load_digits as load_digits
 from hardsight.data.names import open_data as open_data

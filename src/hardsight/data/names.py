@@ -63,26 +63,40 @@ def open_data(
 
 def _from_anywhere(name: str) -> str:
     """A name that holds in every working directory."""
+    kind, _, rest = name.partition(":")
+    if kind == "hf" and rest:
+        inner = _from_anywhere(rest)
+        return f"hf:{inner}"
     path, split = split_off(name) if not Path(name).exists() else (name, None)
-    if name == "digits" or not Path(path).exists():
+    if name == "digits" or (kind == "torchvision" and rest) or not Path(path).exists():
         return name
     return str(Path(path).absolute()) + (f":{split}" if split else "")
 
 
 def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
     """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot."""
-    if data is None:
-        source = meta.get("source")
-        if source is None:
-            raise ValueError("The run does not say where its pictures are; name the data with --data to see them.")
-        columns, root = Columns(**source.get("columns", {})), source.get("root", "data")
-        return open_data(source["data"], columns=columns, root=root)
-    split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the folder is called now
-    named = isinstance(data, (str, Path))
-    samples = open_data(data) if named else open_data(data, split=split)
-    if named and split and isinstance(samples, FolderSamples):
+    source = meta.get("source")
+    if data is None and source is None:
+        raise ValueError("The run does not say where its pictures are; name the data with --data to see them.")
+    columns, root = Columns(**(source or {}).get("columns", {})), (source or {}).get("root", "data")
+    split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the data are called now
+    if data is not None and not isinstance(data, (str, Path)):
+        return open_data(data, split=split)
+    name = str(source["data"] if data is None else data)  # pyrefly: ignore
+    if name.endswith(".npz") and split and split != "data":
+        name = f"{name}:{split}"
+    samples = open_data(name, columns=columns if name.startswith("hf:") else None, root=root)
+    if split and isinstance(samples, FolderSamples):
         samples.split = split
     return samples
+
+
+def changed_since(samples: Samples, meta: Mapping[str, Any]) -> bool:
+    """Whether data are not what a run scored. Of a folder only its ids tell: its files may have been copied."""
+    scored = (meta.get("data") or {}).get("fingerprint")
+    if scored is None or isinstance(samples, (FolderSamples, StreamSamples)):
+        return False
+    return samples.fingerprint() != scored
 
 
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
@@ -127,7 +141,7 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 # Other people's names for images and labels of a split.
-NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
+_NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 
 
 def _npz(path: Path, split: str | None) -> Samples:
@@ -140,7 +154,7 @@ def _npz(path: Path, split: str | None) -> Samples:
         splits = {
             name: (images.format(name), labels.format(name))
             for name in ("test", "val", "train", *([split] if split else []))
-            for images, labels in NPZ_KEYS
+            for images, labels in _NPZ_KEYS
             if images.format(name) in keys
         }
         if split is None and "images" in keys:
@@ -154,7 +168,9 @@ def _npz(path: Path, split: str | None) -> Samples:
         images, labels, names = (_array(arrays, key, path) for key in (image_key, label_key, "classes"))
     others = [name for name in splits if name != split]
     origin = f"{path.name}, split {split}" + (f" (also there: {', '.join(others)})" if others else "")
-    return ArraySamples(images, labels, split, origin, None if names is None else [str(n) for n in names])
+    samples = ArraySamples(images, labels, split, origin, None if names is None else [str(n) for n in names])
+    samples.label_key = label_key
+    return samples
 
 
 def _array(arrays: Any, key: str, path: Path) -> Any:

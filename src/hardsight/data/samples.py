@@ -149,6 +149,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 class ArraySamples(Samples):
     """Pictures in memory: ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``; uint8 becomes [0, 1]."""
 
+    label_key = "labels"  # what the labels are called in their .npz
+
     def __init__(
         self,
         images: np.ndarray,

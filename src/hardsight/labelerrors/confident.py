@@ -25,8 +25,8 @@ class Beliefs:
     """What the net believes of each sample, as far as the table tells.
 
     Where the probabilities of all classes were kept they are used, and everything is exact. Else ``confidence`` is
-    the label's probability and ``exp(max_logit + free_energy)`` the prediction's; for one net this is exact too, for
-    the means over several it stands between their geometric and arithmetic mean.
+    the label's probability and ``exp(max_logit + free_energy)`` the prediction's. For one net this is exact, too; for
+    means over several the latter is the geometric mean of what each net gives its own prediction.
     """
 
     def __init__(self, table: SampleTable) -> None:
@@ -75,9 +75,9 @@ class Beliefs:
     @cached_property
     def thresholds(self) -> np.ndarray:
         """``(C,)`` mean confidence of the samples of each class; 2, which nothing reaches, where there are none."""
-        known = self.labels >= 0
-        total = np.bincount(self.labels[known], self.p_label[known], minlength=self.classes)
-        mean = total / np.maximum(self.samples, 1)
+        known = (self.labels >= 0) & np.isfinite(self.p_label)
+        n = np.bincount(self.labels[known], minlength=self.classes)
+        mean = np.bincount(self.labels[known], self.p_label[known], minlength=self.classes) / np.maximum(n, 1)
         return np.maximum(np.where(self.samples > 0, mean, 2.0), 2 * _SLACK)
 
     @property

@@ -12,14 +12,14 @@ function makeGallery(report) {
     {
       key: "all",
       title: "All drawn",
-      note: "Every sample that is drawn on this page, hardest first.",
+      note: "Every sample that is drawn on this page: those with pictures first, the hardest first.",
       rows: samples.order,
       noun: "samples",
     },
     {
       key: "brushed",
       title: "Brushed",
-      note: "The samples inside the brush, hardest first.",
+      note: "The samples inside the brush: those with pictures first, the hardest first.",
       rows: [],
       noun: "brushed samples",
     },

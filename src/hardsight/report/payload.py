@@ -18,6 +18,7 @@ from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects, find_suspects, label_errors_section
 from hardsight.report.views import View, histograms, views
 from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
+from hardsight.table import SampleTable
 
 _NAMES_BYTES = 900_000  # all class names together
 _CLUSTER_PICTURES = 4
@@ -213,3 +214,20 @@ def _described(rows: Rows, seen: list[View]) -> dict[str, Any]:
     if "before" in shown:
         found["change"] = {"title": "change", "text": "After minus before.", "harder": "larger"}
     return found
+
+
+def nothing_yet(table: SampleTable) -> dict[str, Any]:
+    """The page of a run that has not scored a sample yet."""
+    model = cut_name((table.meta.get("model") or {}).get("name") or "several nets")
+    data = cut_name((table.meta.get("data") or {}).get("origin") or "data")
+    waiting = "No sample has been scored yet; run the report again when there are some."
+    return {
+        "title": f"{model} on {data}",
+        "notices": [{"level": "warn", "text": waiting}],
+        "sampling": "unknown",
+        "n": 0,
+        "classes": [],
+        "chance": 0,
+        "labelled": False,
+        "made": [["model", model], ["data", data]],
+    }

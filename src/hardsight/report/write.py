@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from hardsight.data import changed_since
 from hardsight.report import page
-from hardsight.report.payload import Made, make_payload
+from hardsight.report.payload import Made, make_payload, nothing_yet
 from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.words import counted
@@ -50,20 +51,22 @@ def write_report(
         raise ValueError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
     folder = None if isinstance(run, SampleTable) else Path(run)
     table = run if isinstance(run, SampleTable) else SampleTable.load(run, partial=True)
-    if not len(table):
+    if not len(table) and not table.meta.get("unfinished"):
         raise ValueError("run must hold at least one scored sample, got none; score some data first.")
     if isinstance(against, (str, Path)):
         against = SampleTable.load(against, partial=True)
     target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
-    rows = read_rows(table)
-    del table, run  # of a large run only the sorted copy stays in memory
-    pa.default_memory_pool().release_unused()
-    made = make_payload(rows, against=against, groups=groups, run=folder)
-    text = _with_pictures(made, data, pictures)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not len(table):
+        text = page.render(nothing_yet(table))
+    else:
+        rows = read_rows(table)
+        del table, run  # of a large run only the sorted copy stays in memory
+        pa.default_memory_pool().release_unused()
+        text = _with_pictures(make_payload(rows, against=against, groups=groups, run=folder), data, pictures)
     with disk_in_words(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
     return target
 
@@ -78,6 +81,9 @@ def _with_pictures(made: Made, data: Any, cap: int) -> str:
         if samples is None:
             found.notices.append(problem)
         else:
+            if changed_since(samples, made.rows.table.meta):
+                changed = f"{samples.origin} has changed since it was scored; pictures may be those of other samples."
+                payload["notices"].append({"level": "warn", "text": changed})
             room = MOST_BYTES - _SLACK - len(bare.encode())
             rows = choose(made.lists, made.parts, made.points, made.cells, cap)
             found = picture(samples, rows, made.rows.ids_at(rows), len(made.rows), room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,16 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from hardsight.data import ArraySamples, ChosenSamples, Samples, StreamSamples
+from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, Samples, StreamSamples
 from hardsight.ensemble import matrix
+from hardsight.extras import first_line, printable
 from hardsight.models import Model, describe, fingerprint, made_model
-from hardsight.runfolder import STAGES
+from hardsight.runfolder import FEATURES, STAGES
 from hardsight.scoring.one import Options, class_count, data_plan, score_one
 from hardsight.scoring.refit import choose_strength, fit_head
 from hardsight.scoring.rows import scored_rows
-from hardsight.scoring.several import Stages
+from hardsight.scoring.several import Stages, check_same_classes, numbering
 from hardsight.scoring.vectors import feature_vectors
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction
@@ -58,7 +60,16 @@ class TrainingData(Dataset[Any]):
         return len(self._index)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self._samples.load(int(self._index[index]), None)[0], int(self.labels[index])
+        at = int(self._index[index])
+        try:
+            x = self._samples.load(at, None)[0]
+        except Exception as error:
+            id_ = printable(self._samples.id(at))
+            why = f"sample {id_!r} cannot be read ({first_line(error)}); catch this to train without it."
+            raise ValueError(why) from error
+        if isinstance(x, (np.ndarray, Tensor)):
+            x = x.copy() if isinstance(x, np.ndarray) else x.clone()  # a change in place must not reach the data
+        return x, int(self.labels[index])
 
 
 def assign_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -84,6 +95,10 @@ def check_folds(samples: Samples, folds: int, seeds: int) -> None:
         raise ValueError("folds need the whole data set, and a stream is read in order; download it first.")
     if not 2 <= folds <= len(samples):
         raise ValueError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
+    if samples.labels is None and isinstance(samples, (ArraySamples, FolderSamples)):
+        raise ValueError(f"DATA: --folds needs labels, and {samples.origin} has none.")
+    if samples.labels is not None and samples.labels.min() < 0:
+        raise ValueError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
 
 
 def score_refitted(
@@ -100,18 +115,25 @@ def score_refitted(
     if (whole := stages.whole) is not None:
         return whole
     seen = stages.table(
-        "features",
+        FEATURES,
         lambda path: score_one(model, samples, replace(options, vectors=True), path, overwrite=True, keep="features"),
     )
     if "label" not in seen:
         raise ValueError("DATA: --folds needs labels, and these data have none.")
     vectors = seen.vectors
     if vectors is None:
-        raise RuntimeError(f"RUN: the features in {STAGES}/features are missing; --overwrite the run.")
+        raise RuntimeError(f"RUN: the features in {STAGES}/{FEATURES} are missing; --overwrite the run.")
     place = pc.index_in(seen.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
     x = torch.from_numpy(matrix(vectors.take(place), "features").copy()).to(options.device)
-    labels, ids = seen["label"].copy(), seen.to_arrow()["id"].to_pylist()
-    classes = max(class_count(samples, 0), int(labels.max()) + 1)
+    numbers, ids = seen["label"].copy(), seen.to_arrow()["id"].to_pylist()
+    # Classes without a sample have no direction, and would count in every share of angles.
+    present, labels = np.unique(numbers, return_inverse=True)
+    classes, known = len(present), list(samples.classes or ())
+    mapping = np.full(max(class_count(samples, 0), int(present.max()) + 1), -1)
+    mapping[present] = np.arange(classes)
+    gaps = len(mapping) > classes
+    if classes < 2:
+        raise ValueError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
     y = torch.from_numpy(labels).to(options.device)
     names = _repeats(model.name, seeds)
     tables, strengths = {}, []
@@ -120,19 +142,19 @@ def score_refitted(
         pieces = []
         for held_out in range(folds):
             train = torch.from_numpy(fold != held_out).to(options.device)
-            strengths.append(choose_strength(x[train], y[train], classes, seed))
-            weight, bias = fit_head(x[train], y[train], classes, strengths[-1])
+            strengths.append(choose_strength(x[train], y[train], classes, seed, bias=options.use_bias))
+            weight, bias = fit_head(x[train], y[train], classes, strengths[-1], bias=options.use_bias)
             index = np.flatnonzero(fold == held_out)
             held, held_ids = x[~train], [ids[i] for i in index]
-            used = bias if options.use_bias else None
-            rows, bad = scored_rows(held_ids, held, weight, torch.from_numpy(labels[index]), used, options.scores)
-            kept = feature_vectors(rows["id"], held_ids, held, weight, used, "direction") if options.vectors else None
+            rows, bad = scored_rows(held_ids, held, weight, torch.from_numpy(labels[index]), bias, options.scores)
+            kept = feature_vectors(rows["id"], held_ids, held, weight, bias, "direction") if options.vectors else None
             pieces.append(SampleTable(rows, None, bad, kept))
         tables[name] = _joined(pieces, ids, seen.bad)
     meta = {
         **{key: seen.meta.get(key) for key in ("weights", "preprocessing")},
         "model": {**named, "classes": classes, "head": f"refitted on {folds - 1} of {folds} folds"},
-        "class_names": list(samples.classes or ()),
+        "class_names": [known[k] if k < len(known) else str(k) for k in present.tolist()] if known or gaps else [],
+        "label_mapping": mapping.tolist() if gaps else None,
         "strengths": sorted(set(strengths)),
     }
     return stages.finish(tables, meta, options, _rare_note(labels))
@@ -161,30 +183,42 @@ def score_trained(
         data = TrainingData(samples, np.flatnonzero(fold != held_out), labels, held_out, seed * folds + held_out)
         with _seeded(data.seed):
             model = made_model(train(data), name)
+        if seeds > 1:
+            model = replace(model, name=f"{model.name} seed {seed}")
         held = ChosenSamples(samples, np.flatnonzero(fold == held_out))
         table = score_one(model, held, replace(options, progress=False), keep="cosines")
         if path is not None:
             table.save(path, overwrite=True)
         return table
 
-    tables, pieces = {}, []
+    tables: dict[str, SampleTable] = {}
+    first: dict[str, Any] = {}
     bar = tqdm(total=seeds * folds, unit=" folds", desc="training", disable=None if options.progress else True)
     with bar:
-        for seed, repeat in enumerate(_repeats(name, seeds)):
+        for seed in range(seeds):
             fold = assign_folds(labels, folds, seed)
             pieces = []
             for held_out in range(folds):
                 make = partial(held_out_table, fold=fold, held_out=held_out, seed=seed)
                 pieces.append(stages.table(f"seed{seed}-fold{held_out}", make))
+                meta = pieces[-1].meta
+                first = first or meta
+                check_same_classes([_numbered("the first fold", first), _numbered(f"fold {held_out + 1}", meta)])
                 bar.update()
-            tables[repeat] = _joined(pieces, ids)
-    first = pieces[0].meta
+            tables[pieces[0].meta["model"]["name"]] = _joined(pieces, ids)
+    own_name = first["model"]["name"].removesuffix(" seed 0")
     meta = {
         **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping")},
-        "model": {**named, **{key: first["model"].get(key) for key in ("name", "classes", "head")}},
+        "model": {**named, "name": own_name, **{key: first["model"].get(key) for key in ("classes", "head")}},
         "weights": "trained on the other folds",
     }
     return stages.finish(tables, meta, options, _rare_note(labels))
+
+
+def _numbered(name: str, meta: Mapping[str, Any]) -> tuple[str, list[str] | None, list[int]]:
+    """A network's name, its class names, and how it counts the data's classes."""
+    mapping = meta.get("label_mapping")
+    return name, meta.get("class_names") or None, numbering(meta["model"]["classes"], mapping and np.array(mapping))
 
 
 def _plan(samples: Samples, options: Options, folds: int, seeds: int, retrained: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def fit_head(
-    features: Tensor, labels: Tensor, classes: int, strength: float, steps: int = 200
-) -> tuple[Tensor, Tensor]:
+    features: Tensor, labels: Tensor, classes: int, strength: float, *, bias: bool = True, steps: int = 200
+) -> tuple[Tensor, Tensor | None]:
     """Weight ``(C, D)`` and bias ``(C,)`` that minimise mean cross-entropy + strength/2 · ‖weight·scale‖².
 
     `scale` is the root mean square of the features' norms, so that one strength fits every network. Features are
@@ -22,22 +22,28 @@ def fit_head(
     scale = features.square().sum(1).mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     x = features.float() / scale
     weight = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
-    bias = torch.zeros(classes, device=x.device, requires_grad=True)
+    offset = torch.zeros(classes, device=x.device, requires_grad=bias)
     solver = torch.optim.LBFGS(
-        [weight, bias], max_iter=steps, history_size=10, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+        [weight, offset] if bias else [weight],
+        max_iter=steps,
+        history_size=10,
+        tolerance_grad=1e-6,
+        line_search_fn="strong_wolfe",
     )
 
     def loss() -> Tensor:
         solver.zero_grad()
-        value = F.cross_entropy(x @ weight.T + bias, labels) + strength / 2 * weight.square().sum()
+        value = F.cross_entropy(x @ weight.T + offset, labels) + strength / 2 * weight.square().sum()
         value.backward()
         return value
 
     solver.step(loss)  # pyrefly: ignore[bad-argument-type]
-    return weight.detach() / scale, bias.detach()
+    return weight.detach() / scale, offset.detach() if bias else None
 
 
-def choose_strength(features: Tensor, labels: Tensor, classes: int, seed: int, most: int = 20_000) -> float:
+def choose_strength(
+    features: Tensor, labels: Tensor, classes: int, seed: int, *, bias: bool = True, most: int = 20_000
+) -> float:
     """The strength of `STRENGTHS` with the smallest cross-entropy on a fifth of these samples, held out for it."""
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:most].to(features.device)
     held, used = order[: len(order) // 5], order[len(order) // 5 :]
@@ -45,6 +51,7 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int, seed: int, m
         return STRENGTHS[-2]
     losses = []
     for strength in STRENGTHS:
-        weight, bias = fit_head(features[used], labels[used], classes, strength)
-        losses.append(float(F.cross_entropy(features[held].float() @ weight.T + bias, labels[held])))
+        weight, offset = fit_head(features[used], labels[used], classes, strength, bias=bias)
+        logits = features[held].float() @ weight.T
+        losses.append(float(F.cross_entropy(logits if offset is None else logits + offset, labels[held])))
     return STRENGTHS[losses.index(min(losses))]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.data import Samples
+from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.ensemble import mean_over_nets, mean_vectors
-from hardsight.models import Model
+from hardsight.heads import find_head, uncompiled
+from hardsight.models import Model, fingerprint
 from hardsight.provenance import provenance
 from hardsight.runfolder import SCHEMAS, STAGES, RunWriter
 from hardsight.scoring.one import Options, counts, data_plan, score_one
@@ -82,47 +86,74 @@ def _without(rows: pa.Table, bad: pa.Table) -> pa.Table:
 
 def _mean(named: list[tuple[str, pa.Table]]) -> pa.Table:
     rows = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in named]
-    mean = mean_over_nets(pa.concat_tables(rows, promote_options="default")).drop_columns(["model"])
-    order = [name for name in rows[0].column_names if name in mean.column_names]
-    return mean.select([*order, *(name for name in mean.column_names if name not in order)])
+    return mean_over_nets(pa.concat_tables(rows, promote_options="default")).drop_columns(["model"])
 
 
 def score_several(
     models: Sequence[Model], samples: Samples, options: Options, out: Path | None, overwrite: bool
 ) -> SampleTable:
     """Every network over the same samples; each score is their mean, with its spread beside it."""
-    names = _distinct([model.name for model in models])
-    plan = {"models": names, **data_plan(samples), "scores": list(options.scores), "bias": options.use_bias}
+    if isinstance(samples, StreamSamples):
+        raise ValueError("several networks need the data several times, and a stream is read once; download it first.")
+    models = [replace(model, name=name) for model, name in zip(models, _distinct(models), strict=True)]
+    layers = [find_head(uncompiled(model.module), options.head) for model in models]
+    numberings = [
+        numbering(layer.classes, class_mapping(model.classes, samples.classes, layer.classes))
+        for model, layer in zip(models, layers, strict=True)
+    ]
+    check_same_classes([(model.name, model.classes, n) for model, n in zip(models, numberings, strict=True)])
+    nets = [
+        {"name": model.name, "fingerprint": fingerprint(model.module), "head": layer.path}
+        for model, layer in zip(models, layers, strict=True)
+    ]
+    plan = {
+        "nets": nets,
+        **data_plan(samples),
+        "preprocessing": [model.preprocessing for model in models],
+        "scores": list(options.scores),
+        "bias": options.use_bias,
+    }
     stages = Stages(out, plan, overwrite)
     if (whole := stages.whole) is not None:
         return whole
     tables = {}
-    for name, model in zip(names, models, strict=True):
-        tables[name] = stages.table(
-            _file_name(name),
-            lambda path, model=model: score_one(model, samples, options, path, overwrite=True, keep="direction"),
-        )
+    for i, model in enumerate(models):
+        make = partial(score_one, model, samples, options, overwrite=True, keep="direction")
+        tables[model.name] = stages.table(f"net{i}", make)
     first = next(iter(tables.values())).meta
-    sizes = {table.meta["model"]["classes"] for table in tables.values()}
-    if len(sizes) > 1:
-        raise ValueError(f"the networks must have the same classes, but they have {sorted(sizes)} outputs.")
     meta = {
-        "model": {"name": " + ".join(names), "classes": sizes.pop()},
+        "model": {"name": " + ".join(tables), "classes": layers[0].classes},
         **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
-        "fingerprints": {name: table.meta["model"].get("fingerprint") for name, table in tables.items()},
     }
     return stages.finish(tables, meta, options)
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names with a number behind those that repeat."""
+def numbering(outputs: int, mapping: np.ndarray | None) -> list[int]:
+    """Which of the model's classes each label of the data is, as far as it is not simply its number."""
+    return [outputs, *(() if mapping is None else mapping.tolist())]
+
+
+def check_same_classes(nets: Sequence[tuple[str, Sequence[str] | None, list[int]]]) -> None:
+    """Refuse networks that count their classes differently: their rows could not be put together.
+
+    Args:
+        nets: Name, class names and numbering of each.
+    """
+    (first, names, numbers), *others = nets
+    for name, other_names, other_numbers in others:
+        named = names is not None and other_names is not None
+        if numbers != other_numbers or (named and list(names or ()) != list(other_names or ())):
+            sizes = f" ({numbers[0]} and {other_numbers[0]})" if numbers[0] != other_numbers[0] else ""
+            raise ValueError(
+                f"the networks must have the same classes in the same order, but {first!r} and {name!r} differ{sizes}."
+            )
+
+
+def _distinct(models: Sequence[Model]) -> list[str]:
+    """Their names, with a number behind those that repeat."""
     seen: dict[str, int] = {}
     found = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    for model in models:
+        seen[model.name] = seen.get(model.name, 0) + 1
+        found.append(model.name if seen[model.name] == 1 else f"{model.name} ({seen[model.name]})")
     return found
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "net"
