@@ -984,3 +984,18 @@ def test_pictures_in_bytes_are_bad_rows_not_crashes(tiny):
 
     with pytest.raises(ValueError, match=r"DATA: no sample could be scored; first: data:0: "):
         hs.score(tiny, Encoded(), preprocess="raw")
+
+
+def test_where_data_are_is_said_from_anywhere(tmp_path, monkeypatch):
+    """A folder of the working directory that is called like a kind of data does not confuse it."""
+    from hardsight.data.names import _from_anywhere
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "sets").mkdir()
+    assert _from_anywhere("hf:someone/set:test") == "hf:someone/set:test"
+    assert _from_anywhere("hf:sets:test") == f"hf:{tmp_path}/sets:test"
+    assert _from_anywhere("torchvision:FakeData:test") == "torchvision:FakeData:test"
+    assert _from_anywhere("hf") == f"{tmp_path}/hf"
+    assert _from_anywhere("digits") == "digits"

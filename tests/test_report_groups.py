@@ -308,3 +308,35 @@ def test_without_sketches_it_says_why():
     assert "need the sketches" in payload["clusters_note"]
     few, _ = with_sketches(planted=True, n=90)
     assert "No class has the 40 samples" in harder_clusters(read_rows(few)).note
+
+
+def test_two_groups_are_one_test():
+    """One group against the other is the same question as the other against the one."""
+    draw = np.random.default_rng(5)
+    camera = np.where(draw.random(600) < 0.5, "A", "B")
+    rows, section = only_group(a_table(harder=camera == "A", camera=camera))
+    first, second = section["rows"]
+    assert first["p"] == pytest.approx(second["p"])
+    group = find_groups(rows)[0][0]
+    adjusted = class_adjusted(rows.value, rows.at, rows.codes, group.codes, 2)
+    assert {row["value"]: row["p"] for row in section["rows"]} == pytest.approx(
+        dict(zip(group.values, adjusted.p, strict=True)), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,cam,cam\nx:00000,a,b\n", "each column once, but cam repeats"),
+        ("id,id,cam\nx:00000,x,b\n", "each column once, but id repeats"),
+    ],
+)
+def test_columns_that_repeat_are_refused(text, words, tmp_path):
+    (tmp_path / "groups.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        find_groups(read_rows(a_table()), tmp_path / "groups.csv")
+
+
+def test_ids_that_are_lists_are_refused():
+    with pytest.raises(ValueError, match="ids must be text or numbers, got list"):
+        find_groups(read_rows(a_table()), pa.table({"id": pa.array([["a"]]), "cam": ["x"]}))
