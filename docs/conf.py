@@ -40,7 +40,8 @@ napoleon_use_ivar = True
 # Names of other projects are not linked (that would need their inventories); our own are checked.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|nn|np|numpy|pa|pyarrow|pd|pandas|pl|polars|collections|typing|pathlib|datetime)(\..*)?"),
+    ("py:.*", r"(torch|nn|np|numpy|scipy|sparse|pa|pyarrow|pd|pandas|pl|polars|collections|typing)(\..*)?"),
+    ("py:.*", r"(pathlib|datetime)(\..*)?"),
     ("py:.*", r"(Any|Tensor|Path|Callable|Iterable|Iterator|Sequence|Mapping|Collection|Literal|optional)"),
 ]
 

@@ -1,4 +1,4 @@
-"""Draw what AVH is, and the hardest and easiest digits of a demo run, as one SVG (the picture in the README).
+"""Draw what AVH is, and the hardest and easiest digits of a demo run, as one SVG (the picture in docs/concepts.md).
 
 hardsight demo -o run && python examples/draw_hardest.py run overview.svg
 """

@@ -367,3 +367,14 @@ def test_two_ways_of_naming_arrays_are_not_mixed(tmp_path):
         assert cleaned[samples.label_key][0] == 1
         other = "test_labels" if samples.label_key == "y_test" else "y_test"
         np.testing.assert_array_equal(cleaned[other], both[other])
+
+
+def test_a_cleaned_copy_keeps_the_ids_so_that_runs_can_be_compared(tmp_path):
+    np.savez(tmp_path / "d.npz", test_images=np.zeros((9, 4, 4), np.uint8), test_labels=np.arange(9) % 3)
+    samples = open_data(str(tmp_path / "d.npz"))
+    table = scored(samples, samples.labels, {0: 1, 4: 2}, classes=3)
+    clean(table, tmp_path / "lists", data=tmp_path / "d.npz", dataset=tmp_path / "c.npz", count=2)
+    cleaned = open_data(str(tmp_path / "c.npz:test"))
+    assert {cleaned.id(i) for i in range(len(cleaned))} <= {samples.id(i) for i in range(9)}
+    assert cleaned.find([cleaned.id(2), "nowhere"]) == [2, None]
+    assert cleaned.fingerprint() != samples.fingerprint()

@@ -344,18 +344,20 @@ def test_probabilities_of_some_samples_are_not_enough(digits):
 
 def test_the_note_says_when_samples_may_have_been_trained_on(digits):
     def notes(**meta):
-        return label_errors(hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}, **meta})).meta["notes"]
+        found = label_errors(hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}, **meta}))
+        return [note for note in found.meta["notes"] if "contradicts" not in note]
 
     assert notes(out_of_sample={"folds": 5, "retrained": "model"}) == []
     assert "kept out of training" in notes()[0]
     assert "Only the head was refitted" in notes(out_of_sample={"folds": 5, "retrained": "head"})[0]
 
 
-def test_a_net_that_is_mostly_wrong_is_not_to_be_believed(digits):
-    rows = digits.table.to_arrow()
-    wrong = rows.set_column(1, "label", pa.array((np.asarray(rows["label"]) + 1) % 10))
-    found = label_errors(hs.SampleTable(wrong, {"out_of_sample": {"folds": 5}}), count=3)
-    assert "its own mistakes" in found.meta["notes"][0]
+def test_a_net_that_contradicts_many_labels_says_so(digits):
+    rows, meta = digits.table.to_arrow(), {"out_of_sample": {"folds": 5}}
+    (note,) = label_errors(hs.SampleTable(rows, meta), count=3).meta["notes"]
+    assert f"The net contradicts {1 - digits.table.accuracy:.1%} of the labels" in note
+    right = rows.set_column(1, "label", rows["pred"])
+    assert label_errors(hs.SampleTable(right, meta), count=3).meta["notes"] == []
 
 
 def test_means_over_several_nets_stay_probabilities(digits):

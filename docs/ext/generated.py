@@ -1,8 +1,9 @@
 """What the pages take from the code at build time, so that it cannot go stale.
 
-``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{command-help} NAME`` is what ``--help`` prints,
-``{run-schemas}`` are the tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract
-of imports in ``pyproject.toml``. A public name written as code becomes a link.
+``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{ranking-table}`` is `hardsight.RANKINGS`,
+``{command-help} NAME`` is what ``--help`` prints, ``{run-schemas}`` are the tables of a run, ``{module-list}`` the
+first line of each module, ``{layers}`` the contract of imports in ``pyproject.toml``. A public name written as code
+becomes a link.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sphinx.util.nodes import nested_parse_with_titles
 
 import hardsight
 from hardsight import cli
+from hardsight.labelerrors import DEFAULT
 from hardsight.runfolder import SCHEMAS
 
 SOURCE = Path(hardsight.__file__).parent
@@ -75,8 +77,20 @@ class ScoreList(_Lines):
             yield from (f"   | Reference: {s.reference}.", "")
 
 
+class RankingTable(_Lines):
+    """The rankings of label errors, the default first; the other scores, which have a page of their own, in one row."""
+
+    def lines(self) -> Iterable[str]:
+        default, *others = sorted(hardsight.RANKINGS.values(), key=lambda r: r.name != DEFAULT)
+        scores = [f"``{r.name}``" for r in others if r.name in hardsight.SCORES]
+        rows = [(f"``{r.name}``", _about(r)) for r in others if r.name not in hardsight.SCORES]
+        rows.insert(0, (f"``{default.name}``, the default", _about(default)))
+        rows.insert(1, (", ".join(scores), "The score itself: what is harder is more suspicious."))
+        return _table(("ranking", "what it is"), rows)
+
+
 class RunSchemas(_Lines):
-    """The three tables of a run: version, key, and the columns that must be there."""
+    """The tables of a run: version, key, and the columns that must be there."""
 
     def lines(self) -> Iterable[str]:
         rows = [
@@ -145,7 +159,12 @@ def link_public_names(app: Sphinx, doctree: nodes.document) -> None:
         found = PUBLIC_NAME.fullmatch(literal.astext())
         if found is None or found["name"] not in hardsight.__all__ or isinstance(literal.parent, LINKS):
             continue
-        target = f"hardsight.{found['path']}"
+        whole, _, part = found["path"].partition(".")
+        owner = getattr(hardsight, whole)
+        if part and not isinstance(owner, type):  # actions.csv is a file, not a part of `actions`
+            continue
+        field = part in getattr(owner, "__annotations__", ())  # fields are described with their class
+        target = f"hardsight.{whole if field else found['path']}"
         link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=target, refwarn=True)
         link["refdoc"] = app.env.docname
         literal.replace_self(link)
@@ -157,6 +176,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     for row in (head, *rows):
         lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
     return [*lines, ""]
+
+
+def _about(ranking: hardsight.Ranking) -> str:
+    return f"{ranking.summary.rstrip('.')} ({ranking.reference})."
 
 
 def _harder(score: hardsight.Score) -> str:
@@ -188,6 +211,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name, directive in {
         "score-table": ScoreTable,
         "score-list": ScoreList,
+        "ranking-table": RankingTable,
         "run-schemas": RunSchemas,
         "module-list": ModuleList,
         "layers": Layers,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 if TYPE_CHECKING:
     from hardsight.table import SampleTable
@@ -27,7 +27,7 @@ def score(
     checkpoint: Annotated[Path | None, _optional("FILE")] = None,
     folds: Annotated[int | None, _optional("K")] = None,
     seeds: Annotated[int, arg(metavar="N")] = 1,
-    also: Annotated[tuple[str, ...], arg(metavar="MODEL", help_behavior_hint="")] = (),
+    also: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="MODEL", help_behavior_hint="")] = (),
     head: Annotated[str | None, _optional("PATH")] = None,
     label_column: Annotated[str | None, _optional("NAME")] = None,
     id_column: Annotated[str | None, _optional("NAME")] = None,
@@ -67,7 +67,7 @@ def score(
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
         folds: Score out of sample, in so many folds; the data a model was trained on hide their label errors.
         seeds: Repeat the folds so many times; scores are then means with a spread.
-        also: More models to score with; scores are then means over the models with a spread.
+        also: One more model to score with, as often as there are; scores are then means with a spread.
         head: Path of the last linear layer in the model; with features, a file with its weight and bias.
         label_column: Column that holds the label.
         id_column: Column that holds the id.
@@ -156,9 +156,13 @@ def report(
         groups: CSV or Parquet with a column id and columns to compare by (camera, site, …).
         pictures: How many thumbnails at most.
     """
+    from hardsight.extras import printable
     from hardsight.report import write_report
 
-    page = write_report(run, out, data=data, against=against, groups=groups, pictures=pictures)
+    def tell(text: str) -> None:
+        print(f"warning: {printable(text)}", file=sys.stderr)
+
+    page = write_report(run, out, data=data, against=against, groups=groups, pictures=pictures, tell=tell)
     print(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB) — next: open it in a browser; hardsight clean {run}")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from torch import nn
 from hardsight.data import load_digits
 from hardsight.models import Model
 from hardsight.scoring import TrainingData, score
+from hardsight.scoring.refit import one_thread
 from hardsight.table import SampleTable
 
 FOLDS, EPOCHS, BATCH = 5, 15, 64
@@ -36,11 +35,9 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
 
     started = time.time()
     pictures, _ = load_digits()
-    print(
-        f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds: no digit is scored by a network"
-    )
-    print("network that saw it in training.")
-    with _one_thread():
+    print(f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")
+    print("no digit is scored by a network that saw it in training.")
+    with one_thread():  # layers this small gain nothing from a second one
         table = score(partial(train, repeat=seed), "digits", folds=FOLDS, out=out, overwrite=True, device="cpu")
     page = write_report(out)
     _show(table, pictures)
@@ -57,17 +54,6 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     for first, (command, why) in zip(("next:", "", ""), commands.items(), strict=True):
         print(f"{first:<5} {command:<{width}}{why}".rstrip())
     return table
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Layers this small gain nothing from a second thread, and wait for it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def train(data: TrainingData, repeat: int = 0) -> Model:

@@ -166,9 +166,13 @@ def _npz(path: Path, split: str | None) -> Samples:
         split = split or next(iter(splits))
         image_key, label_key = splits[split]
         images, labels, names = (_array(arrays, key, path) for key in (image_key, label_key, "classes"))
+        ids = _array(arrays, "ids" if label_key == "labels" else f"{split}_ids", path)
     others = [name for name in splits if name != split]
     origin = f"{path.name}, split {split}" + (f" (also there: {', '.join(others)})" if others else "")
-    samples = ArraySamples(images, labels, split, origin, None if names is None else [str(n) for n in names])
+    classes = None if names is None else [str(n) for n in names]
+    samples = ArraySamples(
+        images, labels, split, origin, classes, None if ids is None or ids.ndim != 1 else ids.tolist()
+    )
     samples.label_key = label_key
     return samples
 

@@ -37,7 +37,7 @@ class Samples:
         labels: All labels, when they are known without loading the samples.
         pixels: Whether samples are raw pictures (they need a model's preprocessing) or tensors ready to use.
         origin: The data set in words.
-        source: How to open it again, as `reopen` takes it; None when it was given as an object.
+        source: How to open it again, as `data_of` takes it; None when it was given as an object.
     """
 
     split: str = "data"
@@ -158,6 +158,7 @@ class ArraySamples(Samples):
         split: str,
         origin: str,
         classes: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> None:
         if images.ndim not in (3, 4):
             raise ValueError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
@@ -169,12 +170,20 @@ class ArraySamples(Samples):
                 raise ValueError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
         if labels is not None and not np.issubdtype(labels.dtype, np.integer):
             raise ValueError(f"DATA: labels of {origin} must be integers, got {labels.dtype}.")
+        if ids is not None and len(ids) != len(images):
+            raise ValueError(f"DATA: {origin} has {len(images):,} images but {len(ids):,} ids.")
         self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
+        self._ids = None if ids is None else [str(i) for i in ids]
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def id(self, index: int) -> str:
+        return super().id(index) if self._ids is None else self._ids[index]
+
     def find(self, ids: Sequence[str]) -> list[int | None]:
+        if self._ids is not None:
+            return super().find(ids)
         places = [id_.removeprefix(f"{self.split}:") for id_ in ids]
         numbers = [int(place) if place.isdecimal() and place.isascii() else None for place in places]
         return [i if i is not None and i < len(self) and self.id(i) == ids[k] else None for k, i in enumerate(numbers)]
@@ -183,7 +192,7 @@ class ArraySamples(Samples):
         return self.images[index], None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
-        return _hash(self.images, self.labels, self.split)
+        return _hash(self.images, self.labels, self.split, *([] if self._ids is None else [self._ids]))
 
 
 class DatasetSamples(Samples):

@@ -138,13 +138,13 @@ def actions(
 
 
 def accuracy_note(table: SampleTable) -> str | None:
-    """A warning when the net is so often wrong that what it doubts is mostly its own mistakes."""
+    """A warning when the net contradicts so many labels that much of it must be its own mistakes."""
     accuracy = table.accuracy
-    if accuracy is None or accuracy >= 0.5:
+    if accuracy is None or accuracy >= 0.95:
         return None
     return (
-        f"The net predicts only {accuracy:.0%} of the labels: most of what it doubts may be its own mistakes, so look "
-        "before you act."
+        f"The net contradicts {1 - accuracy:.1%} of the labels. Where so many cannot be wrong, most of that, and of "
+        "the estimate, are its own mistakes: look before you act, or use a better net."
     )
 
 

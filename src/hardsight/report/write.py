@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def write_report(
     against: str | Path | SampleTable | None = None,
     groups: Any = None,
     pictures: int = 400,
+    tell: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a run as one page to look at: a single HTML file of at most 15 MB that needs no network.
 
@@ -43,6 +45,7 @@ def write_report(
         groups: A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id`` and group columns
             (camera, site, sex …). Text and small integers in the table's own columns are groups, too.
         pictures: How many thumbnails at most.
+        tell: Called with each warning that the page shows; `print`, for instance.
 
     Returns:
         The file that was written.
@@ -59,20 +62,25 @@ def write_report(
     if target.is_dir():
         raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
     if not len(table):
-        text = page.render(nothing_yet(table))
+        payload = nothing_yet(table)
     else:
         rows = read_rows(table)
         del table, run  # of a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
-        text = _with_pictures(make_payload(rows, against=against, groups=groups, run=folder), data, pictures)
+        payload = _with_pictures(make_payload(rows, against=against, groups=groups, run=folder), data, pictures)
+    text = page.render(payload)
     with disk_in_words(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+    if tell is not None:
+        for notice in payload["notices"]:
+            if notice["level"] == "warn":
+                tell(notice["text"])
     return target
 
 
-def _with_pictures(made: Made, data: Any, cap: int) -> str:
-    """The page, with as many thumbnails as fit."""
+def _with_pictures(made: Made, data: Any, cap: int) -> dict[str, Any]:
+    """What the page shows, with as many thumbnails as fit."""
     payload = made.payload
     bare = page.render(payload)
     found = Pictured(note=f"0 of {counted(len(made.rows), 'sample')} have pictures")
@@ -92,4 +100,4 @@ def _with_pictures(made: Made, data: Any, cap: int) -> str:
     payload["notices"] += [{"level": "warn" if not found.uris else "info", "text": text} for text in found.notices]
     places = [found.of_row.get(row, -1) for row in made.points.tolist()]
     payload["points"]["picture"] = places
-    return page.render(payload)
+    return payload

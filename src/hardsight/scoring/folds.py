@@ -252,7 +252,7 @@ def _labels(samples: Samples) -> np.ndarray:
         labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
         if labels.dtype.kind not in "iu":
             raise ValueError("DATA: --folds needs a class index as label of every sample, and these data lack some.")
-    return labels
+    return labels.astype(np.int64)
 
 
 def _rare_note(labels: np.ndarray) -> list[str]:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# Up to so many numbers a second thread costs more than it brings: on a busy machine each step waits for it.
+_SMALL = 1 << 24
+
+
+@contextmanager
+def one_thread(small: bool = True) -> Iterator[None]:
+    """One thread for small work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if small else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
 
 # Strengths of the penalty that `fit_head` chooses from.
 STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -37,7 +55,8 @@ def fit_head(
         value.backward()
         return value
 
-    solver.step(loss)  # pyrefly: ignore[bad-argument-type]
+    with one_thread(x.device.type == "cpu" and x.numel() <= _SMALL):
+        solver.step(loss)  # pyrefly: ignore[bad-argument-type]
     return weight.detach() / scale, offset.detach() if bias else None
 
 

@@ -1,0 +1,102 @@
+"""The screenshots in docs/images: python docs/take_screenshots.py NAME=PAGE.html …
+
+NAME is one of the functions below (report, groups, comparison, label_errors, brush), PAGE a page that
+`hardsight report` wrote. The first three are of the demo (as it is, with ``--groups``, with ``--against``), the
+others of what ``examples/find_wrong_labels.py`` writes. It needs playwright and a chromium.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+MOST_BYTES = 250_000
+
+
+def report(browser: Browser, file: Path) -> None:
+    for scheme, name in (("light", "report"), ("dark", "report-dark")):
+        page = opened(browser, file, scheme=scheme)
+        save(page, name, 0, 0, 1160, bottom(page, "#legend") + 8)
+
+
+def groups(browser: Browser, file: Path) -> None:
+    part(opened(browser, file), "groups", "#group-tables")
+
+
+def comparison(browser: Browser, file: Path) -> None:
+    part(opened(browser, file), "comparison", "#comparison", most=632)
+
+
+def label_errors(browser: Browser, file: Path) -> None:
+    suspects(opened(browser, file, width=900), "label-errors", 12)
+
+
+def brush(browser: Browser, file: Path) -> None:
+    page = opened(browser, file, scheme="dark", height=1400)
+    plot = box(page, "#plot-overlay")
+    places = [(plot["x"] + x * plot["width"], plot["y"] + y * plot["height"]) for x, y in ((0.62, 0.6), (0.95, 0.88))]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    page.mouse.move(*places[1], steps=10)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    top = box(page, "#pictures")["y"] + 4
+    save(page, "brush", 0, top, 1160, bottom(page, "[data-testid=card] >> nth=7") + 10 - top)
+
+
+def opened(browser: Browser, file: Path, scheme: Any = "light", width: int = 1160, height: int = 900) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=True)
+    page.goto(file.resolve().as_uri())
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    page.add_style_tag(content=".bar { position: static !important }")  # it would follow into the picture
+    page.wait_for_timeout(300)
+    return page
+
+
+def suspects(page: Page, name: str, most: int) -> None:
+    """The first cards of the suspect labels."""
+    page.get_by_test_id("tab-suspects").click()
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(300)
+    cards = page.locator("[data-testid=card]")
+    boxes = [cards.nth(i).bounding_box() or {} for i in range(min(most, cards.count()))]
+    left, top = (min(b[side] for b in boxes) - 8 for side in ("x", "y"))
+    right, low = (max(b[side] + b[length] for b in boxes) + 8 for side, length in (("x", "width"), ("y", "height")))
+    save(page, name, left, top, right - left, low - top)
+
+
+def part(page: Page, name: str, selector: str, most: float = 2000) -> None:
+    found = box(page, selector)
+    save(page, name, 0, found["y"] - 4, 1160, min(found["height"], most) + 12)
+
+
+def box(page: Page, selector: str) -> dict[str, float]:
+    return dict(page.locator(selector).bounding_box() or {})
+
+
+def bottom(page: Page, selector: str) -> float:
+    found = box(page, selector)
+    return found["y"] + found["height"]
+
+
+def save(page: Page, name: str, x: float, y: float, width: float, height: float) -> None:
+    file = IMAGES / f"{name}.png"
+    page.screenshot(path=file, clip={"x": x, "y": y, "width": width, "height": height}, full_page=True)
+    if file.stat().st_size > MOST_BYTES:
+        Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)
+    print(f"{file.name}: {file.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    chromium = shutil.which("chromium")
+    with sync_playwright() as tool:
+        browser = tool.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for argument in sys.argv[1:]:
+            name, _, file = argument.partition("=")
+            globals()[name](browser, Path(file))
