@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.demo import small_cnn
+from hardsight.ensemble import matrix
 from hardsight.hardness import SCORES, compute_scores
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -98,3 +99,35 @@ def test_capture_keeps_the_graph_on_the_gpu():
         network(torch.rand(4, 16, device="cuda", requires_grad=True))
     hs.avh(head.features, head.weight, torch.arange(4).cuda()).sum().backward()
     assert network[1].weight.grad is not None
+
+
+def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
+    """A refitted head, a trained network and several networks; rows, sketches and probabilities."""
+    torch.manual_seed(0)
+    network = small_cnn().eval()
+    options = {"preprocess": "raw", "folds": 3}
+    gpu, cpu = (
+        hs.score(network, "digits", device=device, out=tmp_path / device, **options) for device in ("cuda", "cpu")
+    )
+    assert gpu.accuracy == pytest.approx(cpu.accuracy, abs=0.01)
+    assert np.corrcoef(gpu["avh"], cpu["avh"])[0, 1] > 0.99  # the fit ends elsewhere by a rounding
+    probabilities = matrix(gpu.vectors, "probabilities")
+    place = {id_: i for i, id_ in enumerate(gpu.vectors["id"].to_pylist())}
+    rows = probabilities[[place[i] for i in gpu["id"]]]
+    np.testing.assert_allclose(rows[np.arange(len(gpu)), gpu["label"]], gpu["confidence"], atol=1e-6)
+
+    def train(data):
+        x, y = torch.from_numpy(data.images).cuda().float()[:, None] / 255, torch.from_numpy(data.labels).cuda()
+        net = small_cnn().cuda()
+        optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+        for _ in range(20):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimiser.step()
+        return net.eval()
+
+    trained = hs.score(train, "digits", folds=3, seeds=2, out=tmp_path / "trained")
+    assert trained.accuracy > 0.9
+    assert trained.meta["models"] == ["train seed 0", "train seed 1"]
+    several = hs.score([network, small_cnn().eval()], "digits", preprocess="raw")
+    assert (several["avh_sd"] > 0).all()
