@@ -12,6 +12,8 @@ from report_pages import HOSTILE, SIZE, card_rows, chromium, make_payload, opene
 
 from hardsight.report.page import render
 
+pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
+
 
 @pytest.fixture(scope="module")
 def browser():

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from report_pages import card_rows, chromium, column, make_payload, opener, settle, status
 
+pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
+
 
 @pytest.fixture(scope="module")
 def browser():

@@ -124,7 +124,7 @@ def score_refitted(
     if vectors is None:
         raise RuntimeError(f"RUN: the features in {STAGES}/{FEATURES} are missing; --overwrite the run.")
     place = pc.index_in(seen.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
-    x = torch.from_numpy(matrix(vectors.take(place), "features").copy()).to(options.device)
+    x = torch.from_numpy(matrix(vectors, "features", np.asarray(place))).to(options.device)
     numbers, ids = seen["label"].copy(), seen.to_arrow()["id"].to_pylist()
     # Classes without a sample have no direction, and would count in every share of angles.
     present, labels = np.unique(numbers, return_inverse=True)
@@ -226,6 +226,7 @@ def _plan(samples: Samples, options: Options, folds: int, seeds: int, retrained:
         **data_plan(samples),
         "scores": list(options.scores),
         "bias": options.use_bias,
+        "layer": options.head if isinstance(options.head, str) else None,
         "out_of_sample": {"folds": folds, "seeds": seeds, "retrained": retrained},
     }
 
