@@ -9,9 +9,9 @@ from scipy import stats
 
 from hardsight import SampleTable
 from hardsight.ensemble import as_lists
+from hardsight.intervals import holm
 from hardsight.report.clusters import harder_clusters
 from hardsight.report.groups import class_adjusted, find_groups, group_rows
-from hardsight.report.intervals import holm
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 

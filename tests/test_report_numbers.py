@@ -12,9 +12,9 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight import SampleTable
+from hardsight.intervals import holm, moments, wilson
 from hardsight.labelerrors import label_errors, noise
 from hardsight.report import write_report
-from hardsight.report.intervals import holm, moments, wilson
 from hardsight.report.lists import LENGTH, top
 from hardsight.report.payload import make_payload
 from hardsight.report.points import MOST_POINTS, axis, choose_points, density, spread

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.extras import need
-from hardsight.labelerrors import RANKINGS, check_ranking, probability_matrix
+from hardsight.labelerrors import check_ranking, probability_matrix
 from hardsight.table import SampleTable
 
 
@@ -34,7 +34,7 @@ def to_datalab(table: SampleTable, by: str | None = None) -> Any:
     present = np.unique(labels)
     probabilities = probabilities[known][:, present]
     probabilities /= probabilities.sum(axis=1, keepdims=True)
-    columns = {"id": table["id"][known], "label": labels, "suspicion": RANKINGS[ranking.name].function(table)[known]}
+    columns = {"id": table["id"][known], "label": labels, "suspicion": ranking.function(table)[known]}
     columns |= {name: table[name][known] for name in table.scores}
     lab = lab_class({name: values.tolist() for name, values in columns.items()}, label_name="label", verbosity=0)
     said = io.StringIO()

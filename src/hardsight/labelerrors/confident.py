@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from scipy import sparse
 
 from hardsight.ensemble import matrix
+from hardsight.intervals import wilson
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
 SURE = 0.9  # a probability at which a prediction is taken for a label whatever the class
 _SLACK = 1e-6  # a probability this close below its threshold reaches it, as in confident learning's released code
 _BLOCK = 1 << 16  # rows at a time: the probabilities of a million samples need not be in memory twice
-_Z = 1.959963984540054  # two-sided 95 %
 
 
 class Beliefs:
@@ -205,7 +205,8 @@ def noise_of(beliefs: Beliefs) -> Noise:
     joint, n = _joint(beliefs), beliefs.samples
     counted = joint.sum(axis=1)
     wrong = counted - joint.diagonal()
-    share, low, high = _wilson(wrong, counted)
+    share, (low, high) = wrong / counted, wilson(wrong, counted)
+    low, high = np.minimum(low, share), np.maximum(high, share)  # rounding must not put the share outside
     total = int(n.sum())
     overall = float(n @ share / total)
     below, above = (float(np.linalg.norm(n * (end - share)) / total) for end in (low, high))
@@ -222,14 +223,6 @@ def noise_of(beliefs: Beliefs) -> Noise:
     }
     ends = max(overall - below, 0.0), min(overall + above, 1.0)
     return Noise(pa.table(rows), overall * total, overall, *ends, beliefs.exact, beliefs.unsure(), beliefs.thresholds)
-
-
-def _wilson(k: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Share ``k/n`` and its 95 % Wilson interval."""
-    p = k / n
-    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * np.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return p, np.clip(centre - half, 0, p), np.clip(centre + half, p, 1)
 
 
 def labels_of(table: SampleTable) -> np.ndarray:

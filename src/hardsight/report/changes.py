@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.report.intervals import holm, moments, student
+from hardsight.intervals import holm, moments, student
 from hardsight.report.lists import LENGTH, Listed, top
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.report.intervals import moments, wilson
+from hardsight.intervals import moments, wilson
 from hardsight.report.lists import top
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.views import score_axis

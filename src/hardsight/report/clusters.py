@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import matrix
-from hardsight.report.intervals import FEW, holm, student
+from hardsight.intervals import FEW, holm, student
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, number, score_title
 

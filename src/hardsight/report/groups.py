@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from hardsight.comparison import floats
 from hardsight.extras import first_line
 from hardsight.hardness import SCORES
-from hardsight.report.intervals import FEW, Difference, holm, moments, student
+from hardsight.intervals import FEW, Difference, holm, moments, student
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.report.intervals import FEW, moments, wilson
+from hardsight.intervals import FEW, moments, wilson
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects
 from hardsight.report.words import between, counted, cut, cut_name, percent, score_title

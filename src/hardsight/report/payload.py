@@ -201,7 +201,8 @@ def _described(rows: Rows, seen: list[View]) -> dict[str, Any]:
         where = " Taken at the prediction." if score.needs_labels and not rows.labelled else ""
         times = " Times the number of classes: 1 is chance." if name == "avh" else ""
         harder = "larger" if score.higher_is_harder else "smaller"
-        found[name] = {"title": score_title(name), "text": f"{score.summary}{times}{where}", "harder": harder}
+        summary = score.summary.replace("`", "")  # marks of the reference, which the page does not read
+        found[name] = {"title": score_title(name), "text": f"{summary}{times}{where}", "harder": harder}
     shown = {axis.column: axis.title for view in seen for axis in (view.x, view.y)}
     extra = {
         "rank_angle": "Rank by the angle among all samples, from 0 to 1.",
