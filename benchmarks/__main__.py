@@ -1,4 +1,4 @@
-"""``python -m benchmarks features|folder|memory|startup|demo|report|all [--dry]``; --dry does not write results.csv."""
+"""``python -m benchmarks features|folder|memory|startup|demo|report|records|all [--dry]``; --dry does not write results.csv."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.measure import interleaved, ratios, row
 from benchmarks.measure import report as show
+from benchmarks.records import imagenet
 from benchmarks.report import report
 
 
@@ -120,7 +121,7 @@ def demo() -> list[dict]:
     return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
 
 
-BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, report)}
+BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, report)} | {"records": imagenet}
 
 
 def main() -> None:

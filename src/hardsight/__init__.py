@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hardsight.data import Columns as Columns
     from hardsight.data import open_data as open_data
     from hardsight.data import read_features as read_features
+    from hardsight.dynamics import Dynamics as Dynamics
+    from hardsight.dynamics import Recorder as Recorder
     from hardsight.hardness import SCORES as SCORES
     from hardsight.hardness import Score as Score
     from hardsight.hardness import Tolerance as Tolerance
@@ -60,6 +62,7 @@ _HOMES = {
     "hardsight.cleaning": ("clean", "read_ids", "to_datalab"),
     "hardsight.comparison": ("compare",),
     "hardsight.data": ("Columns", "open_data", "read_features"),
+    "hardsight.dynamics": ("Dynamics", "Recorder"),
     "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
     "hardsight.hardness.scores": (
         "avh", "avc", "confidence", "nll", "norm", "margin", "angle", "angular_margin", "entropy", "el2n", "max_logit",

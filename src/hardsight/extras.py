@@ -6,7 +6,16 @@ import importlib
 from typing import Any
 
 # Which extra of hardsight brings what is not an ordinary dependency.
-_EXTRA = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames", "cleanlab": "clean"}
+_EXTRA = {
+    "transformers": "hf",
+    "accelerate": "hf",
+    "datasets": "hf",
+    "pandas": "frames",
+    "polars": "frames",
+    "cleanlab": "clean",
+    "matplotlib": "plots",
+    "lightning": "lightning",
+}
 
 
 def need(name: str) -> Any:

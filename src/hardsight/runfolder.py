@@ -6,7 +6,7 @@
     run/samples/*.parquet    (id)               label, error
     run/scores/*.parquet     (id, model)        pred and one column a score
     run/vectors/*.parquet    (id, model)        sketches of the features and, for few classes, probabilities
-    run/dynamics/*.parquet   (id, model, epoch) what a recorder wrote
+    run/dynamics/            (id, epoch)        what a recorder wrote; see `hardsight.records`
     run/parts/*.json         one marker a part, written after the part's files are safe on disk
     run/stages/NAME/         folds or nets of a run that has several: each a run of its own until all are done
     run/meta.json            provenance; it exists if and only if the run is whole
@@ -50,7 +50,12 @@ SCHEMAS = {
     "samples": Schema(1, ("id",), {"id": pa.string(), "label": pa.int64(), "error": pa.string()}),
     "scores": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string(), "pred": pa.int64()}),
     "vectors": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string()}),
-    "dynamics": Schema(1, ("id", "model", "epoch"), {"id": pa.string(), "model": pa.string(), "epoch": pa.int32()}),
+    "dynamics": Schema(
+        1,
+        ("id", "epoch"),
+        {"id": pa.string(), "epoch": pa.int32(), "label": pa.int32(), "pred": pa.int32()}
+        | dict.fromkeys(("angle", "angle_sum", "soft_margin", "margin", "norm", "el2n"), pa.float32()),
+    ),
 }
 
 
@@ -140,7 +145,7 @@ _GROUP_ROWS = 1 << 16
 # What marks plan.json and meta.json as ours.
 _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
-STAGES, FEATURES = "stages", "features"
+STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
 # What other commands write into a run by default.
 REPORT, LISTS = "report.html", "lists"
 
@@ -156,6 +161,7 @@ def _foreign(path: Path) -> list[str]:
     if not path.exists():
         return []
     part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
+    part = rf"{part}|index\.json|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)"
     ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS}){temporary}")
     known = (*_FOLDERS, *(("plan.json", "meta.json", STAGES, REPORT, LISTS) if is_run(path) else ()))
     found = [p for p in path.iterdir() if p.name not in known]

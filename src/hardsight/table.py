@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.extras import need, printable
 from hardsight.hardness import SCORES
+from hardsight.records import has_records, read_epoch, read_index, scores_of
 from hardsight.runfolder import RunWriter, is_run, read_run
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _NOT_SCORES = ("id", "label", "pred")
+# Of the columns that a summary of training has beside scores; of the others more is harder.
+_LOWER_IS_HARDER = ("aum", "correctness")
 
 
 class SampleTable:
@@ -223,6 +226,10 @@ class SampleTable:
             partial: Also read a run that is not finished.
         """
         tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
+        if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
+            index = read_index(path)
+            rows = read_epoch(path, index, index.epochs[-1])
+            return cls(scores_of(rows, meta["model"]["classes"]), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
         scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
         names = pc.unique(scores["model"]).to_pylist()
@@ -273,7 +280,8 @@ class SampleTable:
         name = self._score_name(by)
         values = self[name].astype(np.float64)
         score = SCORES.get(name.removesuffix("_pred"))
-        return values if score is None or score.higher_is_harder else -values
+        lower_is_harder = name in _LOWER_IS_HARDER if score is None else not score.higher_is_harder
+        return -values if lower_is_harder else values
 
     def _order(self, by: str, easiest: bool = False) -> np.ndarray:
         hardness = self._hardness(by)

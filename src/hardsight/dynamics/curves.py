@@ -1,0 +1,100 @@
+"""Curves over epochs by any grouping of the samples: mean, spread and number, without holding all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.records import Block
+
+MOST_GROUPS = 1000
+
+
+class Moments:
+    """Number, mean and spread of values by (group, epoch), joined block by block (Chan's update)."""
+
+    def __init__(self, groups: int, epochs: int) -> None:
+        self.n, self.mean, self.square = (np.zeros((groups, epochs)) for _ in range(3))
+
+    def add(self, group: np.ndarray, epoch: np.ndarray, values: np.ndarray) -> None:
+        """Values that are not NaN, of groups that are not negative."""
+        known = ~np.isnan(values) & (group >= 0)
+        groups, epochs = self.n.shape
+        cell, values = (group * epochs + epoch)[known], values[known]
+        n = np.bincount(cell, minlength=groups * epochs).reshape(self.n.shape)
+        there = np.maximum(n, 1)
+        mean = np.bincount(cell, values, minlength=groups * epochs).reshape(self.n.shape) / there
+        away = values - mean.ravel()[cell]
+        square = np.bincount(cell, away**2, minlength=groups * epochs).reshape(self.n.shape)
+        total = np.maximum(self.n + n, 1)
+        self.square += square + (mean - self.mean) ** 2 * self.n * n / total
+        self.mean += (mean - self.mean) * n / total
+        self.n += n
+
+    def sd(self) -> np.ndarray:
+        """Sample standard deviation; NaN below two values."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.n > 1, np.sqrt(self.square / (self.n - 1)), np.nan)
+
+
+def add_block(moments: Mapping[str, Moments], block: Block, group: np.ndarray, epochs: np.ndarray) -> None:
+    """Add a block's rows, whose samples have the groups given."""
+    epoch = np.searchsorted(epochs, block.table["epoch"].to_numpy())
+    of_row = group[block.code]
+    for name, found in moments.items():
+        found.add(of_row, epoch, block.column(name))
+
+
+def as_table(groups: Sequence[Any], epochs: np.ndarray, moments: Mapping[str, Moments]) -> pa.Table:
+    """One row a group and epoch in which it was seen."""
+    there = np.any([found.n > 0 for found in moments.values()], axis=0)
+    at, when = np.nonzero(there)
+    first = next(iter(moments.values()))
+    columns: dict[str, Any] = {
+        "group": pa.array(groups).take(pa.array(at)),
+        "epoch": epochs[when],
+        "n": first.n[there].astype(np.int64),
+    }
+    for name, found in moments.items():
+        known = found.n[there] > 0
+        columns[f"{name}_mean"] = pa.array(found.mean[there], mask=~known)
+        columns[f"{name}_sd"] = pa.array(found.sd()[there], from_pandas=True)
+    return pa.table(columns)
+
+
+def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
+    """Names of the groups in order, and the group of each sample; −1 where it has none.
+
+    Args:
+        by: A mapping from ids to groups, a table with a column id and one other, or one group a sample of `ids`.
+        ids: The samples.
+    """
+    if isinstance(by, Mapping):
+        values = pa.array([by.get(id_) for id_ in ids.to_pylist()], from_pandas=True)
+    elif hasattr(by, "column_names") or hasattr(by, "iloc") or hasattr(by, "to_arrow"):
+        values = _from_table(by, ids)
+    else:
+        values = pa.array(np.asarray(by), from_pandas=True)
+        if len(values) != len(ids):
+            raise ValueError(f"by must hold one group a sample, {len(ids):,}, got {len(values):,}.")
+    names = pc.unique(values.drop_null())
+    if len(names) > MOST_GROUPS:
+        raise ValueError(f"by must hold at most {MOST_GROUPS:,} groups, got {len(names):,}; put the values into bins.")
+    if not len(names):
+        raise ValueError("by gives no sample a group: its ids are not those of the run.")
+    names = names.take(pc.sort_indices(names))
+    return names.to_pylist(), pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy().astype(np.int64)
+
+
+def _from_table(by: Any, ids: pa.Array) -> pa.Array:
+    table = by.to_arrow() if hasattr(by, "to_arrow") else by
+    table = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
+    others = [name for name in table.column_names if name != "id"]
+    if "id" not in table.column_names or len(others) != 1:
+        raise ValueError(f"by must have a column id and one other, got {', '.join(table.column_names)}.")
+    where = pc.index_in(ids, value_set=table["id"].cast(pa.string()).combine_chunks())
+    return table[others[0]].combine_chunks().take(where)

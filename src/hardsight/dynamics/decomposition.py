@@ -1,0 +1,106 @@
+"""Angle or norm? The loss of each sample with one of the two from this epoch and the other from the one before.
+
+A logit is ``‖x‖‖w_k‖ cos θ_k + b_k``. With L(θ, r) the loss at angles θ and at norms and biases r, a recorder keeps
+L(θ', r) and L(θ, r') beside L(θ', r'), so that every change of the loss can be divided between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+# Most (samples × classes) that are compared: their cosines are kept from one epoch to the next.
+MOST_COSINES = 20_000_000
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits of samples in parts: cosines ``(N, C)``, feature norms ``(N,)``, and the head that each one met.
+
+    Attributes:
+        head: Which row of `lengths` and `biases` each sample met; −1 where the sample is not known.
+    """
+
+    cosines: np.ndarray
+    norms: np.ndarray
+    head: np.ndarray
+    lengths: np.ndarray
+    biases: np.ndarray
+
+    @classmethod
+    def unknown(cls, n: int, classes: int) -> Logits:
+        """Of n samples that have not been seen."""
+        return cls(
+            np.zeros((n, classes), np.float32),
+            np.zeros(n, np.float32),
+            np.full(n, -1, np.int32),
+            np.zeros((0, classes), np.float32),
+            np.zeros((0, classes), np.float32),
+        )
+
+    def grown(self, n: int) -> Logits:
+        """With room for n samples."""
+        more = Logits.unknown(n - len(self.head), self.cosines.shape[1])
+        joined = {k: np.concatenate([getattr(self, k), getattr(more, k)]) for k in ("cosines", "norms", "head")}
+        return replace(self, **joined)
+
+    def take(self, order: np.ndarray) -> Logits:
+        """The samples in another order."""
+        return replace(self, cosines=self.cosines[order], norms=self.norms[order], head=self.head[order])
+
+    def updated(self, at: np.ndarray, new: Logits) -> Logits:
+        """With samples `at` replaced by new ones; heads that nobody refers to any more go."""
+        for own, theirs in ((self.cosines, new.cosines), (self.norms, new.norms)):
+            own[at] = theirs
+        head = self.head.copy()
+        head[at] = new.head + len(self.lengths)
+        used, renumbered = np.unique(head, return_inverse=True)
+        known = used[used >= 0]
+        return Logits(
+            self.cosines,
+            self.norms,
+            (renumbered - (len(used) - len(known))).astype(np.int32),
+            np.concatenate([self.lengths, new.lengths])[known],
+            np.concatenate([self.biases, new.biases])[known],
+        )
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file({name: np.ascontiguousarray(value) for name, value in vars(self).items()}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Logits:
+        from safetensors.numpy import load_file
+
+        return cls(**{name: value.copy() for name, value in load_file(path).items()})
+
+
+def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old.
+
+    Biases go with the norms: they are whatever of a logit is no angle.
+    """
+    angles, norms = np.full(len(labels), np.nan), np.full(len(labels), np.nan)
+    known = np.flatnonzero(old.head >= 0)
+    step = max(1, _CHUNK // max(1, new.cosines.shape[1]))
+    for start in range(0, len(known), step):
+        rows = known[start : start + step]
+        before, after = old.take(rows), new.take(rows)
+        angles[rows] = _nll(after.cosines, before, labels[rows])
+        norms[rows] = _nll(before.cosines, after, labels[rows])
+    return {"nll_angles": angles, "nll_norms": norms}
+
+
+def _nll(cosines: np.ndarray, rest: Logits, labels: np.ndarray) -> np.ndarray:
+    lengths, biases = rest.lengths[rest.head].astype(np.float64), rest.biases[rest.head]
+    logits = cosines * lengths * rest.norms[:, None] + biases
+    rows = np.arange(len(labels))
+    own = logits[rows, labels].copy()
+    logits[rows, labels] = -np.inf
+    top = logits.max(1)
+    soft_margin = top + np.log(np.exp(logits - top[:, None]).sum(1)) - own
+    return np.logaddexp(0.0, soft_margin)

@@ -1,0 +1,205 @@
+"""`Dynamics`: the records of a run, by sample, by epoch and by group."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight import records
+from hardsight.dynamics.curves import Moments, add_block, as_table, grouped
+from hardsight.dynamics.summary import MEANS, Summary, summarise
+from hardsight.extras import printable
+from hardsight.table import SampleTable
+
+COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
+
+
+class Dynamics:
+    """What a `Recorder` has committed. Opening it is cheap; rows are read when they are asked for.
+
+    Args:
+        run: The folder that a recorder wrote.
+
+    Attributes:
+        epochs: Numbers of the recorded epochs, in order.
+        unit: What an epoch is: "epoch", "iteration".
+        steps: How many batches had been recorded at the end of each epoch.
+        unfinished: Whether the last epoch was flushed before its end.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        self.path = Path(run)
+        if not records.has_records(self.path):
+            raise FileNotFoundError(f"run: {run} holds no records of training; write some with hs.Recorder.")
+        index = records.read_index(self.path)
+        meta = self.path / "meta.json"
+        self.meta: dict[str, Any] = json.loads(meta.read_text()) if meta.is_file() else {}
+        self.epochs = np.array(index.epochs, dtype=np.int64)
+        self.unit: str = self.meta.get("unit", "epoch")
+        self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
+        self.unfinished = index.open
+
+    @property
+    def _index(self) -> records.Index:
+        """Where rows lie now: a recorder that goes on writing merges files, but changes no row."""
+        return records.read_index(self.path)
+
+    @property
+    def classes(self) -> int:
+        """How many classes the head has."""
+        return self.meta["model"]["classes"]
+
+    @property
+    def width(self) -> int:
+        """How wide the features are."""
+        return self.meta["model"]["features"]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @cached_property
+    def _samples(self) -> tuple[pa.Array, np.ndarray]:
+        ids, labels = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+        for block in self._blocks(["label"]):
+            first = np.searchsorted(block.code, np.arange(len(block.ids)))
+            ids.append(block.ids)
+            labels.append(block.table["label"].to_numpy()[first].astype(np.int64))
+        return pa.concat_arrays(ids), np.concatenate(labels)
+
+    @property
+    def _ids(self) -> pa.Array:
+        return self._samples[0]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids of all samples, in their order."""
+        return self._ids.to_numpy(zero_copy_only=False)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Labels of all samples, in the order of `ids`."""
+        return self._samples[1]
+
+    @property
+    def heads(self) -> pa.Table:
+        """Norm and bias of each class weight at the end of each epoch: ``epoch, class, norm, bias``."""
+        return records.read_heads(self.path, self._index)
+
+    def _blocks(self, columns: Collection[str]) -> Iterator[records.Block]:
+        """The rows of the epochs that there were when this was opened."""
+        last = int(self.epochs[-1]) if len(self.epochs) else 0
+        return records.blocks(self.path, self._index.files, records.needed(columns), last=last)
+
+    def curve(self, id_: str) -> pa.Table:
+        """One sample through the epochs: every column by epoch, null where the sample was not seen."""
+        index = self._index
+        rows = records.read_sample(self.path, index, id_)
+        rows = rows.filter(pc.is_in(rows["epoch"], value_set=pa.array(self.epochs, pa.int32())))
+        if not len(rows):
+            near = difflib.get_close_matches(id_, [f["ids"][0] for f in index.files], 1, 0.5)
+            hint = f"; ids look like {printable(near[0])!r}" if near else ""
+            raise KeyError(f"the run has no sample {printable(id_)!r}{hint}.")
+        block = records.Block(rows, rows["id"], np.zeros(len(rows), np.int64))
+        place = np.searchsorted(self.epochs, rows["epoch"].to_numpy())
+        columns: dict[str, Any] = {"epoch": self.epochs}
+        for name in COLUMNS:
+            values = np.full(len(self.epochs), np.nan)
+            values[place] = block.column(name)
+            columns[name] = pa.array(values, from_pandas=True)
+        columns["pred"] = columns["pred"].cast(pa.int64())
+        return pa.table(columns)
+
+    def at(self, epoch: int) -> SampleTable:
+        """The samples as they were in one epoch: a table of scores."""
+        if epoch not in self.epochs:
+            raise ValueError(f"epoch must be one of {_span(self.epochs)}, got {epoch}.")
+        return SampleTable(
+            records.scores_of(records.read_epoch(self.path, self._index, epoch), self.classes), self.meta
+        )
+
+    def matrix(self, column: str) -> np.ndarray:
+        """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
+        _known(column)
+        found = np.full((len(self), len(self.epochs)), np.nan)
+        start = 0
+        for block in self._blocks([column]):
+            epoch = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
+            found[start + block.code, epoch] = block.column(column)
+            start += len(block.ids)
+        return found
+
+    def curves(
+        self, by: Any = None, values: Sequence[str] = ("avh", "norm", "confidence", "nll", "correct")
+    ) -> pa.Table:
+        """Mean and spread (standard deviation over the samples) by group and epoch.
+
+        Args:
+            by: How to group: "label", a column of `summary`, a mapping from ids to groups, a table with a column id
+                and one other, or one group a sample in the order of `ids`. None makes one group, "all".
+            values: Columns to average.
+
+        Returns:
+            ``group, epoch, n`` and ``<value>_mean, <value>_sd`` of each value. Samples without a group are left out.
+        """
+        for value in values:
+            _known(value)
+        if by is None:
+            names, group = ["all"], np.zeros(len(self), np.int64)
+        elif isinstance(by, str):
+            names, group = grouped(self._own_column(by), self._ids)
+        else:
+            names, group = grouped(by, self._ids)
+        moments = {value: Moments(len(names), len(self.epochs)) for value in values}
+        start = 0
+        for block in self._blocks(values):
+            add_block(moments, block, group[start : start + len(block.ids)], self.epochs)
+            start += len(block.ids)
+        return as_table(names, self.epochs, moments)
+
+    def _own_column(self, by: str) -> Any:
+        if by == "label":
+            names = self.meta.get("class_names")
+            return np.array(names)[self.labels] if names else self.labels
+        summary = self.summary()
+        if by not in summary:
+            raise ValueError(f"by must be label or a column of summary() ({', '.join(summary.columns)}), got {by!r}.")
+        return summary.to_arrow()[by].combine_chunks()
+
+    def summary(self, epochs: tuple[int, int] | None = None) -> SampleTable:
+        """One row a sample, over the epochs in which it was seen.
+
+        ``seen`` (how many), ``forgetting`` (times right, then wrong the next time), ``learned`` (first epoch in which
+        it was right; null if never), ``aum`` (mean logit margin), ``confidence`` and ``variability`` (mean and
+        standard deviation of the label's probability), ``correctness`` (share of epochs in which it was right), and
+        the means ``el2n, avh, angle, norm, nll``; ``pred`` is the last prediction.
+
+        Args:
+            epochs: First and last epoch to look at, (1, 10) for instance; all if None.
+        """
+        whole = Summary()
+        chosen = None if epochs is None else [int(e) for e in self.epochs if epochs[0] <= e <= epochs[1]]
+        for block in self._blocks([*MEANS, "label", "pred"]):
+            whole = whole.joined(summarise(block, chosen)[0])
+        return whole.table(self._ids, self.meta)
+
+    def __repr__(self) -> str:
+        return f"Dynamics({str(self.path)!r}: {self.unit}s {_span(self.epochs)})"
+
+
+def _known(column: str) -> None:
+    if column not in COLUMNS:
+        near = difflib.get_close_matches(column, COLUMNS, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COLUMNS)}."
+        raise ValueError(f"records have no column {column!r}; {hint}")
+
+
+def _span(epochs: np.ndarray) -> str:
+    return f"{epochs[0]}–{epochs[-1]}" if len(epochs) else "none"

@@ -1,0 +1,111 @@
+"""What is known of each sample after training, from sums that grow by epoch: never more than O(N) numbers.
+
+The names are those of their papers: *forgetting events* (Toneva et al., 2019), *area under the margin* (Pleiss et al.,
+2020), *EL2N* (Paul et al., 2021), *confidence, variability* and *correctness* of data maps (Swayamdipta et al., 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.records import Block
+from hardsight.table import SampleTable
+
+# What is averaged over the epochs in which a sample was seen, and what the mean is called.
+MEANS = {
+    "margin": "aum",
+    "confidence": "confidence",
+    "correct": "correctness",
+    "el2n": "el2n",
+    "avh": "avh",
+    "angle": "angle",
+    "norm": "norm",
+    "nll": "nll",
+}
+_ARRAYS = ("seen", "forgetting", "learned", "label", "pred", "spread")
+
+
+class Summary:
+    """Running sums over epochs, one entry a sample; `add` takes the epochs of a sample in order."""
+
+    def __init__(self, n: int = 0) -> None:
+        self.seen = np.zeros(n, np.int32)
+        self.forgetting = np.zeros(n, np.int32)
+        self.learned = np.full(n, -1, np.int32)
+        self.label = np.full(n, -1, np.int32)
+        self.pred = np.full(n, -1, np.int32)
+        self.sums = {name: np.zeros(n) for name in MEANS}
+        self.spread = np.zeros(n)  # sum of squares of the confidence around its running mean (Welford)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+    def joined(self, other: Summary) -> Summary:
+        """These samples, then the other ones."""
+        both = Summary()
+        for name in _ARRAYS:
+            setattr(both, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        both.sums = {name: np.concatenate([own, other.sums[name]]) for name, own in self.sums.items()}
+        return both
+
+    def take(self, order: np.ndarray) -> Summary:
+        """The samples in another order."""
+        taken = Summary()
+        for name in _ARRAYS:
+            setattr(taken, name, getattr(self, name)[order])
+        taken.sums = {name: own[order] for name, own in self.sums.items()}
+        return taken
+
+    def add(
+        self, epoch: int, at: np.ndarray, label: np.ndarray, pred: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> None:
+        """One epoch: samples `at`, each once, with their values by name (those of `MEANS`)."""
+        right = pred == label
+        was_right = (self.pred[at] == self.label[at]) & (self.seen[at] > 0)
+        self.forgetting[at] += was_right & ~right
+        first = right & (self.learned[at] < 0)
+        self.learned[at[first]] = epoch
+        seen = self.seen[at] + 1
+        before = self.sums["confidence"][at] / np.maximum(seen - 1, 1)
+        for name, total in self.sums.items():
+            total[at] += values[name]
+        p = values["confidence"]
+        self.spread[at] += np.where(seen > 1, (p - before) * (p - self.sums["confidence"][at] / seen), 0.0)
+        self.seen[at], self.label[at], self.pred[at] = seen, label, pred
+
+    def table(self, ids: pa.Array, meta: Mapping | None = None) -> SampleTable:
+        """One row a sample that was seen."""
+        known = np.flatnonzero(self.seen > 0)
+        seen = self.seen[known]
+        learned = self.learned[known]
+        columns = {
+            "id": ids.take(pa.array(known)),
+            "label": self.label[known].astype(np.int64),
+            "pred": self.pred[known].astype(np.int64),
+            "seen": seen,
+            "forgetting": self.forgetting[known],
+            "learned": pa.array(learned, mask=learned < 0),
+            "variability": np.sqrt(self.spread[known] / seen),
+        }
+        columns |= {MEANS[name]: total[known] / seen for name, total in self.sums.items()}
+        return SampleTable(pa.table(columns), dict(meta or {}))
+
+
+def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summary, np.ndarray]:
+    """The summary of a block's samples, and the last epoch in which each was seen."""
+    summary, last = Summary(len(block.ids)), np.zeros(len(block.ids), np.int32)
+    epoch = block.table["epoch"].to_numpy()
+    values = {name: block.column(name) for name in MEANS}
+    label, pred = (block.table[name].to_numpy() for name in ("label", "pred"))
+    order = np.argsort(epoch, kind="stable")
+    numbers, starts = np.unique(epoch[order], return_index=True)
+    for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+        if epochs is not None and number not in epochs:
+            continue
+        at = block.code[rows]
+        summary.add(number, at, label[rows], pred[rows], {name: column[rows] for name, column in values.items()})
+        last[at] = number
+    return summary, last

@@ -1,0 +1,422 @@
+"""Records of training on disk: one row a sample and epoch, in Parquet files that an index commits.
+
+::
+
+    run/dynamics/index.json          which files belong to the records; replacing it is what commits an epoch
+    run/dynamics/*.parquet           rows sorted by (id, epoch), each file a range of epochs and of ids
+    run/dynamics/*.heads.parquet     (epoch, class) norm and bias of the class weights at the end of each epoch
+
+An epoch is written as a file of its own. Sixteen of them are merged into files that hold all their epochs of a range
+of ids, so that one sample's curve lies in one place. A file that the index does not name is none: a kill leaves only
+such files, and the next start sweeps them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+
+INDEX = "index.json"
+VERSION = SCHEMAS[DYNAMICS].version
+
+# What AVH, confidence and loss are derived from is kept in float32; the rest in sixteen significant bits of it.
+EXACT = ("angle", "angle_sum", "soft_margin")
+ROUNDED = ("margin", "norm", "el2n", "nll_angles", "nll_norms")
+FLOATS = (*EXACT, *ROUNDED)
+
+_NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
+_GROUP_ROWS = 1 << 15
+_FILE_ROWS = 1 << 21
+_MERGE_AT = 16
+
+
+@dataclass
+class Index:
+    """What is committed.
+
+    Attributes:
+        files: Name, epochs and ids (first and last of each), rows and bytes of every file.
+        epochs: The epochs that were recorded, in order; the last one is unfinished where `open`.
+        steps: How many batches had been recorded at the end of each epoch.
+        heads: The file of class weights, or "".
+        states: By epoch, the file that the next epoch is compared with (the last two are kept).
+        open: Whether the last epoch was flushed before its end.
+    """
+
+    files: list[dict[str, Any]] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    heads: str = ""
+    states: dict[str, str] = field(default_factory=dict)
+    open: bool = False
+    version: int = VERSION
+
+    def names(self) -> set[str]:
+        return {file["name"] for file in self.files} | set(self.states.values()) | ({self.heads} - {""})
+
+
+def has_records(run: str | Path) -> bool:
+    """Whether a run holds records of training."""
+    return (Path(run) / DYNAMICS / INDEX).is_file()
+
+
+def read_index(run: str | Path) -> Index:
+    """What is committed in a run; empty where nothing is."""
+    file = Path(run) / DYNAMICS / INDEX
+    if not file.is_file():
+        return Index()
+    text = file.read_text()
+    try:
+        return _checked(Index(**json.loads(text)), file.parent)
+    except (ValueError, TypeError):
+        raise RuntimeError(f"RUN: {file} is damaged: it is no index of records.") from None
+    except FileNotFoundError as error:
+        if file.read_text() != text:  # a recorder has just put other files in their place
+            return read_index(run)
+        raise RuntimeError(f"RUN: {run} is damaged: {error}") from None
+
+
+def _checked(index: Index, folder: Path) -> Index:
+    if index.version > VERSION:
+        raise RuntimeError(
+            f"RUN: the records of {folder.parent} were written by a newer hardsight (version {index.version}, this "
+            f"one reads {VERSION}); upgrade hardsight."
+        )
+    for name in index.names():
+        if Path(name).name != name:
+            raise RuntimeError(f"RUN: the index of records names a file outside its folder ({name!r}).")
+    for entry in index.files:
+        part = folder / entry["name"]
+        if not part.is_file() or part.stat().st_size != entry["bytes"]:
+            raise FileNotFoundError(f"{DYNAMICS}/{part.name} is missing or not as it was written.")
+    return index
+
+
+def commit(run: Path, index: Index, *, keep: Collection[str] = ()) -> None:
+    """Make the index what is recorded, then sweep files that it does not name, but for some that are being read."""
+    folder, named = run / DYNAMICS, {INDEX, *keep, *index.names()}
+    with disk_in_words(run):
+        text = json.dumps(vars(index))
+        write_whole(folder / INDEX, lambda temporary: temporary.write_text(text), secrets.token_hex(4))
+        for stray in folder.iterdir():
+            if stray.name not in named:
+                stray.unlink(missing_ok=True)
+
+
+def new_name(kind: str = "parquet") -> str:
+    """A file name that no other start takes."""
+    return f"{secrets.token_hex(8)}.{kind}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Writing.
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """float32 with sixteen significant bits, to the nearest: two bytes of it are zero and cost nothing on disk."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    finite = np.isfinite(values)
+    nearest = (bits + np.uint32(0x7F) + ((bits >> np.uint32(8)) & np.uint32(1))) & np.uint32(0xFFFFFF00)
+    return np.where(finite, nearest, bits).view(np.float32)
+
+
+def write_rows(run: Path, index: Index, rows: pa.Table) -> None:
+    """Add a file with rows sorted by (id, epoch) to an index, without committing it."""
+    if not len(rows):
+        return
+    name, folder = new_name(), run / DYNAMICS
+    rows = with_text(rows).replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
+    floats = [column for column in rows.column_names if column in FLOATS]
+    writer = partial(
+        pq.write_table,
+        rows,
+        row_group_size=_GROUP_ROWS,
+        compression="zstd",
+        use_dictionary=[column for column in rows.column_names if column not in FLOATS],
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+    )
+    with disk_in_words(run):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, writer, secrets.token_hex(4))
+    epochs, ids = rows["epoch"], rows["id"]
+    span = pc.min_max(epochs).as_py()
+    index.files.append(
+        {
+            "name": name,
+            "epochs": [span["min"], span["max"]],
+            "ids": [ids[0].as_py(), ids[-1].as_py()],
+            "rows": len(rows),
+            "bytes": (folder / name).stat().st_size,
+        }
+    )
+
+
+def with_text(rows: pa.Table) -> pa.Table:
+    """Rows whose ids are plain text."""
+    return rows.set_column(rows.schema.get_field_index("id"), "id", rows["id"].cast(pa.string()))
+
+
+def write_heads(run: Path, index: Index, heads: pa.Table) -> None:
+    """Replace the class weights of an index, without committing it."""
+    name = new_name("heads.parquet")
+    with disk_in_words(run):
+        writer = partial(pq.write_table, heads, compression="zstd")
+        write_whole(run / DYNAMICS / name, writer, secrets.token_hex(4))
+    index.heads = name
+
+
+def merge(run: Path, index: Index, *, everything: bool = False) -> bool:
+    """Merge files of single epochs once there are sixteen, or all files; True when the index has changed."""
+    several = [f for f in index.files if f["epochs"][0] != f["epochs"][1]]
+    single = [f for f in index.files if f["epochs"][0] == f["epochs"][1]]
+    chosen = index.files if everything else single
+    if len(chosen) < (2 if everything else _MERGE_AT) or _settled(chosen):
+        return False
+    merged = Index(files=[] if everything else list(several))
+    for block in blocks(run, chosen, None, rows=_FILE_ROWS):
+        write_rows(run, merged, block.table)
+    index.files = merged.files
+    return True
+
+
+def _settled(files: list[dict[str, Any]]) -> bool:
+    """Whether no two files share an id: then a curve lies in one of them already."""
+    spans = sorted(tuple(f["ids"]) for f in files)
+    return all(a[1] < b[0] for a, b in itertools.pairwise(spans))
+
+
+def drop_from(run: Path, index: Index, epoch: int) -> None:
+    """Forget an epoch and all later ones; committed by the caller."""
+    kept = Index(steps={k: v for k, v in index.steps.items() if int(k) < epoch})
+    kept.epochs = [e for e in index.epochs if e < epoch]
+    kept.states = {k: v for k, v in index.states.items() if int(k) < epoch}
+    kept.files = [f for f in index.files if f["epochs"][1] < epoch]
+    cut = [f for f in index.files if f["epochs"][0] < epoch <= f["epochs"][1]]
+    for block in blocks(run, cut, None, rows=_FILE_ROWS):
+        write_rows(run, kept, block.table.filter(pc.less(block.table["epoch"], epoch)))
+    if index.heads:
+        heads = read_heads(run, index)
+        write_heads(run, kept, heads.filter(pc.less(heads["epoch"], epoch)))
+    vars(index).update(vars(kept))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading.
+
+
+@dataclass(frozen=True)
+class Block:
+    """All rows of a range of ids, sorted by (id, epoch).
+
+    Attributes:
+        table: The rows; their ids are encoded as a dictionary.
+        ids: Each id once, sorted.
+        code: Of each row, where its id stands among them.
+    """
+
+    table: pa.Table
+    ids: pa.Array
+    code: np.ndarray
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as float64, NaN where it is missing; what is derived is computed."""
+        if name in DERIVED:
+            needs, function = DERIVED[name]
+            return function(*(self.column(other) for other in needs))
+        if name not in self.table.column_names:
+            return np.full(len(self.table), np.nan)
+        return self.table[name].to_numpy().astype(np.float64)
+
+
+def _softplus(m: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0.0, m)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def _share(angle: np.ndarray, total: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return angle / total
+
+
+# What is computed from the stored columns when it is asked for.
+DERIVED: Mapping[str, tuple[tuple[str, ...], Any]] = {
+    "avh": (("angle", "angle_sum"), _share),
+    "confidence": (("soft_margin",), lambda m: _sigmoid(-m)),
+    "nll": (("soft_margin",), _softplus),
+    "correct": (("pred", "label"), lambda pred, label: np.where(np.isnan(pred), np.nan, pred == label)),
+}
+
+
+def needed(names: Collection[str]) -> list[str]:
+    """The stored columns behind columns that may be derived."""
+    found = [c for name in names for c in (DERIVED[name][0] if name in DERIVED else (name,))]
+    return list(dict.fromkeys(found))
+
+
+def blocks(
+    run: str | Path,
+    files: list[dict[str, Any]],
+    columns: Collection[str] | None,
+    *,
+    rows: int = _FILE_ROWS,
+    last: int | None = None,
+) -> Iterator[Block]:
+    """The rows of files, some million at a time: all epochs of one range of ids, then of the next.
+
+    Args:
+        run: The run.
+        files: Entries of its index.
+        columns: Which to read beside id and epoch; None all.
+        rows: About how many at a time.
+        last: The last epoch to read.
+    """
+    folder = Path(run) / DYNAMICS
+    wanted = [entry for entry in files if last is None or entry["epochs"][0] <= last]
+    open_files = [_File(folder / entry["name"], columns) for entry in wanted]
+    try:
+        for low, high in _ranges(open_files, rows):
+            pieces = [piece for file in open_files for piece in file.read(low, high)]
+            if last is not None:
+                pieces = [piece.filter(pc.less_equal(piece["epoch"], last)) for piece in pieces]
+            if sum(map(len, pieces)):
+                yield _sorted(pa.concat_tables(pieces, promote_options="default"))
+    finally:
+        for file in open_files:
+            file.close()
+
+
+class _File:
+    """A Parquet file of records and the ids that its row groups hold."""
+
+    def __init__(self, path: Path, columns: Collection[str] | None) -> None:
+        self._parquet = pq.ParquetFile(path, read_dictionary=["id"])
+        meta = self._parquet.metadata
+        names = self._parquet.schema_arrow.names
+        place = names.index("id")
+        self.spans = []
+        for group in range(meta.num_row_groups):
+            found = meta.row_group(group).column(place).statistics
+            ids = (found.min, found.max) if found is not None and found.has_min_max else ("", "\U0010ffff")
+            self.spans.append((*ids, meta.row_group(group).num_rows))
+        self.columns = None if columns is None else ["id", "epoch", *(c for c in columns if c in names)]
+
+    def read(self, low: str, high: str | None) -> Iterator[pa.Table]:
+        """Rows with low ≤ id < high."""
+        for group, (first, last, _) in enumerate(self.spans):
+            if last < low or (high is not None and first >= high):
+                continue
+            table = self._parquet.read_row_group(group, columns=self.columns)
+            if first < low or (high is not None and last >= high):
+                table = table.filter(_between(table["id"], low, high))
+            if len(table):
+                yield table
+
+    def close(self) -> None:
+        self._parquet.close()
+
+
+def _ranges(files: list[_File], rows: int) -> Iterator[tuple[str, str | None]]:
+    """Cuts between ids, at row groups' first ids, so that about `rows` rows lie between two."""
+    starts = sorted((first, count) for file in files for first, _, count in file.spans)
+    if not starts:
+        return
+    low, held = starts[0][0], 0
+    for first, count in starts:
+        if held >= rows and first > low:
+            yield low, first
+            low, held = first, 0
+        held += count
+    yield low, None
+
+
+def _between(ids: pa.ChunkedArray, low: str, high: str | None) -> pa.ChunkedArray:
+    """Which ids lie in a range, asked of each name once and not of each row."""
+    answers = []
+    for chunk in ids.chunks:
+        inside = pc.greater_equal(chunk.dictionary, low)
+        if high is not None:
+            inside = pc.and_(inside, pc.less(chunk.dictionary, high))
+        answers.append(inside.take(chunk.indices))
+    return pa.chunked_array(answers)
+
+
+def _sorted(table: pa.Table) -> Block:
+    ids = table.unify_dictionaries().combine_chunks()["id"].combine_chunks()
+    ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+    order = pc.sort_indices(ids.dictionary)
+    rank = np.empty(len(order), np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    code, names = rank[ids.indices.to_numpy()], ids.dictionary.take(order)
+    there = np.bincount(code, minlength=len(names)) > 0  # a filter leaves names without rows in a dictionary
+    if not there.all():
+        code, names = (np.cumsum(there) - 1)[code], names.filter(pa.array(there))
+    epoch = table["epoch"].to_numpy()
+    key = code * (int(epoch.max()) + 1) + epoch
+    if (np.diff(key) < 0).any():
+        order = np.argsort(key, kind="stable")
+        table, code = table.take(pa.array(order)), code[order]
+    return Block(table, names, code)
+
+
+def read_heads(run: str | Path, index: Index) -> pa.Table:
+    """Norm and bias of each class weight at the end of each epoch."""
+    if not index.heads:
+        types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
+        return pa.schema(list(types.items())).empty_table()
+    return pq.read_table(Path(run) / DYNAMICS / index.heads)
+
+
+def files_of_epoch(index: Index, epoch: int) -> list[dict[str, Any]]:
+    """Files that may hold rows of an epoch."""
+    return [f for f in index.files if f["epochs"][0] <= epoch <= f["epochs"][1]]
+
+
+def files_of_id(index: Index, id_: str) -> list[dict[str, Any]]:
+    """Files that may hold rows of a sample."""
+    return [f for f in index.files if f["ids"][0] <= id_ <= f["ids"][1]]
+
+
+def read_sample(run: str | Path, index: Index, id_: str) -> pa.Table:
+    """All rows of one sample, by epoch, from the row groups that may hold it."""
+    pieces = []
+    for entry in files_of_id(index, id_):
+        file = _File(Path(run) / DYNAMICS / entry["name"], None)
+        pieces += list(file.read(id_, id_ + "\0"))
+        file.close()
+    table = pa.concat_tables([_NO_ROWS, *map(with_text, pieces)], promote_options="default")
+    return table.take(pc.sort_indices(table["epoch"]))
+
+
+def read_epoch(run: str | Path, index: Index, epoch: int) -> pa.Table:
+    """All rows of one epoch, by id."""
+    found = [block.table for block in blocks(run, files_of_epoch(index, epoch), None)]
+    pieces = [with_text(table.filter(pc.equal(table["epoch"], epoch))) for table in found]
+    return pa.concat_tables([_NO_ROWS, *pieces], promote_options="default")
+
+
+def scores_of(rows: pa.Table, classes: int) -> pa.Table:
+    """Rows of one epoch as rows of scores: ``id, label, pred`` and what the records tell of each registered score."""
+    block = Block(rows, rows["id"], np.arange(len(rows)))
+    columns: dict[str, Any] = {"id": rows["id"], "label": rows["label"].cast(pa.int64())}
+    columns["pred"] = rows["pred"].cast(pa.int64())
+    angle, total = block.column("angle"), block.column("angle_sum")
+    columns |= {"avh": block.column("avh"), "avc": (np.pi - angle) / (classes * np.pi - total)}
+    for name in ("confidence", "nll", "norm", "margin", "angle", "el2n"):
+        columns[name] = block.column(name)
+    return pa.table(columns)

@@ -1,0 +1,230 @@
+"""Records read back: summaries, curves and tables against loops that anyone would write."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from recorded import CLASSES, SAMPLES, as_rows, data, train
+
+import hardsight as hs
+from hardsight.dynamics.curves import Moments
+from hardsight.dynamics.summary import MEANS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("dynamics") / "run"
+    train(path, 12, drop_last=True)
+    return path
+
+
+def frame(run):
+    """All rows as anyone's pandas would hold them."""
+    rows = [{"id": id_, **row} for (id_, _), row in as_rows(hs.Dynamics(run)).items()]
+    labels = dict(zip(hs.Dynamics(run).ids, hs.Dynamics(run).labels, strict=True))
+    return pd.DataFrame(rows).assign(label=lambda f: f["id"].map(labels)).sort_values(["id", "epoch"])
+
+
+def test_the_summary_is_what_a_loop_over_the_rows_gives(run):
+    found = hs.Dynamics(run).summary().to_pandas().set_index("id")
+    for id_, rows in frame(run).groupby("id"):
+        right = (rows["pred"] == rows["label"]).tolist()
+        own = found.loc[id_]
+        assert own["seen"] == len(rows)
+        assert own["forgetting"] == sum(a and not b for a, b in itertools.pairwise(right))
+        if any(right):
+            assert own["learned"] == rows["epoch"].tolist()[right.index(True)]
+        else:
+            assert np.isnan(own["learned"])
+        assert own["correctness"] == pytest.approx(np.mean(right))
+        assert own["variability"] == pytest.approx(np.std(rows["confidence"]), abs=1e-12)
+        for column, name in MEANS.items():
+            if column != "correct":
+                assert own[name] == pytest.approx(rows[column].mean(), rel=1e-12), name
+        assert own["pred"] == rows["pred"].iloc[-1]
+
+
+def test_worked_examples_of_forgetting_and_learning(tmp_path):
+    """Right or wrong by hand: never learned, learned at once, forgotten twice."""
+    stories = {"never": "000000", "always": "111111", "twice": "010110", "late": "000001"}
+    recorder = hs.Recorder(tmp_path / "run")
+    weight = torch.eye(2)
+    for epoch in range(6):
+        x = torch.tensor([[1.0, 0.0] if story[epoch] == "1" else [0.0, 1.0] for story in stories.values()])
+        recorder.update(list(stories), SimpleNamespace(features=x, weight=weight, bias=None), [0] * 4)
+        recorder.end_epoch()
+    found = {row["id"]: row for row in recorder.summary().to_arrow().to_pylist()}
+    assert {name: row["forgetting"] for name, row in found.items()} == {"never": 0, "always": 0, "twice": 2, "late": 0}
+    assert {name: row["learned"] for name, row in found.items()} == {
+        "never": None,
+        "always": 1,
+        "twice": 2,
+        "late": 6,
+    }
+    assert found["twice"]["correctness"] == 0.5
+    assert found["always"]["aum"] == 1.0
+    assert found["never"]["aum"] == -1.0
+    p = 1 / (1 + np.exp(-1.0))
+    assert found["always"]["confidence"] == pytest.approx(p, rel=1e-6)
+    assert found["always"]["el2n"] == pytest.approx(np.sqrt(2) * (1 - p), rel=1e-5)
+    assert found["twice"]["variability"] == pytest.approx(p - 0.5, rel=1e-5)  # half the time p, half 1 − p
+
+
+def test_a_summary_of_some_epochs(run):
+    rows = frame(run)
+    early = rows[rows["epoch"] <= 3].groupby("id")["el2n"].mean()
+    found = hs.Dynamics(run).summary((1, 3)).to_pandas().set_index("id")["el2n"]
+    pd.testing.assert_series_equal(found.sort_index(), early.sort_index(), check_names=False, rtol=1e-12)
+
+
+def test_hardest_follows_the_direction_of_each_column(run):
+    summary = hs.Dynamics(run).summary()
+    assert summary.hardest(1, "aum")["aum"][0] == summary["aum"].min()
+    assert summary.hardest(1, "forgetting")["forgetting"][0] == summary["forgetting"].max()
+    assert summary.hardest(1, "confidence")["confidence"][0] == summary["confidence"].min()
+    assert summary.hardest(1, "variability")["variability"][0] == summary["variability"].max()
+
+
+def test_curves_are_means_and_deviations_of_the_rows(run):
+    dynamics, rows = hs.Dynamics(run), frame(run)
+    values = ("avh", "norm", "confidence", "nll", "correct", "angle", "margin")
+    for by, key in ((None, None), ("label", "label")):
+        found = dynamics.curves(by, values).to_pandas()
+        expected = rows.groupby(["epoch"] if key is None else [key, "epoch"])[list(values)].agg(
+            ["count", "mean", "std"]
+        )
+        assert len(found) == len(expected)
+        for row in found.to_dict("records"):
+            own = expected.loc[row["epoch"] if key is None else (row["group"], row["epoch"])]
+            assert row["n"] == own["avh", "count"]
+            for value in values:
+                assert row[f"{value}_mean"] == pytest.approx(own[value, "mean"], rel=1e-9, abs=1e-12)
+                assert row[f"{value}_sd"] == pytest.approx(own[value, "std"], rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_every_way_to_name_groups_gives_the_same_curves(run):
+    dynamics = hs.Dynamics(run)
+    group = np.where(dynamics.labels < 2, "low", "high")
+    ways = [
+        group,
+        dict(zip(dynamics.ids, group, strict=True)),
+        pd.DataFrame({"id": dynamics.ids, "kind": group}).sample(frac=1, random_state=0),
+        pa.table({"kind": group, "id": dynamics.ids}),
+    ]
+    first, *others = [dynamics.curves(by) for by in ways]
+    assert all(other.equals(first) for other in others)
+    assert set(first["group"].to_pylist()) == {"high", "low"}
+    some = dynamics.curves({dynamics.ids[0]: "a", dynamics.ids[1]: "b", "data:9999": "c"})
+    assert set(some["group"].to_pylist()) == {"a", "b"}
+    assert dynamics.curves("correctness")["group"].type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        ([0, 1], f"by must hold one group a sample, {SAMPLES}, got 2"),
+        ("camera", "by must be label or a column of summary"),
+        ({"x": 1}, "its ids are not those of the run"),
+        (pa.table({"id": ["a"], "b": [1], "c": [2]}), "a column id and one other"),
+    ],
+)
+def test_groups_that_make_no_sense_are_one_sentence(run, by, says):
+    with pytest.raises(ValueError, match=says):
+        hs.Dynamics(run).curves(by)
+
+
+def test_too_many_groups_are_one_sentence(run, monkeypatch):
+    monkeypatch.setattr("hardsight.dynamics.curves.MOST_GROUPS", 5)
+    with pytest.raises(ValueError, match="at most 5 groups, got 90; put the values into bins"):
+        hs.Dynamics(run).curves(np.arange(SAMPLES))
+
+
+def test_moments_joined_block_by_block_are_those_of_the_whole():
+    rng = np.random.default_rng(0)
+    values, group, epoch = 1e6 + rng.standard_normal(5000), rng.integers(-1, 3, 5000), rng.integers(0, 4, 5000)
+    values[::7] = np.nan
+    moments = Moments(3, 4)
+    for part in np.array_split(np.arange(5000), 13):
+        moments.add(group[part], epoch[part], values[part])
+    for g in range(3):
+        for e in range(4):
+            own = values[(group == g) & (epoch == e)]
+            assert moments.n[g, e] == (~np.isnan(own)).sum()
+            assert moments.mean[g, e] == pytest.approx(np.nanmean(own), rel=1e-14)
+            assert moments.sd()[g, e] == pytest.approx(np.nanstd(own, ddof=1), rel=1e-8)
+
+
+def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run):
+    dynamics = hs.Dynamics(run)
+    table = dynamics.at(12)
+    rows = frame(run).query("epoch == 12").set_index("id")
+    for column in ("avh", "confidence", "nll", "norm", "margin", "angle", "el2n"):
+        np.testing.assert_allclose(table[column], rows.loc[table["id"], column], rtol=1e-12)
+    loaded = hs.SampleTable.load(run)
+    assert loaded.to_arrow().equals(table.to_arrow())
+    assert loaded.accuracy == pytest.approx(rows["correct"].mean())
+    np.testing.assert_allclose(
+        loaded["avc"], (np.pi - rows["angle"]) / (CLASSES * np.pi - rows["angle_sum"]), rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="epoch must be one of 1–12, got 13"):
+        dynamics.at(13)
+
+
+def test_matrix_and_curve_hold_the_same_numbers(run):
+    dynamics = hs.Dynamics(run)
+    found = dynamics.matrix("nll")
+    for place in (0, 40, SAMPLES - 1):
+        curve = dynamics.curve(dynamics.ids[place])
+        np.testing.assert_array_equal(curve["nll"].to_numpy(zero_copy_only=False), found[place])
+        assert curve["epoch"].to_pylist() == dynamics.epochs.tolist()
+
+
+def test_names_that_are_not_there_are_one_sentence(run):
+    dynamics = hs.Dynamics(run)
+    with pytest.raises(KeyError, match="the run has no sample 'data:x'; ids look like 'data:"):
+        dynamics.curve("data:x")
+    with pytest.raises(ValueError, match="records have no column 'avhh'; did you mean avh"):
+        dynamics.matrix("avhh")
+    with pytest.raises(ValueError, match="records have no column"):
+        dynamics.curves(values=("loss!",))
+
+
+def test_a_run_without_records_is_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no records of training"):
+        hs.Dynamics(tmp_path)
+
+
+def test_class_names_are_the_groups_of_labels(tmp_path):
+    train(hs.Recorder(tmp_path / "run", class_names=["ant", "bee", "cat", "dog"]), 1)
+    assert hs.Dynamics(tmp_path / "run").curves("label")["group"].to_pylist() == ["ant", "bee", "cat", "dog"]
+
+
+def test_iterations_are_epochs_by_another_name(tmp_path):
+    x, y = data()
+    recorder = hs.Recorder(tmp_path / "run", unit="iteration")
+    for _ in range(3):
+        recorder.update(range(8), SimpleNamespace(features=x[:8, :6], weight=torch.eye(4, 6), bias=None), y[:8])
+        recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.unit == "iteration"
+    assert repr(dynamics).endswith("iterations 1–3)")
+    assert dynamics.steps == {1: 1, 2: 2, 3: 3}
+
+
+def test_an_epoch_in_which_every_sample_was_broken_is_empty(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    head = SimpleNamespace(features=torch.ones(3, 4), weight=torch.eye(2, 4), bias=None)
+    recorder.update(range(3), head, [0, 1, 0])
+    recorder.end_epoch()
+    head.features = torch.full((3, 4), float("nan"))
+    recorder.update(range(3), head, [0, 1, 0])
+    with pytest.warns(UserWarning, match="3 of 3 samples of epoch 2"):
+        recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.epochs.tolist() == [1, 2]
+    assert len(dynamics.at(2)) == 0
+    assert np.isnan(dynamics.matrix("avh")[:, 1]).all()

@@ -1,0 +1,520 @@
+"""The recorder: what it records is what the loop saw, and nothing of it is lost or counted twice."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from naive import triple
+from recorded import CLASSES, SAMPLES, WIDTH, Seen, as_rows, data, network, train
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hardsight as hs
+from hardsight import records
+from hardsight.hardness import SCORES, read_classes
+from hardsight.hardness.stacked import read_stacked
+
+# Kept in float32, or in sixteen significant bits of it.
+EXACT = ("angle", "angle_sum", "avh", "confidence", "nll")
+ROUNDED = ("margin", "norm", "el2n")
+
+
+def same(run, seen):
+    found, truth = as_rows(hs.Dynamics(run)), seen.naive()
+    assert found.keys() == truth.keys()
+    for key, row in found.items():
+        for name in EXACT:
+            assert row[name] == pytest.approx(truth[key][name], rel=2e-6, abs=1e-12), (key, name)
+        for name in ROUNDED:
+            assert row[name] == pytest.approx(truth[key][name], rel=2**-16 + 1e-6, abs=1e-6), (key, name)
+        assert (row["pred"], row["correct"]) == (truth[key]["pred"], truth[key]["correct"])
+
+
+# What is recorded.
+
+
+def test_recorded_numbers_equal_a_recomputation_from_what_the_loop_saw(tmp_path):
+    seen = Seen()
+    train(tmp_path / "run", seen=seen)
+    same(tmp_path / "run", seen)
+
+
+@pytest.mark.parametrize("batch", [1, 7, SAMPLES])
+def test_the_batch_size_does_not_matter(tmp_path, batch):
+    seen = Seen()
+    train(tmp_path / "run", 2, batch=batch, seen=seen)
+    same(tmp_path / "run", seen)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("k", "n", "d", "c"), [(1, 40, 16, 7), (3, 5, 4, 2), (2, 3, 8, 300)])
+def test_stacked_batches_read_like_single_ones(k, n, d, c, bias):
+    triples = [triple(n, d, c) for _ in range(k)]
+    x, w, y, b = (torch.stack([t[i] for t in triples]) for i in range(4))
+    together, cosines, lengths = read_stacked(x, w, y, b if bias else None)
+    apart = [read_classes(x[i].double(), w[i].double(), y[i], b[i].double() if bias else None) for i in range(k)]
+    for name, score in SCORES.items():
+        expected = torch.cat([score.of_reading(reading) for reading in apart])
+        torch.testing.assert_close(score.of_reading(together), expected, rtol=1e-10, atol=1e-12, msg=name)
+    assert torch.equal(together.pred, torch.cat([reading.pred for reading in apart]))
+    assert cosines.shape == (k * n, c)
+    torch.testing.assert_close(lengths, w.double().norm(dim=-1))
+
+
+def test_stacked_reading_at_the_edges():
+    x = torch.tensor([[[0.0, 0.0], [3.0, 0.0], [-2.0, 0.0]]])
+    w = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    reading, _, _ = read_stacked(x, w, torch.zeros(1, 3, dtype=torch.long), None)
+    assert reading.angle.tolist() == [np.pi / 2, 0.0, np.pi]
+    big = read_stacked(1e30 * x, 1e-30 * w, torch.zeros(1, 3, dtype=torch.long), None)[0]
+    assert torch.equal(big.angle, reading.angle)
+    sure = read_stacked(400 * x, w, torch.zeros(1, 3, dtype=torch.long), None)[0]
+    assert sure.soft_margin[1] == -1200  # p is 1 in any float; m still tells how sure
+    assert all(torch.isfinite(score.of_reading(sure)).all() for score in SCORES.values())
+
+
+def test_class_norms_of_each_epoch_are_those_of_its_last_batch(tmp_path):
+    seen = Seen()
+    train(tmp_path / "run", 3, seen=seen)
+    heads = hs.Dynamics(tmp_path / "run").heads.to_pandas()
+    assert heads["epoch"].tolist() == [e for e in (1, 2, 3) for _ in range(CLASSES)]
+    for epoch, rows in heads.groupby("epoch"):
+        last = [b for b in seen.batches if b["epoch"] == epoch][-1]
+        np.testing.assert_allclose(rows["norm"], np.linalg.norm(last["weight"], axis=1), rtol=1e-6)
+        np.testing.assert_allclose(rows["bias"], last["bias"], rtol=1e-6)
+
+
+def test_half_precision_features_are_read_in_full(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    x, w, y, b = triple(12, 8, 5)
+    recorder.update(range(12), SimpleNamespace(features=x.bfloat16(), weight=w, bias=b), y)
+    recorder.end_epoch()
+    expected = hs.avh(x.bfloat16().double(), w.double(), y).numpy()
+    table = hs.Dynamics(tmp_path / "run").at(1)
+    found = dict(zip(table["id"].tolist(), table["avh"].tolist(), strict=True))
+    np.testing.assert_allclose([found[f"data:{i}"] for i in range(12)], expected, rtol=2e-7)
+
+
+def test_many_classes_are_read_a_batch_at_a_time(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    x, w, y, b = triple(4, 8, 100_000)
+    for start in (0, 4):
+        recorder.update(range(start, start + 4), SimpleNamespace(features=x, weight=w, bias=b), y)
+    recorder.end_epoch()
+    np.testing.assert_allclose(
+        np.sort(hs.Dynamics(tmp_path / "run").at(1)["avh"]), np.sort(np.tile(hs.avh(x, w, y).numpy(), 2)), rtol=1e-6
+    )
+
+
+def test_the_loss_divides_between_angles_and_norms(tmp_path):
+    """L(new angles, old norms) and L(old angles, new norms), by a loop over what was seen in both epochs."""
+    seen = Seen()
+    train(tmp_path / "run", 3, seen=seen)
+    dynamics = hs.Dynamics(tmp_path / "run")
+    by_key = {}
+    for batch in seen.batches:
+        for i, id_ in enumerate(batch["ids"]):
+            by_key[id_, batch["epoch"]] = (batch["features"][i], batch["weight"], batch["bias"], batch["labels"][i])
+    for id_ in dynamics.ids:
+        curve = dynamics.curve(id_).to_pylist()
+        assert curve[0]["nll_angles"] is None
+        for epoch in (2, 3):
+            (x0, w0, b0, y), (x1, w1, b1, _) = by_key[id_, epoch - 1], by_key[id_, epoch]
+            cosines = [
+                w @ x / np.linalg.norm(w, axis=1) / max(np.linalg.norm(x), 1e-300) for x, w in ((x0, w0), (x1, w1))
+            ]
+            norms = [np.linalg.norm(w, axis=1) * np.linalg.norm(x) for x, w in ((x0, w0), (x1, w1))]
+            for name, z in (
+                ("nll_angles", cosines[1] * norms[0] + b0),
+                ("nll_norms", cosines[0] * norms[1] + b1),
+            ):
+                expected = np.log(np.exp(z - z[y]).sum())
+                assert curve[epoch - 1][name] == pytest.approx(expected, rel=2**-16 + 1e-6, abs=1e-6)
+
+
+def test_too_many_cosines_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("hardsight.dynamics.batches.MOST_COSINES", SAMPLES * CLASSES - 1)
+    train(tmp_path / "run", 3)
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert np.isnan(dynamics.matrix("nll_angles")).all()
+    assert not np.isnan(dynamics.matrix("avh")).any()
+    assert not list((tmp_path / "run" / "dynamics").glob("*.safetensors"))
+
+
+# Shuffling, workers, drop_last, ids.
+
+
+def test_a_shuffled_loader_with_workers_and_integer_ids(tmp_path):
+    x, y = data()
+    model, recorder = network(), hs.Recorder(tmp_path / "run", split="train")
+    loader = DataLoader(TensorDataset(torch.arange(len(x)), x, y), 16, shuffle=True, num_workers=2)
+    with hs.capture(model) as head:
+        for _ in range(2):
+            for ids, batch, labels in loader:
+                model(batch)
+                recorder.update(ids, head, labels)
+            recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert sorted(dynamics.ids.tolist()) == sorted(f"train:{i}" for i in range(len(x)))
+    assert not np.isnan(dynamics.matrix("angle")).any()
+    assert dict(zip(dynamics.ids, dynamics.labels, strict=True)) == {f"train:{i}": int(y[i]) for i in range(len(x))}
+
+
+def test_a_sample_missing_from_an_epoch_is_null_and_not_zero(tmp_path):
+    train(tmp_path / "run", 4, drop_last=True)  # 90 = 5 · 16 + 10: each epoch leaves ten out
+    dynamics = hs.Dynamics(tmp_path / "run")
+    found = dynamics.matrix("avh")
+    assert (~np.isnan(found)).sum(0).tolist() == [80] * 4
+    id_ = dynamics.ids[np.isnan(found).any(1)][0]
+    curve = dynamics.curve(id_)
+    assert len(curve) == 4
+    assert curve["avh"].null_count == curve["pred"].null_count == np.isnan(found[dynamics.ids == id_]).sum()
+    assert dynamics.curves()["n"].to_pylist() == [80] * 4
+    seen = dynamics.summary()
+    assert dict(zip(seen["id"], seen["seen"], strict=True))[id_] == 4 - curve["avh"].null_count
+
+
+def test_the_first_time_counts_when_a_sample_comes_twice_in_an_epoch(tmp_path):
+    seen = Seen()
+    twice = torch.cat([torch.arange(10), torch.arange(5)])
+    x, y = data()
+    model, recorder = network(), hs.Recorder(tmp_path / "run")
+    with hs.capture(model) as head:
+        for rows in twice.split(4):
+            model(x[rows])
+            names = [f"data:{i}" for i in rows.tolist()]
+            recorder.update(names, head, y[rows])
+            seen.add(1, names, head, y[rows])
+            with torch.no_grad():
+                model[2].weight += 0.1
+    recorder.end_epoch()
+    same(tmp_path / "run", seen)
+    assert hs.Dynamics(tmp_path / "run").meta["recorded"]["repeated"] == 5
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_ids_that_collide_are_an_error(tmp_path, later):
+    recorder = hs.Recorder(tmp_path / "run")
+    x, w, _, b = triple(3, 8, 5)
+    head = SimpleNamespace(features=x, weight=w, bias=b)
+    recorder.update([0, 1, 2], head, [0, 1, 2])
+    if later:
+        recorder.end_epoch()
+    recorder.update([0, 1, 2], head, [0, 1, 3])
+    with pytest.raises(ValueError, match=r"ids collide: 'data:2' had the label 2 and now has 3; give every sample"):
+        recorder.end_epoch()
+
+
+def test_a_head_of_another_size_is_an_error(tmp_path):
+    recorder = train(tmp_path / "run", 1)
+    with pytest.raises(ValueError, match=r"the head was replaced in epoch 2 .*4 classes × 6 features, now 5 × 6"):
+        train(recorder, 2, model=network(classes=5), first=2)
+    resumed = hs.Recorder(tmp_path / "run", epoch=2)
+    with pytest.raises(ValueError, match="the head was replaced"):
+        train(resumed, 2, model=network(classes=5), first=2)
+
+
+def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path):
+    model = network()
+    recorder = train(tmp_path / "run", 2, model=model)
+    copied = network(1)
+    copied.load_state_dict(model.state_dict())
+    train(recorder, 3, model=copied, first=3)
+    copied[2] = nn.Linear(WIDTH, CLASSES)
+    with pytest.raises(ValueError, match="the head was replaced in epoch 4"):
+        train(recorder, 4, model=copied, first=4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "says"),
+    [
+        ([1, 2], [0, 1, 2], "ids must name each of the 3 samples"),
+        ("abc", [0, 1, 2], "ids must name each of the 3 samples"),
+        ([1, 2, 3], [0, 1], r"labels must be \(3,\) class indices"),
+        ([1, 2, 3], [0.5, 0.5, 1.0], "soft labels have no target"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_one_sentence(tmp_path, ids, labels, says):
+    x, w, _, b = triple(3, 8, 5)
+    with pytest.raises(ValueError, match=says):
+        hs.Recorder(tmp_path / "run").update(ids, SimpleNamespace(features=x, weight=w, bias=b), labels)
+
+
+def test_a_label_outside_is_found_when_the_epoch_ends(tmp_path):
+    x, w, _, b = triple(3, 8, 5)
+    recorder = hs.Recorder(tmp_path / "run")
+    recorder.update(["a", "b", "c"], SimpleNamespace(features=x, weight=w, bias=b), [0, 5, 1])
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\] .* got 5 for 'b'"):
+        recorder.end_epoch()
+
+
+def test_broken_features_are_counted_and_missing(tmp_path):
+    x, w, y, b = triple(6, 8, 5)
+    x[2], x[4] = float("nan"), float("inf")
+    recorder = hs.Recorder(tmp_path / "run")
+    recorder.update(range(6), SimpleNamespace(features=x, weight=w, bias=b), y)
+    with pytest.warns(UserWarning, match="2 of 6 samples of epoch 1 have features or logits that are NaN"):
+        recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.ids.tolist() == ["data:0", "data:1", "data:3", "data:5"]
+    assert dynamics.meta["recorded"]["bad"] == 2
+
+
+def test_an_empty_batch_is_nothing_and_an_empty_epoch_an_error(tmp_path):
+    x, w, y, b = triple(3, 8, 5)
+    recorder = hs.Recorder(tmp_path / "run")
+    recorder.update([], SimpleNamespace(features=x[:0], weight=w, bias=b), y[:0])
+    with pytest.raises(RuntimeError, match=r"epoch 1 ends without a sample: call update\(\) before"):
+        recorder.end_epoch()
+
+
+def test_update_after_the_step_is_refused_by_the_head(tmp_path):
+    model, recorder = network(), hs.Recorder(tmp_path / "run")
+    x, y = data()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    with hs.capture(model) as head:
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+        with pytest.raises(RuntimeError, match=r"head.weight has changed since these features were computed"):
+            recorder.update(range(len(x)), head, y)
+
+
+# Killed and resumed.
+
+
+def test_resuming_at_an_epoch_forgets_what_an_interrupted_attempt_wrote(tmp_path):
+    whole = Seen()
+    train(tmp_path / "whole", 6, seen=whole)
+    model, torn = network(), tmp_path / "torn"
+    train(torn, 3, model=model)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    train(hs.Recorder(torn, epoch=4), 5, model=model, first=4)  # the loop's checkpoint is of epoch 3
+    model.load_state_dict(state)
+    recorder = train(hs.Recorder(torn, epoch=4), 6, model=model, first=4)
+    a, b = hs.Dynamics(torn), hs.Dynamics(tmp_path / "whole")
+    for column in ("angle", "angle_sum", "soft_margin", "margin", "norm", "el2n", "pred"):
+        np.testing.assert_array_equal(a.matrix(column), b.matrix(column))
+    assert a.summary().to_arrow().equals(b.summary().to_arrow())
+    assert recorder.summary().to_arrow().equals(b.summary().to_arrow())
+
+
+def test_a_kill_within_an_epoch_and_a_resume_an_epoch_behind_lose_nothing(tmp_path):
+    """Killed after the recorder's commit of epoch 3 and before the loop's checkpoint of it, and inside epoch 4."""
+    train(tmp_path / "whole", 4)
+    for stop in (18, 20):  # six steps an epoch
+        torn, model = tmp_path / f"torn{stop}", network()
+        train(torn, 2, model=model)
+        state = {k: v.clone() for k, v in model.state_dict().items()}
+        with pytest.raises(KeyboardInterrupt):
+            train(hs.Recorder(torn, epoch=3), 4, model=model, first=3, stop=stop - 12)
+        model.load_state_dict(state)
+        train(hs.Recorder(torn, epoch=3), 4, model=model, first=3)
+        a, b = hs.Dynamics(torn), hs.Dynamics(tmp_path / "whole")
+        for column in ("angle", "soft_margin", "nll_angles", "nll_norms"):
+            np.testing.assert_array_equal(a.matrix(column), b.matrix(column))
+
+
+def test_an_epoch_that_was_flushed_goes_on_and_repeats_nothing(tmp_path):
+    seen = Seen()
+    x, y = data()
+    model, run = network(), tmp_path / "run"
+    recorder = hs.Recorder(run)
+
+    def feed(recorder, start, stop):
+        with hs.capture(model) as head, torch.no_grad():
+            for rows in torch.arange(start, stop).split(16):
+                model(x[rows])
+                names = [f"data:{i}" for i in rows.tolist()]
+                recorder.update(names, head, y[rows])
+                seen.add(1, names, head, y[rows])
+
+    feed(recorder, 0, 40)
+    recorder.flush()
+    feed(recorder, 40, 50)  # lost with the process
+    assert hs.Dynamics(run).unfinished
+    recorder = hs.Recorder(run, epoch=1)
+    seen.batches = seen.batches[:3]
+    feed(recorder, 32, SAMPLES)  # the loop goes on a little before where it was
+    recorder.end_epoch()
+    dynamics = hs.Dynamics(run)
+    assert not dynamics.unfinished
+    assert len(dynamics) == SAMPLES
+    same(run, seen)
+    assert dynamics.meta["recorded"]["repeated"] == 8
+
+
+def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
+    train(tmp_path / "run", 2)
+    with pytest.raises(FileExistsError, match=r"already holds epochs 1–2. Give epoch=3 to go on"):
+        hs.Recorder(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"epoch=4 would leave a gap: .* holds epochs up to 2; give epoch=3"):
+        hs.Recorder(tmp_path / "run", epoch=4)
+    with pytest.raises(ValueError, match=r"epoch=3 would leave a gap: .* holds none; give epoch=1"):
+        hs.Recorder(tmp_path / "new", epoch=3)
+    with pytest.raises(ValueError, match="epoch must be 1 or more"):
+        hs.Recorder(tmp_path / "run", epoch=0)
+    train(hs.Recorder(tmp_path / "run", overwrite=True), 1)
+    assert hs.Dynamics(tmp_path / "run").epochs.tolist() == [1]
+
+
+def test_a_folder_with_other_things_in_it_is_never_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match="has other things in it"):
+        hs.Recorder(tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+_LOOP = """
+import sys, time
+sys.path[:0] = [sys.argv[2]]
+import torch
+torch.set_num_threads(1)
+from recorded import train
+print("ready", flush=True)
+train(__import__("pathlib").Path(sys.argv[1]), 100_000)
+"""
+
+
+@pytest.mark.slow
+def test_a_real_kill_leaves_whole_epochs(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", _LOOP, str(run), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        while not records.has_records(run) or len(records.read_index(run).epochs) < 20:
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+    dynamics = hs.Dynamics(run)
+    assert not np.isnan(dynamics.matrix("angle")).any()
+    hs.Recorder(run, epoch=len(dynamics.epochs) + 1)
+    named = records.read_index(run).names() | {"index.json"}
+    assert {path.name for path in (run / "dynamics").iterdir()} == named  # what the kill left is swept
+
+
+# On disk.
+
+
+def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, monkeypatch):
+    from hardsight import runfolder
+
+    real, left = runfolder.write_whole, [0]
+
+    def failing(path, writer, token):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        real(path, writer, token)
+
+    for module in ("hardsight.records", "hardsight.runfolder", "hardsight.dynamics.recorder"):
+        monkeypatch.setattr(f"{module}.write_whole", failing)
+    left[0] = 1000
+    expected = train(tmp_path / "whole", 3)
+    for writes in range(5):
+        left[0] = 1000
+        run, model = tmp_path / f"run{writes}", network()
+        recorder = train(run, 2, model=model)
+        state = {k: v.clone() for k, v in model.state_dict().items()}
+        left[0] = writes
+        with pytest.raises(KeyboardInterrupt):
+            train(recorder, 3, model=model, first=3)
+        left[0] = 1000
+        found = hs.Dynamics(run)
+        assert found.epochs.tolist() in ([1, 2], [1, 2, 3])
+        assert not np.isnan(found.matrix("angle")).any()
+        model.load_state_dict(state)
+        resumed = train(hs.Recorder(run, epoch=3), 3, model=model, first=3)
+        assert resumed.summary().to_arrow().equals(expected.summary().to_arrow())
+
+
+def test_merging_changes_nothing_but_where_rows_lie(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_GROUP_ROWS", 32)
+    monkeypatch.setattr(records, "_FILE_ROWS", 500)
+    train(tmp_path / "many", 20, drop_last=True)
+    index = records.read_index(tmp_path / "many")
+    assert len(index.files) < 20
+    assert len({tuple(f["epochs"]) for f in index.files}) > 1
+    monkeypatch.setattr(records, "_MERGE_AT", 1000)
+    recorder = train(tmp_path / "single", 20, drop_last=True)
+    one, other = hs.Dynamics(tmp_path / "many"), hs.Dynamics(tmp_path / "single")
+
+    def compared():
+        for column in ("angle", "pred", "nll_norms"):
+            np.testing.assert_array_equal(one.matrix(column), hs.Dynamics(tmp_path / "single").matrix(column))
+        for id_ in one.ids[::17]:
+            assert one.curve(id_).equals(hs.Dynamics(tmp_path / "single").curve(id_))
+        assert one.at(7).to_arrow().equals(hs.Dynamics(tmp_path / "single").at(7).to_arrow())
+        assert one.summary().to_arrow().equals(other.summary().to_arrow())
+
+    compared()
+    recorder.close()
+    spans = sorted(f["ids"] for f in records.read_index(tmp_path / "single").files)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(spans))  # every curve lies in one file
+    compared()
+
+
+def test_a_reader_keeps_its_epochs_while_the_recorder_goes_on(tmp_path):
+    model = network()
+    recorder = train(tmp_path / "run", 14, model=model)
+    reader = hs.Dynamics(tmp_path / "run")
+    before = reader.matrix("angle")
+    train(recorder, 20, model=model, first=15)  # merges
+    recorder.close()
+    np.testing.assert_array_equal(reader.matrix("angle"), before)
+    assert len(reader.curve("data:3")) == 14
+    assert reader.curves()["epoch"].to_pylist() == list(range(1, 15))
+
+
+def test_an_epoch_can_be_forgotten_from_merged_files(tmp_path):
+    train(tmp_path / "run", 20)
+    before = hs.Dynamics(tmp_path / "run").matrix("angle")
+    hs.Recorder(tmp_path / "run", epoch=10)
+    after = hs.Dynamics(tmp_path / "run")
+    assert after.epochs.tolist() == list(range(1, 10))
+    np.testing.assert_array_equal(after.matrix("angle"), before[:, :9])
+    assert set(after.heads["epoch"].to_pylist()) == set(range(1, 10))
+
+
+def test_rounding_keeps_sixteen_bits_and_is_to_the_nearest():
+    values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32) * 10.0 ** np.arange(-20, 20).repeat(
+        250
+    )
+    values = values.astype(np.float32)
+    found = records.rounded(values)
+    assert (found.view(np.uint32) & 0xFF == 0).all()
+    assert (np.abs(found - values) <= np.abs(values) * 2.0**-16).all()
+    np.testing.assert_array_equal(records.rounded(found), found)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 65535.0], np.float32)
+    np.testing.assert_array_equal(records.rounded(special), special)
+
+
+def test_a_damaged_index_is_a_sentence(tmp_path):
+    train(tmp_path / "run", 1)
+    index = tmp_path / "run" / "dynamics" / "index.json"
+    content = json.loads(index.read_text())
+    for broken, says in (
+        ("{", "is damaged"),
+        (json.dumps({**content, "version": 99}), "newer hardsight"),
+        (json.dumps({**content, "files": [{**content["files"][0], "name": "../../x.parquet"}]}), "outside its folder"),
+        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "missing or not as it was written"),
+    ):
+        index.write_text(broken)
+        with pytest.raises(RuntimeError, match=says):
+            hs.Dynamics(tmp_path / "run")
+
+
+def test_the_files_are_plain_parquet_that_anyone_reads(tmp_path):
+    recorder = train(tmp_path / "run", 3)
+    recorder.close()
+    (file,) = [p for p in (tmp_path / "run" / "dynamics").glob("*.parquet") if "heads" not in p.name]
+    rows = pq.read_table(file).to_pandas()
+    assert len(rows) == 3 * SAMPLES
+    assert rows[["id", "epoch"]].apply(tuple, axis=1).is_monotonic_increasing
