@@ -1,7 +1,8 @@
 """Model names → a model, the preprocessing that belongs to it, and its class names.
 
-``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or ``path/to/file.py:function``. Weights come from the library,
-or from a checkpoint file, which is read as data and never executed.
+``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` (a network of `hardsight.networks`) or
+``path/to/file.py:function``. Weights come from the library, or from a checkpoint file, which is read as data and never
+executed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
+from hardsight.networks import NETWORKS, build_network, picture_transform
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
@@ -87,8 +89,8 @@ def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
     """Build the model that a name stands for.
 
     Args:
-        spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or ``path/to/file.py:function``. The function returns
-            the network, ``(network, transform)`` or ``(network, transform, class_names)``.
+        spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` or ``path/to/file.py:function``. The
+            function returns the network, ``(network, transform)`` or ``(network, transform, class_names)``.
         checkpoint: State dict (``.safetensors``, or ``.pt`` read with ``weights_only``) that replaces the weights. The
             network is built for the number of classes that the checkpoint holds.
     """
@@ -192,10 +194,23 @@ def _build_hf(name: str, state: dict[str, Tensor] | None) -> Model:
     return Model(module, name, _Processor(processor), "pil", None if placeholder else names, "Hugging Face, pretrained")
 
 
+def _build_own(name: str, state: dict[str, Tensor] | None) -> Model:
+    if name not in NETWORKS:
+        raise ValueError(_unknown("hardsight", name, list(NETWORKS)))
+    if state is None:
+        raise ValueError(
+            f"MODEL: hardsight:{name} has no weights of its own; train it and give --checkpoint RUN/checkpoint.pt."
+        )
+    channels = len(_stripped(state, build_network(name, 2)).get("normalise.mean", range(3)))
+    module = _sized(lambda num_classes=2: build_network(name, num_classes, channels), state)
+    return Model(module, name, picture_transform(NETWORKS[name].size), "pil")
+
+
 _BUILDERS: dict[str, Callable[[str, dict[str, Tensor] | None], Model]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
     "hf": _build_hf,
+    "hardsight": _build_own,
 }
 
 

@@ -1,0 +1,132 @@
+"""The training engine on CIFAR-10: accuracy and seconds of ``cifar-resnet18``, and what recording costs a step.
+
+``python -m benchmarks.engine CIFAR10.npz OUT [SEEDS] [key=value …]`` writes ``engine.csv`` and ``overhead.csv`` to OUT.
+``key=value`` changes the recipe (``epochs=20 lr=0.5 compile=true``). Seconds are those of the whole call: data to the
+device, training, evaluation after every epoch, checkpoints, and where it says so records of all samples.
+The file holds train_images, train_labels, test_images, test_labels.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import hardsight as hs
+from benchmarks.measure import hardware, ratios
+from hardsight.data import open_data
+from hardsight.dynamics import Recorder
+from hardsight.networks import build_network
+from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.training import train
+from hardsight.training.batches import Source, as_pixels
+from hardsight.training.loop import Training, cross_entropy
+from hardsight.training.processes import processes
+
+# Batch, steps of one measurement (the recorder reads 16 batches together) and measurements.
+ON_GPU, ON_CPU = (512, 48, 15), (32, 16, 5)
+
+
+def accuracy(data: str, out: Path, recipe: Recipe, seeds: int) -> list[dict]:
+    rows = []
+    for seed in range(seeds):
+        for record in ((), ("train", "test")):
+            path = out / f"seed{seed}-{'recorded' if record else 'plain'}"
+            start = time.perf_counter()
+            trained = train(
+                "cifar-resnet18",
+                f"{data}:train",
+                f"{data}:test",
+                out=path,
+                recipe=replace(recipe, seed=seed),
+                record=record,
+                overwrite=True,
+                progress=seed == 0,
+            )
+            seconds = time.perf_counter() - start
+            last = trained.history[-1]
+            rows.append(
+                {
+                    "seed": seed,
+                    "recorded": " and ".join(record) or "nothing",
+                    "accuracy": f"{last['test_accuracy']:.4f}",
+                    "seconds": f"{seconds:.1f}",
+                    "of it training steps": f"{sum(row['seconds'] for row in trained.history):.1f}",
+                    "epochs": recipe.epochs,
+                    "hardware": hardware(),
+                    "torch": torch.__version__,
+                }
+            )
+            print(" ".join(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
+    for kind in ("nothing", "train and test"):
+        chosen = [row for row in rows if row["recorded"] == kind]
+        found = [float(row["accuracy"]) for row in chosen]
+        times = [float(row["seconds"]) for row in chosen]
+        spread = statistics.stdev(found) if len(found) > 1 else float("nan")
+        print(
+            f"recorded {kind}: accuracy {statistics.mean(found):.4f} ± {spread:.4f} (n = {len(found)}), "
+            f"{statistics.median(times):.1f} s (median; {min(times):.1f}–{max(times):.1f})"
+        )
+    return rows
+
+
+def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, steps: int, rounds: int) -> list[dict]:
+    """The engine's own steps with and without a recorder, one after the other, and the commit of an epoch."""
+    samples = open_data(f"{data}:train")
+    recipe = replace(recipe, batch_size=batch, epochs=1_000)
+    with processes(device) as group:
+        network = build_network("resnet18-32", 10)
+        pixels = as_pixels(samples, 3, group.device)
+        source = Source(
+            samples, torch.from_numpy(samples.labels).long(), pixels, hs.Model(network, "net"), 0, group.device
+        )
+        training = Training(network, recipe, group, cross_entropy(recipe))
+        seconds: dict[str, list[float]] = {"plain": [], "recorded": [], "end of epoch": []}
+        recorder = Recorder(out / f"overhead-{group.device.type}", overwrite=True, split=samples.split)
+        for repeat in range(rounds + 1):  # the first is for warming up
+            rows = torch.randperm(len(samples))[: batch * steps].tolist()
+            for name in ("plain", "recorded") if repeat % 2 else ("recorded", "plain"):
+                start = time.perf_counter()
+                training.train_epoch(source, 1, rows, recorder if name == "recorded" else None)
+                if group.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds[name].append((time.perf_counter() - start) / steps)
+            start = time.perf_counter()
+            recorder.end_epoch()
+            seconds["end of epoch"].append((time.perf_counter() - start) / steps)
+        found = {name: values[1:] for name, values in seconds.items()}
+    rows = ratios(f"step, {group.device.type}, batch {batch}, {steps} steps", found, "plain", {"recorded": 1.02})
+    for row in rows:
+        print(f"{row['benchmark']}: {row['case']} {row['median']} s a step ({row['p20']}–{row['p80']}), "
+              f"× {row['ratio']} (n = {row['n']})", flush=True)  # fmt: skip
+    return rows
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    data, out = sys.argv[1], Path(sys.argv[2])
+    seeds = next((int(a) for a in sys.argv[3:] if a.isdecimal()), 3)
+    recipe = changed(PRESETS["cifar-resnet18"].recipe, [a for a in sys.argv[3:] if "=" in a])
+    out.mkdir(parents=True, exist_ok=True)
+    if seeds:
+        write(out / "engine.csv", accuracy(data, out, recipe, seeds))
+    rows = []
+    if torch.cuda.is_available():
+        rows += overhead(data, out, recipe, "cuda", *ON_GPU)
+    rows += overhead(data, out, replace(recipe, precision="float32", compile=False), "cpu", *ON_CPU)
+    write(out / "overhead.csv", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""How to train, as data: a `Recipe`, its learning rate as a pure function of time, and the papers' presets.
+
+No torch here: the command reads the presets before anything is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
+Schedule = Literal["constant", "step", "cosine", "one-cycle", "ramp"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. Times are in epochs and may be fractions.
+
+    Attributes:
+        epochs: Passes over the data.
+        batch_size: Samples a step, over all processes together.
+        optimiser: ``sgd``, ``adam``, ``adamw`` or ``rmsprop``.
+        lr: Largest learning rate.
+        momentum: Of SGD and RMSProp; Adam's β₁.
+        nesterov: Nesterov's momentum (SGD).
+        weight_decay: On every weight.
+        schedule: ``constant``; ``step``: times `step_factor` at each of `steps`; ``cosine``: to 0; ``one-cycle``: up
+            from a 25th and linearly down to next to 0; ``ramp``: AMC-Loss's Gaussian ramps up and down.
+        warmup: Epochs in which the rate rises.
+        steps: When the rate is multiplied (step).
+        step_factor: By what.
+        rampdown: Epochs of the ramp down (ramp).
+        label_smoothing: Share of a target that is spread over all classes.
+        mixup: α of the mixing share's Beta(α, α); 0: none.
+        crop: Pixels by which pictures are shifted at most, mirrored at the edge.
+        resized_crop: A random part (8–100 %) of the picture, resized.
+        flip: Mirror half of the pictures.
+        clip: Largest norm of the gradient; 0: none.
+        ema: Decay of the averaged weights that are then evaluated and kept; 0: none.
+        precision: ``float32``, or ``bf16`` (autocast).
+        channels_last: Memory format.
+        compile: `torch.compile` of all parts but the head.
+        graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
+        drop_last: Leave out the last, smaller batch.
+        seed: Of weights, order and augmentation.
+    """
+
+    epochs: int = 30
+    batch_size: int = 128
+    optimiser: Optimiser = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Schedule = "cosine"
+    warmup: float = 0.0
+    steps: tuple[float, ...] = ()
+    step_factor: float = 0.1
+    rampdown: float = 0.0
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    crop: int = 0
+    resized_crop: bool = False
+    flip: bool = False
+    clip: float = 0.0
+    ema: float = 0.0
+    precision: Literal["float32", "bf16"] = "float32"
+    channels_last: bool = False
+    compile: bool = False
+    graph: bool = False
+    drop_last: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                near = difflib.get_close_matches(str(value), choices, 1, 0.4)
+                hint = f"; did you mean {near[0]}?" if near else "."
+                raise ValueError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high or (isinstance(low, int) and int(value) != value):
+                most = f" and {high:g}" if math.isfinite(high) else ""
+                raise ValueError(
+                    f"recipe: {name} must be {'an integer ' if isinstance(low, int) else ''}"
+                    f"{f'between {low:g}' + most if most else f'{low:g} or more'}, got {value!r}."
+                )
+        if self.schedule == "step" and not self.steps:
+            raise ValueError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
+        if self.steps and self.schedule != "step":
+            raise ValueError(f"recipe: steps go with the schedule 'step', got {self.schedule!r}.")
+        if self.warmup + self.rampdown > self.epochs:
+            raise ValueError(
+                f"recipe: warmup and rampdown must fit into epochs, got {self.warmup:g} + {self.rampdown:g} of "
+                f"{self.epochs}."
+            )
+        if self.graph and not self.drop_last:
+            raise ValueError("recipe: graph needs batches of one size; set drop_last too.")
+        if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
+            raise ValueError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
+
+
+_CHOICES = {
+    "optimiser": ("sgd", "adam", "adamw", "rmsprop"),
+    "schedule": ("constant", "step", "cosine", "one-cycle", "ramp"),
+    "precision": ("float32", "bf16"),
+}
+# Ends belong to the range; an integer as the lower end asks for integers.
+_RANGES: dict[str, tuple[float, float]] = {
+    "epochs": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "lr": (0.0, math.inf),
+    "momentum": (0.0, 1.0),
+    "weight_decay": (0.0, math.inf),
+    "warmup": (0.0, math.inf),
+    "step_factor": (0.0, math.inf),
+    "rampdown": (0.0, math.inf),
+    "label_smoothing": (0.0, 1.0),
+    "mixup": (0.0, math.inf),
+    "crop": (0, math.inf),
+    "clip": (0.0, math.inf),
+    "ema": (0.0, 1.0),
+    "seed": (0, math.inf),
+}
+
+
+def learning_rate(recipe: Recipe, time: float) -> float:
+    """The learning rate after so many epochs (a fraction inside one).
+
+    Examples:
+        >>> r = Recipe(epochs=90, schedule="step", steps=(30, 60), lr=0.1)
+        >>> [round(learning_rate(r, t), 6) for t in (0, 29.99, 30, 60)]
+        [0.1, 0.1, 0.01, 0.001]
+    """
+    r, left = recipe, recipe.epochs - recipe.warmup
+    if r.schedule == "one-cycle":
+        if time < r.warmup:
+            return r.lr * (1 / 25 + (1 - 1 / 25) * time / r.warmup)
+        return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left) if left else r.lr
+    if r.schedule == "ramp":  # per whole epoch, as AMC-Loss has it
+        return r.lr * _ramp_up(r, math.floor(time)) * _ramp_down(r, math.floor(time))
+    warm = min(1.0, time / r.warmup) if r.warmup else 1.0
+    if r.schedule == "step":
+        return r.lr * warm * r.step_factor ** sum(time >= step - 1e-9 for step in r.steps)
+    if r.schedule == "cosine" and time >= r.warmup:
+        return r.lr * 0.5 * (1 + math.cos(math.pi * (time - r.warmup) / left)) if left else r.lr
+    return r.lr * warm
+
+
+def momentum_at(recipe: Recipe, time: float) -> float:
+    """The momentum after so many epochs: AMC-Loss lowers Adam's β₁ to .5 while it ramps down the rate."""
+    if recipe.schedule != "ramp":
+        return recipe.momentum
+    down = _ramp_down(recipe, math.floor(time))
+    return down * recipe.momentum + (1 - down) * 0.5
+
+
+def _ramp_up(recipe: Recipe, epoch: int) -> float:
+    return math.exp(-5 * (1 - epoch / recipe.warmup) ** 2) if epoch < recipe.warmup else 1.0
+
+
+def _ramp_down(recipe: Recipe, epoch: int) -> float:
+    left = recipe.epochs - epoch
+    return math.exp(-12.5 * (1 - left / recipe.rampdown) ** 2) if left < recipe.rampdown else 1.0
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A network and how to train it.
+
+    Attributes:
+        network: Name in `hardsight.networks.NETWORKS`.
+        recipe: How to train it.
+        summary: What it is for, and what was chosen where the paper does not say.
+        reference: Where it comes from.
+    """
+
+    network: str
+    recipe: Recipe
+    summary: str
+    reference: str
+
+
+_PAPER = Recipe(
+    epochs=90, batch_size=256, lr=0.1, weight_decay=1e-4, schedule="step", steps=(30, 60), resized_crop=True, flip=True
+)
+_PAPER_32 = replace(_PAPER, resized_crop=False, crop=4)
+_AVH = "AVH (ICML 2020) §3, App. B"
+_CHOSEN = "batch 256 and weight decay 1e-4 are PyTorch's ImageNet example, the paper does not say"
+_EL_CIFAR = Recipe(
+    epochs=90,
+    batch_size=64,
+    lr=0.025,
+    nesterov=True,
+    weight_decay=1e-4,
+    schedule="step",
+    steps=(30, 60, 80),
+    resized_crop=True,
+    flip=True,
+)
+_AMC = Recipe(
+    epochs=300,
+    batch_size=128,
+    optimiser="adam",
+    lr=0.003,
+    weight_decay=0.0,
+    schedule="ramp",
+    warmup=80,
+    rampdown=50,
+    crop=2,
+    drop_last=True,
+)
+_AMC_SMALL = replace(_AMC, epochs=150, warmup=40, rampdown=30, crop=0)
+
+PRESETS = {
+    **{
+        name: Preset(name, replace(_PAPER, lr=lr), f"90 epochs, rate {lr:g} ÷ 10 every 30; {_CHOSEN}", _AVH)
+        for name, lr in (("alexnet", 0.01), ("vgg19", 0.01), ("resnet50", 0.1), ("densenet121", 0.1))
+    },
+    **{
+        name: Preset(
+            name, replace(_PAPER_32, lr=lr), f"the same on 32-pixel pictures, shifted by up to 4; {_CHOSEN}", _AVH
+        )
+        for name, lr in (("alexnet-32", 0.01), ("vgg19-32", 0.01), ("resnet50-32", 0.1), ("densenet121-32", 0.1))
+    },
+    "cifar-resnet18": Preset(
+        "resnet18-32",
+        Recipe(
+            epochs=50,
+            batch_size=512,
+            lr=0.4,
+            nesterov=True,
+            weight_decay=5e-4,
+            schedule="one-cycle",
+            warmup=6,
+            label_smoothing=0.1,
+            crop=4,
+            flip=True,
+            drop_last=True,
+            precision="bf16",
+            channels_last=True,
+        ),
+        "CIFAR-10 fast: 94.5 % and more in under a minute on one current GPU",
+        "hardsight",
+    ),
+    "cifar-resnet50": Preset(
+        "resnet50",
+        _EL_CIFAR,
+        "ResNet-50 on CIFAR resized to 224 pixels, rate .025 ÷ 10 at 30, 60, 80",
+        "EL (AAAI 2022), released script",
+    ),
+    "cifar-efficientnet": Preset(
+        "efficientnet_b0",
+        replace(_EL_CIFAR, batch_size=32, lr=0.0125),
+        "EfficientNet-B0 on CIFAR resized to 224 pixels",
+        "EL (AAAI 2022), released script",
+    ),
+    "efficientnet_b0-32": Preset(
+        "efficientnet_b0-32",
+        replace(_EL_CIFAR, batch_size=32, lr=0.0125, resized_crop=False, crop=4),
+        "the same on 32-pixel pictures, shifted by up to 4",
+        "EL (AAAI 2022), released script",
+    ),
+    "efficientnet": Preset(
+        "efficientnet_b0",
+        Recipe(
+            epochs=450,
+            batch_size=768,
+            optimiser="rmsprop",
+            lr=0.048,
+            weight_decay=1e-5,
+            schedule="step",
+            steps=tuple(round(2.4 * k, 1) for k in range(1, 188)),
+            step_factor=0.97,
+            warmup=3,
+            label_smoothing=0.1,
+            resized_crop=True,
+            flip=True,
+            ema=0.9999,
+            precision="bf16",
+            channels_last=True,
+        ),
+        "EfficientNet-B0 on ImageNet; without RandAugment, random erasing and drop-connect of the released script",
+        "EL (AAAI 2022), released script",
+    ),
+    "cnn10-pacs": Preset(
+        "cnn10",
+        Recipe(epochs=30, batch_size=40, lr=1e-3, weight_decay=5e-4, schedule="constant", resized_crop=True, flip=True),
+        "PACS, rate 1e-3, batch 40; epochs, weight decay and augmentation are not said by the paper and chosen; the "
+        "paper starts from ImageNet",
+        "AVH (ICML 2020) App. F",
+    ),
+    "amc13": Preset(
+        "amc13",
+        _AMC,
+        "CIFAR-10, SVHN: 300 epochs of Adam, rate .003, ramps of 80 and 50; shift ±2 and no mirroring as released",
+        "AMC-Loss (CVPRW 2020) §3.2",
+    ),
+    **{
+        name: Preset(name, _AMC_SMALL, "MNIST: 150 epochs of Adam, ramps of 40 and 30", "AMC-Loss (CVPRW 2020) App. A")
+        for name in ("amc-2d", "amc-3d")
+    },
+    "mnist-el": Preset(
+        "mnist-el",
+        Recipe(epochs=100, batch_size=256, lr=0.1, weight_decay=0.0, schedule="step", steps=(50, 64)),
+        "MNIST: rate .1, × .1 from epoch 51, × .01 from 65; the released script declares a weight decay and never "
+        "applies it",
+        "EL (AAAI 2022), released script",
+    ),
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe of a preset; for a network that is no preset, or a model of another library, the ordinary one."""
+    if name in PRESETS:
+        return PRESETS[name].recipe
+    networks = {preset.network for preset in PRESETS.values()}
+    if ":" not in name and name not in networks:
+        near = difflib.get_close_matches(name, [*PRESETS, *networks], 3, 0.4) or list(PRESETS)
+        raise ValueError(f"there is no preset or network {name!r}; did you mean {' or '.join(dict.fromkeys(near))}?")
+    return Recipe()
+
+
+def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """A recipe with some parts changed, as a command line tells them.
+
+    Examples:
+        >>> changed(Recipe(), ["epochs=90", "schedule=step", "steps=30,60", "flip=true"]).steps
+        (30.0, 60.0)
+    """
+    told = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not hasattr(Recipe, name):
+            near = difflib.get_close_matches(name, vars(Recipe()), 2, 0.4) or list(vars(Recipe()))
+            raise ValueError(f"recipe: expected NAME=VALUE, got {setting!r}; did you mean {' or '.join(near)}?")
+        default = getattr(Recipe, name)
+        try:
+            told[name] = _READERS[type(default)](text.strip())
+        except (ValueError, KeyError):
+            raise ValueError(f"recipe: {name} must be {_WORDS[type(default)]}, got {text!r}.") from None
+    return replace(recipe, **told)
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    bool: lambda text: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()],
+    int: int,
+    float: float,
+    str: str,
+    tuple: lambda text: tuple(float(part) for part in text.split(",") if part),
+}
+_WORDS = {bool: "true or false", int: "an integer", float: "a number", tuple: "numbers with commas between them"}

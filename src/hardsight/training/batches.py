@@ -1,0 +1,173 @@
+"""Samples as batches on the device: whole arrays that live there, or a loader for what does not fit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from hardsight.data import ArraySamples, Prepared, Samples, StreamSamples, collate
+from hardsight.extras import printable
+from hardsight.models import Model, input_channels
+
+# Rows of the data set, network inputs and labels on the device.
+Batch = tuple[Tensor, Any, Tensor]
+
+
+@dataclass
+class Source:
+    """A data set to train or to test on.
+
+    Attributes:
+        samples: The data set.
+        labels: ``(n,)`` class indices as the network counts them.
+        pixels: All pictures ``(n, C, H, W)`` where they are arrays, uint8 or float; None: they are loaded.
+        model: The network with its preprocessing, for what is loaded.
+        workers: Loader processes.
+        device: Where batches go.
+    """
+
+    samples: Samples
+    labels: Tensor
+    pixels: Tensor | None
+    model: Model
+    workers: int
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def ids(self) -> list[str] | None:
+        """Ids in order; None where they are just ``split:index``, which a recorder makes from numbers."""
+        ids = [self.samples.id(i) for i in range(len(self))]
+        return None if all(id_ == f"{self.samples.split}:{i}" for i, id_ in enumerate(ids)) else ids
+
+    def named(self, rows: Tensor) -> Tensor | list[str]:
+        """The ids of rows, as a recorder takes them."""
+        return rows if self.ids is None else [self.ids[i] for i in rows.tolist()]
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
+        """Batches of the given rows (on the host) in order; pixels in [0, 1]."""
+        if self.pixels is None:
+            yield from self._loaded(parts)
+            return
+        if not parts:
+            return
+        # Once for the whole pass: a copy a step would make the device wait.
+        places = torch.cat(list(parts)).to(self.pixels.device).split([len(rows) for rows in parts])
+        labels = self.labels.to(self.pixels.device)
+        for rows, at in zip(parts, places, strict=True):
+            x = self.pixels[at].to(self.device, non_blocking=True)
+            x = x.float() / 255 if x.dtype == torch.uint8 else x
+            yield rows, x, labels[at].to(self.device, non_blocking=True)
+
+    def some(self, count: int) -> Tensor:
+        """All pictures where they are arrays, otherwise up to `count` of them from all over the data."""
+        if self.pixels is not None:
+            return self.pixels
+        rows = torch.linspace(0, len(self) - 1, min(count, len(self))).long()
+        return torch.cat([x.cpu() for _, x, _ in self._loaded(rows.split(64))])
+
+    def _loaded(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
+        prepared = _Numbered(Prepared(self.samples, self.model, input_channels(self.model.module)))
+        loader = DataLoader(
+            prepared,
+            batch_sampler=[part.tolist() for part in parts],
+            num_workers=self.workers,
+            collate_fn=collate,
+            pin_memory=self.device.type == "cuda",
+        )
+        for numbers, inputs, _, bad in loader:
+            if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
+                raise inputs
+            if bad:
+                first = f"{printable(self.samples.id(int(bad[0][0])))}: {bad[0][1]}"
+                if not numbers:
+                    raise ValueError(f"DATA: no sample of a whole batch can be read; first: {first}.")
+                warnings.warn(f"DATA: {len(bad)} samples of a batch left out; first: {first}.", UserWarning, 2)
+            rows = torch.tensor([int(number) for number in numbers])
+            yield rows, _moved(inputs, self.device), self.labels[rows].to(self.device, non_blocking=True)
+
+
+class _Numbered(Dataset[Any]):
+    """Prepared samples that are called by their row."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+
+    def __getitem__(self, index: int) -> Any:
+        prepared = self.prepared
+        return prepared.item(str(index), lambda: (prepared.samples.load(index, prepared.channels)[0], None))
+
+
+def _moved(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, dict):
+        return {key: _moved(value, device) for key, value in inputs.items()}
+    return inputs.to(device, non_blocking=True)
+
+
+def all_labels(samples: Samples, argument: str) -> np.ndarray:
+    """Every label, or a sentence."""
+    if isinstance(samples, StreamSamples):
+        raise ValueError(f"{argument}: training goes over the data many times, and a stream is read once; download it.")
+    if not len(samples):
+        raise ValueError(f"{argument} is empty: {samples.origin}.")
+    labels = samples.labels
+    if labels is None:
+        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
+    if labels.dtype == object or labels.dtype.kind not in "iu" or labels.ndim != 1:
+        got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
+        raise ValueError(f"{argument}: training needs a class index (an integer) for every sample, got {got}.")
+    if labels.min() < 0:
+        raise ValueError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
+    return labels.astype(np.int64)
+
+
+def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> Tensor | None:
+    """All pictures as one tensor ``(n, C, H, W)``, or None where they must be loaded one by one.
+
+    Args:
+        samples: The data set.
+        channels: Channels that the network takes, None if it does not say.
+        device: Where to put them, unless they would take more than half of its memory.
+    """
+    if isinstance(samples, ArraySamples):
+        images = samples.images[:, None] if samples.images.ndim == 3 else samples.images
+        if samples.images.ndim == 4 and images.shape[-1] in (1, 3, 4):  # as `pictures.channels_last` tells them apart
+            images = images.transpose(0, 3, 1, 2)
+        if images.dtype != np.uint8 and images.dtype.kind != "f":
+            return None
+        pixels = torch.from_numpy(images if images.flags.writeable else images.copy())
+    else:
+        dataset = getattr(samples, "_dataset", None)
+        if not isinstance(dataset, TensorDataset) or dataset.tensors[0].ndim < 2:
+            return None
+        index = getattr(samples, "_index", None)
+        pixels = dataset.tensors[0] if index is None else dataset.tensors[0][torch.from_numpy(index)]
+    if pixels.dtype != torch.uint8:
+        pixels = pixels.float()
+    if device.type != "cuda" or pixels.nbytes < torch.cuda.mem_get_info(device)[0] // 2:
+        pixels = pixels.to(device)
+    if pixels.ndim != 4 or channels is None or channels == pixels.shape[1]:
+        return pixels
+    return pixels.expand(-1, channels, -1, -1) if pixels.shape[1] == 1 else None
+
+
+def mean_and_spread(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel ``(C,)``, exact whatever the number of pictures."""
+    count, total, square = 0, torch.zeros(pixels.shape[1]).double(), torch.zeros(pixels.shape[1]).double()
+    for part in pixels.split(4096):
+        values = part.double() / 255 if part.dtype == torch.uint8 else part.double()
+        total += values.sum((0, 2, 3)).cpu()
+        square += values.square().sum((0, 2, 3)).cpu()
+        count += values[:, 0].numel()
+    mean = total / count
+    return mean, (square / count - mean.square()).clamp_min(1e-12).sqrt()

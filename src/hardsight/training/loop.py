@@ -1,0 +1,305 @@
+"""The loop: one epoch of training, one pass of evaluation, and the state that both leave."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from hardsight.dynamics import Recorder
+from hardsight.heads import capture, find_head, output_matrices
+from hardsight.networks import Normalise
+from hardsight.recipes import Recipe, learning_rate, momentum_at
+from hardsight.training.augment import augment, mix
+from hardsight.training.batches import Source
+from hardsight.training.graphed import GraphedStep
+from hardsight.training.processes import Processes
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+# Losses come to the host after so many steps: more often would make the device wait, more seldom would find a broken
+# one late.
+_LOOK = 64
+
+
+@dataclass
+class Training:
+    """A network in training. `network` is trained in place; `result` is what is evaluated and kept."""
+
+    network: nn.Module
+    recipe: Recipe
+    processes: Processes
+    loss: Loss
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        recipe, device = self.recipe, self.processes.device
+        self.classes = find_head(self.network).classes
+        self.size = next((layer.size for layer in self.network.modules() if isinstance(layer, Normalise)), None)
+        layout = torch.channels_last if recipe.channels_last else torch.preserve_format
+        self.network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
+        self.average = Average(self.network, recipe.ema) if recipe.ema else None
+        if recipe.compile:
+            compile_parts(self.network)
+        self.called = self.processes.wrapped(self.network)
+        self.optimiser = make_optimiser(self.network, recipe, fused=device.type == "cuda")
+        self.graph: GraphedStep | None = None
+
+    @property
+    def result(self) -> nn.Module:
+        return self.network if self.average is None else self.average.module
+
+    def train_epoch(self, source: Source, epoch: int, sampler: Any, recorder: Recorder | None) -> dict[str, Any]:
+        """One pass over the data; everything random in it is a function of the seed, the epoch and the process."""
+        recipe, device = self.recipe, self.processes.device
+        order = self.order(len(source), epoch, sampler)
+        batches = divided(order, recipe.batch_size, recipe.drop_last, self.processes.world)
+        seed = seed_of(recipe.seed, epoch, self.processes.rank)
+        torch.manual_seed(seed)
+        generator, chance = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
+        seen = _Seen(epoch)
+        self.network.train()
+        graphed = recipe.graph and device.type == "cuda" and self.processes.world == 1 and source.pixels is not None
+        with ExitStack() as stack:
+            head = None if recorder is None or graphed else stack.enter_context(capture(self.called))
+            mine = [rows[self.processes.rank :: self.processes.world] for rows in batches]
+            for step, (rows, x, y) in enumerate(source.batches(mine)):
+                self.set_rate(epoch - 1 + step / len(batches))
+                targets = y
+                if isinstance(x, Tensor) and x.ndim == 4:
+                    x = self.laid_out(augment(x, recipe, generator, self.size))
+                if recipe.mixup:
+                    x, targets = mix(x, y, self.classes, recipe.mixup, chance)
+                if graphed:
+                    self.graph = self.graph or GraphedStep(self.network, self.logits, self.loss, x, targets)
+                    loss, logits, head = self.graph(x, targets)
+                else:
+                    logits = self.logits(x)
+                    loss = self.loss(logits.float(), targets)
+                    self.optimiser.zero_grad()
+                    # Shares of one batch may differ by a sample between processes: their mean must not.
+                    (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
+                if recorder is not None and head is not None:
+                    recorder.update(source.named(rows), head, y)
+                if recipe.clip:
+                    nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+                self.optimiser.step()
+                if self.average is not None:
+                    self.average.update()
+                seen.add(loss, logits, y)
+            seen.look()
+        loss, accuracy, count = seen.over(self.processes)
+        return {"loss": loss, "accuracy": None if recipe.mixup else accuracy, "samples": count, "steps": len(batches)}
+
+    def evaluate(self, source: Source, epoch: int, recorder: Recorder | None) -> dict[str, Any]:
+        """One pass in eval mode: mean cross-entropy and accuracy."""
+        self.processes.same_buffers(self.result)
+        rank, world = self.processes.rank, self.processes.world
+        rows = torch.arange(rank, len(source), world)
+        seen = _Seen(epoch, tested=True)
+        self.result.eval()
+        with ExitStack() as stack:
+            head = None if recorder is None else stack.enter_context(capture(self.result))
+            stack.enter_context(torch.no_grad())
+            # A share may be empty; then this process only takes part in the sums.
+            for part, x, y in source.batches(list(rows.split(self.recipe.batch_size)) if len(rows) else []):
+                with self.autocast():
+                    logits = logits_of(self.result, self.laid_out(x))
+                if recorder is not None and head is not None:
+                    recorder.update(source.named(part), head, y)
+                seen.add(F.cross_entropy(logits.float(), y), logits, y)
+            seen.look()
+        loss, accuracy, _ = seen.over(self.processes)
+        return {"test_loss": loss, "test_accuracy": accuracy}
+
+    def order(self, count: int, epoch: int, sampler: Any) -> Tensor:
+        """Rows in the order of this epoch, the same in every process."""
+        seed = seed_of(self.recipe.seed, epoch)
+        if sampler is None:
+            return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+        def drawn() -> list[int]:
+            torch.manual_seed(seed)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch - 1)  # torch counts them from 0
+            return [int(row) for row in sampler]
+
+        rows = torch.tensor(self.processes.told(drawn))
+        if not len(rows) or rows.min() < 0 or rows.max() >= count:
+            raise ValueError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
+        return rows
+
+    def set_rate(self, time: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(self.recipe, time)
+            if "betas" in group:
+                group["betas"] = (momentum_at(self.recipe, time), group["betas"][1])
+
+    def logits(self, x: Any) -> Tensor:
+        with self.autocast():
+            return logits_of(self.called, x)
+
+    def laid_out(self, x: Any) -> Any:
+        pictures = self.recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4
+        return x.contiguous(memory_format=torch.channels_last) if pictures else x
+
+    def autocast(self) -> Any:
+        bf16 = self.recipe.precision == "bf16"
+        return torch.autocast(self.processes.device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; ``model`` are the weights to use."""
+        online = {} if self.average is None else {"online": self.network.state_dict()}
+        return {
+            "model": self.result.state_dict(),
+            **online,
+            "optimiser": self.optimiser.state_dict(),
+            "epoch": len(self.history),
+            "history": self.history,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.network.load_state_dict(state.get("online", state["model"]))
+        if self.average is not None:
+            self.average.module.load_state_dict(state["model"])
+            self.average.begun = True
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.history = list(state["history"])
+
+
+class Average:
+    """A moving average of weights and running statistics. (torch's `AveragedModel` makes each step wait for a GPU.)"""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.module, self.begun = copy.deepcopy(network), False
+        self._update = get_ema_multi_avg_fn(decay)
+        pairs = list(zip(*([*m.parameters(), *m.buffers()] for m in (self.module, network)), strict=True))
+        self._moving = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._counts = [pair for pair in pairs if not pair[0].is_floating_point()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for own, theirs in self._counts if self.begun else self._moving + self._counts:
+            own.copy_(theirs)
+        if self.begun and self._moving:
+            own, theirs = zip(*self._moving, strict=True)
+            self._update(own, theirs, 0)
+        self.begun = True
+
+
+class _Seen:
+    """Loss and hits of a pass. They stay on the device until looked at."""
+
+    def __init__(self, epoch: int, tested: bool = False) -> None:
+        self._epoch, self._tested = epoch, tested
+        self._waiting: list[tuple[Tensor, int]] = []
+        self._steps = 0
+        self._sums = np.zeros(3)  # loss × samples, hits, samples
+
+    def add(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
+        hits = (logits.detach().argmax(1) == y).sum()
+        self._waiting.append((torch.stack([loss.detach().float(), hits.float()]), len(y)))
+        if len(self._waiting) == _LOOK:
+            self.look()
+
+    def look(self) -> None:
+        if not self._waiting:
+            return
+        losses, hits = torch.stack([found for found, _ in self._waiting], 1).cpu().double().numpy()
+        sizes = np.array([size for _, size in self._waiting])
+        broken = np.flatnonzero(~np.isfinite(losses))
+        if len(broken) and not self._tested:
+            raise FloatingPointError(
+                f"the loss is {losses[broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; the "
+                "checkpoint of the epoch before is safe. Lower the learning rate, let it rise during a warmup, or clip "
+                "the gradient."
+            )
+        self._sums += [(losses * sizes).sum(), hits.sum(), sizes.sum()]
+        self._steps, self._waiting = self._steps + len(sizes), []
+
+    def over(self, processes: Processes) -> tuple[float, float, int]:
+        """Mean loss, accuracy and number of samples over all processes."""
+        loss, hits, count = processes.total(torch.from_numpy(self._sums)).tolist()
+        return loss / max(count, 1), hits / max(count, 1), int(count)
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed from several numbers; neighbours give unrelated ones."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def divided(order: Tensor, size: int, drop_last: bool, world: int) -> list[Tensor]:
+    """Batches over all processes. A last one of fewer than two samples a process has no batch statistics: left out."""
+    parts = list(order.split(size))
+    if len(parts) > 1 and len(parts[-1]) < (size if drop_last else 2 * world):
+        parts.pop()
+    return parts
+
+
+def logits_of(network: nn.Module, x: Any) -> Tensor:
+    """The logits in whatever a network returns."""
+    output = network(**x) if isinstance(x, dict) else network(x)
+    if isinstance(output, Tensor) and output.ndim == 2:
+        return output
+    found = output_matrices(output)
+    if not found:
+        raise ValueError("the model must return logits (samples, classes), or something that holds them.")
+    return found[0]
+
+
+def cross_entropy(recipe: Recipe) -> Loss:
+    """The loss where none is given."""
+    return partial(F.cross_entropy, label_smoothing=recipe.label_smoothing)
+
+
+def make_optimiser(network: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Optimizer:
+    """The recipe's optimiser over all weights."""
+    weights = [p for p in network.parameters() if p.requires_grad]
+    common = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    if recipe.optimiser == "rmsprop":  # the paper's networks use TensorFlow's constants
+        return torch.optim.RMSprop(weights, **common, momentum=recipe.momentum, alpha=0.9, eps=1e-3)
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(
+            weights, **common, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=fused or None
+        )
+    kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
+    return kind(weights, **common, betas=(recipe.momentum, 0.999), fused=fused or None)
+
+
+def compile_parts(network: nn.Module) -> None:
+    """Compile in place the largest parts that do not hold the head: hooks on the rest are still seen."""
+    head = find_head(network).module
+    # Blocks share their code, and each shape of one, in training and in evaluation, is compiled anew.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+
+    def visit(part: nn.Module) -> None:
+        for child in part.children():
+            holds = any(inner is head for inner in child.modules())
+            if holds or isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # those are never called themselves
+                visit(child)
+            elif any(True for _ in child.parameters()):
+                child.compile(dynamic=False)
+
+    visit(network)
+
+
+@contextmanager
+def steady(device: torch.device) -> Iterator[None]:
+    """The caller's random state is left alone, and convolutions of one shape are chosen by trying."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -1,0 +1,144 @@
+"""Names → what to train on what: the network, and the data on the device or behind a loader."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hardsight.data import Samples, class_mapping
+from hardsight.extras import need
+from hardsight.heads import find_head, uncompiled
+from hardsight.models import Model, as_model, input_channels, load_model
+from hardsight.networks import NETWORKS, Network, build_network, picture_transform
+from hardsight.recipes import PRESETS, Recipe
+from hardsight.scoring.checks import check_known_labels
+from hardsight.scoring.one import check_samples, class_count
+from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
+from hardsight.training.loop import seed_of
+from hardsight.training.processes import Processes
+
+# So many pictures tell the mean and spread of data that are loaded one by one.
+_MEASURED = 1024
+
+
+def training_split(data: Any) -> Any:
+    """A named data set without a split stands for its training samples."""
+    if not isinstance(data, (str, Path)):
+        return data
+    name = str(data)
+    whole = name.endswith(".npz") or (name.startswith(("torchvision:", "hf:")) and name.count(":") == 1)
+    if name.endswith(".npz") and Path(name).is_file():
+        with np.load(name, allow_pickle=False) as arrays:
+            whole = "images" not in arrays.files
+    return f"{name}:train" if whole else data
+
+
+def prepared(
+    model: str | nn.Module | Model,
+    samples: Samples,
+    tested: Samples | None,
+    recipe: Recipe,
+    group: Processes,
+    workers: int | None,
+) -> tuple[Model, Source, Source | None]:
+    """The network, and the data on the device or behind a loader, after every check that can be made beforehand."""
+    labels = all_labels(samples, "DATA")
+    classes = class_count(samples, int(labels.max()) + 1)
+    if classes < 2 or len(set(labels.tolist())) < 2:
+        raise ValueError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
+    if recipe.batch_size > len(samples):
+        raise ValueError(
+            f"recipe: batch_size must be at most the number of samples ({len(samples):,}), got {recipe.batch_size:,}."
+        )
+    if recipe.batch_size < 2 * group.world:
+        raise ValueError(
+            f"recipe: batch_size must be at least 2 for each of {group.world} processes, got {recipe.batch_size}."
+        )
+    torch.manual_seed(seed_of(recipe.seed, 0))
+    found, network = _model(model, samples, classes)
+    outputs, names = find_head(found.module).classes, found.classes or samples.classes
+    if found.classes is None and names is not None and len(names) == outputs:
+        found = replace(found, classes=list(names))
+    if workers is None:
+        workers = 0 if group.device.type == "cpu" else min(8, os.cpu_count() or 1)
+
+    def source(samples: Samples, labels: np.ndarray, transform: Any) -> Source:
+        check_samples(samples, None)
+        check_known_labels(labels, None, outputs)
+        mapping = class_mapping(names, samples.classes, outputs) if names else None
+        plain = network is not None or found.transform is None
+        pixels = as_pixels(samples, input_channels(found.module), group.device) if plain else None
+        known = torch.from_numpy(labels if mapping is None else mapping[labels])
+        return Source(samples, known, pixels, replace(found, transform=transform), workers, group.device)
+
+    wider = network is not None and recipe.resized_crop
+    train = source(samples, labels, picture_transform(network.size, margin=True) if wider else found.transform)
+    test = None if tested is None else source(tested, all_labels(tested, "test"), found.transform)
+    if network is not None and network.standardise:
+        first: Any = found.module.get_submodule("normalise")
+        for own, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
+            own.copy_(measured[:, None, None])
+    if train.pixels is not None:
+        found = replace(found, transform=None, takes="any")  # so it is scored as it was trained: the network resizes
+    return found, train, test
+
+
+def _model(model: str | nn.Module | Model, samples: Samples, classes: int) -> tuple[Model, Network | None]:
+    """The network to train; a named one is new and has as many outputs as the data have classes."""
+    if not isinstance(model, str):
+        found = as_model(model)
+        return replace(found, module=uncompiled(found.module)), None
+    kind, _, rest = model.partition(":")
+    own = NETWORKS.get(PRESETS[model].network if model in PRESETS else rest if kind == "hardsight" else model)
+    if own is not None:
+        module = build_network(own.name, classes, _channels(samples))
+        return Model(module, own.name, picture_transform(own.size), "pil", weights="new"), own
+    if kind == "torchvision" and rest:
+        models = need("torchvision.models")
+        name = _known(kind, rest, models.list_models(module=models))
+        with warnings.catch_warnings():  # two of them say that they will initialise weights another way
+            warnings.simplefilter("ignore", FutureWarning)
+            module = models.get_model(name, weights=None, num_classes=classes)
+        return Model(module, name, models.get_model_weights(name).DEFAULT.transforms(), "pil", weights="new"), None
+    if kind == "timm" and rest:
+        timm = need("timm")
+        name = _known(kind, rest.split(".")[0], timm.list_models())
+        module = timm.create_model(name, pretrained=False, num_classes=classes)
+        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(module), is_training=False)
+        return Model(module, name, transform, "pil", weights="new"), None
+    if kind != "hardsight" and rest:
+        return load_model(model), None
+    raise ValueError(f"MODEL: there is no {model!r}; {_near(rest or model, [*PRESETS, *NETWORKS])}")
+
+
+def _known(library: str, name: str, known: Sequence[str]) -> str:
+    if name not in known:
+        raise ValueError(f"MODEL: {library} has no model {name!r}; {_near(name, known)}")
+    return name
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 4, 0.4)
+    return f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"there are {len(known):,}, none like it."
+
+
+def _channels(samples: Samples) -> int:
+    """Colour channels of the pictures."""
+    pixels = as_pixels(samples, None, torch.device("cpu"))
+    if pixels is not None:
+        if pixels.ndim != 4:
+            raise ValueError(
+                f"DATA: this network takes pictures (channels, height, width), got {tuple(pixels.shape[1:])}."
+            )
+        return pixels.shape[1]
+    first = samples.first()
+    return 1 if getattr(first, "mode", "RGB") in ("1", "L") else 3

@@ -1,0 +1,86 @@
+"""One process or several: what torchrun says, and the few messages that training needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hardsight.scoring.one import find_device
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which process this is, of how many, and the device it computes on."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def told(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns in the first process, in every process; its error is everyone's.
+
+        Only the first process reads and writes files: several machines need not share a disk.
+        """
+        if self.world == 1:
+            return work()
+        answer: list[Any] = [None]
+        if self.first:
+            try:
+                answer = [(work(), None)]
+            except Exception as error:
+                answer = [(None, error)]
+        dist.broadcast_object_list(answer, 0)
+        result, failure = answer[0]
+        if failure is not None:
+            raise failure
+        return result
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world > 1:
+            values = values.to(self.device)  # where every backend can send it from
+            dist.all_reduce(values)
+        return values.cpu()
+
+    def same_buffers(self, module: nn.Module) -> None:
+        """The first process's running statistics, everywhere: each process has averaged over its own samples."""
+        if self.world > 1:
+            for buffer in module.buffers():
+                dist.broadcast(buffer, 0)
+
+    def wrapped(self, module: nn.Module) -> nn.Module:
+        """The network as the training step calls it."""
+        return module if self.world == 1 else nn.parallel.DistributedDataParallel(module)
+
+
+@contextmanager
+def processes(device: str | torch.device | None) -> Iterator[Processes]:
+    """The processes that torchrun started, joined for as long as the context lasts; otherwise this one alone."""
+    begun = dist.is_available() and dist.is_initialized()
+    launched = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if not begun and not launched:
+        yield Processes(0, 1, find_device(device))
+        return
+    if device is None and torch.cuda.is_available():
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    found = find_device(device)
+    if found.type == "cuda":
+        torch.cuda.set_device(found)
+    if not begun:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), found)
+    finally:
+        if not begun:
+            dist.destroy_process_group()

@@ -1,0 +1,214 @@
+"""`train`: from names to a trained network with its records."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hardsight.data import Samples, open_data
+from hardsight.dynamics import Recorder
+from hardsight.heads import uncompiled
+from hardsight.models import Model, describe
+from hardsight.recipes import PRESETS, Recipe, learning_rate, recipe_of
+from hardsight.training.batches import Source
+from hardsight.training.checkpoint import RECORDS, Saver, begin
+from hardsight.training.loop import Loss, Training, cross_entropy, steady
+from hardsight.training.prepare import prepared, training_split
+from hardsight.training.processes import processes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` returns.
+
+    Attributes:
+        model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
+        history: One row an epoch: lr, loss, accuracy, test_loss, test_accuracy, seconds, samples_per_second.
+        path: The run folder.
+        first: Whether this is the first of the processes that trained together.
+    """
+
+    model: Model
+    history: list[dict[str, Any]]
+    path: Path
+    first: bool = True
+
+
+def train(
+    model: str | nn.Module | Model,
+    data: Any,
+    test: Any = None,
+    *,
+    out: str | Path = "run",
+    recipe: Recipe | str | None = None,
+    loss: Loss | None = None,
+    sampler: Iterable[int] | None = None,
+    record: Sequence[Literal["train", "test"]] = RECORDS,
+    device: str | torch.device | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    log: Callable[[dict[str, Any], int], object] | None = None,
+    progress: bool = True,
+) -> Trained:
+    """Train a classifier and record every sample in every epoch.
+
+    Killed at any point, the same call goes on after the last finished epoch; on a CPU it then ends with the very same
+    weights. Under torchrun every process takes its share of each batch.
+
+    Args:
+        model: A preset (``cifar-resnet18``), a network (``resnet18-32``), ``timm:NAME`` or ``torchvision:NAME`` (both
+            with new weights), ``path/to/file.py:function``, or a network, which is trained as it is.
+        data: What to train on: anything `hardsight.open_data` takes; a name without a split means its ``train``.
+        test: What to evaluate on after every epoch.
+        out: Run folder: ``checkpoint.pt``, ``history.json``, and the records ``train/`` and ``test/``.
+        recipe: How to train, or the name of a preset whose recipe to take; the model's own preset otherwise.
+        loss: ``(logits, targets) → scalar``; targets are class indices, with mixup distributions ``(N, C)``.
+            Cross-entropy with the recipe's label smoothing otherwise.
+        sampler: Rows in the order to train on, drawn anew each epoch (after `set_epoch`, from 0, where there is one).
+        record: Which samples to record: ``"train"`` as they pass through training, ``"test"`` in eval mode.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+        overwrite: Throw away the run that is there, unless it is an unfinished one of the same training.
+        log: Called with each row of the history and the number of steps so far.
+        progress: Print a line an epoch.
+
+    Raises:
+        FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before is safe.
+    """
+    recipe = _recipe(model, recipe)
+    out, said = Path(out), _checked_records(record)
+    with processes(device) as group, steady(group.device):
+        samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
+        network, source, target = prepared(model, samples, tested, recipe, group, workers)
+        plan = _plan(network, samples, tested, recipe, loss, sampler, said)
+        state = group.told(lambda: begin(out, plan, overwrite))
+        training = Training(network.module, recipe, group, loss or cross_entropy(recipe))
+        talk = progress and group.first
+        if state is not None:
+            training.restore(state)
+            if talk:
+                print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is done already.")
+        if len(training.history) < recipe.epochs:
+            if recipe.mixup and "train" in said:
+                said.remove("train")
+                if talk:
+                    print("mixup: a training sample is a blend of two, so training samples are not recorded.")
+            _run(training, source, target, sampler, out, said, log, talk)
+        network = replace(network, module=training.result.eval(), weights=f"trained, {out / 'checkpoint.pt'}")
+        return Trained(network, training.history, out, group.first)
+
+
+def _run(
+    training: Training,
+    source: Source,
+    target: Source | None,
+    sampler: Any,
+    out: Path,
+    record: set[str],
+    log: Callable[[dict[str, Any], int], object] | None,
+    talk: bool,
+) -> None:
+    """Every epoch that is left: train, evaluate, commit the records, then the checkpoint that goes with them."""
+    group, recipe, done = training.processes, training.recipe, len(training.history)
+    sources = {"train": source, "test": target}
+    recorders = {
+        name: _recorder(out / name, one, name, done + 1)
+        for name, one in sources.items()
+        if name in record and one is not None
+    }
+    saver = Saver(out)
+    try:
+        for epoch in range(done + 1, recipe.epochs + 1):
+            began = time.perf_counter()
+            row = {"epoch": epoch, "lr": learning_rate(recipe, epoch - 1)}
+            row |= training.train_epoch(source, epoch, sampler, recorders.get("train"))
+            row["seconds"] = time.perf_counter() - began
+            row["samples_per_second"] = row["samples"] / row["seconds"]
+            if target is not None:
+                row |= training.evaluate(target, epoch, recorders.get("test"))
+            saver.wait()  # a recorder can go back one epoch, not two
+            for recorder in recorders.values():
+                recorder.end_epoch()
+            training.history.append(row)
+            if group.first:
+                saver.save(training.state())
+                if source.pixels is None:  # loader processes are forked: better not while a thread writes
+                    saver.wait()
+            if talk:
+                print(_line(row, recipe.epochs), flush=True)
+            if log is not None and group.first:
+                log(row, sum(row["steps"] for row in training.history))
+        saver.wait()
+        for recorder in recorders.values():
+            recorder.close()
+    finally:
+        saver.close()
+
+
+def _recorder(path: Path, source: Source, name: str, epoch: int) -> Recorder:
+    return Recorder(
+        path,
+        epoch=epoch,
+        split=source.samples.split,
+        class_names=source.model.classes,
+        source=source.samples.source,
+        note="training batches, as the network saw them" if name == "train" else "in eval mode after each epoch",
+    )
+
+
+def _line(row: dict[str, Any], epochs: int) -> str:
+    """The status of an epoch."""
+    test = f"  test {row['test_accuracy']:.2%}" if "test_accuracy" in row else ""
+    accuracy = "" if row["accuracy"] is None else f"  train {row['accuracy']:.2%}"
+    return (
+        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  lr {row['lr']:.4g}  loss {row['loss']:.4f}{accuracy}{test}"
+        f"  {row['seconds']:.1f} s  {row['samples_per_second']:,.0f} samples/s"
+    )
+
+
+def _recipe(model: Any, recipe: Recipe | str | None) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe is None:
+        preset = PRESETS.get(model) if isinstance(model, str) else None
+        return Recipe() if preset is None else preset.recipe
+    if not isinstance(recipe, str):
+        raise TypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
+    return recipe_of(recipe)
+
+
+def _checked_records(record: Sequence[str]) -> set[str]:
+    names = {record} if isinstance(record, str) else set(record)
+    if wrong := sorted(names - set(RECORDS)):
+        raise ValueError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
+    return names
+
+
+def _plan(
+    model: Model,
+    samples: Samples,
+    tested: Samples | None,
+    recipe: Recipe,
+    loss: Loss | None,
+    sampler: Any,
+    record: set[str],
+) -> dict[str, Any]:
+    """What must be the same for a run to be resumed. The device and the number of processes may change."""
+    shape = hashlib.sha256(repr(uncompiled(model.module)).encode()).hexdigest()[:8]
+    return {
+        "model": {"name": model.name, "layers": shape, "preprocessing": model.preprocessing},
+        "data": f"{samples.split} {samples.fingerprint()}",
+        "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
+        "recipe": asdict(recipe),
+        "loss": "cross-entropy" if loss is None else describe(loss),
+        "sampler": None if sampler is None else type(sampler).__name__,
+        "record": sorted(record),
+        "format": 1,
+    }

@@ -1,0 +1,114 @@
+"""Training and recording on a GPU: the same numbers as on a CPU, and a graph that is the step it replaces."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from naive import triple
+from torch import nn
+
+import hardsight as hs
+from hardsight.data import ArraySamples, load_digits
+from hardsight.recipes import Recipe
+from hardsight.training.graphed import GraphedStep
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+RECIPE = Recipe(epochs=6, batch_size=64, lr=0.1, schedule="cosine", drop_last=True)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+        nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def digits(split, start, stop):
+    images, labels = load_digits()
+    return ArraySamples(images[start:stop], labels[start:stop], split, split, list("0123456789"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_records_of_a_gpu_are_those_of_the_cpu(tmp_path, dtype):
+    for device in ("cpu", "cuda"):
+        recorder = hs.Recorder(tmp_path / device)
+        torch.manual_seed(0)
+        for epoch in range(3):
+            for batch in range(40):
+                x, w, y, b = (t.to(device) for t in triple(32, 64, 10))
+                ids = torch.arange(32, device=device) + 32 * batch
+                y = (ids + epoch * 0) % 10
+                recorder.update(ids, SimpleNamespace(features=x.to(dtype), weight=w, bias=b), y)
+            recorder.end_epoch()
+    cpu, gpu = hs.Dynamics(tmp_path / "cpu"), hs.Dynamics(tmp_path / "cuda")
+    for column in ("angle", "angle_sum", "soft_margin", "norm", "margin", "el2n", "nll_angles", "nll_norms"):
+        np.testing.assert_allclose(gpu.matrix(column), cpu.matrix(column), rtol=2**-15, atol=1e-6)
+    np.testing.assert_array_equal(gpu.matrix("pred"), cpu.matrix("pred"))
+
+
+def test_a_graphed_step_is_the_step_it_replaces():
+    x, y = torch.rand(32, 1, 8, 8, device="cuda"), torch.randint(0, 10, (32,), device="cuda")
+    plain, graphed = net().cuda(), net().cuda()
+    step = GraphedStep(graphed, graphed, F.cross_entropy, x, y)
+    for a, b in zip(plain.buffers(), graphed.buffers(), strict=True):
+        assert torch.equal(a, b)  # warming up left no trace
+    optimisers = [torch.optim.SGD(n.parameters(), 0.1, 0.9) for n in (plain, graphed)]
+    for round_ in range(4):
+        x, y = torch.rand_like(x), torch.randint(0, 10, (32,), device="cuda")
+        optimisers[0].zero_grad()
+        with hs.capture(plain) as head:
+            loss = F.cross_entropy(plain(x), y)
+        loss.backward()
+        found, _, seen = step(x, y)
+        torch.testing.assert_close(found, loss.detach(), rtol=1e-4, atol=1e-5, msg=f"round {round_}")
+        torch.testing.assert_close(seen.features, head.features.detach(), rtol=1e-3, atol=1e-4)
+        for a, b in zip(plain.parameters(), graphed.parameters(), strict=True):
+            torch.testing.assert_close(b.grad, a.grad, rtol=1e-2, atol=1e-4)
+        for optimiser in optimisers:
+            optimiser.step()
+    for a, b in zip(plain.buffers(), graphed.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"graph": True},
+        {"graph": True, "precision": "bf16", "channels_last": True, "ema": 0.9, "clip": 1.0, "label_smoothing": 0.1},
+        {"graph": True, "mixup": 0.2},
+        {"optimiser": "adamw", "lr": 0.01, "precision": "bf16"},
+    ],
+)
+def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, options):
+    from dataclasses import replace
+
+    recipe = replace(RECIPE, **options)
+    trained = hs.train(
+        net(), digits("train", 0, 1400), digits("test", 1400, 1797), out=tmp_path / "run", recipe=recipe, progress=False
+    )
+    assert trained.history[-1]["test_accuracy"] > 0.85
+    test = hs.Dynamics(tmp_path / "run" / "test")
+    assert test.matrix("correct")[:, -1].mean() == pytest.approx(trained.history[-1]["test_accuracy"], abs=0.006)
+    if "mixup" not in options:
+        train = hs.Dynamics(tmp_path / "run" / "train")
+        seen = ~np.isnan(train.matrix("angle"))
+        assert seen.sum(0).tolist() == [1400 // 64 * 64] * 6
+        right = np.nanmean(train.matrix("correct"), 0)
+        np.testing.assert_allclose(right, [row["accuracy"] for row in trained.history], atol=0.006)
+
+
+@pytest.mark.slow
+def test_compiled_parts_train_and_record(tmp_path):
+    from dataclasses import replace
+
+    trained = hs.train(
+        "resnet18-32", digits("train", 0, 512), digits("test", 1400, 1500), out=tmp_path / "run",
+        recipe=replace(RECIPE, epochs=2, compile=True), progress=False,
+    )  # fmt: skip
+    assert len(hs.Dynamics(tmp_path / "run" / "train")) == 512
+    assert trained.history[-1]["loss"] < trained.history[0]["loss"]

@@ -1,0 +1,625 @@
+"""The engine: recipes against torch's schedulers, the loop against a plain one, resuming to the last bit, bad input."""
+
+import json
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
+
+import hardsight as hs
+from hardsight.data import ArraySamples, load_digits
+from hardsight.dynamics import Dynamics
+from hardsight.networks import NETWORKS
+from hardsight.recipes import PRESETS, Recipe, changed, learning_rate, momentum_at, recipe_of
+from hardsight.training import train
+from hardsight.training.augment import mix, random_part, shift
+from hardsight.training.batches import all_labels, as_pixels, mean_and_spread
+from hardsight.training.loop import compile_parts, divided, seed_of
+
+QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
+CPU = torch.device("cpu")
+
+
+def net(seed=0, classes=10, dropout=0.2):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()),
+        *(nn.Dropout(dropout), nn.Linear(128, classes)),
+    )
+
+
+def digits(split, start, stop):
+    images, labels = load_digits()
+    return ArraySamples(images[start:stop], labels[start:stop], split, f"digits {start}–{stop}", list("0123456789"))
+
+
+def data():
+    return digits("train", 0, 500), digits("test", 500, 700)
+
+
+def trained(out, recipe=QUICK, **options):
+    given = {"model": net(), "device": "cpu", "progress": False} | options
+    return train(given.pop("model"), *given.pop("data", data()), out=out, recipe=recipe, **given)
+
+
+def weights(result):
+    return {name: value.clone() for name, value in result.model.module.state_dict().items()}
+
+
+def timeless(history):
+    return [{k: v for k, v in row.items() if "second" not in k} for row in history]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recipes.
+
+
+def rates_of(scheduler_of, steps, lr):
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler = scheduler_of(optimiser)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scheduler"),
+    [
+        (Recipe(epochs=9, lr=0.1, schedule="constant"), lambda o: lr_scheduler.ConstantLR(o, 1.0)),
+        (Recipe(epochs=9, lr=0.1, schedule="step", steps=(3, 6)), lambda o: lr_scheduler.StepLR(o, 3 * 7)),
+        (
+            Recipe(epochs=9, lr=0.2, schedule="step", steps=(2, 7), step_factor=0.5),
+            lambda o: lr_scheduler.MultiStepLR(o, [2 * 7, 7 * 7], 0.5),
+        ),
+        (Recipe(epochs=9, lr=0.3, schedule="cosine"), lambda o: lr_scheduler.CosineAnnealingLR(o, 9 * 7)),
+        (
+            Recipe(epochs=9, lr=0.3, schedule="cosine", warmup=2),
+            lambda o: lr_scheduler.SequentialLR(
+                o,
+                # torch cannot begin at 0
+                [lr_scheduler.LinearLR(o, 1e-12, 1.0, 2 * 7), lr_scheduler.CosineAnnealingLR(o, 7 * 7)],
+                [2 * 7],
+            ),
+        ),
+        (
+            Recipe(epochs=9, lr=0.4, schedule="one-cycle", warmup=2),
+            lambda o: lr_scheduler.OneCycleLR(
+                o, 0.4, total_steps=9 * 7 + 1, pct_start=(2 * 7 + 1) / (9 * 7 + 1), anneal_strategy="linear"
+            ),
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*epoch parameter in `scheduler.step")
+def test_rates_are_those_of_torchs_schedulers(recipe, scheduler):
+    steps = 7 * recipe.epochs
+    ours = [learning_rate(recipe, step / 7) for step in range(steps)]
+    np.testing.assert_allclose(ours, rates_of(scheduler, steps, recipe.lr), rtol=1e-6, atol=1e-9)
+
+
+def test_ramps_are_those_of_the_amc_paper():
+    recipe = PRESETS["amc13"].recipe
+    for t in (0, 10, 79, 80, 150, 250, 251, 275, 299):
+        up = math.exp(-5 * (1 - t / 80) ** 2) if t < 80 else 1
+        down = math.exp(-12.5 * (1 - (300 - t) / 50) ** 2) if t > 250 else 1
+        assert learning_rate(recipe, t + 0.5) == pytest.approx(0.003 * up * down)
+        assert momentum_at(recipe, t + 0.5) == pytest.approx(0.9 * down + 0.5 * (1 - down))
+    assert momentum_at(QUICK, 2.0) == QUICK.momentum
+
+
+def test_presets_have_the_papers_numbers():
+    for name, lr in (("alexnet", 0.01), ("vgg19", 0.01), ("resnet50", 0.1), ("densenet121", 0.1)):
+        for preset in (PRESETS[name], PRESETS[f"{name}-32"]):
+            rates = [learning_rate(preset.recipe, epoch) for epoch in (0, 29, 30, 59, 60, 89)]
+            assert rates == pytest.approx([lr, lr, lr / 10, lr / 10, lr / 100, lr / 100])
+            assert preset.recipe.epochs == 90
+    mnist = [learning_rate(PRESETS["mnist-el"].recipe, epoch - 1) for epoch in (50, 51, 64, 65, 100)]
+    assert mnist == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
+    assert learning_rate(PRESETS["efficientnet"].recipe, 24.0) == pytest.approx(0.048 * 0.97**10)
+    assert all(preset.network in NETWORKS and preset.summary and preset.reference for preset in PRESETS.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 0}, "epochs must be an integer 1 or more, got 0"),
+        ({"epochs": 2.5}, "epochs must be an integer 1 or more, got 2.5"),
+        ({"lr": -1.0}, "lr must be 0 or more, got -1"),
+        ({"lr": math.nan}, "lr must be 0 or more, got nan"),
+        ({"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1, got 1.5"),
+        ({"optimiser": "adm"}, "optimiser must be one of .*, got 'adm'; did you mean adam"),
+        ({"schedule": "step"}, "needs steps"),
+        ({"steps": (3,)}, "steps go with the schedule 'step'"),
+        ({"warmup": 40}, "must fit into epochs, got 40"),
+        ({"nesterov": True, "optimiser": "adam"}, "nesterov needs"),
+        ({"seed": -1}, "seed must be an integer 0 or more"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_a_sentence(change, words):
+    with pytest.raises(ValueError, match=words):
+        Recipe(**change)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["epoch=3"], "expected NAME=VALUE, got 'epoch=3'; did you mean epochs"),
+        (["epochs"], "expected NAME=VALUE, got 'epochs'"),
+        (["epochs=many"], "epochs must be an integer, got 'many'"),
+        (["flip=perhaps"], "flip must be true or false, got 'perhaps'"),
+        (["steps=3;4"], "steps must be numbers with commas between them"),
+        (["optimiser=sdg"], "optimiser must be one of .* did you mean sgd"),
+    ],
+)
+def test_changes_that_cannot_be_are_sentences(settings, words):
+    with pytest.raises(ValueError, match=words):
+        changed(Recipe(), settings)
+
+
+def test_a_recipe_is_changed_and_found_by_name():
+    told = changed(PRESETS["cifar-resnet18"].recipe, ["epochs=9", "lr=.2", "flip=no", "precision=float32"])
+    assert (told.epochs, told.lr, told.flip, told.precision, told.crop) == (9, 0.2, False, "float32", 4)
+    assert recipe_of("vgg19") is PRESETS["vgg19"].recipe
+    assert recipe_of("resnet18-32") == recipe_of("timm:resnet18") == Recipe()
+    assert all(recipe_of(name) for name in NETWORKS)
+    with pytest.raises(ValueError, match=r"no preset or network 'vgg_19'; did you mean .*vgg19"):
+        recipe_of("vgg_19")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Changes of batches.
+
+
+def test_shift_is_a_crop_of_the_mirrored_picture():
+    x = torch.rand(40, 3, 6, 7)
+    moves = torch.randint(-2, 3, (2, 40, 1), generator=torch.Generator().manual_seed(5))
+    found = shift(x, 2, torch.Generator().manual_seed(5))
+    padded = F.pad(x, (2, 2, 2, 2), mode="reflect")
+    for i in range(40):
+        top, left = 2 + int(moves[0, i]), 2 + int(moves[1, i])
+        assert torch.equal(found[i], padded[i, :, top : top + 6, left : left + 7])
+    assert len({tuple(m) for m in moves[:, :, 0].T.tolist()}) > 10
+
+
+def test_a_random_part_lies_inside_has_the_area_and_is_mirrored_half_the_time():
+    n = 2000
+    ramp = torch.linspace(0, 1, 64)[:, None].expand(64, 64)  # the value tells the place
+    x = torch.stack([ramp, ramp.T]).expand(n, 2, 64, 64)
+    part = random_part(x, torch.Generator().manual_seed(0), flip=True)
+    tall = (part[:, 0, -1, 0] - part[:, 0, 0, 0]).double() * 63 / 63
+    wide = (part[:, 1, 0, -1] - part[:, 1, 0, 0]).double()
+    assert part.min() >= 0
+    assert part.max() <= 1
+    area = tall * wide.abs() * (64 / 63) ** 2  # the corners are half a pixel inside
+    assert 0.06 < area.min() < 0.12
+    assert 0.5 < area.mean() < 0.56  # sides of more than the whole are cut, which takes a little off .54
+    assert 0.45 < (wide < 0).double().mean() < 0.55
+    ratio = wide.abs() / tall
+    assert 0.7 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.45
+    assert random_part(x[:3], torch.Generator().manual_seed(0), 16).shape == (3, 2, 16, 16)
+
+
+def test_mixup_blends_pictures_and_targets_alike():
+    x, y = torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    mixed, targets = mix(x, y, 3, 0.4, random.Random(1))
+    share = random.Random(1).betavariate(0.4, 0.4)
+    for i in range(6):
+        torch.testing.assert_close(mixed[i], share * x[i] + (1 - share) * x[5 - i])
+        expected = np.zeros(3)
+        expected[y[i]] += share
+        expected[y[5 - i]] += 1 - share
+        np.testing.assert_allclose(targets[i], expected, atol=1e-6)
+
+
+def test_batches_hold_every_row_once_and_a_lone_last_sample_is_left_out():
+    order = torch.randperm(130)
+    assert sorted(torch.cat(divided(order, 32, False, 1)).tolist()) == list(range(130))
+    assert [len(b) for b in divided(order, 32, True, 1)] == [32] * 4
+    assert [len(b) for b in divided(order[:97], 32, False, 1)] == [32] * 3
+    assert [len(b) for b in divided(order[:99], 32, False, 2)] == [32] * 3
+    assert len({seed_of(s, e, r) for s in range(5) for e in range(20) for r in range(4)}) == 400
+
+
+def test_mean_and_spread_are_numpys():
+    images = np.random.default_rng(0).integers(0, 256, (50, 7, 6, 3), dtype=np.uint8)
+    pixels = as_pixels(ArraySamples(images, None, "a", "a"), None, CPU)
+    mean, spread = mean_and_spread(pixels)
+    np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(spread, (images / 255).std((0, 1, 2)), rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loop.
+
+
+def test_training_is_a_plain_loop(tmp_path):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.1, nesterov=True, weight_decay=1e-3, schedule="cosine", clip=0.5)
+    result = trained(tmp_path / "run", recipe, model=net(dropout=0.0))
+    plain, (source, _) = net(dropout=0.0), data()
+    optimiser = torch.optim.SGD(plain.parameters(), 0.1, 0.9, weight_decay=1e-3, nesterov=True)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimiser, 20)
+    x, y = torch.from_numpy(source.images)[:, None] / 255, torch.from_numpy(source.labels)
+    for epoch in (1, 2):
+        order = torch.randperm(500, generator=torch.Generator().manual_seed(seed_of(0, epoch)))
+        for rows in order.split(50):
+            loss = F.cross_entropy(plain(x[rows]), y[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+            optimiser.step()
+            scheduler.step()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(result.model.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_records_are_what_scoring_finds(tmp_path):
+    result = trained(tmp_path / "run")
+    scored = hs.score(result.model, data()[1], progress=False)
+    recorded = Dynamics(tmp_path / "run" / "test").at(3)
+    order = np.argsort(scored["id"])
+    assert recorded["id"].tolist() == scored["id"][order].tolist()
+    for name in ("avh", "angle", "norm", "nll", "margin"):
+        np.testing.assert_allclose(recorded[name], scored[name][order], rtol=2e-3, atol=1e-5)
+    assert result.history[-1]["test_accuracy"] == pytest.approx(scored.accuracy)
+    assert result.history[-1]["test_loss"] == pytest.approx(scored["nll"].mean(), rel=1e-3)
+    assert result.history[-1]["test_accuracy"] > 0.6
+
+
+def test_every_training_sample_is_recorded_in_every_epoch(tmp_path):
+    result = trained(tmp_path / "run")
+    dynamics = Dynamics(tmp_path / "run" / "train")
+    assert dynamics.epochs.tolist() == [1, 2, 3]
+    assert len(dynamics) == 500
+    hits = dynamics.matrix("correct")
+    assert not np.isnan(hits).any()
+    assert hits.mean(0) == pytest.approx([row["accuracy"] for row in result.history])
+    assert json.loads((tmp_path / "run" / "history.json").read_text()) == result.history
+
+
+def test_averaged_weights_are_evaluated_recorded_and_kept(tmp_path):
+    online, seen = net(), []
+
+    def watched(logits, targets):
+        seen.append(online[5].weight.detach().clone())
+        return F.cross_entropy(logits, targets)
+
+    recipe = Recipe(epochs=2, batch_size=100, lr=0.1, schedule="constant", ema=0.8)
+    result = trained(tmp_path / "run", recipe, model=online, loss=watched)
+    first, *later = [*seen[1:], online[5].weight.detach()]
+    for weight in later:
+        first = 0.8 * first + 0.2 * weight
+    torch.testing.assert_close(result.model.module[5].weight.detach(), first)
+    scored = hs.score(result.model, data()[1], progress=False)
+    assert result.history[-1]["test_accuracy"] == pytest.approx(scored.accuracy)
+    recorded = Dynamics(tmp_path / "run" / "test").at(2)
+    np.testing.assert_allclose(recorded["avh"], scored["avh"][np.argsort(scored["id"])], rtol=2e-3)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw", "rmsprop"])
+def test_other_optimisers_learn(tmp_path, optimiser):
+    recipe = Recipe(epochs=5, batch_size=50, optimiser=optimiser, lr=0.01, schedule="one-cycle", warmup=1, crop=1)
+    assert trained(tmp_path / "run", recipe, record=()).history[-1]["test_accuracy"] > 0.5
+    assert not (tmp_path / "run" / "train").exists()
+
+
+def test_a_named_network_is_standardised_and_learns(tmp_path):
+    recipe = Recipe(epochs=1, batch_size=100, lr=0.05, channels_last=True, label_smoothing=0.1)
+    images, labels = load_digits()
+    source = ArraySamples(images[:200], labels[:200], "train", "digits")
+    result = train("mnist-el", source, out=tmp_path / "run", recipe=recipe, device="cpu", progress=False)
+    first = result.model.module.get_submodule("normalise")
+    assert first.mean.item() == pytest.approx((images[:200] / 255).mean(), rel=1e-5)
+    assert result.history[-1]["loss"] < 2.3
+    again = hs.load_model("hardsight:mnist-el", tmp_path / "run" / "checkpoint.pt")
+    assert hs.find_head(again.module).classes == 10
+    torch.testing.assert_close(again.module.state_dict(), result.model.module.state_dict())
+
+
+def test_own_loss_own_sampler_and_own_log(tmp_path):
+    class Every(torch.utils.data.Sampler):
+        def __init__(self):
+            self.epochs = []
+
+        def __iter__(self):
+            return iter(torch.randperm(500)[:100].tolist())
+
+        def __len__(self):
+            return 100
+
+        def set_epoch(self, epoch):
+            self.epochs.append(epoch)
+
+    told, shapes = [], set()
+
+    def loss(logits, targets):
+        shapes.add((tuple(logits.shape), tuple(targets.shape)))
+        return F.multi_margin_loss(logits, targets)
+
+    recipe = Recipe(epochs=2, batch_size=50, schedule="constant")
+    sampler = Every()
+    trained(
+        tmp_path / "run", recipe, loss=loss, sampler=sampler, log=lambda row, step: told.append((row["epoch"], step))
+    )
+    assert shapes == {((50, 10), (50,))}
+    assert sampler.epochs == [0, 1]
+    assert told == [(1, 2), (2, 4)]
+    seen = Dynamics(tmp_path / "run" / "train").matrix("avh")
+    assert (~np.isnan(seen)).sum(0).tolist() == [100, 100]
+
+
+def test_blends_are_not_recorded_and_that_is_said(tmp_path, capsys):
+    recipe = Recipe(epochs=1, batch_size=50, mixup=0.4)
+    result = trained(tmp_path / "run", recipe, progress=True)
+    assert "not recorded" in capsys.readouterr().out
+    assert result.history[0]["accuracy"] is None
+    assert not (tmp_path / "run" / "train").exists()
+    assert (tmp_path / "run" / "test").exists()
+
+
+def test_a_line_an_epoch(tmp_path, capsys):
+    trained(tmp_path / "run", Recipe(epochs=2, batch_size=50), progress=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("epoch 1/2  lr 0.1  loss ")
+    assert "train " in lines[0]
+    assert "test " in lines[0]
+    assert lines[0].endswith("samples/s")
+
+
+def test_bf16_learns_and_records(tmp_path):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, precision="bf16", schedule="constant")
+    assert trained(tmp_path / "run", recipe).history[-1]["test_accuracy"] > 0.7
+    assert len(Dynamics(tmp_path / "run" / "train")) == 500
+
+
+def test_tensors_pictures_and_names_of_classes(tmp_path):
+    from PIL import Image
+
+    images, labels = load_digits()
+    tensors = TensorDataset(torch.from_numpy(images[:300])[:, None].float() / 255, torch.from_numpy(labels[:300]))
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant")
+    assert trained(tmp_path / "tensors", recipe, data=(tensors,)).history[-1]["accuracy"] > 0.5
+    for split, start in (("training", 0), ("held", 60)):
+        for i in range(start, start + 60):
+            folder = tmp_path / split / f"class {labels[i]}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[i]).save(folder / f"{i}.png")
+    (tmp_path / "training" / "class 3" / "broken.png").write_bytes(b"no picture")
+    shutil.rmtree(tmp_path / "held" / "class 0")  # the other classes keep their numbers
+    recipe = Recipe(epochs=2, batch_size=20, lr=0.02, flip=True, crop=1, schedule="constant")
+    with pytest.warns(UserWarning, match=r"1 samples of a batch left out; first: training/class 3/broken.png"):
+        result = trained(tmp_path / "run", recipe, data=(tmp_path / "training", tmp_path / "held"))
+    dynamics = Dynamics(tmp_path / "run" / "test")
+    assert dynamics.ids[0].startswith("held/class 1/")
+    assert set(dynamics.labels.tolist()) == set(range(1, 10))
+    assert result.model.classes == [f"class {k}" for k in range(10)]
+    assert len(Dynamics(tmp_path / "run" / "train")) == 60
+    (tmp_path / "training" / "class 3" / "broken.png").unlink()
+    recipe = Recipe(epochs=1, batch_size=20, resized_crop=True, flip=True)
+    named = trained(tmp_path / "named", recipe, model="amc-2d", data=(tmp_path / "training", tmp_path / "held"))
+    assert hs.score(named.model, tmp_path / "held", progress=False).accuracy == named.history[0]["test_accuracy"]
+
+
+def test_the_callers_random_state_is_left_alone(tmp_path):
+    model, before = net(), torch.get_rng_state()
+    trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), model=model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Killed and started again.
+
+
+class _KilledError(Exception):
+    pass
+
+
+class KilledAfter:
+    """A loss that ends the training after so many steps."""
+
+    def __init__(self, steps):
+        self._left = iter(range(steps))
+
+    def __repr__(self):  # all that tells losses apart
+        return "smoothed"
+
+    def __call__(self, logits, targets):
+        if next(self._left, None) is None:
+            raise _KilledError
+        return F.cross_entropy(logits, targets, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("steps", [3, 8, 11, 19])  # 8 steps an epoch
+def test_a_killed_run_resumes_and_ends_the_same_to_the_last_bit(tmp_path, steps):
+    recipe = Recipe(
+        epochs=3, batch_size=64, optimiser="adam", lr=3e-3, schedule="one-cycle", warmup=1, ema=0.9, crop=1, flip=True
+    )
+    whole = trained(tmp_path / "whole", recipe, loss=KilledAfter(10**6))
+    with pytest.raises(_KilledError):
+        trained(tmp_path / "run", recipe, loss=KilledAfter(steps))
+    # What a user's script does: the network is built anew, here even with other weights.
+    model = net(seed=0 if steps < 8 else 99)
+    again = trained(tmp_path / "run", recipe, model=model, loss=KilledAfter(8 * (3 - steps // 8)))
+    assert timeless(again.history) == timeless(whole.history)
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(again)[name], value), name
+    for split in ("train", "test"):
+        one, two = Dynamics(tmp_path / "whole" / split), Dynamics(tmp_path / "run" / split)
+        assert one.epochs.tolist() == two.epochs.tolist() == [1, 2, 3]
+        for name in ("avh", "norm", "margin", "nll_angles"):
+            np.testing.assert_array_equal(one.matrix(name), two.matrix(name))
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = trained(tmp_path / "run", loss=KilledAfter(24))
+    again = trained(tmp_path / "run", model=net(seed=5), loss=KilledAfter(24))
+    assert again.history == first.history
+    assert all(torch.equal(weights(again)[name], value) for name, value in weights(first).items())
+
+
+def test_another_run_in_the_folder_is_refused_and_named(tmp_path):
+    recipe = Recipe(epochs=1, batch_size=100)
+    trained(tmp_path / "run", recipe)
+    with pytest.raises(FileExistsError, match=r"another training run \(not the same: recipe.lr, recipe.seed\)"):
+        trained(tmp_path / "run", Recipe(epochs=1, batch_size=100, lr=0.2, seed=3))
+    with pytest.raises(FileExistsError, match=r"not the same: data\)"):
+        trained(tmp_path / "run", recipe, data=(digits("train", 1, 501), data()[1]))
+    with pytest.raises(FileExistsError, match=r"model.layers"):
+        trained(tmp_path / "run", recipe, model=net(classes=11))
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    result = trained(tmp_path / "run", Recipe(epochs=2, batch_size=100), overwrite=True)
+    assert len(result.history) == 2
+    assert Dynamics(tmp_path / "run" / "train").epochs.tolist() == [1, 2]
+    assert (tmp_path / "run" / "notes.txt").exists()
+
+
+def test_overwrite_resumes_what_is_unfinished_and_only_replaces_the_rest(tmp_path):
+    with pytest.raises(_KilledError):
+        trained(tmp_path / "run", loss=KilledAfter(12), overwrite=True)
+    assert len(trained(tmp_path / "run", loss=KilledAfter(16), overwrite=True).history) == 3
+    with pytest.raises(_KilledError):  # whole: begun again
+        trained(tmp_path / "run", loss=KilledAfter(16), overwrite=True)
+
+
+def test_a_folder_of_other_things_is_never_written_to(tmp_path):
+    (tmp_path / "thesis.tex").write_text("…")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="other things in it"):
+            trained(tmp_path, overwrite=overwrite)
+    with pytest.raises(FileExistsError, match="is a file"):
+        trained(tmp_path / "thesis.tex")
+
+
+def test_a_checkpoint_holds_no_code_and_a_cut_one_is_a_sentence(tmp_path):
+    recipe = Recipe(epochs=1, batch_size=100)
+    trained(tmp_path / "run", recipe)
+    content = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert content["epoch"] == 1
+    file = tmp_path / "run" / "checkpoint.pt"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(RuntimeError, match=r"checkpoint.pt cannot be read .* remove it to begin again"):
+        trained(tmp_path / "run", recipe)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input.
+
+
+def test_a_broken_loss_stops_the_run_and_says_where(tmp_path):
+    calls = iter(range(1000))
+
+    def loss(logits, targets):
+        return F.cross_entropy(logits, targets) * (math.nan if next(calls) == 12 else 1.0)
+
+    with pytest.raises(FloatingPointError, match=r"the loss is nan in epoch 2, step 5; the checkpoint"):
+        trained(tmp_path / "run", loss=loss)
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), None, "a", "a"),)}, "needs a class index .* got none"),
+        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.zeros(9, int), "a", "a"),)}, "two classes or more"),
+        ({"data": (digits("train", 0, 0),)}, "DATA is empty"),
+        ({"data": (TensorDataset(torch.rand(9, 1, 8, 8), torch.rand(9)),)}, "labels must be class indices"),
+        (
+            {"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) - 1, "a", "a"),)},
+            "indices from 0, got -1",
+        ),
+        ({"model": net(classes=5)}, r"labels must lie in \[0, 4\] because the model has 5"),
+        ({"recipe": Recipe(batch_size=501)}, r"at most the number of samples \(500\), got 501"),
+        ({"recipe": Recipe(batch_size=1)}, "batch_size must be at least 2"),
+        ({"recipe": "cifar-resnet"}, "no preset or network 'cifar-resnet'; did you mean cifar"),
+        ({"model": "resnet-18"}, "there is no 'resnet-18'; did you mean .*resnet18-32"),
+        ({"model": "torchvision:resnett18"}, "torchvision has no model 'resnett18'; did you mean resnet"),
+        ({"record": ("tests",)}, "record must hold 'train', 'test' or nothing, got 'tests'"),
+        ({"sampler": [3, 500]}, "sampler must yield rows between 0 and 499"),
+        ({"recipe": Recipe(batch_size=100, crop=8)}, "crop must be smaller than the pictures"),
+        ({"device": "cuda:77"}, "device must be"),
+    ],
+)
+def test_bad_input_is_a_sentence(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        trained(tmp_path / "run", **options)
+
+
+def test_labels_that_only_the_items_know_are_found():
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.zeros(1, 8, 8), index % 2
+
+    assert all_labels(hs.open_data(Items()), "DATA").tolist() == [0, 1, 0, 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compiled.
+
+
+@pytest.mark.slow
+def test_all_but_the_head_is_compiled():
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    )
+    compile_parts(model)
+    compiled = [name for name, part in model.named_modules() if part._compiled_call_impl is not None]
+    assert compiled == ["0", "2.0"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_networks_are_recorded_like_others(tmp_path):
+    recipe = Recipe(epochs=1, batch_size=100, lr=0.05, schedule="constant")
+    plain = trained(tmp_path / "plain", recipe, model=net(dropout=0.0))
+    compiled = trained(tmp_path / "compiled", Recipe(**{**vars(recipe), "compile": True}), model=net(dropout=0.0))
+    assert compiled.history[0]["loss"] == pytest.approx(plain.history[0]["loss"], rel=1e-3)
+    one, two = (Dynamics(tmp_path / name / "test").matrix("avh") for name in ("plain", "compiled"))
+    np.testing.assert_allclose(one, two, rtol=1e-2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On a GPU.
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_records_on_a_gpu_are_what_scoring_finds(tmp_path, precision):
+    recipe = Recipe(
+        epochs=2, batch_size=64, lr=0.05, precision=precision, channels_last=True, crop=1, flip=True, ema=0.9
+    )
+    result = trained(tmp_path / "run", recipe, device="cuda")
+    scored = hs.score(result.model, data()[1], progress=False)
+    recorded = Dynamics(tmp_path / "run" / "test").at(2)
+    close = 2e-3 if precision == "float32" else 0.05
+    np.testing.assert_allclose(recorded["avh"], scored["avh"][np.argsort(scored["id"])], rtol=close)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_steps_do_not_wait_for_the_gpu(tmp_path, recwarn):
+    recipe = Recipe(epochs=1, batch_size=50, crop=1, flip=True, ema=0.9, precision="bf16", channels_last=True)
+    waits = {}
+    for count in (10, 40):  # steps of an epoch: fewer than are looked at together
+        recwarn.clear()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            trained(tmp_path / str(count), recipe, device="cuda", data=data()[:1], sampler=list(range(50)) * count)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        waits[count] = len(recwarn)
+    assert waits[10] == waits[40]
