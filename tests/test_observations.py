@@ -1,0 +1,122 @@
+"""The paper's claims over recorded nets: hardness against accuracy, and a verdict by its rule for each claim."""
+
+import numpy as np
+import pytest
+from recorded_runs import Matrices, train_digits
+from scipy import stats
+
+from hardsight import phases
+from hardsight.phases.claims import CLAIMS, SMALL
+from hardsight.phases.nets import permutation_p
+
+T = np.arange(50)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return train_digits(tmp_path_factory.mktemp("runs") / "resnet")[0]
+
+
+def test_the_exact_p_over_nets_is_scipy_s_permutation_test():
+    x, y = np.random.default_rng(16).normal(size=(2, 5))
+    theirs = stats.permutation_test(
+        (x,), lambda a: abs(stats.spearmanr(a, y).statistic), permutation_type="pairings", alternative="greater"
+    )
+    assert permutation_p(x, y) == pytest.approx(theirs.pvalue)
+
+
+def test_hardness_against_accuracy_over_nets_and_within_them():
+    right = np.array([0.9, 0.8, 0.7, 0.6])
+    runs = {
+        f"net {k}": Matrices(
+            {"avh": np.tile(0.1 * (1 - a * T / 60), (9, 1)), "correct": np.tile(a * np.sqrt(T / 50), (9, 1))}
+        )
+        for k, a in enumerate(right)
+    }
+    rows = phases.hardness_against_accuracy(runs).to_pylist()
+    over, within = [r for r in rows if r["scope"] == "over nets"], [r for r in rows if r["scope"] == "within net"]
+    assert len(over) == 51
+    assert (over[-1]["epoch"], over[-1]["n"], over[-1]["spearman"]) == (None, 4, pytest.approx(-1))
+    assert over[-1]["p"] == pytest.approx(2 / 24)  # the least that four nets can give
+    assert over[0]["spearman"] is None  # all alike at first
+    assert [row["spearman"] for row in within] == pytest.approx([-1] * 4)
+    assert phases.hardness_against_accuracy({"a": runs["net 0"]}).to_pylist()[0]["spearman"] is None
+
+
+def as_claimed(*, reverse: bool, n=400, epochs=40):
+    """A net without shortcuts that does all that the paper says, or nothing of it."""
+    draw, t = np.random.default_rng(18), np.arange(epochs)
+    human = np.clip(np.round(draw.beta(3, 1, n) * 50) / 50, 0, 1)
+    hard = (1 - human)[:, None]
+    jump = 1e-4 * draw.normal(size=(n, epochs))
+    fast, slow = np.exp(-t / 2), np.exp(-t / 8)
+    if reverse:
+        fast, slow, hard = slow, fast, draw.random((n, 1))
+    avh = 0.05 + 0.05 * fast + 0.03 * hard + 0.05 * jump
+    norm = 5 + 20 * (1 - slow) * (1 - 0.8 * hard) + jump
+    if not reverse:
+        avh += 0.004 * np.clip((t - 10) / 20, 0, 1)
+    else:
+        norm = norm[:, ::-1]
+    early = t < epochs // 3
+    angle_part, norm_part = np.where(early, -0.2, -0.001), np.where(early, -0.01, -0.05)
+    if reverse:
+        angle_part, norm_part = norm_part, angle_part
+    steps = (angle_part + norm_part) * (1 if reverse else 1 - 1.6 * (hard > 0.6)) + 1e-3 * draw.normal(size=(n, epochs))
+    if reverse:
+        steps *= early
+    nll = 9 + np.cumsum(steps, 1)
+    old = np.c_[np.full(n, np.nan), nll[:, :-1]]
+    share = np.where(early, 0.9, 0.05) if not reverse else np.where(early, 0.1, 0.9)
+    new_angles, new_norms = old + share * (nll - old), old + (1 - share) * (nll - old)
+    right = draw.random((n, 1)) < (0.3 + 0.6 * (1 - slow))
+    confidence = np.clip(human[:, None] + 0.4 * draw.normal(size=(n, 1)) + jump, 0, 1)
+    columns = {"avh": avh, "norm": norm, "nll": nll, "nll_angles": new_angles, "nll_norms": new_norms}
+    return Matrices({**columns, "correct": right, "confidence": confidence}), human
+
+
+def verdicts(table):
+    return {(row["claim"], row["net"]): row["verdict"] for row in table.to_pylist()}
+
+
+def test_a_run_that_does_what_the_paper_says_agrees_and_its_opposite_does_not():
+    run, human = as_claimed(reverse=False)
+    found = phases.observations({"vgg": run}, human)
+    wrong = {
+        claim: verdict
+        for (claim, net), verdict in verdicts(found).items()
+        if net == "vgg" and verdict != "yes" and "not consistent" not in claim and "within a net" not in claim
+    }
+    assert wrong == {}
+    other, human = as_claimed(reverse=True)
+    against = verdicts(phases.observations({"resnet": other}, human))
+    for words in ("keeps increasing", "hits a plateau", "throughout", "First the angles", "more strongly than conf"):
+        assert next(v for (claim, _), v in against.items() if words in claim) == "no", words
+
+
+def test_a_shortcut_net_is_judged_by_the_opposite_rule():
+    run, human = as_claimed(reverse=False)
+    plain, short = (verdicts(phases.observations({"net": run}, human, shortcuts={"net": k})) for k in (False, True))
+    for words in ("shortcuts make norms equal", "bounces back"):
+        claim = next(key for key in plain if words in key[0])
+        assert (plain[claim], short[claim]) == ("yes", "no")
+
+
+def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits):
+    run = digits
+    human = 1 - stats.rankdata(run.matrix("avh")[:, 5]) / len(run)
+    rows = phases.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
+    assert len(rows) == 3 * len(CLAIMS) + 1
+    assert all(row["measured"] and row["rule"] for row in rows)
+    assert all(row["n"] > 0 for row in rows if row["verdict"] != "not measured")
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None and row["high"])
+    shortcut = [row for row in rows if "shortcuts make norms equal" in row["claim"]]
+    assert [row["verdict"] == "not measured" for row in shortcut] == [False, True, False]
+    assert str(SMALL) in shortcut[0]["rule"]
+
+
+def test_without_people_claims_about_them_are_not_measured(digits):
+    rows = phases.observations({"resnet": digits}).to_pylist()
+    silent = [row["claim"] for row in rows if row["verdict"] == "not measured"]
+    assert len(silent) == 7
+    assert any(row["verdict"] in ("yes", "partly", "no") for row in rows)
