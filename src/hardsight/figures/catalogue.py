@@ -1,0 +1,48 @@
+"""Which figures there are and what each needs; free of torch and matplotlib, because the command's help reads it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_MANY = 20
+
+
+class FigureKind(NamedTuple):
+    """A figure that can be drawn by name.
+
+    Attributes:
+        summary: What it shows, in one line.
+        runs: Fewest and most recorded runs that it takes.
+        needs: What else it cannot do without: ``data``, ``human``.
+        takes: What else it can use: ``data``, ``groups``, ``human``.
+    """
+
+    summary: str
+    runs: tuple[int, int]
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+
+FIGURES = {
+    "dynamics": FigureKind(
+        "norm, AVH, accuracy and confidence by epoch and group or human frequency, a row a network (Fig. 4, 9, 10, 13)",
+        (1, _MANY),
+        takes=("groups", "human"),
+    ),
+    "loss-drivers": FigureKind("what lowers the loss, angles or norms, by epoch and summed up", (1, _MANY)),
+    "plateaus": FigureKind("where AVH, accuracy, loss and norm stop changing, with intervals", (1, 1)),
+    "agreement": FigureKind(
+        "correlation of scores with human frequency by epoch, with intervals", (1, _MANY), needs=("human",)
+    ),
+    "data-map": FigureKind("each sample by mean and spread of its confidence", (1, 1)),
+    "iterations": FigureKind(
+        "norm, angle and AVH by iteration; without a RUN, of a small CNN that is trained on --data (Fig. 15)",
+        (0, _MANY),
+        takes=("data",),
+    ),
+    "embeddings": FigureKind(
+        "2-D features of a small CNN that is trained on --data (Fig. 2, 8)", (0, 0), needs=("data",)
+    ),
+    "two-gaussians": FigureKind("a toy: AVH and norm of two overlapping classes on the sphere (Fig. 3, 7)", (0, 0)),
+    "norm-growth": FigureKind("AVH stays while confidence follows the norm (Fig. 20)", (0, 0)),
+}

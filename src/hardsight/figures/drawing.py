@@ -1,0 +1,163 @@
+"""`draw`: a figure by its name, from run folders and files to a picture."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hardsight.dynamics import Dynamics
+from hardsight.figures.catalogue import FIGURES
+from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
+from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
+from hardsight.figures.style import check_out, write_figure
+from hardsight.phases import agreement, frequency_bins, loss_drivers, plateaus
+from hardsight.phases.human import read_human, read_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a figure may be made from."""
+
+    paths: Sequence[Path]
+    data: str | None
+    groups: Path | None
+    human: Path | None
+    seed: int
+
+    @cached_property
+    def runs(self) -> dict[str, Dynamics]:
+        """The runs by as much of the end of their paths as tells them apart; of RUN/test, at least both names."""
+        longest = max((len(path.parts) for path in self.paths), default=0)
+        least = 2 if any(path.name in ("train", "test") for path in self.paths) else 1
+        for parts in range(least, max(longest, least) + 1):
+            names = ["/".join(path.parts[-parts:]) for path in self.paths]
+            if len(set(names)) == len(names):
+                return {name: Dynamics(path) for name, path in zip(names, self.paths, strict=True)}
+        raise ValueError(f"every RUN must be named once, got {', '.join(map(str, self.paths))}.")
+
+    @property
+    def one(self) -> tuple[str, Dynamics]:
+        return next(iter(self.runs.items()))
+
+    def by(self) -> dict[str, Any] | None:
+        """The groups of each run: those of the file, or bins of human frequency, or none."""
+        if self.groups is not None:
+            table = read_table(self.groups, "groups")
+            return dict.fromkeys(self.runs, table)
+        if self.human is not None:
+            return {name: frequency_bins(read_human(self.human, run)) for name, run in self.runs.items()}
+        return None
+
+    @property
+    def unit(self) -> str:
+        return self.one[1].unit
+
+
+def _iterations(given: Inputs) -> Figure:
+    from hardsight.studies import iterations
+
+    if given.paths:
+        return plot_dynamics(given.runs, values=("norm", "angle", "avh"))
+    if given.data is None:
+        raise ValueError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
+    with tempfile.TemporaryDirectory() as folder:
+        run = iterations(given.data, Path(folder) / "run", seed=given.seed)
+        return plot_dynamics({"small CNN": run}, values=("norm", "angle", "avh"))
+
+
+def _agreement(given: Inputs) -> Figure:
+    human = given.human or Path()  # there is one: `draw` has looked
+    return plot_agreement(
+        {name: agreement(run, read_human(human, run)) for name, run in given.runs.items()}, given.unit
+    )
+
+
+def _embeddings(given: Inputs) -> Figure:
+    from hardsight.studies import embeddings
+
+    return plot_embeddings(embeddings(given.data, seed=given.seed))
+
+
+def _two_gaussians(given: Inputs) -> Figure:
+    from hardsight.studies import two_gaussians
+
+    return plot_two_gaussians(two_gaussians(given.seed))
+
+
+def _norm_growth(given: Inputs) -> Figure:
+    from hardsight.studies import norm_growth
+
+    return plot_norm_growth(norm_growth())
+
+
+_MAKERS: dict[str, Callable[[Inputs], Figure]] = {
+    "dynamics": lambda given: plot_dynamics(given.runs, given.by()),
+    "loss-drivers": lambda given: plot_loss_drivers(
+        {name: loss_drivers(run) for name, run in given.runs.items()}, given.unit
+    ),
+    "plateaus": lambda given: plot_plateaus(given.one[1], plateaus(given.one[1], seed=given.seed), given.one[0]),
+    "agreement": _agreement,
+    "data-map": lambda given: plot_data_map(given.one[1].summary(), given.one[0]),
+    "iterations": _iterations,
+    "embeddings": _embeddings,
+    "two-gaussians": _two_gaussians,
+    "norm-growth": _norm_growth,
+}
+
+
+def draw(
+    name: str,
+    runs: Sequence[str | Path] = (),
+    *,
+    data: str | None = None,
+    groups: str | Path | None = None,
+    human: str | Path | None = None,
+    seed: int = 0,
+    out: str | Path,
+) -> Path:
+    """Draw a figure and write it.
+
+    Args:
+        name: One of `FIGURES`.
+        runs: Folders with records of training.
+        data: Data to train on, for figures that train something small.
+        groups: CSV or Parquet with the columns id and one other.
+        human: Human selection frequencies: CSV or Parquet (id, frequency), or counts as .npy or .npz.
+        seed: Of what is trained or drawn at random.
+        out: The file to write: .png, .svg or .pdf.
+
+    Returns:
+        The path of the file.
+    """
+    if name not in FIGURES:
+        near = difflib.get_close_matches(name, FIGURES, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIGURES)}."
+        raise ValueError(f"there is no figure {name!r}; {hint}")
+    kind = FIGURES[name]
+    fewest, most = kind.runs
+    if not fewest <= len(runs) <= most:
+        wanted = "no RUN" if not most else "one RUN" if fewest == most else f"{fewest} to {most} RUNs"
+        raise ValueError(f"the figure {name} takes {wanted}, got {len(runs)}.")
+    given = {"data": data, "groups": groups, "human": human}
+    for option, value in given.items():
+        if option in kind.needs and value is None:
+            raise ValueError(f"the figure {name} needs --{option}, got none.")
+        if value is not None and option not in (*kind.needs, *kind.takes):
+            raise ValueError(f"the figure {name} does not use --{option}; leave it out.")
+    check_out(out)  # before anything is trained
+    inputs = Inputs(
+        paths=[Path(run) for run in runs],
+        data=data,
+        groups=None if groups is None else Path(groups),
+        human=None if human is None else Path(human),
+        seed=seed,
+    )
+    return write_figure(_MAKERS[name](inputs), out)

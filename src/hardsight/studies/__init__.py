@@ -1,0 +1,9 @@
+"""The papers' own small experiments, made again."""
+
+from hardsight.studies.avh import Embeddings as Embeddings
+from hardsight.studies.avh import NormGrowth as NormGrowth
+from hardsight.studies.avh import TwoGaussians as TwoGaussians
+from hardsight.studies.avh import embeddings as embeddings
+from hardsight.studies.avh import iterations as iterations
+from hardsight.studies.avh import norm_growth as norm_growth
+from hardsight.studies.avh import two_gaussians as two_gaussians

@@ -1,0 +1,203 @@
+"""Figures: what is drawn is what was measured, files are whole, and errors are sentences."""
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from recorded_runs import train_digits
+
+from hardsight import figures, phases, studies
+from hardsight.figures import drawing
+from hardsight.figures.style import write_figure
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    found = {name: train_digits(folder / name, residual=name == "resnet", epochs=10)[0] for name in ("resnet", "vgg")}
+    human = np.clip(1.02 - 4 * np.nanmean(found["resnet"].matrix("avh"), 1), 0, 1)
+    lines = [f"{key},{value}" for key, value in zip(found["resnet"].ids, human, strict=True)]
+    (folder / "human.csv").write_text("\n".join(["id,hsf", *lines]))
+    lines = [
+        f"{key},{'even' if label % 2 == 0 else 'odd'}"
+        for key, label in zip(found["vgg"].ids, found["vgg"].labels, strict=True)
+    ]
+    (folder / "groups.csv").write_text("\n".join(["id,parity", *lines]))
+    return folder, found
+
+
+def lines_of(axis):
+    return {line.get_label(): np.asarray(line.get_ydata(), float) for line in axis.get_lines()}
+
+
+def test_dynamics_draw_the_means_of_the_groups_with_their_n_and_a_band_of_one_sd(runs):
+    _, found = runs
+    by = {name: np.where(run.labels % 2 == 0, "even", "odd") for name, run in found.items()}
+    axes = figures.plot_dynamics(found, by).get_axes()
+    assert len(axes) == 8
+    even = found["vgg"].labels % 2 == 0
+    avh, norm = 10 * found["vgg"].matrix("avh")[even], found["vgg"].matrix("norm")[even]
+    label = f"even (n = {even.sum()})"
+    np.testing.assert_allclose(lines_of(axes[5])[label], avh.mean(0), rtol=1e-5)
+    band = axes[4].collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == pytest.approx((norm.mean(0) + norm.std(0, ddof=1)).max(), rel=1e-5)
+    assert axes[4].get_title(loc="left") == "vgg, 300 samples"
+    assert [axis.get_ylabel() for axis in axes[:4]] == ["norm of the feature", "C · AVH", "accuracy", "confidence"]
+    drawn = axes[3].collections[0].get_paths()[0].vertices[:, 1]
+    assert 0 <= drawn.min() <= drawn.max() <= 1  # a probability has no band beyond 1
+
+
+def test_loss_drivers_draw_both_parts_and_their_sum(runs):
+    _, found = runs
+    table = phases.loss_drivers(found["vgg"])
+    each, summed = figures.plot_loss_drivers({"vgg": table}).get_axes()
+    np.testing.assert_allclose(lines_of(summed)["angles"], np.cumsum(table["by_angles"].to_numpy()))
+    np.testing.assert_allclose(lines_of(summed)["whole change"], np.cumsum(table["change"].to_numpy()))
+    heights = [bar.get_height() for bar in each.containers[1]]
+    np.testing.assert_allclose(heights, table["by_norms"].to_numpy())
+    ends = np.array([bar.get_y() + bar.get_height() for bar in each.containers[1]])
+    same = np.sign(table["by_angles"].to_numpy()) == np.sign(table["by_norms"].to_numpy())
+    np.testing.assert_allclose(ends[same], table["change"].to_numpy()[same])
+    assert "n = 300" in each.get_title(loc="left")
+
+
+def test_agreement_is_drawn_upwards_for_every_score(runs):
+    _, found = runs
+    run = found["resnet"]
+    human = np.clip(1.02 - 4 * np.nanmean(run.matrix("avh"), 1), 0, 1)
+    table = phases.agreement(run, human)
+    axis = figures.plot_agreement({"resnet": table}).get_axes()[0]
+    drawn = lines_of(axis)
+    own = table.to_pandas()
+    np.testing.assert_allclose(drawn["−avh"], -own[own["score"] == "avh"]["spearman"])
+    np.testing.assert_allclose(drawn["confidence"], own[own["score"] == "confidence"]["spearman"])
+    assert "n = 300" in axis.get_title(loc="left")
+
+
+def test_plateaus_are_marked_where_they_were_found(runs):
+    _, found = runs
+    table = phases.plateaus(found["resnet"])
+    axis = figures.plot_plateaus(found["resnet"], table, "resnet").get_axes()[0]
+    marked = {int(line.get_xdata()[0]) for line in axis.get_lines() if line.get_marker() == "o"}
+    assert marked == {epoch for epoch in table["epoch"].to_pylist() if epoch is not None}
+
+
+def test_a_data_map_shows_every_sample(runs):
+    _, found = runs
+    summary = found["resnet"].summary()
+    axis = figures.plot_data_map(summary).get_axes()[0]
+    points = axis.collections[0].get_offsets()
+    order = np.lexsort(points.T)
+    expected = np.c_[summary["variability"], summary["confidence"]]
+    np.testing.assert_allclose(points[order], expected[np.lexsort(expected.T)], rtol=1e-6)
+    assert "n = 300" in axis.get_title(loc="left")
+
+
+def test_a_given_figure_is_drawn_into_and_pyplot_keeps_no_state(runs):
+    own = Figure()
+    assert figures.plot_norm_growth(studies.norm_growth(), figure=own) is own
+    assert len(own.get_axes()) == 2
+    assert matplotlib._pylab_helpers.Gcf.get_num_fig_managers() == 0
+
+
+NEEDS = {
+    "dynamics": (("resnet", "vgg"), {"human": "human.csv"}),
+    "loss-drivers": (("resnet", "vgg"), {}),
+    "plateaus": (("resnet",), {}),
+    "agreement": (("resnet", "vgg"), {"human": "human.csv"}),
+    "data-map": (("resnet",), {}),
+    "iterations": (("resnet",), {}),
+    "two-gaussians": ((), {}),
+    "norm-growth": ((), {}),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
+    folder, _ = runs
+    monkeypatch.setattr(studies, "two_gaussians", lambda seed: studies.avh.two_gaussians(seed, n=50, steps=20))
+    chosen, options = NEEDS[name]
+    files = {option: folder / file for option, file in options.items()}
+    out = figures.draw(name, [folder / run for run in chosen], out=tmp_path / f"{name}.png", **files)
+    pixels = np.asarray(Image.open(out).convert("L"), float)
+    assert pixels.shape[0] > 300
+    assert pixels.std() > 5  # not an empty page
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name}.png"]
+
+
+def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "embeddings", lambda data, seed: studies.avh.embeddings(data, steps=3, seed=seed))
+    monkeypatch.setattr(
+        studies, "iterations", lambda data, out, seed: studies.avh.iterations(data, out, count=3, seed=seed)
+    )
+    for name in sorted(set(figures.FIGURES) - set(NEEDS) | {"iterations"}):
+        assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
+
+
+def test_the_catalogue_and_what_can_be_drawn_are_the_same_and_it_needs_no_torch():
+    assert set(figures.FIGURES) == set(drawing._MAKERS)
+    code = "import sys, hardsight.figures; sys.exit(any(n in sys.modules for n in ('torch', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf"])
+def test_the_same_figure_gives_the_same_file(kind, tmp_path):
+    files = [figures.draw("norm-growth", out=tmp_path / f"{k}.{kind}").read_bytes() for k in range(2)]
+    assert files[0] == files[1]
+
+
+def test_groups_of_a_file_become_lines(runs, tmp_path):
+    folder, _ = runs
+    out = figures.draw("dynamics", [folder / "vgg"], groups=folder / "groups.csv", out=tmp_path / "by.svg")
+    assert "even (n = " in out.read_text()
+
+
+def test_runs_of_one_name_are_told_apart(runs, tmp_path):
+    folder, _ = runs
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "vgg").symlink_to(folder / "vgg")
+    out = figures.draw("dynamics", [folder / "vgg", tmp_path / "other" / "vgg"], out=tmp_path / "two.svg")
+    assert "other/vgg, 300 samples" in out.read_text()
+
+
+def test_one_run_named_twice_is_refused(runs, tmp_path):
+    folder, _ = runs
+    with pytest.raises(ValueError, match="every RUN must be named once"):
+        figures.draw("dynamics", [folder / "vgg", folder / "vgg"], out=tmp_path / "two.svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "dynamic"}, r"there is no figure 'dynamic'; did you mean dynamics\?"),
+        ({"name": "xyz"}, "there is no figure 'xyz'; there are dynamics, loss-drivers"),
+        ({"name": "dynamics"}, "the figure dynamics takes 1 to 20 RUNs, got 0"),
+        ({"name": "norm-growth", "runs": ["a"]}, "the figure norm-growth takes no RUN, got 1"),
+        ({"name": "data-map", "runs": ["a", "b"]}, "the figure data-map takes one RUN, got 2"),
+        ({"name": "agreement", "runs": ["a"]}, "the figure agreement needs --human, got none"),
+        ({"name": "embeddings"}, "the figure embeddings needs --data, got none"),
+        ({"name": "iterations"}, "the figure iterations needs --data, or a RUN"),
+        ({"name": "data-map", "runs": ["a"], "human": "h.csv"}, "the figure data-map does not use --human"),
+        ({"name": "norm-growth", "out": "figure.jpg"}, "out must end in .png, .svg or .pdf, got 'figure.jpg'"),
+        ({"name": "norm-growth", "out": "nowhere/figure.png"}, "out: there is no folder nowhere"),
+        ({"name": "data-map", "runs": ["nowhere"]}, "nowhere holds no records of training"),
+    ],
+)
+def test_what_a_figure_lacks_is_said_in_a_sentence(arguments, words, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        figures.draw(**{"out": tmp_path / "figure.png", **arguments})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path):
+    (tmp_path / "figure.png").write_text("old")
+    figure = Figure()
+    figure.savefig = lambda *args, **kwargs: (_ for _ in ()).throw(OSError("no room"))
+    with pytest.raises(OSError, match="no room"):
+        write_figure(figure, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
