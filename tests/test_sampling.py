@@ -1,0 +1,364 @@
+"""Samplers: what they draw against probabilities in closed form, sizes against the pacing, and who asks whom."""
+
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import hardsight as hs
+from hardsight.sampling import (
+    PACINGS,
+    CurriculumSampler,
+    HardnessSampler,
+    SelfPacedSampler,
+    hardness_of,
+    latest_hardness,
+    linear,
+    within_class,
+)
+
+HARDNESS = np.array([0.3, 0.1, 0.9, 0.5, 0.7, 0.2, 0.8, 0.4, 0.6, 1.0])
+
+
+def epochs_of(sampler, epochs):
+    drawn = []
+    for epoch in epochs:
+        sampler.set_epoch(epoch)
+        drawn.append(list(sampler))
+        assert len(drawn[-1]) == len(sampler)
+    return drawn
+
+
+# Weighted by hardness.
+
+
+@pytest.mark.parametrize(("power", "uniform"), [(1.0, 0.1), (2.0, 0.0), (0.0, 0.5), (1.0, 1.0)])
+def test_hard_samples_come_as_often_as_the_formula_says(power, uniform):
+    sampler = HardnessSampler(HARDNESS, power=power, uniform=uniform, num_samples=20_000)
+    ranks = scipy.stats.rankdata(HARDNESS)
+    expected = [(1 - uniform) * r**power / sum(ranks**power) + uniform / 10 for r in ranks]
+    np.testing.assert_allclose(sampler.probabilities, expected, rtol=1e-12)
+    counts = np.bincount(list(sampler), minlength=10)
+    assert scipy.stats.chisquare(counts, 20_000 * np.array(expected)).pvalue > 0.001
+
+
+def test_without_replacement_a_sample_is_chosen_as_in_successive_draws():
+    sampler = HardnessSampler([1.0, 2.0, 3.0], power=2.0, uniform=0.1, num_samples=2, replacement=False)
+    p = sampler.probabilities
+    chosen = [p[i] + sum(p[j] * p[i] / (1 - p[j]) for j in range(3) if j != i) for i in range(3)]
+    drawn = epochs_of(sampler, range(6000))
+    assert all(len(set(pair)) == 2 for pair in drawn)
+    counts = np.bincount(list(itertools.chain(*drawn)), minlength=3)
+    left_out = 6000 - counts  # exactly one an epoch, so these are multinomial
+    assert scipy.stats.chisquare(left_out, 6000 * (1 - np.array(chosen))).pvalue > 0.001
+    first = np.bincount([pair[0] for pair in drawn], minlength=3)
+    assert scipy.stats.chisquare(first, counts / 2).pvalue > 0.001  # the place in the epoch tells nothing
+
+
+def test_scores_on_any_scale_draw_alike_and_ties_alike():
+    np.testing.assert_array_equal(
+        HardnessSampler(HARDNESS).probabilities, HardnessSampler(np.exp(9 * HARDNESS) - 50).probabilities
+    )
+    assert len(set(HardnessSampler([5.0, 5.0, 5.0]).probabilities)) == 1
+
+
+def test_every_sample_keeps_a_chance():
+    assert HardnessSampler(np.arange(1000), power=50, uniform=0.2).probabilities.min() >= 0.2 / 1000
+
+
+def test_losses_weighted_by_the_inverse_probability_have_the_plain_mean():
+    sampler = HardnessSampler(HARDNESS, num_samples=50_000)
+    losses = HARDNESS**2
+    drawn = np.array(list(sampler))
+    weighted = losses[drawn] / (10 * sampler.probabilities[drawn])
+    assert abs(weighted.mean() - losses.mean()) < 4 * weighted.std() / 50_000**0.5
+
+
+# Curricula.
+
+
+@pytest.mark.parametrize("name", PACINGS)
+def test_pacing_grows_from_its_start_to_everything(name):
+    pacing = PACINGS[name]
+    shares = [pacing(t) for t in np.linspace(0, 1, 101)]
+    assert shares[0] == pytest.approx(0.2)
+    assert shares[-1] == pytest.approx(1.0)
+    assert all(b >= a for a, b in itertools.pairwise(shares))
+    assert partial(pacing, start=0.05)(0.0) == pytest.approx(0.05)
+
+
+def test_pacing_functions_are_what_they_say_half_way():
+    halfway = {name: pacing(0.5) for name, pacing in PACINGS.items()}
+    assert halfway == pytest.approx({"linear": 0.6, "root": 0.52**0.5, "exponential": 0.2**0.5, "step": 0.2 + 0.8 / 3})
+
+
+@pytest.mark.parametrize("name", PACINGS)
+def test_an_epoch_holds_the_easiest_share_and_all_of_the_epoch_before(name):
+    hardness = np.random.default_rng(0).normal(size=500)
+    sampler = CurriculumSampler(hardness, name, epochs=7)
+    drawn = epochs_of(sampler, range(10))
+    for epoch, indices in enumerate(drawn):
+        expected = round(PACINGS[name](min(epoch / 7, 1)) * 500)
+        assert set(indices) == set(np.argsort(hardness)[:expected].tolist())
+        assert len(indices) == expected
+    assert sorted(drawn[7]) == sorted(drawn[9]) == list(range(500))
+    assert drawn[7] != drawn[9]
+
+
+def test_hardest_first_is_the_other_way_round():
+    easy = CurriculumSampler(-HARDNESS, "linear", 5)
+    hard = CurriculumSampler(HARDNESS, "linear", 5, hardest_first=True)
+    assert epochs_of(easy, range(6)) == epochs_of(hard, range(6))
+    hard.set_epoch(0)
+    assert set(hard) == {9, 2}
+
+
+def test_num_samples_makes_every_epoch_as_long_with_passes_over_the_share():
+    drawn = epochs_of(CurriculumSampler(HARDNESS, lambda t: 0.3, 5, num_samples=10), range(3))
+    easiest = set(np.argsort(HARDNESS)[:3].tolist())
+    for indices in drawn:
+        assert len(indices) == 10
+        assert [set(indices[i : i + 3]) for i in (0, 3, 6)] == [easiest] * 3
+
+
+def test_ties_are_broken_by_chance_and_stay_broken():
+    sampler = CurriculumSampler(np.zeros(1000), "linear", 10)
+    sets = [set(indices) for indices in epochs_of(sampler, range(11))]
+    assert all(a <= b for a, b in itertools.pairwise(sets))
+    assert 300 < np.mean(list(sets[0])) < 700  # not the first 200 of the data, which are often one class
+
+
+def test_within_class_takes_the_same_share_of_every_class():
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    hardness = np.random.default_rng(1).normal(size=100) + 10 * labels  # class 2 is the hardest by far
+    plain = CurriculumSampler(hardness, lambda t: 0.5, 1)
+    balanced = CurriculumSampler(within_class(hardness, labels), lambda t: 0.5, 1)
+    assert np.bincount(labels[list(plain)], minlength=3).tolist() == [50, 0, 0]
+    assert np.bincount(labels[list(balanced)]).tolist() == [30, 15, 5]
+
+
+# Self-paced.
+
+
+def test_self_paced_asks_anew_and_tries_the_unknown_first():
+    known = np.full(6, np.nan)
+    sampler = SelfPacedSampler(lambda: known, lambda t: 0.5, 4)
+    first = epochs_of(sampler, [0])[0]
+    known[first] = [9.0, 9.0, 9.0]
+    second = epochs_of(sampler, [1])[0]
+    assert set(second) == set(range(6)) - set(first)
+    known[second] = [1.0, 2.0, 30.0]
+    assert set(epochs_of(sampler, [2])[0]) >= set(second[:2])
+    known[:] = [5, 4, 3, 2, 1, 0]
+    assert set(epochs_of(sampler, [3])[0]) == {3, 4, 5}
+
+
+def test_self_paced_learns_from_a_recorder_what_it_last_saw(tmp_path):
+    ids = [f"data:{i}" for i in range(8)]
+    latest = latest_hardness(tmp_path / "run", ids)
+    assert np.isnan(latest()).all()
+    recorder = hs.Recorder(tmp_path / "run")
+    torch.manual_seed(1)
+    weight = torch.randn(3, 4)
+    expected = np.full(8, np.nan)
+    for seen in ([0, 1, 2, 3, 4], [3, 4, 5], [4, 7]):
+        features, labels = torch.randn(len(seen), 4), torch.randint(0, 3, (len(seen),))
+        labels = torch.tensor([i % 3 for i in seen])
+        recorder.update(torch.tensor(seen), _Head(features, weight), labels)
+        recorder.end_epoch()
+        expected[seen] = torch.nn.functional.cross_entropy(features @ weight.T, labels, reduction="none").numpy()
+        np.testing.assert_allclose(latest(), expected, rtol=2e-4)
+    assert np.isnan(latest()[6])
+    sampler = SelfPacedSampler(latest, lambda t: 0.5, 3)
+    assert set(sampler) == {6, *np.argsort(np.where(np.isnan(expected), 99, expected))[:3].tolist()}
+    again = SelfPacedSampler(latest_hardness(recorder, ids), lambda t: 0.5, 3)  # resumed: no state but the run
+    again.set_epoch(0)
+    sampler.set_epoch(0)
+    assert list(again) == list(sampler)
+
+
+class _Head:
+    bias = None
+
+    def __init__(self, features, weight):
+        self.features, self.weight = features, weight
+
+
+# What all of them promise.
+
+SAMPLERS = {
+    "weighted": lambda **k: HardnessSampler(HARDNESS, **k),
+    "without replacement": lambda **k: HardnessSampler(HARDNESS, num_samples=7, replacement=False, **k),
+    "curriculum": lambda **k: CurriculumSampler(HARDNESS, "root", 4, **k),
+    "repeating": lambda **k: CurriculumSampler(HARDNESS, "root", 4, num_samples=11, **k),
+    "self-paced": lambda **k: SelfPacedSampler(HARDNESS.copy, "linear", 4, **k),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_order_depends_on_seed_and_epoch_alone(name):
+    make = SAMPLERS[name]
+    forwards = epochs_of(make(seed=3), range(6))
+    torch.manual_seed(9)
+    np.random.seed(9)
+    backwards = epochs_of(make(seed=3), reversed(range(6)))
+    assert forwards == backwards[::-1]
+    assert forwards != epochs_of(make(seed=4), range(6))
+    assert forwards[4] != forwards[5]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_loader_with_workers_sees_what_the_sampler_draws(name):
+    data = TensorDataset(torch.arange(10))
+    sampler = SAMPLERS[name](seed=1)
+    loader = DataLoader(data, batch_size=3, sampler=sampler, num_workers=2 if name == "curriculum" else 0)
+    for epoch in (0, 4):
+        sampler.set_epoch(epoch)
+        seen = torch.cat([batch[0] for batch in loader]).tolist()
+        assert len(loader) == -(-len(seen) // 3)
+        sampler.set_epoch(epoch)
+        assert seen == list(sampler)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_processes_share_an_epoch_without_padding(name):
+    for epoch in range(5):
+        parts = [epochs_of(SAMPLERS[name](num_replicas=2, rank=rank), [epoch])[0] for rank in range(2)]
+        whole = epochs_of(SAMPLERS[name](), [epoch])[0]
+        assert len(parts[0]) == len(parts[1]) == len(whole) // 2
+        joined = [i for pair in zip(*parts, strict=True) for i in pair]
+        assert joined == whole[: len(joined)]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_an_epoch_begun_twice_is_told(name):
+    sampler = SAMPLERS[name]()
+    list(sampler)
+    with pytest.warns(UserWarning, match="epoch 0 begins a second time"):
+        list(sampler)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_can_be_sent_to_another_process(name):
+    sampler = SAMPLERS[name](seed=5)
+    assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
+
+
+@pytest.mark.slow
+def test_processes_that_see_different_losses_draw_what_the_first_one_sees(tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*launch, __file__, tmp_path], check=True, timeout=240)
+    parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert len(parts[0]) == len(parts[1]) == 3
+    assert set(parts[0] + parts[1]) == {0, 1, 2, 3, 4, 5}
+
+
+def draw_in_one_of_two_processes(folder):
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    hardness = np.arange(12.0) if rank == 0 else -np.arange(12.0)
+    sampler = SelfPacedSampler(lambda: hardness, lambda t: 0.5, 2, num_replicas=2, rank=rank)
+    Path(folder, f"{rank}.json").write_text(json.dumps(list(sampler)))
+    torch.distributed.destroy_process_group()
+
+
+# Hardness of a run.
+
+
+def test_hardness_of_a_table_is_in_the_order_of_the_data_and_larger_is_harder():
+    table = hs.SampleTable.from_columns(
+        {"id": ["a", "b", "c"], "avh": [0.1, 0.2, 0.3], "confidence": [0.9, 0.5, 0.1], "aum": [3.0, 2.0, -1.0]}
+    )
+    for by in ("avh", "confidence", "aum"):
+        assert np.argsort(hardness_of(table, ["c", "a", "b"], by=by)).tolist() == [1, 2, 0]
+    np.testing.assert_array_equal(hardness_of(table, np.array(["c", "a"])), [0.3, 0.1])
+
+
+def test_hardness_of_a_scored_run_and_a_data_set(tmp_path):
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    hs.score_features(x, torch.randn(3, 4), y, ids=[f"data:{i}" for i in range(12)]).save(tmp_path / "run")
+    table = hs.SampleTable.load(tmp_path / "run")
+    expected = dict(zip(table["id"], table["avh"], strict=True))
+    found = hardness_of(tmp_path / "run", TensorDataset(x, y))
+    np.testing.assert_array_equal(found, [expected[f"data:{i}"] for i in range(12)])
+
+
+def test_hardness_of_a_recorded_run_is_its_summary(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    weight = torch.eye(3)
+    for epoch in range(2):  # sample 0 is learned at once, 1 in the second epoch, 2 never
+        features = torch.tensor([[2.0, 0, 0], [0, 1.0, 0] if epoch else [1.0, 0, 0], [1.0, 0, 0]])
+        recorder.update([0, 1, 2], _Head(features, weight), torch.tensor([0, 1, 2]))
+        recorder.end_epoch()
+    ids = ["data:2", "data:1", "data:0"]
+    for run in (tmp_path / "run", hs.Dynamics(tmp_path / "run"), recorder):
+        assert hardness_of(run, ids, by="learned").tolist() == [3, 2, 1]
+        for by in ("aum", "correctness", "nll", "avh"):
+            assert np.argsort(hardness_of(run, ids, by=by)).tolist() == [2, 1, 0]
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: HardnessSampler([0.1, np.nan, 0.2]), "hardness must be finite, got nan at index 1 \\(1 of 3\\)"),
+        (lambda: CurriculumSampler([0.1, np.inf], "linear", 2), "hardness must be finite, got inf"),
+        (lambda: HardnessSampler([]), "one number a sample, got shape \\(0,\\)"),
+        (lambda: HardnessSampler(np.ones((3, 2))), "one number a sample, got shape \\(3, 2\\)"),
+        (lambda: HardnessSampler(["a"]), "hardness must be one number a sample, got list"),
+        (lambda: HardnessSampler([1.0], power=-1), "power must be 0 or more, got -1"),
+        (lambda: HardnessSampler([1.0], uniform=1.5), "uniform must be a share in \\[0, 1\\], got 1.5"),
+        (lambda: HardnessSampler([1.0], num_samples=0), "num_samples must be 1 or more, got 0"),
+        (lambda: HardnessSampler([1.0], num_samples=2, replacement=False), "some must come twice"),
+        (lambda: HardnessSampler([1.0], num_replicas=2), "1 samples for 2 processes"),
+        (lambda: HardnessSampler([1.0, 2.0], num_replicas=2, rank=2), "rank must be below num_replicas=2, got 2"),
+        (lambda: HardnessSampler([1.0], seed=-1), "seed must be 0 or more, got -1"),
+        (lambda: HardnessSampler([1.0]).set_epoch(-1), "epoch must be 0 or more, got -1"),
+        (lambda: HardnessSampler([1.0]).set_epoch(1.5), "epoch must be a whole number, got 1.5"),
+        (lambda: CurriculumSampler([1.0], "sudden", 2), "one of linear, root, exponential, step or a function"),
+        (lambda: CurriculumSampler([1.0], lambda t: t, 2), "share in \\(0, 1\\], got 0.0 at t = 0 \\(epoch 0\\)"),
+        (lambda: CurriculumSampler([1.0], lambda t: 1 + t, 2), "got 1.5 at t = 0.5 \\(epoch 1\\)"),
+        (lambda: CurriculumSampler([1.0], "linear", 0), "epochs must be 1 or more, got 0"),
+        (lambda: SelfPacedSampler([1.0], "linear", 2), "must be a function that is asked every epoch, got list"),
+        (lambda: within_class([1.0, 2.0], [0]), "one label a sample, 2, got shape \\(1,\\)"),
+    ],
+)
+def test_bad_input_is_a_sentence(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_hardness_that_changes_its_length_is_told():
+    answers = iter([np.ones(4), np.ones(3)])
+    sampler = SelfPacedSampler(lambda: next(answers), linear, 2)
+    with pytest.raises(ValueError, match="one number a sample, 4 as at first, got 3"):
+        list(sampler)
+
+
+def test_missing_ids_are_counted_and_the_first_is_named():
+    table = hs.SampleTable.from_columns({"id": ["a", "b"], "avh": [0.1, np.nan], "word": ["x", "y"]})
+    with pytest.raises(ValueError, match="'c' is not in the run, and so it is for 2 of 3 samples"):
+        hardness_of(table, ["a", "c", "d"])
+    with pytest.raises(ValueError, match="'b' has no avh in the run, and so it is for 1 of 2"):
+        hardness_of(table, ["a", "b"])
+    with pytest.raises(ValueError, match="by must name a column of numbers, got 'word'"):
+        hardness_of(table, ["a"], by="word")
+    with pytest.raises(KeyError, match="no column 'avg'; did you mean avh"):
+        hardness_of(table, ["a"], by="avg")
+    with pytest.raises(ValueError, match="data is a stream"):
+        hardness_of(table, iter([1]))
+
+
+if __name__ == "__main__":
+    draw_in_one_of_two_processes(sys.argv[1])
