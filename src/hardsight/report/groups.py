@@ -37,28 +37,34 @@ class Group(NamedTuple):
 
 def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
     """Group columns that the table holds and those that are given beside it; and what could not be used, in words."""
-    notes: list[str] = []
     arrow = rows.table.to_arrow()
     own = (_coded(name, arrow[name].combine_chunks(), cut=False) for name in arrow.column_names if not _is_own(name))
-    found = [group for group in own if group is not None]
+    found, notes = [group for group in own if group is not None], []
     if given is not None:
         table = read_groups(given)
-        where = pc.index_in(rows.ids, value_set=table["id"].combine_chunks())
-        matched = len(rows) - where.null_count
-        if matched < len(rows):
-            notes.append(f"groups: {matched:,} of {counted(len(rows), 'sample')} have a row there.")
-        for name in table.column_names:
-            if name == "id":
-                continue
-            group = _coded(name, table[name].combine_chunks().take(where.combine_chunks()), cut=True)
-            found = [g for g in found if g.column != name]
-            if group is None:
-                notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
-            else:
-                found.append(group)
+        asked, notes = given_groups(rows.ids, table)
+        found = [group for group in found if group.column not in table.column_names] + asked
     if len(found) > MOST_COLUMNS:
         notes.append(f"groups: {MOST_COLUMNS} of {len(found)} columns are shown.")
         found = found[-MOST_COLUMNS:]  # those that were asked for come last
+    return found, notes
+
+
+def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], list[str]]:
+    """The columns of a table that `read_groups` read, as groups of these samples; and what could not be used."""
+    notes, found = [], []
+    where = pc.index_in(ids, value_set=table["id"].combine_chunks())
+    matched = len(ids) - where.null_count
+    if matched < len(ids):
+        notes.append(f"groups: {matched:,} of {counted(len(ids), 'sample')} have a row there.")
+    for name in table.column_names:
+        if name == "id":
+            continue
+        group = _coded(name, table[name].combine_chunks().take(where.combine_chunks()), cut=True)
+        if group is None:
+            notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
+        else:
+            found.append(group)
     return found, notes
 
 

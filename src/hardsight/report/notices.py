@@ -21,6 +21,7 @@ def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
     meta = rows.table.meta
     model = meta.get("model", {}).get("name") or "a network"
+    model = "a network in training" if meta.get("recorded") and model == "recorded" else model
     nets = meta.get("models") or ()
     model = f"{counted(len(nets), 'net')}" if len(nets) > 1 else model
     data = meta.get("data", {}).get("origin") or counted(len(rows), "sample")
@@ -43,6 +44,8 @@ def sampling(rows: Rows) -> tuple[str, str, str]:
         how = ": the whole network was retrained on the other folds" if found.get("retrained") == "model" else ""
         words = f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learnt its label."
         return "out", "info", words
+    if (recorded := rows.table.meta.get("recorded")) and not found:
+        return "unknown", "warn" if rows.labelled else "info", _recorded(rows.table.meta, recorded)
     if found:
         return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learnt its label."
     kind = "in" if found is False else "unknown"
@@ -51,6 +54,17 @@ def sampling(rows: Rows) -> tuple[str, str, str]:
         "see them."
     )
     return kind, "warn" if rows.labelled else "info", words
+
+
+def _recorded(meta: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
+    """How the samples of a recorded training were scored."""
+    unit, epochs = cut_name(meta.get("unit") or "epoch"), recorded.get("epochs") or ()
+    note = f" ({cut(meta['note'], 120)})" if meta.get("note") else ""
+    when = f"in {unit} {epochs[-1]:,} of a training" if epochs else "while a network trained"
+    return (
+        f"Recorded {when}{note}. If it learnt from these very samples, what it has memorised looks easy and wrong "
+        "labels hide; score with --folds to see them."
+    )
 
 
 def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str, str]]:
@@ -167,6 +181,7 @@ def made(rows: Rows) -> list[list[str]]:
         "fingerprint of the data": data.get("fingerprint"),
         "preprocessing": meta.get("preprocessing"),
         "bias in the logits": {True: "yes", False: "no"}.get(meta.get("bias")) if "bias" in meta else None,
+        "recorded": meta.get("note") if meta.get("recorded") else None,
         "scored": sampling(rows)[2],
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
         "made": meta.get("created"),

@@ -98,7 +98,7 @@ function makeThemeButton() {
   show();
 }
 
-const later = [drawHistograms, drawRidge, drawClassTable, drawGroups, drawClusters, drawComparison];
+const later = [drawTraining, drawHistograms, drawRidge, drawClassTable, drawGroups, drawClusters, drawComparison];
 
 function drawNext() {
   const part = later.shift();

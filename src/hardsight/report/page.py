@@ -20,6 +20,8 @@ _SCRIPTS = (
     "page_dialog.js",
     "page_scatter.js",
     "page_charts.js",
+    "page_lines.js",
+    "page_training.js",
     "page_tables.js",
     "page.js",
 )
@@ -48,6 +50,7 @@ _EMPTY: dict[str, Any] = {
     "clusters_note": "",
     "label_errors": None,
     "comparison": None,
+    "training": None,
     "bad": {"count": 0, "rows": [], "note": ""},
     "made": [],
 }

@@ -38,6 +38,7 @@ function makeDialog(report) {
     const previous = button("← Previous", -1, "previous");
     const next = button("Next →", 1, "next");
     const close = make("button", { type: "button", "data-testid": "close", click: () => dialog.close() }, "Close");
+    const curves = sampleCurves(report, i);
     dialog.replaceChildren(
       make("div", { class: "heading" }, title(i), close),
       make(
@@ -48,11 +49,13 @@ function makeDialog(report) {
           { class: "look" },
           picture(report, i, "large"),
           make("p", { class: "idline" }, id, copyButton("Copy id", String(samples.id[i]), id)),
+          curves?.node,
         ),
         make("div", { class: "wide" }, scoreTable(i)),
       ),
       make("div", { class: "steps" }, previous, make("span", {}, `${whole(at + 1)} of ${whole(rows.length)}`), next),
     );
+    curves?.start();
     const wanted = { next, previous }[focus] ?? close;
     (wanted.disabled ? close : wanted).focus();
   }
@@ -105,7 +108,8 @@ function makeDialog(report) {
 
   function withSpread(key, value, i) {
     const deviation = payload.points.spread?.[`${key}_sd`]?.[i];
-    return isNumber(deviation) ? `${number(value)} ± ${number(deviation)}` : number(value);
+    const write = WRITERS[payload.scores[key]?.kind] ?? number;
+    return isNumber(deviation) ? `${write(value)} ± ${write(deviation)}` : write(value);
   }
 
   return {

@@ -76,6 +76,10 @@ function colour(name) {
   return value;
 }
 
+// Five steps of a value from 0 to 1, each with a colour of its own.
+const SHADES = ["step-4", "step-3", "step-2", "step-1", "step-0"];
+const shadeOf = (value) => Math.max(0, Math.min(4, Math.floor(5 * (value || 0))));
+
 function glyph(kind) {
   const shape = kind === "wrong" ? draw("path", { d: "M3 3 9 9M9 3 3 9" }) : draw("circle", { cx: 6, cy: 6, r: 3.4 });
   return draw("svg", { class: `glyph ${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true" }, shape);

@@ -50,6 +50,7 @@ function makeScatter(report) {
     const [x, y] = [visible(view.x.title), visible(view.y.title)];
     base.setAttribute("aria-label", `Scatter of ${whole(samples.n)} points: ${x} to the right, ${y} upwards`);
     find("legend").replaceChildren(...legend(report, view));
+    find("legend").classList.toggle("colourless", samples.columns.has(view.colour)); // signs tell shapes alone
     redraw();
   }
 
@@ -66,7 +67,7 @@ function makeScatter(report) {
     context.scale(frame.ratio, frame.ratio);
     drawDensity(context, frame, view);
     drawAxes(context, frame, view);
-    drawPoints(context, frame, samples, filtering(choice));
+    drawPoints(context, frame, samples, filtering(choice), samples.columns.get(view.colour));
     drawOverlay();
   }
 
@@ -295,13 +296,13 @@ function drawAxes(context, { area, across, up, x, y }, view) {
 }
 
 // Each sign is painted once and stamped: ten thousand stamps are cheaper than ten thousand paths.
-function stamp(kind, radius, ratio) {
+function stamp(kind, radius, ratio, paint = kind) {
   const canvas = document.createElement("canvas");
   const half = Math.ceil(radius + 2);
   canvas.width = canvas.height = Math.ceil(2 * half * ratio);
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
-  context.strokeStyle = colour(kind);
+  context.strokeStyle = colour(paint);
   context.lineWidth = kind === "wrong" ? 1.8 : 1.4;
   context.beginPath();
   if (kind === "wrong") {
@@ -314,13 +315,16 @@ function stamp(kind, radius, ratio) {
   return { canvas, half };
 }
 
-function drawPoints(context, { px, py, ratio }, samples, filtered) {
+// `shades` (from 0 to 1, one a sample) colour the signs in steps; without them the sign alone does.
+function drawPoints(context, { px, py, ratio }, samples, filtered, shades) {
   const radius = samples.n > 4000 ? 2 : samples.n > 1200 ? 2.6 : 3.4;
-  const signs = KINDS.map((kind) => stamp(kind, kind === "wrong" ? radius + 0.6 : radius, ratio));
+  const paints = shades ? SHADES : [undefined];
+  const signs = KINDS.map((kind) =>
+    paints.map((paint) => stamp(kind, kind === "wrong" ? radius + 0.6 : radius, ratio, paint)),
+  );
   // What does not match lies underneath and pale; the wrong, fewer as a rule, lie on top of the right.
   for (const matching of filtered ? [0, 1] : [1]) {
     for (const kind of [UNJUDGED, RIGHT, WRONG]) {
-      const { canvas, half } = signs[kind];
       context.globalAlpha = matching
         ? kind === WRONG
           ? 0.95
@@ -332,6 +336,7 @@ function drawPoints(context, { px, py, ratio }, samples, filtered) {
         : 0.1;
       for (let i = 0; i < px.length; i++) {
         if (samples.match[i] !== matching || samples.kind[i] !== kind || px[i] !== px[i]) continue;
+        const { canvas, half } = signs[kind][shades ? shadeOf(shades[i]) : 0];
         context.drawImage(canvas, px[i] - half, py[i] - half, 2 * half, 2 * half);
       }
     }
@@ -374,6 +379,11 @@ function legend(report, view) {
   const entries = [RIGHT, WRONG, UNJUDGED]
     .filter((kind) => counts[kind] > 0)
     .map((kind) => entry(glyph(KINDS[kind]), `${titles[kind]} (${whole(counts[kind])} drawn)`));
+  if (samples.columns.has(view.colour)) {
+    const dots = SHADES.map((paint, k) => draw("circle", { cx: 7 + 13 * k, cy: 6, r: 4, stroke: `var(--${paint})` }));
+    const text = `colour: ${scoreTitle(payload, view.colour)}, from 0 to 1 in fifths`;
+    entries.push(entry(draw("svg", { class: "scale", viewBox: "0 0 66 12", "aria-hidden": "true" }, ...dots), text));
+  }
   if (view.density?.counts?.length) {
     const steps = [0.1, 0.25, 0.4, 0.55, 0.7].map((opacity, k) =>
       draw("rect", { class: "shade", x: 9 * k, width: 9, height: 12, "fill-opacity": opacity }),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from hardsight.hardness import SCORES
 from hardsight.report import clusters, notices
 from hardsight.report.changes import Changes, change_lists, change_view, changes, comparison_section
 from hardsight.report.classes import class_table
-from hardsight.report.groups import find_groups, group_rows, in_points
+from hardsight.report.curves import training_section
+from hardsight.report.datamap import Recorded, data_map, described, read_recorded, recorded_lists, recorded_notices
+from hardsight.report.groups import MOST_COLUMNS, find_groups, given_groups, group_rows, in_points, read_groups
 from hardsight.report.lists import Listed, by_class, disagreements, hardest_and_easiest
 from hardsight.report.points import choose_points
 from hardsight.report.rows import MANY_CLASSES, Rows
@@ -20,8 +23,15 @@ from hardsight.report.views import View, histograms, views
 from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
 from hardsight.table import SampleTable
 
+if TYPE_CHECKING:
+    from hardsight.dynamics import Dynamics
+
 _NAMES_BYTES = 900_000  # all class names together
 _CLUSTER_PICTURES = 4
+_NO_SUSPECTS = (
+    "Records hold too little to estimate how many labels are wrong: look among the lowest areas under the margin, or "
+    "score the data with --folds."
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Made:
         cells: Cell of each point in the main view; all in one where there is no view.
         lists: Rows of the lists over all, and the first of each cluster: they ask for pictures first.
         parts: Rows of the lists of classes and clusters.
+        recorded: The training that the run recorded, where it did.
     """
 
     payload: dict[str, Any]
@@ -43,9 +54,12 @@ class Made:
     cells: np.ndarray
     lists: list[np.ndarray]
     parts: list[np.ndarray]
+    recorded: Recorded | None
 
 
-def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: Any = None) -> Made:
+def make_payload(
+    rows: Rows, *, against: Any = None, groups: Any = None, run: Any = None, dynamics: Dynamics | None = None
+) -> Made:
     """Compute the page.
 
     Args:
@@ -53,18 +67,25 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
         against: Another run or table to compare with.
         groups: Group columns of the user's own.
         run: The run folder, where there is one: what the next command is to be given.
+        dynamics: What the run recorded while the network trained.
     """
+    groups = None if groups is None else read_groups(groups)
+    recorded = None if dynamics is None else read_recorded(rows, dynamics)
     found_groups, group_notes = find_groups(rows, groups)
     suspects, no_suspects = find_suspects(rows)
+    if recorded is not None and suspects is None:
+        no_suspects = _NO_SUSPECTS
     changed = None if against is None else changes(rows, against)
     lists = hardest_and_easiest(rows)
     lists += [suspects.listed] if suspects is not None else []
     lists += disagreements(rows)
+    lists += recorded_lists(recorded) if recorded is not None else []
     lists += change_lists(rows, changed) if changed is not None else []
     hard_by_class, easy_by_class, class_note = by_class(rows)
     hidden = clusters.harder_clusters(rows)
     examples = [cluster.members[: clusters.EXAMPLES] for cluster in hidden.clusters]
     seen = views(rows)
+    seen += data_map(recorded) if recorded is not None else []
     if changed is not None and (view := change_view(rows, changed)) is not None:
         seen.append(view)
     over_all = [*(listed.rows for listed in lists), *(members[:_CLUSTER_PICTURES] for members in examples)]
@@ -83,6 +104,7 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
 
     told = notices.notices(rows, no_suspects, class_note)
     told += [{"level": "info", "text": text} for text in group_notes]
+    told += recorded_notices(rows, recorded) if recorded is not None else []
     payload: dict[str, Any] = {
         "title": notices.title(rows),
         "notices": told,
@@ -92,9 +114,9 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
         "chance": rows.classes,
         "labelled": rows.labelled,
         "tiles": notices.tiles(rows, suspects),
-        "scores": _described(rows, seen),
+        "scores": _described(rows, seen) | (described(recorded) if recorded is not None else {}),
         "points": {
-            **_points(rows, points, codes, suspects, _columns(rows, seen, changed)),
+            **_points(rows, points, codes, suspects, _columns(rows, seen, changed, recorded)),
             "groups": in_points(found_groups, points),
         },
         "pictures": [],
@@ -113,10 +135,19 @@ def make_payload(rows: Rows, *, against: Any = None, groups: Any = None, run: An
         "clusters_note": hidden.note,
         "label_errors": label_errors_section(suspects, run) if suspects is not None else None,
         "comparison": comparison_section(rows, changed, room) if changed is not None else None,
+        "training": _training(rows, recorded, groups, room) if recorded is not None else None,
         "bad": notices.bad_rows(rows),
         "made": notices.made(rows),
     }
-    return Made(payload, rows, points, np.maximum(cells[points], 0), over_all, parts)
+    return Made(payload, rows, points, np.maximum(cells[points], 0), over_all, parts, recorded)
+
+
+def _training(rows: Rows, recorded: Recorded, groups: pa.Table | None, room: int) -> dict[str, Any] | None:
+    """The section on training; None while there is a single epoch."""
+    if not recorded.several:
+        return None
+    found = [] if groups is None else given_groups(pa.chunked_array([recorded.ids]), groups)[0][-MOST_COLUMNS:]
+    return training_section(recorded, found, lambda number: cut_name(rows.name_of(number), room))
 
 
 def _list(listed: Listed, point_of: Any) -> dict[str, Any]:
@@ -140,7 +171,7 @@ def _shown_classes(rows: Rows, points: np.ndarray, suspects: Suspects | None) ->
     return codes[codes >= 0]
 
 
-def _columns(rows: Rows, seen: list[View], changed: Changes | None) -> dict[str, np.ndarray]:
+def _columns(rows: Rows, seen: list[View], changed: Changes | None, recorded: Recorded | None) -> dict[str, np.ndarray]:
     """The numbers of each point: every score, the main one first, and what the views need."""
     main = {rows.main: rows.value} if rows.main is not None else {}
     columns = {**main, **rows.scores}
@@ -149,7 +180,7 @@ def _columns(rows: Rows, seen: list[View], changed: Changes | None) -> dict[str,
         columns.setdefault(view.y.column, view.ys)
     if changed is not None and changed.by is not None:
         columns["change"] = changed.change
-    return columns
+    return {**columns, **(recorded.columns if recorded is not None else {})}
 
 
 def _points(

@@ -114,8 +114,11 @@ class Rows:
 
     def class_name(self, code: int) -> str:
         """Name of a class, its number where there is none."""
+        return self.name_of(int(self.numbers[code]))
+
+    def name_of(self, number: int) -> str:
+        """Name of a class by its number in the model."""
         names = self.table.meta.get("class_names") or ()
-        number = int(self.numbers[code])
         return str(names[number]) if 0 <= number < len(names) else str(number)
 
 

@@ -16,7 +16,7 @@ BINS = 40
 
 
 class View(NamedTuple):
-    """Two columns against each other."""
+    """Two columns against each other; `colour` names a column from 0 to 1 that colours the points."""
 
     key: str
     title: str
@@ -25,6 +25,7 @@ class View(NamedTuple):
     y: Axis
     xs: np.ndarray
     ys: np.ndarray
+    colour: str = ""
 
     def cells(self) -> np.ndarray:
         """Cell of each row in the view's grid."""
@@ -40,6 +41,7 @@ class View(NamedTuple):
             "x": self.x.as_dict(),
             "y": self.y.as_dict(),
             "density": density(self.x, self.y, self.xs, self.ys),
+            **({"colour": self.colour} if self.colour else {}),
         }
 
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from hardsight.data import changed_since
+from hardsight.records import has_records
 from hardsight.report import page
+from hardsight.report.datamap import Recorded
 from hardsight.report.payload import Made, make_payload, nothing_yet
 from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
+from hardsight.report.samplecurves import sample_curves
 from hardsight.report.words import counted
-from hardsight.runfolder import REPORT, disk_in_words, write_whole
+from hardsight.runfolder import REPORT, disk_in_words, is_run, write_whole
 from hardsight.table import SampleTable
+
+if TYPE_CHECKING:
+    from hardsight.dynamics import Dynamics
 
 MOST_BYTES = 15_000_000
 _SLACK = 200_000
@@ -35,7 +42,8 @@ def write_report(
     """Write a run as one page to look at: a single HTML file of at most 15 MB that needs no network.
 
     Pictures are found through the data set; whatever is the matter with them, the page is written and says so. A run
-    that is still being written gives a page of what there is so far.
+    that is still being written gives a page of what there is so far. A run that was recorded while a network trained
+    shows its last epoch, and beside it the training: curves by group, what drove the loss, a data map.
 
     Args:
         run: A run folder, or a table.
@@ -53,21 +61,22 @@ def write_report(
     if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
         raise ValueError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
     folder = None if isinstance(run, SampleTable) else Path(run)
-    table = run if isinstance(run, SampleTable) else SampleTable.load(run, partial=True)
+    table = run if isinstance(run, SampleTable) else _load(run)
     if not len(table) and not table.meta.get("unfinished"):
         raise ValueError("run must hold at least one scored sample, got none; score some data first.")
     if isinstance(against, (str, Path)):
-        against = SampleTable.load(against, partial=True)
+        against = _load(against)
     target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
     if not len(table):
         payload = nothing_yet(table)
     else:
-        rows = read_rows(table)
+        rows, dynamics = read_rows(table), _records(folder)
         del table, run  # of a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
-        payload = _with_pictures(make_payload(rows, against=against, groups=groups, run=folder), data, pictures)
+        made = make_payload(rows, against=against, groups=groups, run=folder, dynamics=dynamics)
+        payload = _with_pictures(made, data, pictures)
     text = page.render(payload)
     with disk_in_words(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,9 +88,29 @@ def write_report(
     return target
 
 
+def _load(run: str | Path) -> SampleTable:
+    """The table of a run; the folder of a whole training holds two."""
+    inside = [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]
+    if inside and not is_run(run):
+        raise FileNotFoundError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
+    return SampleTable.load(run, partial=True)
+
+
+def _records(folder: Path | None) -> Dynamics | None:
+    """What the run recorded while the network trained, if it did."""
+    if folder is None or not has_records(folder):
+        return None
+    from hardsight.dynamics import Dynamics
+
+    return Dynamics(folder)
+
+
 def _with_pictures(made: Made, data: Any, cap: int) -> dict[str, Any]:
     """What the page shows, with as many thumbnails as fit."""
     payload = made.payload
+    wanted = choose(made.lists, made.parts, made.points, made.cells, cap)
+    if made.recorded is not None and payload["training"] is not None:
+        payload["training"]["curves"] = _curves(made, made.recorded, wanted)
     bare = page.render(payload)
     found = Pictured(note=f"0 of {counted(len(made.rows), 'sample')} have pictures")
     if cap:
@@ -93,11 +122,18 @@ def _with_pictures(made: Made, data: Any, cap: int) -> dict[str, Any]:
                 changed = f"{samples.origin} has changed since it was scored; pictures may be those of other samples."
                 payload["notices"].append({"level": "warn", "text": changed})
             room = MOST_BYTES - _SLACK - len(bare.encode())
-            rows = choose(made.lists, made.parts, made.points, made.cells, cap)
-            found = picture(samples, rows, made.rows.ids_at(rows), len(made.rows), room)
+            found = picture(samples, wanted, made.rows.ids_at(wanted), len(made.rows), room)
     payload["picture_note"], payload["pixelated"] = found.note, found.pixelated
     payload["pictures"] = found.uris
     payload["notices"] += [{"level": "warn" if not found.uris else "info", "text": text} for text in found.notices]
     places = [found.of_row.get(row, -1) for row in made.points.tolist()]
     payload["points"]["picture"] = places
     return payload
+
+
+def _curves(made: Made, recorded: Recorded, pictured: list[int]) -> dict[str, Any]:
+    """Curves of the samples that have pictures, of those that lists name, and of as many more points as fit."""
+    rest = choose(made.lists, made.parts, made.points, made.cells, len(made.points))
+    rows = list(dict.fromkeys([*pictured, *rest]))
+    places = np.searchsorted(made.points, rows).tolist()
+    return sample_curves(recorded, places, made.rows.ids_at(rows), len(made.points))

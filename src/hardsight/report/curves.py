@@ -1,0 +1,239 @@
+"""The section on training: means over the epochs by group, what drives the loss, and the class weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hardsight.comparison import floats
+from hardsight.dynamics.curves import Moments
+from hardsight.dynamics.decomposition import MOST_COSINES
+from hardsight.intervals import moments, wilson
+from hardsight.phases.drivers import Parts as Changes
+from hardsight.phases.drivers import split_change
+from hardsight.records import Block
+from hardsight.report.datamap import Recorded
+from hardsight.report.groups import Group
+from hardsight.report.lists import top
+from hardsight.report.words import counted, plain
+
+MOST_EPOCHS = 200  # that are drawn
+MOST_LINES = 12  # in one chart
+_CHANGES = Changes._fields
+_FIFTHS = ("easiest fifth", "second fifth", "middle fifth", "fourth fifth", "hardest fifth")
+
+# Value, title, what it is, how it is written, and the range that it cannot leave.
+_VALUES = (
+    ("avh", "C·AVH", "1 is chance, larger is harder.", "number", 0.0, None),
+    ("norm", "norm", "Length of the feature.", "number", 0.0, None),
+    ("correct", "accuracy", "Share predicted right.", "percent", 0.0, 1.0),
+    ("confidence", "confidence", "Probability of the label.", "number", 0.0, 1.0),
+    ("nll", "loss (nll)", "Cross-entropy of the label.", "number", 0.0, None),
+)
+
+
+class Parts(NamedTuple):
+    """A way to divide the samples: a name for each part, and each sample's part (−1 for none).
+
+    Attributes:
+        ordered: Whether the parts go from easy to hard.
+        driven: Whether the page shows what drove the loss of each part.
+    """
+
+    key: str
+    title: str
+    names: list[str]
+    codes: np.ndarray
+    note: str = ""
+    ordered: bool = False
+    driven: bool = False
+
+
+def training_section(recorded: Recorded, groups: list[Group], class_name: Callable[[int], str]) -> dict[str, Any]:
+    """Everything over the epochs, for the page.
+
+    Args:
+        recorded: The records.
+        groups: Columns of the user's own, over the samples in the order of `dynamics.ids`.
+        class_name: The name of a class number.
+    """
+    dynamics = recorded.dynamics
+    shown = drawn_epochs(dynamics.epochs)
+    divisions = [_everything(recorded), *_classes(recorded, class_name), *_fifths(recorded)]
+    divisions += [_of_group(group) for group in groups]
+    found = list(zip(divisions, _collected(recorded, divisions), strict=True))
+    return {
+        "unit": recorded.unit,
+        "epochs": dynamics.epochs[shown].tolist(),
+        "note": _note(recorded, len(shown)),
+        "values": [
+            {"key": key, "title": title, "text": text, "kind": kind, "least": least, "most": most}
+            for key, title, text, kind, least, most in _VALUES
+        ],
+        "groupings": [_grouping(parts, own, dynamics.classes, shown) for parts, own in found],
+        "drivers": _drivers(recorded.unit, [(parts, own) for parts, own in found if parts.driven], shown),
+        "heads": _heads(recorded, class_name, shown),
+    }
+
+
+def drawn_epochs(epochs: np.ndarray) -> np.ndarray:
+    """Places of the epochs that are drawn: all of them, or evenly spread ones with the first and the last."""
+    return np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(np.int64))
+
+
+def _note(recorded: Recorded, shown: int) -> str:
+    unit, count = recorded.unit, len(recorded.dynamics.epochs)
+    some = f" {shown} of them are drawn." if shown < count else ""
+    return (
+        f"{counted(len(recorded.dynamics), 'sample')} over {counted(count, unit)}.{some} Lines are means over the "
+        f"samples seen in an {unit}; bands are one standard deviation to either side, which is how far the samples "
+        "spread and not how sure the mean is. For accuracy the band is Wilson's 95 % interval."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How the samples are divided.
+
+
+def _everything(recorded: Recorded) -> Parts:
+    return Parts("all", "all samples", ["all samples"], np.zeros(len(recorded.dynamics), dtype=np.int64), driven=True)
+
+
+def _classes(recorded: Recorded, class_name: Callable[[int], str]) -> list[Parts]:
+    """Classes by label: all of them, or the hardest."""
+    labels = np.asarray(recorded.dynamics.labels)
+    numbers, codes = np.unique(labels, return_inverse=True)
+    if len(numbers) < 2:
+        return []
+    note, shown = "", np.arange(len(numbers))
+    if len(numbers) > MOST_LINES:
+        mean = moments(floats(recorded.summary["avh"]), codes, len(numbers)).mean
+        shown = np.sort(top(mean, MOST_LINES))
+        note = f"The {MOST_LINES} hardest of {len(numbers):,} classes, by mean AVH over all {recorded.unit}s."
+    place = np.full(len(numbers), -1)
+    place[shown] = np.arange(len(shown))
+    names = [class_name(int(number)) for number in numbers[shown]]
+    return [Parts("class", "class", names, place[codes], note)]
+
+
+def _fifths(recorded: Recorded) -> list[Parts]:
+    """Fifths of the samples by their mean AVH; equal ones in the order of their ids."""
+    n = len(recorded.dynamics)
+    if n < 2 * len(_FIFTHS):
+        return []
+    codes = np.empty(n, dtype=np.int64)
+    codes[np.argsort(floats(recorded.summary["avh"]), kind="stable")] = np.arange(n) * len(_FIFTHS) // n
+    note = (
+        f"Fifths of the samples by their own mean AVH over all {recorded.unit}s: that their curves of AVH lie apart is "
+        "so by construction; how they move is not."
+    )
+    return [Parts("hardness", "hardness (fifths)", list(_FIFTHS), codes, note, ordered=True, driven=True)]
+
+
+def _of_group(group: Group) -> Parts:
+    """A column of the user's own; its values come with the largest first."""
+    note = group.note
+    if len(group.values) > MOST_LINES:
+        note = f"{note} The {MOST_LINES} largest of its values are drawn.".strip()
+    codes = np.where(group.codes < MOST_LINES, group.codes, -1)
+    return Parts(f"group {group.column}", group.column, group.values[:MOST_LINES], codes, note)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers.
+
+
+def _collected(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, Moments]]:
+    """Number, mean and spread of every value by part and epoch, for all divisions from one pass over the records."""
+    dynamics = recorded.dynamics
+    keys = [key for key, *_ in _VALUES]
+    found = [
+        {name: Moments(len(parts.names), len(dynamics.epochs)) for name in (*keys, *(_CHANGES if parts.driven else ()))}
+        for parts in divisions
+    ]
+    for start, block in recorded.blocks((*keys, "nll_angles", "nll_norms")):
+        epoch = np.searchsorted(dynamics.epochs, block.table["epoch"].to_numpy())
+        values = {key: block.column(key) for key in keys}
+        values |= _changes(block, values["nll"])._asdict()
+        for parts, own in zip(divisions, found, strict=True):
+            code = parts.codes[start + block.code]
+            for name, moments_ in own.items():
+                moments_.add(code, epoch, values[name])
+    return found
+
+
+def _changes(block: Block, nll: np.ndarray) -> Changes:
+    """The change of each row's loss since the epoch in which its sample was last seen, and its two parts."""
+    again = np.r_[False, block.code[1:] == block.code[:-1]]
+    old = np.where(again, np.r_[np.nan, nll[:-1]], np.nan)
+    found = split_change(old, nll, block.column("nll_angles"), block.column("nll_norms"))
+    return found._replace(change=np.where(np.isnan(found.by_angles), np.nan, found.change))
+
+
+def _grouping(parts: Parts, found: dict[str, Moments], scale: int, shown: np.ndarray) -> dict[str, Any]:
+    lines = []
+    for code, name in enumerate(parts.names):
+        n = found["correct"].n[code, shown]
+        line: dict[str, Any] = {"name": name, "n": plain(n.astype(np.int64))}
+        for key, *_ in _VALUES:
+            times = scale if key == "avh" else 1
+            mean = np.where(n > 0, times * found[key].mean[code, shown], np.nan)
+            if key == "correct":
+                low, high = wilson(mean * n, n)
+                line[key] = {"mean": plain(mean), "low": plain(low), "high": plain(high)}
+            else:
+                line[key] = {"mean": plain(mean), "sd": plain(times * found[key].sd()[code, shown])}
+        lines.append(line)
+    return {"key": parts.key, "title": parts.title, "note": parts.note, "ordered": parts.ordered, "lines": lines}
+
+
+def _drivers(unit: str, driven: list[tuple[Parts, dict[str, Moments]]], shown: np.ndarray) -> dict[str, Any]:
+    """By how much new angles and new norms changed the mean loss in each epoch; no lines where that is not known."""
+    lines = []
+    for parts, found in driven:
+        for code, name in enumerate(parts.names):
+            own = {key: np.where(found[key].n[code] > 0, found[key].mean[code], np.nan) for key in _CHANGES}
+            # What happened in epochs that are not drawn counts in the next one that is.
+            lines.append({"name": name, **{key: plain(_gathered(values, shown)) for key, values in own.items()}})
+    if not any(value is not None for line in lines for value in line["by_angles"]):
+        most = f"it is recorded up to {MOST_COSINES:,} samples × classes, and from the second {unit} on"
+        return {"note": f"What drove the loss is not known here: {most}.", "lines": []}
+    note = (
+        f"By how much the mean loss changed since the {unit} before, divided into what the new angles and what the new "
+        "norms (of features and class weights) and biases did: the mean of both orders in which one can be changed "
+        "after the other, so that the two add up to the change. Below zero the loss falls."
+    )
+    return {"note": note, "lines": lines}
+
+
+def _gathered(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Sums over the epochs after each drawn one up to the next; NaN where none is known."""
+    starts = np.r_[0, shown[:-1] + 1]
+    known = np.add.reduceat(~np.isnan(values), starts)
+    return np.where(known > 0, np.add.reduceat(np.nan_to_num(values), starts), np.nan)
+
+
+def _heads(recorded: Recorded, class_name: Callable[[int], str], shown: np.ndarray) -> dict[str, Any] | None:
+    """Norms of the class weights: each class, or with many their mean, spread, smallest and largest."""
+    heads, epochs = recorded.dynamics.heads, recorded.dynamics.epochs
+    if not len(heads):
+        return None
+    epoch, number = (heads[name].to_numpy().astype(np.int64) for name in ("epoch", "class"))
+    classes = np.unique(number)
+    norms = np.full((len(classes), len(epochs)), np.nan)
+    known = np.isin(epoch, epochs)
+    norms[np.searchsorted(classes, number[known]), np.searchsorted(epochs, epoch[known])] = floats(heads["norm"])[known]
+    norms = norms[:, shown]
+    if len(classes) <= MOST_LINES:
+        names = [class_name(int(k)) for k in classes]
+        lines = [{"name": name, "mean": plain(own)} for name, own in zip(names, norms, strict=True)]
+        return {"note": f"Length of the weight of each class at the end of each {recorded.unit}.", "lines": lines}
+    lines = [
+        {"name": "largest", "mean": plain(norms.max(0))},
+        {"name": "mean", "mean": plain(norms.mean(0)), "sd": plain(norms.std(0))},
+        {"name": "smallest", "mean": plain(norms.min(0))},
+    ]
+    note = f"Length of the weights of {len(classes):,} classes: mean, one standard deviation over the classes, ends."
+    return {"note": note, "lines": lines}
