@@ -1,4 +1,4 @@
-"""``python -m benchmarks features|folder|memory|startup|demo|report|records|all [--dry]``; --dry does not write results.csv."""
+"""``python -m benchmarks NAME … [--dry]``, or ``all``; --dry does not write results.csv. Without a name it lists them."""
 
 from __future__ import annotations
 

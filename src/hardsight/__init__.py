@@ -48,11 +48,22 @@ if TYPE_CHECKING:
     from hardsight.labelerrors import noise as noise
     from hardsight.models import Model as Model
     from hardsight.models import load_model as load_model
+    from hardsight.recipes import PRESETS as PRESETS
+    from hardsight.recipes import Recipe as Recipe
     from hardsight.report import write_report as write_report
+    from hardsight.sampling import PACINGS as PACINGS
+    from hardsight.sampling import CurriculumSampler as CurriculumSampler
+    from hardsight.sampling import HardnessSampler as HardnessSampler
+    from hardsight.sampling import SelfPacedSampler as SelfPacedSampler
+    from hardsight.sampling import hardness_of as hardness_of
+    from hardsight.sampling import latest_hardness as latest_hardness
+    from hardsight.sampling import within_class as within_class
     from hardsight.scoring import TrainingData as TrainingData
     from hardsight.scoring import score as score
     from hardsight.scoring import score_features as score_features
     from hardsight.table import SampleTable as SampleTable
+    from hardsight.training import Trained as Trained
+    from hardsight.training import train as train
 
 __version__ = "0.1.0"
 
@@ -74,8 +85,14 @@ _HOMES = {
     ),
     "hardsight.models": ("Model", "load_model"),
     "hardsight.report": ("write_report",),
+    "hardsight.recipes": ("PRESETS", "Recipe"),
+    "hardsight.sampling": (
+        "PACINGS", "CurriculumSampler", "HardnessSampler", "SelfPacedSampler", "hardness_of", "latest_hardness",
+        "within_class",
+    ),
     "hardsight.scoring": ("TrainingData", "score", "score_features"),
     "hardsight.table": ("SampleTable",),
+    "hardsight.training": ("Trained", "train"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

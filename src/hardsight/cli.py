@@ -201,6 +201,109 @@ def clean(
     print("\n".join(in_words(done)))
 
 
+def train(
+    data: Annotated[Positional[str], arg(metavar="DATA")],
+    *,
+    model: Annotated[str, arg(metavar="MODEL")],
+    test: Annotated[str | None, _optional("DATA")] = None,
+    out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
+    recipe: Annotated[str | None, _optional("PRESET")] = None,
+    epochs: Annotated[int | None, _optional("N")] = None,
+    batch_size: Annotated[int | None, _optional("N")] = None,
+    lr: Annotated[float | None, _optional("RATE")] = None,
+    seed: Annotated[int | None, _optional("N")] = None,
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME=VALUE", help_behavior_hint="")] = (),
+    device: Annotated[str | None, _optional("NAME")] = None,
+    workers: Annotated[int | None, _optional("N")] = None,
+    record: Annotated[bool, arg(help_behavior_hint="")] = True,
+    overwrite: bool = False,
+) -> None:
+    """Train a classifier and record every sample in every epoch; a line an epoch says how it goes.
+
+    Killed at any point, the same command goes on after the last finished epoch. Under
+    torchrun (torchrun --nproc-per-node 4 -m hardsight train …) every process takes its
+    share of each batch.
+
+    MODEL is a preset (cifar-resnet18, alexnet-32, mnist-el, …: a network and how its
+    paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
+    path/to/file.py:function. DATA is what hardsight score takes, but for features.
+
+    RUN/test holds the records of the test samples, RUN/train those of the training
+    samples as they passed through training: hardsight report RUN/test shows them.
+
+    Args:
+        data: What to train on; a name without a split means its train split.
+        model: What to train.
+        test: What to evaluate on, and to record, after every epoch.
+        out: Run folder to write.
+        recipe: Train as another preset does.
+        epochs: Passes over the data, instead of the preset's.
+        batch_size: Samples a step, over all processes together.
+        lr: Largest learning rate.
+        seed: Of weights, order and augmentation.
+        set: Any other part of the recipe, as often as you like: optimiser=adamw, schedule=cosine, precision=bf16, …
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+        record: Do not record anything.
+        overwrite: Throw away another run in RUN.
+    """
+    from hardsight.recipes import changed, recipe_of
+
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed}
+    told = [*(f"{name}={value}" for name, value in given.items() if value is not None), *set]
+    chosen = changed(recipe_of(recipe or model), told)
+    from hardsight.training import train as run
+
+    trained = run(
+        model,
+        data,
+        test,
+        out=out,
+        recipe=chosen,
+        record=("train", "test") if record else (),
+        device=device,
+        workers=workers,
+        overwrite=overwrite,
+    )
+    if not trained.first:  # another process speaks
+        return
+    last = trained.history[-1]
+    accuracy = f", test accuracy {last['test_accuracy']:.2%}" if "test_accuracy" in last else ""
+    print(f"{last['epoch']} epochs of {trained.model.name}{accuracy}")
+    seen = out / ("test" if (out / "test").is_dir() else "train")
+    page = f" — next: hardsight report {seen}   (a page of every sample's training)" if seen.is_dir() else ""
+    print(f"wrote {out}/{page}")
+
+
+def figure(
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN", help_behavior_hint="")] = (),
+    *,
+    out: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")] = None,
+    data: Annotated[str | None, _optional("DATA")] = None,
+    groups: Annotated[Path | None, _optional("FILE")] = None,
+    human: Annotated[Path | None, _optional("FILE")] = None,
+    seed: int = 0,
+) -> None:
+    """Draw a figure for a paper: PNG, SVG or PDF, as the name of the file says.
+
+    NAME is one of: {figures}.
+
+    Args:
+        name: Which figure.
+        runs: Recorded runs, for figures of training.
+        out: The file to write; NAME.png if not given.
+        data: What to train a small network on, for figures that do.
+        groups: CSV or Parquet with a column id and one to group by.
+        human: CSV or Parquet with id and hsf, or annotator counts (N × C) as .npy or .npz in the order of the data.
+        seed: Of what is trained or drawn.
+    """
+    from hardsight.figures import draw
+
+    file = draw(name, runs, data=data, groups=groups, human=human, seed=seed, out=out or Path(f"{name}.png"))
+    print(f"wrote {file}")
+
+
 def doctor() -> None:
     """Check versions, devices, extras, disk and arithmetic, and say in words what is wrong."""
     from hardsight.doctor import examine
@@ -209,7 +312,15 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
-COMMANDS = {"demo": demo, "score": score, "report": report, "clean": clean, "doctor": doctor}
+COMMANDS = {
+    "demo": demo,
+    "score": score,
+    "report": report,
+    "clean": clean,
+    "train": train,
+    "figure": figure,
+    "doctor": doctor,
+}
 
 
 def main(args: list[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from hardsight.hardness import SCORES
 from hardsight.hardness.stacked import read_stacked
 
 # Batches wait until there are so many, or until they hold so many numbers.
-_TOGETHER, _TOGETHER_NUMBERS = 16, 1 << 24
+_TOGETHER, _TOGETHER_NUMBERS = 32, 1 << 23
 
 STORED = ("angle", "angle_sum", "soft_margin", "margin", "norm", "el2n", "pred")
 
@@ -23,6 +23,7 @@ class Rows(NamedTuple):
     """Samples of one epoch in the order in which they came.
 
     Attributes:
+        ids: Integers, or texts and integers.
         values: ``(N,)`` by column.
         logits: What the next epoch is compared with, or None.
         head: Norms and biases ``(2, C)`` of the class weights that the last batch met.
@@ -61,6 +62,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._waiting: list[_Batch] = []
+        self._versions: list[list[int]] = []
         self._read: list[_Read] = []
         self._ids: list[Any] = []
         self._samples = 0
@@ -68,15 +70,19 @@ class Batches:
         self.last_weight: Tensor | None = None  # that the latest batch met
 
     def add(self, ids: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> None:
-        """Keep a batch. Everything is copied: the optimiser changes weights in place, a loop may change the rest."""
+        """Keep a batch. The head is copied, because the optimiser changes it in place."""
         if self._waiting and self._waiting[0].features.shape != features.shape:
             self._read_waiting()
-        copied = [t if t is None else t.detach().clone() for t in (features, weight, bias, labels.long())]
-        self._waiting.append(_Batch(*copied))  # pyrefly: ignore
-        self.last_weight = self._waiting[-1].weight
-        self._ids.append(ids.detach().clone() if isinstance(ids, Tensor) else list(ids))
-        self._samples += len(features)
-        numbers = len(features) * max(features.shape[1], len(weight)) + weight.numel()
+        weight = weight.detach().clone()
+        bias = None if bias is None else bias.detach().clone()
+        batch = _Batch(_kept(features), weight, bias, _kept(labels.long()))
+        self._waiting.append(batch)
+        self._versions.append([t._version for t in (batch.features, batch.labels)])
+        self._ids.append(_kept(ids) if isinstance(ids, Tensor) else list(ids))
+        self.last_weight = weight
+        n, width = features.shape
+        self._samples += n
+        numbers = n * max(width, weight.shape[0]) + weight.numel()
         if len(self._waiting) >= min(_TOGETHER, max(1, _TOGETHER_NUMBERS // numbers)):
             self._read_waiting()
 
@@ -84,6 +90,11 @@ class Batches:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        versions, self._versions = self._versions, []
+        if versions != [[t._version for t in (batch.features, batch.labels)] for batch in waiting]:
+            raise RuntimeError(
+                "features or labels were changed in place after update(); give update() a copy: head.features.clone()."
+            )
         device = waiting[0].features.device
 
         def stacked(name: str) -> Any:
@@ -106,13 +117,13 @@ class Batches:
         kept = cosines.float() if self.with_cosines else None
         self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, kept))
 
-    def rows(self, split: str) -> Rows:
-        """All samples of the epoch on the host, in order; then there are none. Integer ids get the split before."""
+    def rows(self) -> Rows:
+        """All samples of the epoch on the host, in order; then there are none."""
         self._read_waiting()
-        read, ids = self._read, [name for batch in self._ids for name in named(batch, split)]
+        read, ids = self._read, one_kind([_on_host(batch) for batch in self._ids])
         self._read, self._ids, self._samples = [], [], 0
         if not read:
-            return Rows(np.zeros(0, object), np.zeros(0, np.int64), dict.fromkeys(STORED, np.zeros(0)), None, None)
+            return Rows(ids, np.zeros(0, np.int64), dict.fromkeys(STORED, np.zeros(0)), None, None)
         values = torch.cat([r.values for r in read], 1).cpu().numpy()
         labels = torch.cat([r.labels for r in read]).cpu().numpy()
         heads = torch.cat([r.heads for r in read], 1).float().cpu().numpy()
@@ -124,13 +135,32 @@ class Batches:
             norms = values[STORED.index("norm")].astype(np.float32)
             logits = Logits(torch.cat(cosines).cpu().numpy(), norms, met, heads[0], heads[1])
         columns = dict(zip(STORED, values, strict=True))
-        return Rows(np.array(ids, dtype=object), labels, columns, logits, heads[:, -1])
+        return Rows(ids, labels, columns, logits, heads[:, -1])
 
 
-def named(ids: Any, split: str) -> list[str]:
-    """Ids as text; integers get the split before them."""
-    values = ids.tolist() if isinstance(ids, (Tensor, np.ndarray)) else ids
-    return [f"{split}:{int(i)}" if isinstance(i, (int, np.integer, Tensor)) else str(i) for i in values]
+def _kept(tensor: Tensor) -> Tensor:
+    """A tensor that will be read later, without its graph. One made in inference mode does not tell when it changes."""
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
+
+
+def _on_host(ids: Any) -> np.ndarray:
+    """Ids of a batch as an array of integers, or else of texts."""
+    values = ids.cpu().numpy() if isinstance(ids, Tensor) else np.array([_plain(id_) for id_ in ids], dtype=object)
+    if values.dtype == object and all(type(value) is int for value in values.tolist()):
+        values = values.astype(np.int64)
+    return values
+
+
+def _plain(id_: Any) -> Any:
+    whole = isinstance(id_, (int, np.integer)) or (isinstance(id_, Tensor) and not id_.is_floating_point())
+    return int(id_) if whole else str(id_)
+
+
+def one_kind(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Ids one after the other: integers where all are, otherwise as they are."""
+    if all(part.dtype != object for part in parts):
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+    return np.concatenate([part.astype(object) for part in parts])
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
@@ -148,7 +178,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
             np.concatenate([own.biases for own in found]),
         )
     return Rows(
-        np.concatenate([part.ids for part in parts]),
+        one_kind([part.ids for part in parts]),
         np.concatenate([part.labels for part in parts]),
         {name: np.concatenate([part.values[name] for part in parts]) for name in STORED},
         logits,

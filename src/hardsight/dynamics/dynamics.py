@@ -184,11 +184,12 @@ class Dynamics:
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        whole = Summary()
+        whole, ids = Summary(), [pa.array([], pa.string())]
         chosen = None if epochs is None else [int(e) for e in self.epochs if epochs[0] <= e <= epochs[1]]
         for block in self._blocks([*MEANS, "label", "pred"]):
             whole = whole.joined(summarise(block, chosen)[0])
-        return whole.table(self._ids, self.meta)
+            ids.append(block.ids)
+        return whole.table(pa.concat_arrays(ids), self.meta)
 
     def __repr__(self) -> str:
         return f"Dynamics({str(self.path)!r}: {self.unit}s {_span(self.epochs)})"

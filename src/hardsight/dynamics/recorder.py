@@ -28,6 +28,9 @@ from hardsight.table import SampleTable
 # A copy of a head resembles it at least so much (cosine of all its weights); one begun anew has about 0.
 _SAME_HEAD = 0.5
 
+# Integer ids up to here are looked up in a table.
+_MOST_INTEGERS = 1 << 27
+
 
 class HeadLike(Protocol):
     """What `hardsight.capture` yields, or anything with the same three names."""
@@ -66,6 +69,7 @@ class Recorder:
         overwrite: Throw away whatever run is there.
         split: What integer ids begin with: 17 becomes ``data:17``.
         unit: What lies between two calls of `end_epoch`, for axes and words.
+        name: What is trained, for titles.
         class_names: Names of the classes.
         source: How to open the data again (the ``source`` of `hardsight.open_data`), so that a page finds pictures.
         note: What was recorded, in words: training batches, or a pass in eval mode.
@@ -79,21 +83,25 @@ class Recorder:
         overwrite: bool = False,
         split: str = "data",
         unit: str = "epoch",
+        name: str = "a network in training",
         class_names: Sequence[str] | None = None,
         source: Mapping[str, Any] | None = None,
         note: str | None = None,
     ) -> None:
         if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1):
             raise ValueError(f"epoch must be 1 or more, the epoch that begins now, got {epoch!r}.")
-        self.path, self.split, self.epoch = Path(run), split, epoch or 1
+        self.path, self.split, self.epoch, self._name = Path(run), split, epoch or 1, name
         self._meta = {"unit": unit, "class_names": list(class_names or ()), "source": source, "note": note}
         self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
-        self._started, self._steps = time.time(), 0
+        self._started, self._steps, self._made = time.time(), 0, provenance()
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "bad": 0}
         self._numbers: dict[str, int] = {}  # of each id
+        self._of_integer = np.zeros(0, np.int64)
+        self._texts = pa.array([], pa.string())  # ids by number
+        self._place = np.zeros(0, np.int64)  # of each id among all in their order
         self._summary = Summary()
         self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen
         self._logits: Logits | None = None
@@ -129,6 +137,7 @@ class Recorder:
             ids += block.ids.to_pylist()
             self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
         self._numbers = {id_: number for number, id_ in enumerate(ids)}
+        self._texts = pa.array(ids, pa.string())
         state = self._index.states.get(str(self.epoch - 1))
         if state is not None:
             self._logits = Logits.load(self.path / DYNAMICS / state).grown(len(ids))
@@ -150,12 +159,12 @@ class Recorder:
         features, weight, bias = head.features, head.weight, head.bias
         labels = torch.as_tensor(labels, device=features.device)
         self._check(ids, features, weight, labels, getattr(head, "_module", None))
-        if len(features):
+        if features.shape[0]:
             self._batches.add(ids, features, weight, bias, labels)
             self._steps += 1
 
     def _check(self, ids: Any, features: Tensor, weight: Tensor, labels: Tensor, module: Any) -> None:
-        n, (classes, width) = len(features), weight.shape
+        n, (classes, width) = features.shape[0], weight.shape
         if labels.shape != (n,) or labels.is_floating_point():
             raise ValueError(
                 f"labels must be ({n},) class indices, got {labels.dtype} {tuple(labels.shape)}; "
@@ -214,9 +223,11 @@ class Recorder:
         index = self._index
         if not len(rows.ids) and end and self.epoch not in index.epochs:
             raise RuntimeError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
-        rows = self._finite(self._first_seen(rows))
-        self._add(rows, self._numbered(rows))
-        records.write_rows(self.path, index, self._table(rows))
+        rows, at = self._numbered(rows)
+        sound = self._finite(rows)
+        rows, at = rows.take(sound), at[sound]
+        self._add(rows, at)
+        records.write_rows(self.path, index, self._table(rows, at))
         if rows.head is not None:
             self._write_head(rows.head)
         if end:
@@ -232,60 +243,85 @@ class Recorder:
 
     def _gathered(self) -> Rows | None:
         """The epoch's rows on the host: of all processes on the first one, None on the others."""
-        rows = self._batches.rows(self.split)
+        rows = self._batches.rows()
         if self._world == 1:
             return rows
         parts: list[Any] | None = [None] * self._world if self._rank == 0 else None
         dist.gather_object(rows, parts)
         return None if parts is None else joined(parts)
 
-    def _first_seen(self, rows: Rows) -> Rows:
-        """Each sample once an epoch, with the label it always had."""
+    def _numbered(self, rows: Rows) -> tuple[Rows, np.ndarray]:
+        """Each sample once an epoch, with the label it always had; and the number of each."""
         classes = self._shape[0] if self._shape else 0
         outside = np.flatnonzero((rows.labels < 0) | (rows.labels >= classes))
         if len(outside):
             raise ValueError(
                 f"labels must lie in [0, {classes - 1}] because the head has {classes} classes, got "
-                f"{rows.labels[outside[0]]} for {printable(rows.ids[outside[0]])!r} ({len(outside):,} such samples)."
+                f"{rows.labels[outside[0]]} for {self._text(rows.ids[outside[0]])!r} ({len(outside):,} such samples)."
             )
-        now: dict[str, int] = {}
-        first = []
-        for place, (id_, label) in enumerate(zip(rows.ids.tolist(), rows.labels.tolist(), strict=True)):
-            number = self._numbers.get(id_)
-            before = now.get(id_, label if number is None else int(self._summary.label[number]))
-            if before != label:
-                raise ValueError(
-                    f"ids collide: {printable(id_)!r} had the label {before} and now has {label}; give every sample an "
-                    "id of its own (its index in the data set, not in the batch)."
-                )
-            if id_ not in now and (number is None or self._in_epoch[number] != self.epoch):
-                first.append(place)
-            now[id_] = label
-        self._counts["repeated"] += len(rows.ids) - len(first)
-        return rows.take(np.array(first, dtype=np.int64))
-
-    def _finite(self, rows: Rows) -> Rows:
-        """Without samples whose numbers are broken: they are missing from the epoch, and counted."""
-        bad = ~np.all([np.isfinite(column) for column in rows.values.values()], axis=0)
-        if not bad.any():
-            return rows
-        self._counts["bad"] += int(bad.sum())
-        warnings.warn(
-            f"{int(bad.sum()):,} of {len(bad):,} samples of {self._meta['unit']} {self.epoch} have features or logits "
-            "that are NaN or infinite; they are missing from it.",
-            UserWarning,
-            stacklevel=4,
-        )
-        return rows.take(np.flatnonzero(~bad))
-
-    def _numbered(self, rows: Rows) -> np.ndarray:
-        numbers, before = self._numbers, len(self._numbers)
-        at = np.array([numbers.setdefault(id_, len(numbers)) for id_ in rows.ids.tolist()], dtype=np.int64)
-        fresh = len(numbers) - before
-        self._summary = self._summary.joined(Summary(fresh)) if fresh else self._summary
-        self._in_epoch = np.concatenate([self._in_epoch, np.zeros(fresh, np.int32)])
+        known = len(self._numbers)
+        at, table, fresh = self._looked_up(rows.ids)
+        seen, first = np.unique(at, return_index=True)
+        labels = np.concatenate([self._summary.label, rows.labels[first[seen >= known]]])
+        wrong = np.flatnonzero(labels[at] != rows.labels)
+        if len(wrong):
+            raise ValueError(
+                f"ids collide: {self._text(rows.ids[wrong[0]])!r} had the label {labels[at[wrong[0]]]} and now has "
+                f"{rows.labels[wrong[0]]}; give every sample an id of its own (its index in the data set, not in the "
+                "batch)."
+            )
+        self._of_integer = table
+        if fresh:
+            self._numbers |= fresh
+            self._texts = pa.array([*self._texts.to_pylist(), *fresh], pa.string())
+            self._summary = self._summary.joined(Summary(len(fresh)))
+            self._in_epoch = np.concatenate([self._in_epoch, np.zeros(len(fresh), np.int32)])
+        first = np.sort(first)
+        first = first[self._in_epoch[at[first]] != self.epoch]
         self._in_epoch[at] = self.epoch
-        return at
+        self._counts["repeated"] += len(at) - len(first)
+        return rows.take(first), at[first]
+
+    def _text(self, id_: Any) -> str:
+        """An id as text; an integer gets the split before it."""
+        return printable(f"{self.split}:{id_}" if isinstance(id_, (int, np.integer)) else id_)
+
+    def _looked_up(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+        """Numbers of ids, the table from integers to numbers, and the ids that are new.
+
+        Most loops have integers; they are looked up all at once, and become text once.
+        """
+        table, fresh = self._of_integer, dict[str, int]()
+
+        def number(text: str) -> int:
+            found = self._numbers.get(text)
+            return fresh.setdefault(text, len(self._numbers) + len(fresh)) if found is None else found
+
+        if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < _MOST_INTEGERS):
+            texts = [f"{self.split}:{id_}" if isinstance(id_, int) else id_ for id_ in ids.tolist()]
+            return np.fromiter(map(number, texts), np.int64, len(ids)), table, fresh
+        size = int(ids.max(initial=-1)) + 1
+        if size > len(table):
+            table = np.concatenate([table, np.full(size - len(table), -1)])
+        missing = np.unique(ids[table[ids] < 0])
+        if len(missing):
+            table = table.copy()
+            table[missing] = [number(f"{self.split}:{id_}") for id_ in missing.tolist()]
+        return table[ids], table, fresh
+
+    def _finite(self, rows: Rows) -> np.ndarray:
+        """Which samples have sound numbers; the others are missing from the epoch, and counted."""
+        sound = np.all([np.isfinite(column) for column in rows.values.values()], axis=0)
+        if not sound.all():
+            bad = int((~sound).sum())
+            self._counts["bad"] += bad
+            warnings.warn(
+                f"{bad:,} of {len(sound):,} samples of {self._meta['unit']} {self.epoch} have features or logits that "
+                "are NaN or infinite; they are missing from it.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return np.flatnonzero(sound)
 
     def _add(self, rows: Rows, at: np.ndarray) -> None:
         """Into the sums, rounded as on disk, so that sums made from the disk are the same."""
@@ -306,11 +342,13 @@ class Recorder:
             wide[name] = function(*(wide[need] for need in needs))
         self._summary.add(self.epoch, at, rows.labels, values["pred"], wide)
 
-    def _table(self, rows: Rows) -> pa.Table:
-        ids = pa.array(rows.ids, pa.string())
-        order = pc.sort_indices(ids).to_numpy()
+    def _table(self, rows: Rows, at: np.ndarray) -> pa.Table:
+        if len(self._place) != len(self._numbers):
+            self._place = np.empty(len(self._numbers), np.int64)
+            self._place[self._by_id()[1]] = np.arange(len(self._numbers))
+        order = np.argsort(self._place[at], kind="stable")
         columns = {
-            "id": ids.take(pa.array(order)),
+            "id": self._texts.take(pa.array(at[order])),
             "epoch": pa.array(np.full(len(order), self.epoch), pa.int32()),
             "label": pa.array(rows.labels[order], pa.int32()),
             "pred": pa.array(rows.values["pred"][order].astype(np.int32)),
@@ -348,8 +386,8 @@ class Recorder:
     def _described(self) -> dict[str, Any]:
         classes, width = self._shape or (0, 0)
         return {
-            **provenance(),
-            "model": {"name": "recorded", "classes": classes, "features": width},
+            **self._made,
+            "model": {"name": self._name, "classes": classes, "features": width},
             "data": {"split": self.split},
             **self._meta,
             "recorded": {"samples": len(self._numbers), "epochs": self._index.epochs, **self._counts},
@@ -360,9 +398,8 @@ class Recorder:
 
     def _by_id(self) -> tuple[pa.Array, np.ndarray]:
         """Ids in their order, and the number of each."""
-        ids = pa.array(list(self._numbers), pa.string())
-        order = pc.sort_indices(ids)
-        return ids.take(order), order.to_numpy()
+        order = pc.sort_indices(self._texts)
+        return self._texts.take(order), order.to_numpy()
 
     def summary(self) -> SampleTable:
         """One row a sample over all epochs so far; see `Dynamics.summary` for the columns."""
