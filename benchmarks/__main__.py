@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME … [--dry]``, or ``all``; --dry does not write results.csv. Without a name it lists them."""
+"""``python -m benchmarks NAME … [--dry]``, or ``all``; --dry does not write results.csv; no name lists them."""
 
 from __future__ import annotations
 

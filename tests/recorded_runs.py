@@ -11,6 +11,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.dynamics import Dynamics, Recorder
+from hardsight.dynamics.curves import grouped
 
 
 class Matrices:
@@ -29,6 +30,9 @@ class Matrices:
 
     def matrix(self, column):
         return self.columns[column]
+
+    def groups(self, by=None):
+        return (["all"], np.zeros(len(self), np.int64)) if by is None else grouped(by, pa.array(self.ids))
 
     def curves(self, by=None, values=()):
         means = {f"{name}_mean": np.nanmean(self.columns[name], 0) for name in values}

@@ -17,12 +17,12 @@ WEIGHTS = {
     "densenet121-32": 6_956_426,
     "vgg19-32": 20_024_384 + 2 * (512 * 512 + 512) + 512 * 10 + 10,  # the sixteen convolutions of VGG-19
 }
-SMALL = [name for name, network in NETWORKS.items() if network.size < 224]
+SMALL = [name for name, network in NETWORKS.items() if (network.size or 0) < 224]
 
 
 def built(name, classes=10):
     channels = 1 if NETWORKS[name].size == 28 else 3
-    size = NETWORKS[name].size
+    size = NETWORKS[name].size or 12
     return build_network(name, classes, channels).eval(), torch.rand(2, channels, size, size)
 
 

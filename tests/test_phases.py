@@ -364,7 +364,7 @@ def test_human_frequencies_come_as_mapping_table_or_array_and_errors_say_which(t
         ({"other": 1.0}, "keyed by ids of the run like 'test:00000', got keys like 'other'"),
         (np.zeros(2), r"in the order of dynamics.ids \(3\), got shape \(2,\)"),
         (np.array([0.0, 1.0, 40.0]), "between 0 and 1; divide"),
-        (table.rename_columns(["name", "hsf"]), "the columns id and one other, got name, hsf"),
+        (table.rename_columns(["name", "hsf"]), "human must have a column id, got name, hsf"),
         (["a", "b", "c"], "must be numbers"),
     ):
         with pytest.raises(ValueError, match=words):

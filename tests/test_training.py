@@ -119,9 +119,10 @@ def test_ramps_are_those_of_the_amc_paper():
 def test_presets_have_the_papers_numbers():
     for name, lr in (("alexnet", 0.01), ("vgg19", 0.01), ("resnet50", 0.1), ("densenet121", 0.1)):
         for preset in (PRESETS[name], PRESETS[f"{name}-32"]):
-            rates = [learning_rate(preset.recipe, epoch) for epoch in (0, 29, 30, 59, 60, 89)]
+            rates = [learning_rate(preset.recipe, epoch) for epoch in (1, 29, 30, 59, 60, 89)]
             assert rates == pytest.approx([lr, lr, lr / 10, lr / 10, lr / 100, lr / 100])
             assert preset.recipe.epochs == 90
+            assert preset.recipe.warmup == (1 if preset.network.endswith("-32") else 0)
     mnist = [learning_rate(PRESETS["mnist-el"].recipe, epoch - 1) for epoch in (50, 51, 64, 65, 100)]
     assert mnist == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
     assert learning_rate(PRESETS["efficientnet"].recipe, 24.0) == pytest.approx(0.048 * 0.97**10)
@@ -623,3 +624,12 @@ def test_steps_do_not_wait_for_the_gpu(tmp_path, recwarn):
             torch.cuda.set_sync_debug_mode("default")
         waits[count] = len(recwarn)
     assert waits[10] == waits[40]
+
+
+def test_other_epochs_stretch_the_schedule_unless_it_is_told_too():
+    paper = PRESETS["resnet50-32"].recipe
+    shorter = changed(paper, ["epochs=30"])
+    assert (shorter.epochs, shorter.steps, shorter.warmup) == (30, (10.0, 20.0), pytest.approx(1 / 3))
+    assert changed(paper, ["epochs=30", "steps=5,25", "warmup=0"]).steps == (5.0, 25.0)
+    assert changed(paper, ["lr=.2"]).steps == paper.steps
+    assert learning_rate(changed(PRESETS["amc13"].recipe, ["epochs=3"]), 2.9) < 0.003

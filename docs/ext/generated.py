@@ -1,9 +1,10 @@
 """What the pages take from the code at build time, so that it cannot go stale.
 
 ``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{ranking-table}`` is `hardsight.RANKINGS`,
-``{command-help} NAME`` is what ``--help`` prints, ``{run-schemas}`` are the tables of a run, ``{module-list}`` the
-first line of each module, ``{layers}`` the contract of imports in ``pyproject.toml``. A public name written as code
-becomes a link.
+``{preset-table}`` and ``{network-table}`` are what can be trained by name, ``{pacing-table}`` and ``{figure-table}``
+the pacings and figures that there are, ``{command-help} NAME`` is what ``--help`` prints, ``{run-schemas}`` are the
+tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract of imports in
+``pyproject.toml``. A public name written as code becomes a link.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from sphinx.util.nodes import nested_parse_with_titles
 
 import hardsight
 from hardsight import cli
+from hardsight.figures import FIGURES, FigureKind
 from hardsight.labelerrors import DEFAULT
+from hardsight.networks import NETWORKS
+from hardsight.recipes import Recipe
 from hardsight.runfolder import SCHEMAS
 
 SOURCE = Path(hardsight.__file__).parent
@@ -87,6 +91,41 @@ class RankingTable(_Lines):
         rows.insert(0, (f"``{default.name}``, the default", _about(default)))
         rows.insert(1, (", ".join(scores), "The score itself: what is harder is more suspicious."))
         return _table(("ranking", "what it is"), rows)
+
+
+class PresetTable(_Lines):
+    """What can be trained by name: the network and how its paper trains it."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [
+            (f"``{name}``", f"``{preset.network}``", _recipe(preset.recipe), f"{preset.summary} ({preset.reference}).")
+            for name, preset in hardsight.PRESETS.items()
+        ]
+        return _table(("preset", "network", "recipe", "what it is"), rows)
+
+
+class NetworkTable(_Lines):
+    """The networks, with what was chosen where a paper does not say."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [(f"``{n.name}``", str(n.size), f"{n.summary} ({n.reference}).") for n in NETWORKS.values()]
+        return _table(("network", "pixels", "what it is"), rows)
+
+
+class PacingTable(_Lines):
+    """The pacings by name: the first line of each."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [(f"``{name}``", (pacing.__doc__ or "").splitlines()[0]) for name, pacing in hardsight.PACINGS.items()]
+        return _table(("pacing", "share of the data at time t"), rows)
+
+
+class FigureTable(_Lines):
+    """The figures by name, and what each is drawn from."""
+
+    def lines(self) -> Iterable[str]:
+        rows = [(f"``{name}``", _options(kind.summary), _drawn_from(kind)) for name, kind in FIGURES.items()]
+        return _table(("figure", "shows", "drawn from"), rows)
 
 
 class RunSchemas(_Lines):
@@ -147,10 +186,13 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(text, text, language="text")]
 
 
-PUBLIC_NAME = re.compile(r"(?:hs\.|hardsight\.)?(?P<path>(?P<name>\w+)(?:\.\w+)?)(?:\(.*\))?")
+PUBLIC_NAME = re.compile(r"(?P<home>hs\.|hardsight\.)?(?P<path>(?P<name>\w+)(?:\.\w+)?)(?:\(.*\))?")
 
 
 LINKS = (addnodes.pending_xref, nodes.reference)
+
+# Without hs. before it, "train" is a split of the data, a folder or a command.
+WORDS = {"train"}
 
 
 def link_public_names(app: Sphinx, doctree: nodes.document) -> None:
@@ -158,6 +200,8 @@ def link_public_names(app: Sphinx, doctree: nodes.document) -> None:
     for literal in list(doctree.findall(nodes.literal)):
         found = PUBLIC_NAME.fullmatch(literal.astext())
         if found is None or found["name"] not in hardsight.__all__ or isinstance(literal.parent, LINKS):
+            continue
+        if found["name"] in WORDS and not found["home"]:
             continue
         whole, _, part = found["path"].partition(".")
         owner = getattr(hardsight, whole)
@@ -180,6 +224,25 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def _about(ranking: hardsight.Ranking) -> str:
     return f"{ranking.summary.rstrip('.')} ({ranking.reference})."
+
+
+def _recipe(recipe: Recipe) -> str:
+    times = f" at {', '.join(f'{t:g}' for t in recipe.steps)}" if 0 < len(recipe.steps) < 5 else ""
+    rate = f"{recipe.optimiser}, rate {recipe.lr:g}, {recipe.schedule}{times}"
+    return f"{recipe.epochs} epochs, batch {recipe.batch_size}, {rate}"
+
+
+def _options(text: str) -> str:
+    """Options as code: a dash must not become another one."""
+    return re.sub(r"--\w+", r"``\g<0>``", text)
+
+
+def _drawn_from(kind: FigureKind) -> str:
+    fewest, most = kind.runs
+    runs = "" if not most else "one run" if fewest == most else "runs" if fewest else "runs, or none"
+    needs = [f"``--{option}``" for option in kind.needs]
+    takes = [f"``--{option}`` if you like" for option in kind.takes]
+    return ", ".join([*([runs] if runs else []), *needs, *takes]) or "nothing"
 
 
 def _harder(score: hardsight.Score) -> str:
@@ -212,6 +275,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "score-table": ScoreTable,
         "score-list": ScoreList,
         "ranking-table": RankingTable,
+        "preset-table": PresetTable,
+        "network-table": NetworkTable,
+        "pacing-table": PacingTable,
+        "figure-table": FigureTable,
         "run-schemas": RunSchemas,
         "module-list": ModuleList,
         "layers": Layers,

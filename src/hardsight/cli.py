@@ -146,10 +146,11 @@ def report(
     """Turn a run into one page to look at: RUN/report.html, which opens offline.
 
     It shows the hardest and easiest samples, where they lie, classes, groups and
-    hidden clusters, suspect labels, and how it was all made.
+    hidden clusters, suspect labels, and how it was all made; of a recorded training
+    also how each of it moved.
 
     Args:
-        run: Run folder that hardsight score or hardsight demo wrote.
+        run: Run folder that hardsight score, hardsight demo or a recorder wrote.
         out: The page to write; RUN/report.html if not given.
         data: Where the pictures are, if they have moved or were not named when they were scored.
         against: An earlier run over the same samples: what became easier or harder.
@@ -157,13 +158,15 @@ def report(
         pictures: How many thumbnails at most.
     """
     from hardsight.extras import printable
+    from hardsight.records import has_records
     from hardsight.report import write_report
 
     def tell(text: str) -> None:
         print(f"warning: {printable(text)}", file=sys.stderr)
 
     page = write_report(run, out, data=data, against=against, groups=groups, pictures=pictures, tell=tell)
-    print(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB) — next: open it in a browser; hardsight clean {run}")
+    then = f"hardsight figure dynamics {run}" if has_records(run) else f"hardsight clean {run}"
+    print(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB) — next: open it in a browser; {then}")
 
 
 def clean(
@@ -224,8 +227,8 @@ def train(
     torchrun (torchrun --nproc-per-node 4 -m hardsight train …) every process takes its
     share of each batch.
 
-    MODEL is a preset (cifar-resnet18, alexnet-32, mnist-el, …: a network and how its
-    paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
+    MODEL is a preset (small-cnn, cifar-resnet18, alexnet-32, mnist-el, …: a network and
+    how its paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
     path/to/file.py:function. DATA is what hardsight score takes, but for features.
 
     RUN/test holds the records of the test samples, RUN/train those of the training
@@ -237,7 +240,7 @@ def train(
         test: What to evaluate on, and to record, after every epoch.
         out: Run folder to write.
         recipe: Train as another preset does.
-        epochs: Passes over the data, instead of the preset's.
+        epochs: Passes over the data, instead of the preset's; its schedule is stretched to them.
         batch_size: Samples a step, over all processes together.
         lr: Largest learning rate.
         seed: Of weights, order and augmentation.
@@ -269,7 +272,7 @@ def train(
         return
     last = trained.history[-1]
     accuracy = f", test accuracy {last['test_accuracy']:.2%}" if "test_accuracy" in last else ""
-    print(f"{last['epoch']} epochs of {trained.model.name}{accuracy}")
+    print(f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)} of {trained.model.name}{accuracy}")
     seen = out / ("test" if (out / "test").is_dir() else "train")
     page = f" — next: hardsight report {seen}   (a page of every sample's training)" if seen.is_dir() else ""
     print(f"wrote {out}/{page}")
@@ -287,7 +290,8 @@ def figure(
 ) -> None:
     """Draw a figure for a paper: PNG, SVG or PDF, as the name of the file says.
 
-    NAME is one of: {figures}.
+    NAME is one of
+    FIGURES
 
     Args:
         name: Which figure.
@@ -302,6 +306,14 @@ def figure(
 
     file = draw(name, runs, data=data, groups=groups, human=human, seed=seed, out=out or Path(f"{name}.png"))
     print(f"wrote {file}")
+
+
+def _with_figures() -> str:
+    """The help of `figure` with what there is to draw."""
+    from hardsight.figures.catalogue import FIGURES
+
+    listed = "\n\n".join(f"    {name}: {kind.summary}." for name, kind in FIGURES.items())
+    return str(figure.__doc__).replace("    NAME is one of\n    FIGURES", f"    NAME is one of\n\n{listed}")
 
 
 def doctor() -> None:
@@ -331,6 +343,7 @@ def main(args: list[str] | None = None) -> None:
     if args in (["--version"], ["-V"]):
         print(f"hardsight {__version__}")
         return
+    figure.__doc__ = _with_figures()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign must not turn success into failure
             stream.reconfigure(errors="replace")

@@ -9,24 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from hardsight.data import load_digits
 from hardsight.models import Model
+from hardsight.networks import small_cnn
 from hardsight.scoring import TrainingData, score
 from hardsight.scoring.refit import one_thread
 from hardsight.table import SampleTable
 
 FOLDS, EPOCHS, BATCH = 5, 15, 64
-
-
-def small_cnn() -> nn.Sequential:
-    """Two convolutions and a linear head for 8×8 digits: about 20,000 weights."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10)),
-    )
 
 
 def run_demo(out: Path, seed: int = 0) -> SampleTable:

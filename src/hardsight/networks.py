@@ -69,7 +69,7 @@ class Network:
     Attributes:
         name: Its name.
         build: ``(classes, channels) →`` the network itself, without its first layer.
-        size: Pixels a side it takes.
+        size: Pixels a side it takes; None: any.
         summary: What it is, and what was chosen where its paper does not say.
         reference: Where it comes from.
         standardise: Whether pixels are standardised, or go in as they are.
@@ -77,7 +77,7 @@ class Network:
 
     name: str
     build: Callable[[int, int], nn.Module]
-    size: int
+    size: int | None
     summary: str
     reference: str
     standardise: bool = True
@@ -98,12 +98,14 @@ def build_network(name: str, classes: int, channels: int = 3) -> nn.Sequential:
     return nn.Sequential(OrderedDict(normalise=first, network=network.build(classes, channels)))
 
 
-def picture_transform(size: int, *, margin: bool = False) -> Callable[[Any], Tensor]:
+def picture_transform(size: int | None, *, margin: bool = False) -> Callable[[Any], Tensor]:
     """A Pillow picture of any shape → ``(channels, size, size)`` in [0, 1]: its middle, as for ImageNet.
 
     With `margin` an eighth more stays around it, for random crops.
     """
     transforms = need("torchvision.transforms")
+    if size is None:
+        return transforms.ToTensor()
     # Of small pictures every pixel counts: the protocol's margin is for photographs.
     side = size * 8 // 7 if size >= 128 else size
     return transforms.Compose(
@@ -231,6 +233,15 @@ def _mnist_el(classes: int, channels: int) -> nn.Module:
     )
 
 
+def small_cnn(classes: int = 10, channels: int = 1) -> nn.Sequential:
+    """Two convolutions and a linear head, for pictures of any size: about 20,000 weights."""
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, classes)),
+    )
+
+
 _AVH = "Chen et al., Angular Visual Hardness (ICML 2020)"
 _EL = "Zhao et al., Well-classified Examples are Underestimated (AAAI 2022)"
 _AMC = "Choi et al., AMC-Loss (CVPR Workshops 2020)"
@@ -239,6 +250,7 @@ _STEM = "3×3 stem of stride 1 without max-pooling, the usual form for CIFAR"
 NETWORKS = {
     network.name: network
     for network in (
+        Network("small-cnn", small_cnn, None, "two convolutions; trains on a laptop in seconds", "hardsight"),
         Network("alexnet", partial(_torchvision, "alexnet"), 224, "torchvision's AlexNet", f"{_AVH} §3"),
         Network("vgg19", partial(_torchvision, "vgg19"), 224, "torchvision's VGG-19 without batch norm", f"{_AVH} §3"),
         Network("resnet50", partial(_torchvision, "resnet50"), 224, "torchvision's ResNet-50", f"{_AVH} §3"),

@@ -187,7 +187,7 @@ class Preset:
 _PAPER = Recipe(
     epochs=90, batch_size=256, lr=0.1, weight_decay=1e-4, schedule="step", steps=(30, 60), resized_crop=True, flip=True
 )
-_PAPER_32 = replace(_PAPER, resized_crop=False, crop=4)
+_PAPER_32 = replace(_PAPER, resized_crop=False, crop=4, warmup=1)  # from .1 at once ResNet-50 takes long to recover
 _AVH = "AVH (ICML 2020) §3, App. B"
 _CHOSEN = "batch 256 and weight decay 1e-4 are PyTorch's ImageNet example, the paper does not say"
 _EL_CIFAR = Recipe(
@@ -216,6 +216,12 @@ _AMC = Recipe(
 _AMC_SMALL = replace(_AMC, epochs=150, warmup=40, rampdown=30, crop=0)
 
 PRESETS = {
+    "small-cnn": Preset(
+        "small-cnn",
+        Recipe(15, 64, "adamw", lr=0.01, weight_decay=0.05, schedule="one-cycle", warmup=4.5),
+        "small pictures on a CPU, digits for instance",
+        "hardsight",
+    ),
     **{
         name: Preset(name, replace(_PAPER, lr=lr), f"90 epochs, rate {lr:g} ÷ 10 every 30; {_CHOSEN}", _AVH)
         for name, lr in (("alexnet", 0.01), ("vgg19", 0.01), ("resnet50", 0.1), ("densenet121", 0.1))
@@ -319,30 +325,37 @@ def recipe_of(name: str) -> Recipe:
         return PRESETS[name].recipe
     networks = {preset.network for preset in PRESETS.values()}
     if ":" not in name and name not in networks:
-        near = difflib.get_close_matches(name, [*PRESETS, *networks], 3, 0.4) or list(PRESETS)
-        raise ValueError(f"there is no preset or network {name!r}; did you mean {' or '.join(dict.fromkeys(near))}?")
+        near = dict.fromkeys(difflib.get_close_matches(name, [*PRESETS, *networks], 3, 0.4))
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}."
+        raise ValueError(f"there is no preset or network {name!r}; {hint}")
     return Recipe()
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with some parts changed, as a command line tells them.
 
+    With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are told too.
+
     Examples:
         >>> changed(Recipe(), ["epochs=90", "schedule=step", "steps=30,60", "flip=true"]).steps
         (30.0, 60.0)
     """
-    told = {}
+    told: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not hasattr(Recipe, name):
-            near = difflib.get_close_matches(name, vars(Recipe()), 2, 0.4) or list(vars(Recipe()))
-            raise ValueError(f"recipe: expected NAME=VALUE, got {setting!r}; did you mean {' or '.join(near)}?")
+            near = difflib.get_close_matches(name, vars(Recipe()), 2, 0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(vars(Recipe()))}."
+            raise ValueError(f"recipe: expected NAME=VALUE, got {setting!r}; {hint}")
         default = getattr(Recipe, name)
         try:
             told[name] = _READERS[type(default)](text.strip())
         except (ValueError, KeyError):
             raise ValueError(f"recipe: {name} must be {_WORDS[type(default)]}, got {text!r}.") from None
-    return replace(recipe, **told)
+    longer = told.get("epochs", recipe.epochs) / recipe.epochs
+    times: dict[str, Any] = {"warmup": recipe.warmup, "rampdown": recipe.rampdown, "steps": recipe.steps}
+    scaled = {k: tuple(longer * t for t in v) if isinstance(v, tuple) else longer * v for k, v in times.items()}
+    return replace(recipe, **(scaled | told if longer != 1 else told))
 
 
 _READERS: dict[type, Callable[[str], Any]] = {

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.idtables import column_by_id
 from hardsight.records import Block
 
 MOST_GROUPS = 1000
@@ -76,7 +77,7 @@ def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
     if isinstance(by, Mapping):
         values = pa.array([by.get(id_) for id_ in ids.to_pylist()], from_pandas=True)
     elif hasattr(by, "column_names") or hasattr(by, "iloc") or hasattr(by, "to_arrow"):
-        values = _from_table(by, ids)
+        values = column_by_id(by, ids, "by")
     else:
         values = pa.array(np.asarray(by), from_pandas=True)
         if len(values) != len(ids):
@@ -88,13 +89,3 @@ def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
         raise ValueError("by gives no sample a group: its ids are not those of the run.")
     names = names.take(pc.sort_indices(names))
     return names.to_pylist(), pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy().astype(np.int64)
-
-
-def _from_table(by: Any, ids: pa.Array) -> pa.Array:
-    table = by.to_arrow() if hasattr(by, "to_arrow") else by
-    table = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
-    others = [name for name in table.column_names if name != "id"]
-    if "id" not in table.column_names or len(others) != 1:
-        raise ValueError(f"by must have a column id and one other, got {', '.join(table.column_names)}.")
-    where = pc.index_in(ids, value_set=table["id"].cast(pa.string()).combine_chunks())
-    return table[others[0]].combine_chunks().take(where)

@@ -151,12 +151,7 @@ class Dynamics:
         """
         for value in values:
             _known(value)
-        if by is None:
-            names, group = ["all"], np.zeros(len(self), np.int64)
-        elif isinstance(by, str):
-            names, group = grouped(self._own_column(by), self._ids)
-        else:
-            names, group = grouped(by, self._ids)
+        names, group = self.groups(by)
         moments = {value: Moments(len(names), len(self.epochs)) for value in values}
         start = 0
         for block in self._blocks(values):
@@ -164,14 +159,24 @@ class Dynamics:
             start += len(block.ids)
         return as_table(names, self.epochs, moments)
 
-    def _own_column(self, by: str) -> Any:
-        if by == "label":
+    def groups(self, by: Any = None) -> tuple[list[Any], np.ndarray]:
+        """Names of the groups in order, and the number of each sample's group in the order of `ids`; −1 for none.
+
+        Args:
+            by: As for `curves`.
+        """
+        if by is None:
+            return ["all"], np.zeros(len(self), np.int64)
+        if isinstance(by, str) and by == "label":
             names = self.meta.get("class_names")
-            return np.array(names)[self.labels] if names else self.labels
-        summary = self.summary()
-        if by not in summary:
-            raise ValueError(f"by must be label or a column of summary() ({', '.join(summary.columns)}), got {by!r}.")
-        return summary.to_arrow()[by].combine_chunks()
+            by = np.array(names)[self.labels] if names else self.labels
+        elif isinstance(by, str):
+            summary = self.summary()
+            if by not in summary:
+                known = ", ".join(summary.columns)
+                raise ValueError(f"by must be label or a column of summary() ({known}), got {by!r}.")
+            by = summary.to_arrow()[by].combine_chunks()
+        return grouped(by, self._ids)
 
     def summary(self, epochs: tuple[int, int] | None = None) -> SampleTable:
         """One row a sample, over the epochs in which it was seen.

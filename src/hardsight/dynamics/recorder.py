@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hardsight import records
+from hardsight.data import Samples
 from hardsight.dynamics.batches import STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.summary import MEANS, Summary, summarise
@@ -67,11 +68,12 @@ class Recorder:
             this one on are forgotten, so that a loop resumed from its own checkpoint records nothing twice. An epoch
             that `flush` left unfinished goes on instead.
         overwrite: Throw away whatever run is there.
-        split: What integer ids begin with: 17 becomes ``data:17``.
+        split: What integer ids begin with: 17 becomes ``data:17``; the data's own, where they are given.
         unit: What lies between two calls of `end_epoch`, for axes and words.
         name: What is trained, for titles.
         class_names: Names of the classes.
-        source: How to open the data again (the ``source`` of `hardsight.open_data`), so that a page finds pictures.
+        data: What is recorded, as `hardsight.open_data` gives it: a page then finds names and pictures.
+        held_out: Whether the network never learns from these samples, as with test data.
         note: What was recorded, in words: training batches, or a pass in eval mode.
     """
 
@@ -85,13 +87,22 @@ class Recorder:
         unit: str = "epoch",
         name: str = "a network in training",
         class_names: Sequence[str] | None = None,
-        source: Mapping[str, Any] | None = None,
+        data: Samples | None = None,
+        held_out: bool = False,
         note: str | None = None,
     ) -> None:
         if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1):
             raise ValueError(f"epoch must be 1 or more, the epoch that begins now, got {epoch!r}.")
-        self.path, self.split, self.epoch, self._name = Path(run), split, epoch or 1, name
-        self._meta = {"unit": unit, "class_names": list(class_names or ()), "source": source, "note": note}
+        self.path, self.split, self.epoch = Path(run), split if data is None else data.split, epoch or 1
+        self._meta = {
+            "unit": unit,
+            "class_names": list(class_names or (data and data.classes) or ()),
+            "source": data and data.source,
+            "data": {"split": self.split} | ({"origin": data.origin} if data is not None else {}),
+            "out_of_sample": "test data" if held_out else None,
+            "note": note,
+        }
+        self._name = name
         self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
         self._started, self._steps, self._made = time.time(), 0, provenance()
         self._batches = Batches()
@@ -388,7 +399,6 @@ class Recorder:
         return {
             **self._made,
             "model": {"name": self._name, "classes": classes, "features": width},
-            "data": {"split": self.split},
             **self._meta,
             "recorded": {"samples": len(self._numbers), "epochs": self._index.epochs, **self._counts},
             "seconds": round(time.time() - self._started, 2),

@@ -15,8 +15,9 @@ from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
 from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
 from hardsight.figures.style import check_out, write_figure
+from hardsight.idtables import read_by_id
 from hardsight.phases import agreement, frequency_bins, loss_drivers, plateaus
-from hardsight.phases.human import read_human, read_table
+from hardsight.phases.human import read_human
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +51,7 @@ class Inputs:
     def by(self) -> dict[str, Any] | None:
         """The groups of each run: those of the file, or bins of human frequency, or none."""
         if self.groups is not None:
-            table = read_table(self.groups, "groups")
-            return dict.fromkeys(self.runs, table)
+            return dict.fromkeys(self.runs, read_by_id(self.groups, "groups"))
         if self.human is not None:
             return {name: frequency_bins(read_human(self.human, run)) for name, run in self.runs.items()}
         return None

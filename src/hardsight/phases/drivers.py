@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.intervals import Moments, moments
-from hardsight.phases.samples import group_codes
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -83,7 +82,7 @@ def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
         ``…_sd`` over samples; ``lead`` (that difference) with ``lead_low`` and ``lead_high``; ``driver``. Changes are
         since the epoch in which a sample was last seen, so that the first epoch has no row.
     """
-    groups, codes = group_codes(dynamics, by)
+    groups, codes = dynamics.groups(by)
     rows: list[dict[str, Any]] = []
     for epoch, nll, parts in parts_by_epoch(dynamics):
         judged = np.where(np.isfinite(parts.by_angles), codes, -1)

@@ -10,7 +10,6 @@ from scipy import stats
 
 from hardsight.intervals import FEW, LEVEL
 from hardsight.phases.correlation import standard_error
-from hardsight.phases.samples import group_codes
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -60,7 +59,7 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
         hardest), ``gap_sd`` (over the pooled sd within levels) and ``gap_share`` (over the mean of the two means),
         each with its 95 % interval ``…_low``, ``…_high``.
     """
-    found_levels, codes = group_codes(dynamics, levels)
+    found_levels, codes = dynamics.groups(levels)
     names = [str(level) for level in found_levels]
     if hardest is not None and str(hardest) not in names:
         raise ValueError(f"hardest must be one of the levels {', '.join(names)}, got {hardest!r}.")

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from hardsight.extras import first_line
 from hardsight.phases.samples import frequencies
@@ -28,7 +25,7 @@ def read_human(file: str | Path, dynamics: Dynamics) -> np.ndarray:
     """
     path = Path(file)
     if path.suffix.lower() not in (".npy", ".npz"):
-        return frequencies(dynamics, read_table(path, "human"))
+        return frequencies(dynamics, path)
     counts = _read_counts(path)
     rows = np.array([int(tail) if (tail := key.rpartition(":")[2]).isdigit() else -1 for key in dynamics.ids.tolist()])
     if rows.min(initial=0) < 0 or rows.max(initial=-1) >= len(counts) or dynamics.labels.max() >= counts.shape[1]:
@@ -39,19 +36,6 @@ def read_human(file: str | Path, dynamics: Dynamics) -> np.ndarray:
     total = counts[rows].sum(1)
     chosen = counts[rows, dynamics.labels]
     return np.divide(chosen, total, out=np.full(len(rows), np.nan), where=total > 0)
-
-
-def read_table(path: Path, name: str) -> pa.Table:
-    """A CSV or Parquet file whose ids are text; `name` is how errors call it."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{name}: there is no file {path}.")
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return pa.parquet.read_table(path)
-        text_ids = pa.csv.ConvertOptions(column_types={"id": pa.string()})
-        return pa.csv.read_csv(path, convert_options=text_ids)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{name}: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
 
 
 def _read_counts(path: Path) -> np.ndarray:

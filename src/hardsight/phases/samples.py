@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from hardsight.dynamics.curves import grouped
+from hardsight.idtables import column_by_id
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -18,39 +19,19 @@ if TYPE_CHECKING:
 FREQUENCY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def group_codes(dynamics: Dynamics, by: Any) -> tuple[list[Any], np.ndarray]:
-    """The groups in order, and the number of each sample's group, −1 for none; `by` as for ``Dynamics.curves``."""
-    if by is None:
-        return ["all"], np.zeros(len(dynamics), np.int64)
-    if isinstance(by, str):
-        if by == "label":
-            names = dynamics.meta.get("class_names")
-            by = np.array(names)[dynamics.labels] if names else dynamics.labels
-        else:
-            by = dynamics.summary()[by]
-    return grouped(by, pa.array(dynamics.ids))
-
-
 def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
     """Human selection frequency of each sample as float64 in the order of ``dynamics.ids``, NaN where there is none.
 
     Args:
         dynamics: The recorded run.
-        human: A mapping id → share of people who chose the label, a table or data frame with the columns ``id`` and
-            one other, or an array in the order of ``dynamics.ids``.
+        human: A mapping id → share of people who chose the label, a table, data frame or file with the columns ``id``
+            and one other, or an array in the order of ``dynamics.ids``.
     """
     ids = dynamics.ids
-    if hasattr(human, "iloc"):
-        human = pa.Table.from_pandas(human, preserve_index=False)
-    elif hasattr(human, "to_arrow"):
-        human = human.to_arrow()
-    if isinstance(human, pa.Table):
-        others = [name for name in human.column_names if name != "id"]
-        if "id" not in human.column_names or len(others) != 1:
-            raise ValueError(
-                f"human must have the columns id and one other, got {', '.join(human.column_names)}; select the two."
-            )
-        human = dict(zip(human["id"].cast(pa.string()).to_pylist(), human[others[0]].to_pylist(), strict=True))
+    if isinstance(human, (str, Path, pa.Table)) or hasattr(human, "iloc") or hasattr(human, "to_arrow"):
+        human = column_by_id(human, pa.array(ids, pa.string()), "human").to_numpy(zero_copy_only=False)
+        if all(value is None or value != value for value in human.tolist()):
+            raise ValueError(f"human must be keyed by ids of the run like {ids[0]!r}; none of its ids is.")
     if isinstance(human, Mapping):
         found = [human.get(key) for key in ids.tolist()]
         if all(value is None for value in found):

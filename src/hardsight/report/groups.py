@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.extras import first_line
 from hardsight.hardness import SCORES
+from hardsight.idtables import read_by_id
 from hardsight.intervals import FEW, Difference, holm, moments, student
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
@@ -41,7 +40,7 @@ def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
     own = (_coded(name, arrow[name].combine_chunks(), cut=False) for name in arrow.column_names if not _is_own(name))
     found, notes = [group for group in own if group is not None], []
     if given is not None:
-        table = read_groups(given)
+        table = read_by_id(given, "groups")
         asked, notes = given_groups(rows.ids, table)
         found = [group for group in found if group.column not in table.column_names] + asked
     if len(found) > MOST_COLUMNS:
@@ -51,7 +50,7 @@ def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
 
 
 def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], list[str]]:
-    """The columns of a table that `read_groups` read, as groups of these samples; and what could not be used."""
+    """The columns of a table that `read_by_id` read, as groups of these samples; and what could not be used."""
     notes, found = [], []
     where = pc.index_in(ids, value_set=table["id"].combine_chunks())
     matched = len(ids) - where.null_count
@@ -66,55 +65,6 @@ def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], li
         else:
             found.append(group)
     return found, notes
-
-
-def read_groups(given: Any) -> pa.Table:
-    """A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id``, ids as text."""
-    try:
-        table = _as_arrow(given)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"groups must be columns of one length and one type each ({first_line(error)}).") from error
-    if repeated := [name for name in table.column_names if table.column_names.count(name) > 1]:
-        raise ValueError(f"groups must have each column once, but {cut_name(repeated[0])} repeats.")
-    if "id" not in table.column_names:
-        raise ValueError(f"groups must have a column id, got {', '.join(map(cut_name, table.column_names)) or 'none'}.")
-    try:
-        ids = table["id"].cast(pa.string())
-    except pa.ArrowException as error:
-        raise ValueError(f"groups: ids must be text or numbers, got {table['id'].type}.") from error
-    table = table.set_column(table.column_names.index("id"), "id", ids)
-    table = table.filter(pc.is_valid(table["id"]))
-    if (repeated := len(table) - len(pc.unique(table["id"]))) > 0:
-        raise ValueError(f"groups must have one row an id, but {counted(repeated, 'id repeats', 'ids repeat')}.")
-    return table
-
-
-def _as_arrow(given: Any) -> pa.Table:
-    if isinstance(given, (str, Path)):
-        return _read_file(Path(given))
-    if isinstance(given, pa.Table):
-        return given
-    if isinstance(given, Mapping):
-        return pa.table({str(name): pa.array(list(values)) for name, values in given.items()})
-    if hasattr(given, "iloc"):
-        return pa.Table.from_pandas(given, preserve_index=False)
-    if hasattr(given, "to_arrow"):  # polars, and a SampleTable
-        return given.to_arrow()
-    raise TypeError(f"groups must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
-
-
-def _read_file(path: Path) -> pa.Table:
-    from pyarrow import csv, parquet
-
-    if not path.is_file():
-        raise FileNotFoundError(f"groups: there is no file {path}.")
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return parquet.read_table(path)
-        # Ids that look like numbers keep their leading zeros.
-        return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"groups: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
 
 
 def _is_own(name: str) -> bool:

@@ -21,7 +21,6 @@ def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
     meta = rows.table.meta
     model = meta.get("model", {}).get("name") or "a network"
-    model = "a network in training" if meta.get("recorded") and model == "recorded" else model
     nets = meta.get("models") or ()
     model = f"{counted(len(nets), 'net')}" if len(nets) > 1 else model
     data = meta.get("data", {}).get("origin") or counted(len(rows), "sample")

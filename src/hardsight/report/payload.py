@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.hardness import SCORES
+from hardsight.idtables import read_by_id
 from hardsight.report import clusters, notices
 from hardsight.report.changes import Changes, change_lists, change_view, changes, comparison_section
 from hardsight.report.classes import class_table
 from hardsight.report.curves import training_section
 from hardsight.report.datamap import Recorded, data_map, described, read_recorded, recorded_lists, recorded_notices
-from hardsight.report.groups import MOST_COLUMNS, find_groups, given_groups, group_rows, in_points, read_groups
+from hardsight.report.groups import MOST_COLUMNS, find_groups, given_groups, group_rows, in_points
 from hardsight.report.lists import Listed, by_class, disagreements, hardest_and_easiest
 from hardsight.report.points import choose_points
 from hardsight.report.rows import MANY_CLASSES, Rows
@@ -69,7 +70,7 @@ def make_payload(
         run: The run folder, where there is one: what the next command is to be given.
         dynamics: What the run recorded while the network trained.
     """
-    groups = None if groups is None else read_groups(groups)
+    groups = None if groups is None else read_by_id(groups, "groups")
     recorded = None if dynamics is None else read_recorded(rows, dynamics)
     found_groups, group_notes = find_groups(rows, groups)
     suspects, no_suspects = find_suspects(rows)

@@ -64,10 +64,6 @@ class GraphedStep:
         for buffer, before in buffers:  # warming up has gone into the running statistics
             buffer.copy_(before)
 
-    def fits(self, x: Any) -> bool:
-        """Whether a batch has the shape that was captured."""
-        return isinstance(x, Tensor) and x.shape == self._x.shape
-
     def __call__(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, SimpleNamespace]:
         """Loss and logits of a batch, and its head as a recorder takes it; gradients are in the parameters."""
         self._x.copy_(x)

@@ -69,7 +69,11 @@ class Training:
         generator, chance = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
         seen = _Seen(epoch)
         self.network.train()
-        graphed = recipe.graph and device.type == "cuda" and self.processes.world == 1 and source.pixels is not None
+        graphed = (
+            *(recipe.graph, device.type == "cuda", self.processes.world == 1, source.pixels is not None),
+            *(len(rows) == recipe.batch_size for rows in batches),
+        )
+        graphed = all(graphed)
         with ExitStack() as stack:
             head = None if recorder is None or graphed else stack.enter_context(capture(self.called))
             mine = [rows[self.processes.rank :: self.processes.world] for rows in batches]
@@ -86,7 +90,7 @@ class Training:
                 else:
                     logits = self.logits(x)
                     loss = self.loss(logits.float(), targets)
-                    self.optimiser.zero_grad()
+                    self.optimiser.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
                     # Shares of one batch may differ by a sample between processes: their mean must not.
                     (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
                 if recorder is not None and head is not None:

@@ -117,11 +117,11 @@ def _run(
 ) -> None:
     """Every epoch that is left: train, evaluate, commit the records, then the checkpoint that goes with them."""
     group, recipe, done = training.processes, training.recipe, len(training.history)
-    sources = {"train": source, "test": target}
+    held_out = target is not None and target.samples.fingerprint() != source.samples.fingerprint()
     recorders = {
-        name: _recorder(out / name, one, name, done + 1)
-        for name, one in sources.items()
-        if name in record and one is not None
+        name: _recorder(out / name, own, name, done + 1, held_out and name == "test")
+        for name, own in (("train", source), ("test", target))
+        if name in record and own is not None
     }
     saver = Saver(out)
     try:
@@ -152,13 +152,14 @@ def _run(
         saver.close()
 
 
-def _recorder(path: Path, source: Source, name: str, epoch: int) -> Recorder:
+def _recorder(path: Path, source: Source, name: str, epoch: int, held_out: bool) -> Recorder:
     return Recorder(
         path,
         epoch=epoch,
-        split=source.samples.split,
+        name=source.model.name,
         class_names=source.model.classes,
-        source=source.samples.source,
+        data=source.samples,
+        held_out=held_out,
         note="training batches, as the network saw them" if name == "train" else "in eval mode after each epoch",
     )
 

@@ -1,0 +1,82 @@
+"""What users know of their samples beside a run: a file, a data frame or a mapping with a column ``id``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.extras import first_line, printable
+
+
+def read_by_id(given: Any, name: str) -> pa.Table:
+    """A CSV or Parquet file, data frame, Arrow table or mapping of columns: ids as text, one row each.
+
+    Args:
+        given: What the user gave.
+        name: How errors call it.
+    """
+    try:
+        table = _as_arrow(given, name)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
+    columns = [_short(column) for column in table.column_names]
+    if repeated := [column for column in columns if columns.count(column) > 1]:
+        raise ValueError(f"{name} must have each column once, but {repeated[0]} repeats.")
+    if "id" not in columns:
+        raise ValueError(f"{name} must have a column id, got {', '.join(columns) or 'none'}.")
+    try:
+        ids = table["id"].cast(pa.string())
+    except pa.ArrowException as error:
+        raise ValueError(f"{name}: ids must be text or numbers, got {table['id'].type}.") from error
+    table = table.set_column(table.column_names.index("id"), "id", ids)
+    table = table.filter(pc.is_valid(table["id"]))
+    if (more := len(table) - len(pc.unique(table["id"]))) > 0:
+        raise ValueError(f"{name} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}.")
+    return table
+
+
+def column_by_id(given: Any, ids: pa.Array, name: str) -> pa.Array:
+    """The one other column of such a table in the order of `ids`; null where a sample is not in it."""
+    table = read_by_id(given, name)
+    others = [column for column in table.column_names if column != "id"]
+    if len(others) != 1:
+        found = ", ".join(map(_short, table.column_names))
+        raise ValueError(f"{name} must have a column id and one other, got {found}; select the two.")
+    where = pc.index_in(ids, value_set=table["id"].combine_chunks())
+    return table[others[0]].combine_chunks().take(where)
+
+
+def _short(column: str) -> str:
+    return printable(column)[:80]
+
+
+def _as_arrow(given: Any, name: str) -> pa.Table:
+    if isinstance(given, (str, Path)):
+        return _read_file(Path(given), name)
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, Mapping):
+        return pa.table({str(column): pa.array(list(values)) for column, values in given.items()})
+    if hasattr(given, "iloc"):
+        return pa.Table.from_pandas(given, preserve_index=False)
+    if hasattr(given, "to_arrow"):  # polars, and a SampleTable
+        return given.to_arrow()
+    raise TypeError(f"{name} must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
+
+
+def _read_file(path: Path, name: str) -> pa.Table:
+    from pyarrow import csv, parquet
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: there is no file {path}.")
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            return parquet.read_table(path)
+        # Ids that look like numbers keep their leading zeros.
+        return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{name}: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
