@@ -108,7 +108,10 @@ class NetworkTable(_Lines):
     """The networks, with what was chosen where a paper does not say."""
 
     def lines(self) -> Iterable[str]:
-        rows = [(f"``{n.name}``", str(n.size), f"{n.summary} ({n.reference}).") for n in NETWORKS.values()]
+        rows = [
+            (f"``{n.name}``", "any" if n.size is None else str(n.size), f"{n.summary} ({n.reference}).")
+            for n in NETWORKS.values()
+        ]
         return _table(("network", "pixels", "what it is"), rows)
 
 

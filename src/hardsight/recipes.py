@@ -360,15 +360,6 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     return replace(recipe, **told)
 
 
-_READERS[type(default)](text.strip())
-        except (ValueError, KeyError):
-            raise ValueError(f"recipe: {name} must be {_WORDS[type(default)]}, got {text!r}.") from None
-    longer = told.get("epochs", recipe.epochs) / recipe.epochs
-    times: dict[str, Any] = {"warmup": recipe.warmup, "rampdown": recipe.rampdown, "steps": recipe.steps}
-    scaled = {k: tuple(longer * t for t in v) if isinstance(v, tuple) else longer * v for k, v in times.items()}
-    return replace(recipe, **(scaled | told if longer != 1 else told))
-
-
 _READERS: dict[type, Callable[[str], Any]] = {
     bool: lambda text: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()],
     int: int,
