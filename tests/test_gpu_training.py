@@ -112,3 +112,22 @@ def test_compiled_parts_train_and_record(tmp_path):
     )  # fmt: skip
     assert len(hs.Dynamics(tmp_path / "run" / "train")) == 512
     assert trained.history[-1]["loss"] < trained.history[0]["loss"]
+
+
+def test_dropout_draws_anew_in_each_replay_and_seeds_rule_it():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)).cuda()
+    x, y = torch.rand(32, 1, 8, 8, device="cuda"), torch.randint(0, 10, (32,), device="cuda")
+    step = GraphedStep(network, network, F.cross_entropy, x, y)
+
+    def drawn():
+        torch.manual_seed(7)
+        return [step(x, y)[1].clone() for _ in range(3)]
+
+    first, again = drawn(), drawn()
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[1], first[2])
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a, b)
+    for logits in first:  # half of the inputs are dropped, and another half in each row
+        assert len({tuple(row.tolist()) for row in logits}) == 32

@@ -96,8 +96,8 @@ class Recorder:
         self.path, self.split, self.epoch = Path(run), split if data is None else data.split, epoch or 1
         self._meta = {
             "unit": unit,
-            "class_names": list(class_names or (data and data.classes) or ()),
-            "source": data and data.source,
+            "class_names": list(class_names or (None if data is None else data.classes) or ()),
+            "source": None if data is None else data.source,
             "data": {"split": self.split} | ({"origin": data.origin} if data is not None else {}),
             "out_of_sample": "test data" if held_out else None,
             "note": note,
