@@ -128,7 +128,9 @@ def test_every_way_to_name_groups_gives_the_same_curves(run):
     [
         ([0, 1], f"by must hold one group a sample, {SAMPLES}, got 2"),
         ("camera", "by must be label or a column of summary"),
-        ({"x": 1}, "its ids are not those of the run"),
+        ({"x": 1}, "gives no sample of the run a group"),
+        ([float("nan")] * SAMPLES, "gives no sample of the run a group"),
+        ({"data:1": "a", "data:2": 3}, "by must hold groups of one type"),
         (pa.table({"id": ["a"], "b": [1], "c": [2]}), "a column id and one other"),
     ],
 )

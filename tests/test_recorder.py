@@ -360,7 +360,7 @@ def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
         hs.Recorder(tmp_path / "run", epoch=4)
     with pytest.raises(ValueError, match=r"epoch=3 would leave a gap: .* holds none; give epoch=1"):
         hs.Recorder(tmp_path / "new", epoch=3)
-    with pytest.raises(ValueError, match="epoch must be 1 or more"):
+    with pytest.raises(ValueError, match="epoch must be a whole number, 1 or more"):
         hs.Recorder(tmp_path / "run", epoch=0)
     train(hs.Recorder(tmp_path / "run", overwrite=True), 1)
     assert hs.Dynamics(tmp_path / "run").epochs.tolist() == [1]
@@ -518,3 +518,184 @@ def test_the_files_are_plain_parquet_that_anyone_reads(tmp_path):
     rows = pq.read_table(file).to_pandas()
     assert len(rows) == 3 * SAMPLES
     assert rows[["id", "epoch"]].apply(tuple, axis=1).is_monotonic_increasing
+
+
+# What once went wrong.
+
+
+def head_of(seed, n=6, d=5, c=4):
+    torch.manual_seed(seed)
+    x, w, y, b = triple(n, d, c)
+    return SimpleNamespace(features=x, weight=w, bias=b), y
+
+
+def test_a_broken_sample_is_missing_once_and_goes_on_and_resumes(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    head, y = head_of(0)
+    broken = SimpleNamespace(features=head.features.clone(), weight=head.weight, bias=head.bias)
+    broken.features[2] = float("nan")
+    recorder.update(range(6), broken, y)
+    with pytest.warns(UserWarning, match="1 of 6 samples of epoch 1"):
+        recorder.end_epoch()
+    for resumed in (recorder, None):
+        recorder = resumed or hs.Recorder(tmp_path / "run", epoch=2)
+        recorder.update(range(6), head, y)
+        recorder.end_epoch()
+        found = hs.Dynamics(tmp_path / "run")
+        assert np.isnan(found.matrix("angle")).tolist() == [[i == 2, False] for i in range(6)]
+        assert np.isnan(found.matrix("nll_angles")[:, 1]).tolist() == [i == 2 for i in range(6)]
+
+
+def test_samples_without_a_label_are_left_out_and_counted(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    head, y = head_of(0)
+    y[1] = -100
+    recorder.update(range(6), head, y)
+    recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.ids.tolist() == [f"data:{i}" for i in (0, 2, 3, 4, 5)]
+    assert dynamics.meta["recorded"]["unlabelled"] == 1
+
+
+def test_new_samples_in_a_flushed_epoch_do_not_shift_what_the_others_are_compared_with(tmp_path):
+    (first, y), (second, _), (third, _) = head_of(0, 2), head_of(1, 1), head_of(2, 2)
+    label = torch.tensor([1])
+    for run, kills in ((tmp_path / "whole", False), (tmp_path / "torn", True)):
+        recorder = hs.Recorder(run)
+        recorder.update(["b", "d"], first, y)
+        recorder.end_epoch()
+        recorder.update(["a"], SimpleNamespace(**{**vars(second), "weight": first.weight}), label)
+        if kills:
+            recorder.flush()
+            recorder = hs.Recorder(run, epoch=2)
+        recorder.update(["b", "d"], SimpleNamespace(**{**vars(third), "weight": first.weight}), y)
+        recorder.end_epoch()
+    whole, torn = hs.Dynamics(tmp_path / "whole"), hs.Dynamics(tmp_path / "torn")
+    for column in ("nll_angles", "nll_norms"):
+        assert not np.isnan(whole.matrix(column)[1:, 1]).any()
+        np.testing.assert_array_equal(torn.matrix(column), whole.matrix(column))
+
+
+def test_inference_mode_is_recorded(tmp_path):
+    x, y = data()
+    model, recorder = network(), hs.Recorder(tmp_path / "run")
+    with hs.capture(model) as head, torch.inference_mode():
+        for rows in torch.arange(len(x)).split(16):
+            model(x[rows])
+            recorder.update(rows, head, y[rows])
+    recorder.end_epoch()
+    with hs.capture(model) as head:
+        model(x)
+    table = hs.Dynamics(tmp_path / "run").at(1)
+    expected = dict(
+        zip([f"data:{i}" for i in range(len(x))], hs.avh(head.features, head.weight, y).tolist(), strict=True)
+    )
+    np.testing.assert_allclose(table["avh"], [expected[i] for i in table["id"]], rtol=1e-6)
+
+
+def test_buffers_that_a_loop_uses_again_do_not_change_what_was_recorded(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    head, y = head_of(0)
+    ids, labels = torch.arange(6), y.numpy().copy()
+    recorder.update(ids, head, labels)
+    ids += 6
+    labels[:] = (labels + 1) % 4
+    recorder.update(ids, head, labels)
+    recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    found = dict(zip(dynamics.ids, dynamics.labels, strict=True))
+    assert found == {f"data:{i}": int(y[i % 6] + i // 6) % 4 for i in range(12)}
+    recorder.update(range(6), head, y)
+    head.features.add_(1)
+    with pytest.raises(RuntimeError, match="features or labels were changed in place after update"):
+        recorder.end_epoch()
+
+
+def test_two_recorders_on_one_folder_do_not_erase_each_other(tmp_path):
+    one, other = hs.Recorder(tmp_path / "run"), hs.Recorder(tmp_path / "run")
+    head, y = head_of(0)
+    other.update(range(6), head, y)
+    other.end_epoch()
+    one.update(range(6, 12), head, y)
+    with pytest.raises(RuntimeError, match="another recorder writes into"):
+        one.end_epoch()
+    assert len(hs.Dynamics(tmp_path / "run")) == 6
+
+
+def test_a_head_of_another_width_is_an_error_after_a_resume(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    head, y = head_of(0, d=5)
+    recorder.update(range(6), head, y)
+    recorder.end_epoch()
+    wider, _ = head_of(0, d=7)
+    with pytest.raises(ValueError, match="the head was replaced .*4 classes × 5 features, now 4 × 7"):
+        hs.Recorder(tmp_path / "run", epoch=2).update(range(6), wider, y)
+
+
+def test_a_head_begun_anew_in_place_is_an_error(tmp_path):
+    model = network()
+    recorder = train(tmp_path / "run", 2, model=model)
+    torch.manual_seed(5)
+    model[2].weight.data = torch.randn(CLASSES, WIDTH) * torch.tensor([1.0, -1.0]).repeat(WIDTH // 2)
+    weight = recorder._batches.last_weight.flatten()
+    model[2].weight.data -= (model[2].weight.data.flatten() @ weight / (weight @ weight) * weight).view(CLASSES, WIDTH)
+    with pytest.raises(ValueError, match="the head was replaced in epoch 3"):
+        train(recorder, 3, model=model, first=3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        (torch.rand(6), r"ids must be \(6,\) integers or texts, got torch.float32"),
+        (torch.arange(6)[:, None], r"ids must be \(6,\) integers or texts, got torch.int64 \(6, 1\)"),
+        (np.arange(6.0), "integers or texts, got float64"),
+    ],
+)
+def test_ids_that_are_no_names_are_one_sentence(tmp_path, ids, says):
+    head, y = head_of(0)
+    with pytest.raises(ValueError, match=says):
+        hs.Recorder(tmp_path / "run").update(ids, head, y)
+
+
+def test_every_kind_of_id_keeps_its_name(tmp_path):
+    head, y = head_of(0)
+    ids = [np.int64(3), torch.tensor(4), 2**70, -5, "π/\ud800.png", "x" * 5000]
+    for epoch in (1, 2):
+        recorder = hs.Recorder(tmp_path / "run", epoch=np.int64(epoch))
+        recorder.update(ids, head, y)
+        recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert set(dynamics.ids) == {"data:3", "data:4", f"data:{2**70}", "data:-5", "π/\\ud800.png", "x" * 5000}
+    assert not np.isnan(dynamics.matrix("angle")).any()
+    assert len(dynamics.curve(3)) == len(dynamics.curve("x" * 5000)) == 2
+
+
+def test_text_labels_are_one_sentence(tmp_path):
+    head, _ = head_of(0)
+    with pytest.raises(ValueError, match="labels must be class indices, got"):
+        hs.Recorder(tmp_path / "run").update(range(6), head, list("abcdef"))
+
+
+def test_a_run_without_a_finished_epoch_says_so(tmp_path):
+    hs.Recorder(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match=r"holds no finished epoch yet"):
+        hs.Dynamics(tmp_path / "run")
+    with pytest.raises(RuntimeError, match="not finished|no finished epoch yet"):
+        hs.SampleTable.load(tmp_path / "run")
+
+
+def test_a_huge_integer_id_costs_no_memory(tmp_path):
+    head, y = head_of(0)
+    recorder = hs.Recorder(tmp_path / "run")
+    recorder.update([0, 1, 2, 3, 4, 2**27 - 1], head, y)
+    recorder.end_epoch()
+    assert len(recorder._of_integer) < 1 << 21
+    assert f"data:{2**27 - 1}" in hs.Dynamics(tmp_path / "run").ids
+
+
+def test_class_norms_of_many_epochs_are_all_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_MERGE_HEADS", 4)
+    train(tmp_path / "run", 11)
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.heads["epoch"].to_pylist() == [e for e in range(1, 12) for _ in range(CLASSES)]
+    assert len(records.read_index(tmp_path / "run").heads) <= 4

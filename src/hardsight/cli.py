@@ -361,7 +361,7 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError, LookupError) as error:
+    except (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, LookupError) as error:
         from hardsight.extras import printable
 
         text: object = error.args[0] if isinstance(error, KeyError) and error.args else error  # it quotes its message

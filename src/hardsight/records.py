@@ -40,7 +40,7 @@ FLOATS = (*EXACT, *ROUNDED)
 _NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
 _GROUP_ROWS = 1 << 15
 _FILE_ROWS = 1 << 21
-_MERGE_AT = 16
+_MERGE_AT, _MERGE_HEADS = 16, 64
 
 
 @dataclass
@@ -51,21 +51,23 @@ class Index:
         files: Name, epochs and ids (first and last of each), rows and bytes of every file.
         epochs: The epochs that were recorded, in order; the last one is unfinished where `open`.
         steps: How many batches had been recorded at the end of each epoch.
-        heads: The file of class weights, or "".
+        heads: The files of class weights.
         states: By epoch, the file that the next epoch is compared with (the last two are kept).
         open: Whether the last epoch was flushed before its end.
+        owner: The recorder that may write.
     """
 
     files: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     steps: dict[str, int] = field(default_factory=dict)
-    heads: str = ""
+    heads: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     open: bool = False
+    owner: str = ""
     version: int = VERSION
 
     def names(self) -> set[str]:
-        return {file["name"] for file in self.files} | set(self.states.values()) | ({self.heads} - {""})
+        return {file["name"] for file in self.files} | set(self.states.values()) | set(self.heads)
 
 
 def has_records(run: str | Path) -> bool:
@@ -170,12 +172,20 @@ def with_text(rows: pa.Table) -> pa.Table:
 
 
 def write_heads(run: Path, index: Index, heads: pa.Table) -> None:
-    """Replace the class weights of an index, without committing it."""
+    """Add class weights of an epoch to an index, in place of those that it has, without committing it."""
+    if len(index.heads) >= _MERGE_HEADS or heads["epoch"][0].as_py() in index.epochs:
+        before = read_heads(run, index)
+        heads = pa.concat_tables([before.filter(pc.less(before["epoch"], heads["epoch"][0])), heads])
+        index.heads = []
+    _add_heads(run, index, heads)
+
+
+def _add_heads(run: Path, index: Index, heads: pa.Table) -> None:
     name = new_name("heads.parquet")
     with disk_in_words(run):
         writer = partial(pq.write_table, heads, compression="zstd")
         write_whole(run / DYNAMICS / name, writer, secrets.token_hex(4))
-    index.heads = name
+    index.heads.append(name)
 
 
 def merge(run: Path, index: Index, *, everything: bool = False) -> bool:
@@ -207,9 +217,8 @@ def drop_from(run: Path, index: Index, epoch: int) -> None:
     cut = [f for f in index.files if f["epochs"][0] < epoch <= f["epochs"][1]]
     for block in blocks(run, cut, None, rows=_FILE_ROWS):
         write_rows(run, kept, block.table.filter(pc.less(block.table["epoch"], epoch)))
-    if index.heads:
-        heads = read_heads(run, index)
-        write_heads(run, kept, heads.filter(pc.less(heads["epoch"], epoch)))
+    heads = read_heads(run, index)
+    _add_heads(run, kept, heads.filter(pc.less(heads["epoch"], epoch)))
     vars(index).update(vars(kept))
 
 
@@ -376,10 +385,9 @@ def _sorted(table: pa.Table) -> Block:
 
 def read_heads(run: str | Path, index: Index) -> pa.Table:
     """Norm and bias of each class weight at the end of each epoch."""
-    if not index.heads:
-        types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
-        return pa.schema(list(types.items())).empty_table()
-    return pq.read_table(Path(run) / DYNAMICS / index.heads)
+    types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
+    found = [pq.read_table(Path(run) / DYNAMICS / name) for name in index.heads]
+    return pa.concat_tables([pa.schema(list(types.items())).empty_table(), *found])
 
 
 def files_of_epoch(index: Index, epoch: int) -> list[dict[str, Any]]:

@@ -228,6 +228,8 @@ class SampleTable:
         tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
         if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
             index = read_index(path)
+            if not index.epochs:
+                raise RuntimeError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
             rows = read_epoch(path, index, index.epochs[-1])
             return cls(scores_of(rows, meta["model"]["classes"]), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))

@@ -58,11 +58,11 @@ class _Read(NamedTuple):
 
 
 class Batches:
-    """The batches of an epoch. Nothing here waits for a GPU until `rows` is asked."""
+    """The batches of an epoch. Nothing here waits for a CUDA device until `rows` is asked."""
 
     def __init__(self) -> None:
         self._waiting: list[_Batch] = []
-        self._versions: list[list[int]] = []
+        self._versions: list[list[int | None]] = []
         self._read: list[_Read] = []
         self._ids: list[Any] = []
         self._samples = 0
@@ -77,8 +77,8 @@ class Batches:
         bias = None if bias is None else bias.detach().clone()
         batch = _Batch(_kept(features), weight, bias, _kept(labels.long()))
         self._waiting.append(batch)
-        self._versions.append([t._version for t in (batch.features, batch.labels)])
-        self._ids.append(_kept(ids) if isinstance(ids, Tensor) else list(ids))
+        self._versions.append(_versions(batch))
+        self._ids.append(ids.detach().clone() if isinstance(ids, Tensor) else list(ids))
         self.last_weight = weight
         n, width = features.shape
         self._samples += n
@@ -91,7 +91,7 @@ class Batches:
         if not waiting:
             return
         versions, self._versions = self._versions, []
-        if versions != [[t._version for t in (batch.features, batch.labels)] for batch in waiting]:
+        if versions != [_versions(batch) for batch in waiting]:
             raise RuntimeError(
                 "features or labels were changed in place after update(); give update() a copy: head.features.clone()."
             )
@@ -143,17 +143,22 @@ def _kept(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
+def _versions(batch: _Batch) -> list[int | None]:
+    return [None if t.is_inference() else t._version for t in (batch.features, batch.labels)]
+
+
 def _on_host(ids: Any) -> np.ndarray:
     """Ids of a batch as an array of integers, or else of texts."""
     values = ids.cpu().numpy() if isinstance(ids, Tensor) else np.array([_plain(id_) for id_ in ids], dtype=object)
-    if values.dtype == object and all(type(value) is int for value in values.tolist()):
+    if values.dtype == object and all(type(value) is int and abs(value) < 1 << 62 for value in values.tolist()):
         values = values.astype(np.int64)
     return values
 
 
 def _plain(id_: Any) -> Any:
     whole = isinstance(id_, (int, np.integer)) or (isinstance(id_, Tensor) and not id_.is_floating_point())
-    return int(id_) if whole else str(id_)
+    # Half of a surrogate pair, as file names may hold, is no text that can be written.
+    return int(id_) if whole else str(id_).encode("utf-8", "backslashreplace").decode()
 
 
 def one_kind(parts: Sequence[np.ndarray]) -> np.ndarray:

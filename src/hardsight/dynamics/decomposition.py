@@ -68,9 +68,9 @@ class Logits:
         )
 
     def save(self, path: Path) -> None:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        save_file({name: np.ascontiguousarray(value) for name, value in vars(self).items()}, path)
+        path.write_bytes(save({name: np.ascontiguousarray(value) for name, value in vars(self).items()}))
 
     @classmethod
     def load(cls, path: Path) -> Logits:

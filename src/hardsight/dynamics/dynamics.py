@@ -40,6 +40,8 @@ class Dynamics:
         if not records.has_records(self.path):
             raise FileNotFoundError(f"run: {run} holds no records of training; write some with hs.Recorder.")
         index = records.read_index(self.path)
+        if not index.epochs:
+            raise FileNotFoundError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         meta = self.path / "meta.json"
         self.meta: dict[str, Any] = json.loads(meta.read_text()) if meta.is_file() else {}
         self.epochs = np.array(index.epochs, dtype=np.int64)
@@ -98,8 +100,13 @@ class Dynamics:
         last = int(self.epochs[-1]) if len(self.epochs) else 0
         return records.blocks(self.path, self._index.files, records.needed(columns), last=last)
 
-    def curve(self, id_: str) -> pa.Table:
-        """One sample through the epochs: every column by epoch, null where the sample was not seen."""
+    def curve(self, id_: str | int) -> pa.Table:
+        """One sample through the epochs: every column by epoch, null where the sample was not seen.
+
+        Args:
+            id_: Its id, or its number where ids are ``split:number``.
+        """
+        id_ = id_ if isinstance(id_, str) else f"{self.meta.get('data', {}).get('split', 'data')}:{id_}"
         index = self._index
         rows = records.read_sample(self.path, index, id_)
         rows = rows.filter(pc.is_in(rows["epoch"], value_set=pa.array(self.epochs, pa.int32())))
@@ -137,7 +144,7 @@ class Dynamics:
         return found
 
     def curves(
-        self, by: Any = None, values: Sequence[str] = ("avh", "norm", "confidence", "nll", "correct")
+        self, by: Any = None, values: str | Sequence[str] = ("avh", "norm", "confidence", "nll", "correct")
     ) -> pa.Table:
         """Mean and spread (standard deviation over the samples) by group and epoch.
 
@@ -149,6 +156,9 @@ class Dynamics:
         Returns:
             ``group, epoch, n`` and ``<value>_mean, <value>_sd`` of each value. Samples without a group are left out.
         """
+        values = (values,) if isinstance(values, str) else tuple(values)
+        if not values:
+            raise ValueError(f"values must name a column or more: {', '.join(COLUMNS)}.")
         for value in values:
             _known(value)
         names, group = self.groups(by)

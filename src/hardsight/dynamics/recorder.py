@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import operator
 import secrets
 import time
 import warnings
@@ -23,14 +25,15 @@ from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.summary import MEANS, Summary, summarise
 from hardsight.extras import printable
 from hardsight.provenance import provenance
-from hardsight.runfolder import DYNAMICS, RunWriter, write_whole
+from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
 from hardsight.table import SampleTable
 
-# A copy of a head resembles it at least so much (cosine of all its weights); one begun anew has about 0.
-_SAME_HEAD = 0.5
+# Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0. The same head may have
+# come a long way since the last epoch.
+_SAME_HEAD, _TRAINED_ON = 0.5, 0.1
 
-# Integer ids up to here are looked up in a table.
-_MOST_INTEGERS = 1 << 27
+# Integer ids are looked up in a table while it is not much larger than they are many.
+_SPARE_INTEGERS = 1 << 20
 
 
 class HeadLike(Protocol):
@@ -91,8 +94,13 @@ class Recorder:
         held_out: bool = False,
         note: str | None = None,
     ) -> None:
-        if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1):
-            raise ValueError(f"epoch must be 1 or more, the epoch that begins now, got {epoch!r}.")
+        if epoch is not None:
+            try:
+                epoch = -1 if isinstance(epoch, bool) else operator.index(epoch)
+            except TypeError:
+                epoch = -1
+            if epoch < 1:
+                raise ValueError("epoch must be a whole number, 1 or more: the epoch that begins now.")
         self.path, self.split, self.epoch = Path(run), split if data is None else data.split, epoch or 1
         self._meta = {
             "unit": unit,
@@ -108,7 +116,8 @@ class Recorder:
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
-        self._counts = {"repeated": 0, "bad": 0}
+        self._looked_at = 0  # the last epoch in which the head was compared with the one before
+        self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0}
         self._numbers: dict[str, int] = {}  # of each id
         self._of_integer = np.zeros(0, np.int64)
         self._texts = pa.array([], pa.string())  # ids by number
@@ -136,26 +145,41 @@ class Recorder:
         goes_on = self._index.open and self.epoch == last
         if self.epoch <= last and not goes_on:
             records.drop_from(self.path, self._index, self.epoch)
+        self._index.owner = secrets.token_hex(8)
         records.commit(self.path, self._index)
         self._restore()
 
     def _restore(self) -> None:
         """Sums, numbers of ids and the last logits, from what is committed."""
         self._steps = max(self._index.steps.values(), default=0)
-        ids: list[str] = []
+        ids, before = list[str](), [np.zeros(0, bool)]
         for block in records.blocks(self.path, self._index.files, records.needed([*MEANS, "label", "pred"])):
-            summary, last = summarise(block)
+            summary, first, last = summarise(block)
             ids += block.ids.to_pylist()
+            before.append(first < self.epoch)
             self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
         self._numbers = {id_: number for number, id_ in enumerate(ids)}
         self._texts = pa.array(ids, pa.string())
-        state = self._index.states.get(str(self.epoch - 1))
-        if state is not None:
-            self._logits = Logits.load(self.path / DYNAMICS / state).grown(len(ids))
-            self._logits.head[self._in_epoch == self.epoch] = -1  # flushed since: what they are compared with is gone
+        self._logits = self._stored_logits(np.concatenate(before))
         heads = records.read_heads(self.path, self._index)
         if len(heads):
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, 0)
+            meta = self.path / "meta.json"
+            told = json.loads(meta.read_text()).get("model", {}) if meta.is_file() else {}
+            self._shape = (int(heads["class"].to_numpy().max()) + 1, int(told.get("features", 0)))
+
+    def _stored_logits(self, before: np.ndarray) -> Logits | None:
+        """What the epoch is compared with; of samples that were flushed since, it is gone.
+
+        Args:
+            before: Which samples had been seen in an epoch before this one: those are in the file, in their order.
+        """
+        name = self._index.states.get(str(self.epoch - 1))
+        stored = None if name is None else Logits.load(self.path / DYNAMICS / name)
+        if stored is None or len(stored.head) != before.sum():
+            return None
+        logits = Logits.unknown(len(before), stored.cosines.shape[1]).updated(np.flatnonzero(before), stored)
+        logits.head[self._in_epoch == self.epoch] = -1
+        return logits
 
     # In the loop.
 
@@ -165,10 +189,15 @@ class Recorder:
         Args:
             ids: One a sample: texts, or integers (a list or a tensor).
             head: What `hardsight.capture` yields, or anything with `features`, `weight` and `bias`.
-            labels: ``(N,)`` class indices.
+                labels: ``(N,)`` class indices; samples with a negative one are not recorded.
         """
         features, weight, bias = head.features, head.weight, head.bias
-        labels = torch.as_tensor(labels, device=features.device)
+        if not isinstance(labels, Tensor):
+            try:
+                labels = torch.tensor(labels)
+            except (TypeError, ValueError, RuntimeError):
+                raise ValueError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
+        labels = labels.to(features.device)
         self._check(ids, features, weight, labels, getattr(head, "_module", None))
         if features.shape[0]:
             self._batches.add(ids, features, weight, bias, labels)
@@ -183,27 +212,31 @@ class Recorder:
             )
         if isinstance(ids, (str, bytes)) or not hasattr(ids, "__len__") or len(ids) != n:
             raise ValueError(f"ids must name each of the {n} samples of the batch, got {printable(ids)[:80]}.")
+        if isinstance(ids, (Tensor, np.ndarray)) and (ids.ndim != 1 or "float" in str(ids.dtype)):
+            raise ValueError(f"ids must be ({n},) integers or texts, got {ids.dtype} {tuple(ids.shape)}.")
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(f"features must be ({n}, {width}), as wide as the weight, got {tuple(features.shape)}.")
         if classes < 2:
             raise ValueError(f"weight must hold at least 2 classes, got {classes}.")
         had = self._shape or (classes, width)
         new_module = self._module is not None and module is not None and module is not self._module
-        if classes != had[0] or had[1] not in (0, width) or (new_module and not self._resembles(weight)):
+        alike = _SAME_HEAD if new_module else _TRAINED_ON
+        looked = self._looked_at == self.epoch and not new_module
+        if classes != had[0] or had[1] not in (0, width) or not (looked or self._resembles(weight, alike)):
             raise ValueError(
                 f"the head was replaced in {self._meta['unit']} {self.epoch} (it had {had[0]} classes × "
                 f"{had[1] or '?'} features, now {classes} × {width}): its angles do not compare with those before. "
                 "Record it in a run of its own."
             )
-        self._shape, self._module = (classes, width), module
+        self._shape, self._module, self._looked_at = (classes, width), module, self.epoch
 
-    def _resembles(self, weight: Tensor) -> bool:
-        """Whether a head is a copy of the last one (an average of weights, a model loaded again), not begun anew."""
+    def _resembles(self, weight: Tensor, alike: float) -> bool:
+        """Whether a head goes on from the last one, or is a copy of it (an average, a model loaded again)."""
         last = self._batches.last_weight
         if last is None or last.shape != weight.shape:
             return last is None
         last, weight = last.double().flatten(), weight.detach().to(last.device).double().flatten()
-        return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= _SAME_HEAD)
+        return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= alike)
 
     # At the end of an epoch.
 
@@ -234,9 +267,11 @@ class Recorder:
         index = self._index
         if not len(rows.ids) and end and self.epoch not in index.epochs:
             raise RuntimeError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
-        rows, at = self._numbered(rows)
-        sound = self._finite(rows)
-        rows, at = rows.take(sound), at[sound]
+        if records.read_index(self.path).owner != index.owner:
+            raise RuntimeError(f"another recorder writes into {self.path}; give each a folder of its own.")
+        if rows.head is not None and self._shape is None:  # only other processes have seen samples so far
+            self._shape = (rows.head.shape[1], 0)
+        rows, at = self._numbered(self._sound(rows))
         self._add(rows, at)
         records.write_rows(self.path, index, self._table(rows, at))
         if rows.head is not None:
@@ -264,7 +299,7 @@ class Recorder:
     def _numbered(self, rows: Rows) -> tuple[Rows, np.ndarray]:
         """Each sample once an epoch, with the label it always had; and the number of each."""
         classes = self._shape[0] if self._shape else 0
-        outside = np.flatnonzero((rows.labels < 0) | (rows.labels >= classes))
+        outside = np.flatnonzero(rows.labels >= classes)
         if len(outside):
             raise ValueError(
                 f"labels must lie in [0, {classes - 1}] because the head has {classes} classes, got "
@@ -308,7 +343,8 @@ class Recorder:
             found = self._numbers.get(text)
             return fresh.setdefault(text, len(self._numbers) + len(fresh)) if found is None else found
 
-        if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < _MOST_INTEGERS):
+        most = _SPARE_INTEGERS + 4 * (len(self._numbers) + len(ids))
+        if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < most):
             texts = [f"{self.split}:{id_}" if isinstance(id_, int) else id_ for id_ in ids.tolist()]
             return np.fromiter(map(number, texts), np.int64, len(ids)), table, fresh
         size = int(ids.max(initial=-1)) + 1
@@ -320,19 +356,20 @@ class Recorder:
             table[missing] = [number(f"{self.split}:{id_}") for id_ in missing.tolist()]
         return table[ids], table, fresh
 
-    def _finite(self, rows: Rows) -> np.ndarray:
-        """Which samples have sound numbers; the others are missing from the epoch, and counted."""
-        sound = np.all([np.isfinite(column) for column in rows.values.values()], axis=0)
-        if not sound.all():
-            bad = int((~sound).sum())
+    def _sound(self, rows: Rows) -> Rows:
+        """Without samples that have no label (a negative one) or broken numbers: they are missing, and counted."""
+        labelled = rows.labels >= 0
+        finite = np.all([np.isfinite(column) for column in rows.values.values()], axis=0)
+        self._counts["unlabelled"] += int((~labelled).sum())
+        if bad := int((~finite).sum()):
             self._counts["bad"] += bad
             warnings.warn(
-                f"{bad:,} of {len(sound):,} samples of {self._meta['unit']} {self.epoch} have features or logits that "
+                f"{bad:,} of {len(finite):,} samples of {self._meta['unit']} {self.epoch} have features or logits that "
                 "are NaN or infinite; they are missing from it.",
                 UserWarning,
                 stacklevel=4,
             )
-        return np.flatnonzero(sound)
+        return rows.take(np.flatnonzero(labelled & finite))
 
     def _add(self, rows: Rows, at: np.ndarray) -> None:
         """Into the sums, rounded as on disk, so that sums made from the disk are the same."""
@@ -379,9 +416,7 @@ class Recorder:
                 "bias": pa.array(head[1], pa.float32()),
             }
         )
-        before = records.read_heads(self.path, self._index)
-        earlier = before.filter(pa.array(before["epoch"].to_numpy() < self.epoch))
-        records.write_heads(self.path, self._index, pa.concat_tables([earlier, told]))
+        records.write_heads(self.path, self._index, told)
 
     def _write_logits(self) -> None:
         """What the next epoch is compared with, for a recorder that resumes: in the order in which it will number."""
@@ -389,7 +424,8 @@ class Recorder:
         if self._logits is not None:
             name = records.new_name("safetensors")
             state = self._logits.take(self._by_id()[1])
-            write_whole(self.path / DYNAMICS / name, state.save, secrets.token_hex(4))
+            with disk_in_words(self.path):
+                write_whole(self.path / DYNAMICS / name, state.save, secrets.token_hex(4))
             states[str(self.epoch)] = name
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]

@@ -94,9 +94,10 @@ class Summary:
         return SampleTable(pa.table(columns), dict(meta or {}))
 
 
-def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summary, np.ndarray]:
-    """The summary of a block's samples, and the last epoch in which each was seen."""
+def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summary, np.ndarray, np.ndarray]:
+    """The summary of a block's samples, and the first and the last epoch in which each was seen."""
     summary, last = Summary(len(block.ids)), np.zeros(len(block.ids), np.int32)
+    first = np.full(len(block.ids), np.iinfo(np.int32).max, np.int32)
     epoch = block.table["epoch"].to_numpy()
     values = {name: block.column(name) for name in MEANS}
     label, pred = (block.table[name].to_numpy() for name in ("label", "pred"))
@@ -107,5 +108,5 @@ def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summ
             continue
         at = block.code[rows]
         summary.add(number, at, label[rows], pred[rows], {name: column[rows] for name, column in values.items()})
-        last[at] = number
-    return summary, last
+        first[at], last[at] = np.minimum(first[at], number), number
+    return summary, first, last
