@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from recorded_runs import train_digits
+from recorded_runs import Matrices, train_digits
 
 from hardsight import figures, phases, studies
 from hardsight.figures import drawing
@@ -156,6 +156,74 @@ def test_groups_of_a_file_become_lines(runs, tmp_path):
     assert "even (n = " in out.read_text()
 
 
+NAMES = ("$\\frac{$", "$x_0$", "_hidden", "a\nb")
+
+
+def test_names_of_groups_and_runs_are_drawn_letter_by_letter(runs, tmp_path):
+    _, found = runs
+    run = found["vgg"]
+    groups = np.array(NAMES, dtype=object)[run.labels % 4]
+    figure = figures.plot_dynamics({"$\\frac{$": run}, {"$\\frac{$": groups})
+    text = write_figure(figure, tmp_path / "names.svg").read_text()
+    for name in ("$\\frac{$ (n = ", "$x_0$ (n = ", "_hidden (n = ", "a\\nb (n = ", "$\\frac{$, 300 samples"):
+        assert name in text
+    name = "$\\frac{$"
+    for kind in (
+        figures.plot_plateaus(run, phases.plateaus(run), name),
+        figures.plot_data_map(run.summary(), name),
+        figures.plot_agreement({name: phases.agreement(run, np.linspace(0, 1, 300))}),
+        figures.plot_loss_drivers({name: phases.loss_drivers(run, groups)}),
+    ):
+        assert name in write_figure(kind, tmp_path / "names.svg").read_text()
+
+
+def test_more_groups_than_can_be_told_apart_are_refused(runs):
+    _, found = runs
+    most = figures.plot_dynamics({"vgg": found["vgg"]}, {"vgg": np.arange(300) % 20})
+    most.draw_without_rendering()
+    legend = most.get_axes()[-1].get_legend().get_window_extent()
+    assert 0 <= legend.y0 <= legend.y1 <= most.bbox.y1  # none is cut off
+    groups = {"vgg": np.arange(300) % 21}
+    with pytest.raises(ValueError, match="groups: at most 20 can be told apart, got 21; put them into bins"):
+        figures.plot_dynamics({"vgg": found["vgg"]}, groups)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("short")
+    train_digits(folder / "net" / "test", epochs=1)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dynamics", "plateaus", "agreement", "loss-drivers", "iterations"])
+def test_one_epoch_is_no_course(name, runs, short, tmp_path):
+    human = {"human": runs[0] / "human.csv"} if name == "agreement" else {}
+    with pytest.raises(ValueError, match="RUN: net/test must hold at least two epochs for this figure, got one"):
+        figures.draw(name, [short / "net" / "test"], out=tmp_path / "figure.png", **human)
+
+
+def test_the_folder_of_a_training_is_told_to_be_one(short, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"net holds a training; name \S+net/test\."):
+        figures.draw("data-map", [short / "net"], out=tmp_path / "figure.png")
+
+
+def test_agreement_of_few_samples_is_refused(runs, tmp_path):
+    folder, _ = runs
+    few = "\n".join((folder / "human.csv").read_text().splitlines()[:10])
+    (tmp_path / "few.csv").write_text(few)
+    with pytest.raises(ValueError, match="human: 10 samples of vgg with frequencies that differ are needed, got 9"):
+        figures.draw("agreement", [folder / "vgg"], human=tmp_path / "few.csv", out=tmp_path / "figure.png")
+
+
+def test_plateaus_of_a_run_that_stays_are_not_drawn(runs):
+    run = Matrices({name: np.tile(np.linspace(0, 1, 9)[:, None] / 3, 2) for name in ("avh", "correct", "nll", "norm")})
+    for epochs in (2, 20):
+        run.columns = {name: np.repeat(values[:, :1], epochs, 1) for name, values in run.columns.items()}
+        run.epochs = np.arange(1, epochs + 1)
+        axis = figures.plot_plateaus(run, phases.plateaus(run)).get_axes()[0]
+        assert not [line for line in axis.get_lines() if line.get_marker() == "o"]
+
+
 def test_runs_of_one_name_are_told_apart(runs, tmp_path):
     folder, _ = runs
     (tmp_path / "other").mkdir()
@@ -182,6 +250,10 @@ def test_one_run_named_twice_is_refused(runs, tmp_path):
         ({"name": "embeddings"}, "the figure embeddings needs --data, got none"),
         ({"name": "iterations"}, "the figure iterations needs --data, or a RUN"),
         ({"name": "data-map", "runs": ["a"], "human": "h.csv"}, "the figure data-map does not use --human"),
+        (
+            {"name": "dynamics", "runs": ["a"], "human": "h.csv", "groups": "g.csv"},
+            "the figure dynamics takes --groups or --human, got both; leave one out",
+        ),
         ({"name": "norm-growth", "out": "figure.jpg"}, "out must end in .png, .svg or .pdf, got 'figure.jpg'"),
         ({"name": "norm-growth", "out": "nowhere/figure.png"}, "out: there is no folder nowhere"),
         ({"name": "data-map", "runs": ["nowhere"]}, "nowhere holds no records of training"),

@@ -64,6 +64,10 @@ def test_small_forms_have_the_known_number_of_weights(name):
     assert count(built(name)[0]) == WEIGHTS[name]
 
 
+def test_what_takes_any_size_says_that_pictures_must_be_of_one():
+    assert all("of one size" in network.summary for network in NETWORKS.values() if network.size is None)
+
+
 def test_cnn10_is_as_appendix_f_prints_it():
     network, x = built("cnn10", classes=7)
     found = convolutions(network)

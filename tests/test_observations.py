@@ -25,6 +25,15 @@ def test_the_exact_p_over_nets_is_scipy_s_permutation_test():
     assert permutation_p(x, y) == pytest.approx(theirs.pvalue)
 
 
+def test_the_exact_p_over_nets_counts_ties():
+    x, y = np.array([1.0, 1, 2, 3, 4]), np.array([5.0, 4, 4, 2, 3])
+    theirs = stats.permutation_test(
+        (x,), lambda a: abs(stats.spearmanr(a, y).statistic), permutation_type="pairings", alternative="greater"
+    )
+    assert permutation_p(x, y) == pytest.approx(theirs.pvalue)
+    assert permutation_p(np.ones(5), y) is None
+
+
 def test_hardness_against_accuracy_over_nets_and_within_them():
     right = np.array([0.9, 0.8, 0.7, 0.6])
     runs = {
@@ -120,3 +129,52 @@ def test_without_people_claims_about_them_are_not_measured(digits):
     silent = [row["claim"] for row in rows if row["verdict"] == "not measured"]
     assert len(silent) == 7
     assert any(row["verdict"] in ("yes", "partly", "no") for row in rows)
+
+
+def part(run, samples=slice(None), epochs=slice(None)):
+    return Matrices({name: values[samples, epochs] for name, values in run.columns.items()})
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 7])
+def test_a_short_run_says_nothing_of_the_course_of_training(epochs):
+    run, human = as_claimed(reverse=False)
+    rows = phases.observations({"vgg": part(run, epochs=slice(epochs))}, human).to_pylist()
+    told = {row["claim"]: row["measured"] for row in rows if row["verdict"] == "not measured"}
+    assert [row["claim"] for row in rows if row["claim"] not in told] == [
+        "Nets with shortcuts make norms equal over human hardness, nets without keep the gap.",
+        "AVH correlates with human selection frequency more strongly than confidence does.",
+    ]  # both are about the last epoch
+    assert told["The norm of features keeps increasing during training."] == f"8 epochs are needed, {epochs} are there"
+    assert all(row["value"] is None for row in rows if row["claim"] in told)
+
+
+def test_few_samples_are_not_measured():
+    run, human = as_claimed(reverse=False)
+    for n in (1, 4):
+        nets = {f"vgg {k}": part(run, samples=slice(n)) for k in range(3)}
+        rows = phases.observations(nets, human[:n]).to_pylist()
+        assert {row["verdict"] for row in rows} == {"not measured"}
+        assert rows[0]["measured"] == f"5 samples are needed, {n} are there"
+    rows = phases.observations({"vgg": part(run, samples=slice(6))}, human[:6]).to_pylist()
+    assert any("human frequencies of 10 samples or more are needed" in row["measured"] for row in rows)
+
+
+def test_a_run_that_stays_is_said_to_stay():
+    run, human = as_claimed(reverse=False)
+    still = Matrices({name: np.repeat(values[:, 1:2], 40, 1) for name, values in run.columns.items()})
+    rows = {row["claim"]: row for row in phases.observations({"vgg": still}, human).to_pylist()}
+    assert not any("nan" in row["measured"] for row in rows.values())
+    grows = rows["The norm of features keeps increasing during training."]
+    assert (grows["verdict"], grows["value"]) == ("no", 0)
+    waits = next(row for claim, row in rows.items() if "increases slowly" in claim)
+    assert waits["measured"] == "AVH has no plateau: it does not change by more than its noise"
+    assert waits["verdict"] == "not measured"
+
+
+def test_the_words_about_a_falling_net_do_not_call_its_end_higher():
+    run, _ = as_claimed(reverse=False)
+    run.columns["avh"] = np.linspace(1, 0, 40) + 0.01 * np.random.default_rng(0).normal(size=(400, 1))
+    row = next(r for r in phases.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
+    assert row["verdict"] == "partly"
+    assert "before its last 4 epochs it is lowest" in row["measured"]
+    assert "changes by -" in row["measured"]

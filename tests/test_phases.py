@@ -15,7 +15,7 @@ from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases.gaps import standardised_gap
 from hardsight.phases.human import read_human
-from hardsight.phases.plateaus import plateau, settles
+from hardsight.phases.plateaus import plateau, settles, whole_change
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,11 @@ def test_a_run_without_the_two_losses_is_refused_in_words():
         phases.loss_drivers(Matrices({"nll": empty, "nll_angles": empty, "nll_norms": empty}))
 
 
+def test_one_epoch_has_nothing_before_it():
+    with pytest.raises(ValueError, match="must hold at least two epochs"):
+        phases.loss_drivers(Matrices({name: np.ones((9, 1)) for name in ("nll", "nll_angles", "nll_norms")}))
+
+
 def test_the_switch_is_the_best_of_all_splits():
     draw = np.random.default_rng(1)
     for _ in range(50):
@@ -158,6 +163,17 @@ def test_the_noise_of_epochs_and_its_correlation_are_found(rho):
     assert np.median(sd[:300]) == pytest.approx(0.02, rel=0.3)
     assert np.median(sd[300:]) == pytest.approx(0.005, rel=0.3)
     assert found[400, 401] / sd[400] / sd[401] == pytest.approx(rho, abs=0.2)
+
+
+def test_a_contrast_of_a_constant_curve_is_0_within_its_rounding():
+    curves = noise.mean_curves(np.tile(np.random.default_rng(19).random((31, 1)), 10))
+    value, low, high = curves.contrast(whole_change(10))
+    assert low <= value == 0 <= high
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(1, 0), (2, 1), (3, 1.5), (10, 8.5)])
+def test_the_whole_change_is_from_the_first_epoch_to_the_last_fifth(epochs, expected):
+    assert whole_change(epochs) @ (5 + np.arange(epochs)) == pytest.approx(expected)
 
 
 def test_a_step_of_the_learning_rate_is_not_taken_for_noise():
@@ -234,6 +250,15 @@ def test_epochs_keep_their_own_numbers_and_few_epochs_are_said_to_be_few():
         plateau(rows, np.arange(3))
 
 
+def test_what_stays_has_no_plateau_whatever_its_rounding():
+    level = np.random.default_rng(19).random((31, 1))
+    names = ("avh", "correct", "nll", "norm")
+    run = Matrices({name: np.tile(k * level + 0.1, 20) for k, name in enumerate(names)})
+    found = phases.plateaus(run, names)
+    assert found["epoch"].to_pylist() == [None] * 4
+    assert set(found["why"].to_pylist()) == {"it does not change by more than its noise"}
+
+
 def test_epochs_between_two_plateaus_have_an_interval_that_holds_the_truth():
     held = 0
     for seed in range(40):
@@ -262,9 +287,17 @@ def test_a_bounce_is_measured_between_stretches_worked_by_hand():
     curve = np.r_[9.0, 6, 4, 2, 1, 3, 4, 5, 5, 5, 5, 5]
     found = dip_and_bounce(curve + np.random.default_rng(7).normal(size=(40, 1)) * 1e-6)
     assert found.epoch == 5
-    assert (found.minimum, found.end, found.rise) == pytest.approx((2.0, 5.0, 3.0), abs=1e-5)
+    assert (found.dip, found.end, found.rise) == pytest.approx((2.0, 5.0, 3.0), abs=1e-5)
     with pytest.raises(ValueError, match="at least 6 epochs, got 5"):
         dip_and_bounce(np.zeros((4, 5)))
+
+
+def test_a_line_that_falls_to_its_end_has_a_negative_rise_and_needs_no_noise():
+    line = np.linspace(1, 0, 20)
+    found = dip_and_bounce(line + np.random.default_rng(0).normal(size=(50, 1)) * 0.01)
+    assert found.rise == pytest.approx(line[-3:].mean() - line[-6:-3].mean())  # the lowest stretch before the last
+    assert found.end == pytest.approx(found.dip + found.rise)
+    assert found.low <= found.rise <= found.high < 0
 
 
 def test_a_falling_curve_rises_by_chance_no_more_often_than_promised():
@@ -366,6 +399,9 @@ def test_human_frequencies_come_as_mapping_table_or_array_and_errors_say_which(t
         (np.array([0.0, 1.0, 40.0]), "between 0 and 1; divide"),
         (table.rename_columns(["name", "hsf"]), "human must have a column id, got name, hsf"),
         (["a", "b", "c"], "must be numbers"),
+        (dict.fromkeys(run.ids), "must give samples of the run a number, got none"),
+        (table.set_column(1, "hsf", pa.array([np.nan, None])), "must give samples of the run a number, got none"),
+        (table.set_column(0, "id", pa.array(["a", "b"])), "got none; are its ids like 'test:00000'"),
     ):
         with pytest.raises(ValueError, match=words):
             phases.frequencies(run, given)
@@ -411,6 +447,16 @@ def test_norm_gaps_pass_over_small_levels_and_say_when_none_is_left():
         phases.norm_gaps(run, np.array([0] * 3 + [1] * 17))
     with pytest.raises(ValueError, match="hardest must be one of the levels 0, 1, 2, got 7"):
         phases.norm_gaps(run, levels, hardest=7)
+
+
+def test_the_hardest_level_is_at_an_end_or_refused():
+    run = Matrices({"norm": np.random.default_rng(20).random((20, 1))})
+    levels = np.array(["a_easy"] * 6 + ["b_hard"] * 7 + ["c_mid"] * 7)
+    with pytest.raises(ValueError, match="first or the last of the levels, a_easy or c_mid, got 'b_hard'"):
+        phases.norm_gaps(run, levels, hardest="b_hard")
+    few = np.array(["a_easy"] * 2 + ["b_hard"] * 9 + ["c_mid"] * 9)  # the first is passed over: the second is the end
+    for hardest in ("a_easy", "b_hard", None):
+        assert phases.norm_gaps(run, few, hardest=hardest).to_pylist()[0]["hardest"] == "b_hard"
 
 
 def test_frequencies_lie_in_one_bin_each():

@@ -628,19 +628,8 @@ def test_a_head_of_another_width_is_an_error_after_a_resume(tmp_path):
     recorder.update(range(6), head, y)
     recorder.end_epoch()
     wider, _ = head_of(0, d=7)
-    with pytest.raises(ValueError, match="the head was replaced .*4 classes × 5 features, now 4 × 7"):
+    with pytest.raises(ValueError, match=r"the head was replaced .*4 classes × 5 features, now 4 × 7"):
         hs.Recorder(tmp_path / "run", epoch=2).update(range(6), wider, y)
-
-
-def test_a_head_begun_anew_in_place_is_an_error(tmp_path):
-    model = network()
-    recorder = train(tmp_path / "run", 2, model=model)
-    torch.manual_seed(5)
-    model[2].weight.data = torch.randn(CLASSES, WIDTH) * torch.tensor([1.0, -1.0]).repeat(WIDTH // 2)
-    weight = recorder._batches.last_weight.flatten()
-    model[2].weight.data -= (model[2].weight.data.flatten() @ weight / (weight @ weight) * weight).view(CLASSES, WIDTH)
-    with pytest.raises(ValueError, match="the head was replaced in epoch 3"):
-        train(recorder, 3, model=model, first=3)
 
 
 @pytest.mark.parametrize(
@@ -680,7 +669,7 @@ def test_a_run_without_a_finished_epoch_says_so(tmp_path):
     hs.Recorder(tmp_path / "run")
     with pytest.raises(FileNotFoundError, match=r"holds no finished epoch yet"):
         hs.Dynamics(tmp_path / "run")
-    with pytest.raises(RuntimeError, match="not finished|no finished epoch yet"):
+    with pytest.raises(RuntimeError, match=r"not finished|no finished epoch yet"):
         hs.SampleTable.load(tmp_path / "run")
 
 

@@ -21,6 +21,7 @@ from hardsight.recipes import PRESETS, Recipe, changed, learning_rate, momentum_
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
 from hardsight.training.batches import all_labels, as_pixels, mean_and_spread
+from hardsight.training.checkpoint import Saver
 from hardsight.training.loop import compile_parts, divided, seed_of
 
 QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
@@ -136,6 +137,10 @@ def test_presets_have_the_papers_numbers():
         ({"epochs": 2.5}, "epochs must be an integer 1 or more, got 2.5"),
         ({"lr": -1.0}, "lr must be 0 or more, got -1"),
         ({"lr": math.nan}, "lr must be 0 or more, got nan"),
+        ({"lr": math.inf}, "lr must be 0 or more and finite, got inf"),
+        ({"epochs": math.inf}, "epochs must be an integer 1 or more and finite, got inf"),
+        ({"ema": 1.0}, "ema must be 0 or more and less than 1, got 1"),
+        ({"momentum": 1.0, "optimiser": "adam"}, "momentum must be 0 or more and less than 1, got 1"),
         ({"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1, got 1.5"),
         ({"optimiser": "adm"}, "optimiser must be one of .*, got 'adm'; did you mean adam"),
         ({"schedule": "step"}, "needs steps"),
@@ -154,6 +159,7 @@ def test_a_recipe_that_cannot_be_is_a_sentence(change, words):
     ("settings", "words"),
     [
         (["epoch=3"], "expected NAME=VALUE, got 'epoch=3'; did you mean epochs"),
+        (["__doc__=3"], "expected NAME=VALUE, got '__doc__=3'; names are epochs"),
         (["epochs"], "expected NAME=VALUE, got 'epochs'"),
         (["epochs=many"], "epochs must be an integer, got 'many'"),
         (["flip=perhaps"], "flip must be true or false, got 'perhaps'"),
@@ -398,8 +404,14 @@ def test_tensors_pictures_and_names_of_classes(tmp_path):
     (tmp_path / "training" / "class 3" / "broken.png").write_bytes(b"no picture")
     shutil.rmtree(tmp_path / "held" / "class 0")  # the other classes keep their numbers
     recipe = Recipe(epochs=2, batch_size=20, lr=0.02, flip=True, crop=1, schedule="constant")
-    with pytest.warns(UserWarning, match=r"1 samples of a batch left out; first: training/class 3/broken.png"):
+    words = r"DATA: 1 of 61 samples left out because they cannot be read; first: training/class 3/broken.png: Unid"
+    with pytest.warns(UserWarning, match=words) as warned:
         result = trained(tmp_path / "run", recipe, data=(tmp_path / "training", tmp_path / "held"))
+    assert len(warned) == 1  # not in every epoch; the rows say it for each
+    for row in json.loads((tmp_path / "run" / "history.json").read_text()):
+        assert row["unreadable"]["samples"] == 1
+        assert "cannot identify" in row["unreadable"]["first"]["training/class 3/broken.png"]
+        assert "test_unreadable" not in row
     dynamics = Dynamics(tmp_path / "run" / "test")
     assert dynamics.ids[0].startswith("held/class 1/")
     assert set(dynamics.labels.tolist()) == set(range(1, 10))
@@ -412,9 +424,10 @@ def test_tensors_pictures_and_names_of_classes(tmp_path):
 
 
 def test_the_callers_random_state_is_left_alone(tmp_path):
-    model, before = net(), torch.get_rng_state()
+    model, before = net(), (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
     trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), model=model)
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -459,6 +472,60 @@ def test_a_killed_run_resumes_and_ends_the_same_to_the_last_bit(tmp_path, steps)
         assert one.epochs.tolist() == two.epochs.tolist() == [1, 2, 3]
         for name in ("avh", "norm", "margin", "nll_angles"):
             np.testing.assert_array_equal(one.matrix(name), two.matrix(name))
+
+
+class Shaken(torch.utils.data.Dataset):
+    """Digits changed at random, as data sets of others are: with Python's and NumPy's global generators."""
+
+    def __init__(self):
+        images, self.targets = load_digits()
+        self.images, self.targets = images[:200].astype(np.float32)[:, None] / 255, self.targets[:200]
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        noise = random.random() + np.random.normal(size=(1, 8, 8))
+        return torch.from_numpy(self.images[index] + 0.1 * noise).float(), int(self.targets[index])
+
+
+def test_global_generators_and_a_samplers_own_are_seeded_anew_in_each_epoch(tmp_path):
+    def run(name, steps):  # 2 steps an epoch
+        own = torch.Generator().manual_seed(7)
+        sampler = torch.utils.data.RandomSampler(range(200), num_samples=128, generator=own)
+        return trained(tmp_path / name, data=(Shaken(),), sampler=sampler, loss=KilledAfter(steps), workers=0)
+
+    whole = run("whole", 6)
+    random.seed(3)
+    with pytest.raises(_KilledError):
+        run("run", 3)
+    again = run("run", 4)
+    assert timeless(again.history) == timeless(whole.history)
+    assert all(torch.equal(weights(again)[name], value) for name, value in weights(whole).items())
+
+
+def test_another_sampler_is_another_run(tmp_path):
+    hardness, recipe = np.arange(500.0), Recipe(epochs=1, batch_size=100)
+
+    def run(sampler, name="run"):
+        return trained(tmp_path / name, recipe, sampler=sampler, record=())
+
+    sampler = hs.HardnessSampler(hardness, power=1.0)
+    run(sampler)
+    run(sampler)  # its epoch is no part of it
+    run(hs.HardnessSampler(hardness, power=1.0))
+    with pytest.raises(FileExistsError, match=r"not the same: sampler.probabilities\)"):
+        run(hs.HardnessSampler(hardness, power=2.0))
+    with pytest.raises(FileExistsError, match=r"not the same: sampler.seed\)"):
+        run(hs.HardnessSampler(hardness, seed=1))
+    run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
+    run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
+    for other, what in (((-hardness, "root"), "_ask"), ((hardness, "linear"), "pacing")):
+        with pytest.raises(FileExistsError, match=rf"not the same: sampler.{what}\)"):
+            run(hs.CurriculumSampler(*other, epochs=3), "curriculum")
+    run(list(range(200)), "list")
+    with pytest.raises(FileExistsError, match=r"not the same: sampler\)"):
+        run(list(range(200, 400)), "list")
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -508,8 +575,55 @@ def test_a_checkpoint_holds_no_code_and_a_cut_one_is_a_sentence(tmp_path):
     assert content["epoch"] == 1
     file = tmp_path / "run" / "checkpoint.pt"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(RuntimeError, match=r"checkpoint.pt cannot be read .* remove it to begin again"):
+    with pytest.raises(RuntimeError, match=r"checkpoint.pt is damaged .* remove it to begin again"):
         trained(tmp_path / "run", recipe)
+    torch.save(net(), file)  # code: torch says how to execute it
+    with pytest.raises(RuntimeError, match=r"checkpoint.pt is damaged") as caught:
+        trained(tmp_path / "run", recipe)
+    assert "weights_only" not in str(caught.value)
+
+
+def test_what_a_kill_left_half_written_is_swept(tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (".training.json.0a1b2c3d.tmp", ".checkpoint.pt.0a1b2c3d.tmp"):
+        (tmp_path / "run" / name).write_text("{")
+    trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), record=())
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["checkpoint.pt", "history.json", "training.json"]
+
+
+def test_a_damaged_plan_is_a_sentence_and_can_be_overwritten(tmp_path):
+    recipe = Recipe(epochs=1, batch_size=100)
+    trained(tmp_path / "run", recipe)
+    (tmp_path / "run" / "training.json").write_text('{"model": ')
+    with pytest.raises(RuntimeError, match=r"training.json is damaged; bring it back, overwrite the run"):
+        trained(tmp_path / "run", recipe)
+    assert len(trained(tmp_path / "run", recipe, overwrite=True).history) == 1
+
+
+def test_records_that_are_gone_are_told_and_overwrite_begins_again(tmp_path):
+    with pytest.raises(_KilledError):
+        trained(tmp_path / "run", loss=KilledAfter(20))
+    shutil.rmtree(tmp_path / "run" / "train")
+    with pytest.raises(FileNotFoundError, match=r"run.train lacks records of the 2 epochs .* or overwrite the run"):
+        trained(tmp_path / "run", loss=KilledAfter(24))
+    trained(tmp_path / "run", loss=KilledAfter(24), overwrite=True)
+    assert Dynamics(tmp_path / "run" / "train").epochs.tolist() == [1, 2, 3]
+
+
+def test_a_full_disk_is_told_in_words_for_checkpoints_too(tmp_path):
+    resource, signal = pytest.importorskip("resource"), pytest.importorskip("signal")
+    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    saver = Saver(tmp_path)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        saver.save({"model": {"weight": torch.zeros(10**6)}, "history": []})
+        with pytest.raises(OSError, match=r"the disk of .* is full"):
+            saver.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+        saver.close()
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -525,6 +639,30 @@ def test_a_broken_loss_stops_the_run_and_says_where(tmp_path):
     with pytest.raises(FloatingPointError, match=r"the loss is nan in epoch 2, step 5; the checkpoint"):
         trained(tmp_path / "run", loss=loss)
     assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    with pytest.raises(FloatingPointError, match=r"nan in epoch 1, step 1; there is no checkpoint yet"):
+        trained(tmp_path / "first", loss=lambda logits, targets: math.nan * F.cross_entropy(logits, targets))
+
+
+def test_a_test_loss_that_is_no_number_is_null(tmp_path):
+    class Broken(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (1.0 if self.training else math.nan)
+
+    model = nn.Sequential(nn.Flatten(), Broken(64, 10))
+    result = trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), model=model, record=())
+    assert result.history[0]["test_loss"] is None
+    assert "NaN" not in (tmp_path / "run" / "history.json").read_text()
+
+
+def test_a_single_grey_picture_does_not_make_a_grey_network(tmp_path):
+    from PIL import Image
+
+    for i in range(20):
+        (tmp_path / "data" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        picture = Image.new("RGB", (8, 8), (13 * i, 255 - 13 * i, 7))
+        (picture.convert("L") if i == 0 else picture).save(tmp_path / "data" / "ab"[i % 2] / f"{i:02}.png")
+    result = trained(tmp_path / "run", Recipe(epochs=1, batch_size=10), model="small-cnn", data=(tmp_path / "data",))
+    assert result.model.module.get_submodule("normalise").mean.numel() == 3
 
 
 @pytest.mark.parametrize(
@@ -540,7 +678,13 @@ def test_a_broken_loss_stops_the_run_and_says_where(tmp_path):
         ),
         ({"model": net(classes=5)}, r"labels must lie in \[0, 4\] because the model has 5"),
         ({"recipe": Recipe(batch_size=501)}, r"at most the number of samples \(500\), got 501"),
-        ({"recipe": Recipe(batch_size=1)}, "batch_size must be at least 2"),
+        ({"recipe": Recipe(batch_size=1)}, "batch_size must be at least 2, got 1"),
+        ({"data": (data()[0], digits("test", 0, 9)), "model": net(classes=5)}, r"^DATA: labels must lie in \[0, 4\]"),
+        (
+            {"data": (data()[0], ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) + 9, "a", "a"))},
+            r"^test: labels must lie in \[0, 9\] because the model has 10 classes, got 9 to 17",
+        ),
+        ({"model": "resnet-18", "recipe": Recipe(batch_size=501)}, "there is no 'resnet-18'"),
         ({"recipe": "cifar-resnet"}, "no preset or network 'cifar-resnet'; did you mean cifar"),
         ({"model": "resnet-18"}, "there is no 'resnet-18'; did you mean .*resnet18-32"),
         ({"model": "torchvision:resnett18"}, "torchvision has no model 'resnett18'; did you mean resnet"),

@@ -69,7 +69,7 @@ class Network:
     Attributes:
         name: Its name.
         build: ``(classes, channels) →`` the network itself, without its first layer.
-        size: Pixels a side it takes; None: any.
+        size: Pixels a side it takes; None: any, as long as all pictures have the same.
         summary: What it is, and what was chosen where its paper does not say.
         reference: Where it comes from.
         standardise: Whether pixels are standardised, or go in as they are.
@@ -234,7 +234,7 @@ def _mnist_el(classes: int, channels: int) -> nn.Module:
 
 
 def small_cnn(classes: int = 10, channels: int = 1) -> nn.Sequential:
-    """Two convolutions and a linear head, for pictures of any size: about 20,000 weights."""
+    """Two convolutions and a linear head, for pictures of any one size: about 20,000 weights."""
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
@@ -250,7 +250,13 @@ _STEM = "3×3 stem of stride 1 without max-pooling, the usual form for CIFAR"
 NETWORKS = {
     network.name: network
     for network in (
-        Network("small-cnn", small_cnn, None, "two convolutions; trains on a laptop in seconds", "hardsight"),
+        Network(
+            "small-cnn",
+            small_cnn,
+            None,
+            "two convolutions, for pictures that are all of one size, whichever; trains on a laptop in seconds",
+            "hardsight",
+        ),
         Network("alexnet", partial(_torchvision, "alexnet"), 224, "torchvision's AlexNet", f"{_AVH} §3"),
         Network("vgg19", partial(_torchvision, "vgg19"), 224, "torchvision's VGG-19 without batch norm", f"{_AVH} §3"),
         Network("resnet50", partial(_torchvision, "resnet50"), 224, "torchvision's ResNet-50", f"{_AVH} §3"),

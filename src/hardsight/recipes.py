@@ -81,13 +81,13 @@ class Recipe:
                 hint = f"; did you mean {near[0]}?" if near else "."
                 raise ValueError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
         for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high or (isinstance(low, int) and int(value) != value):
-                most = f" and {high:g}" if math.isfinite(high) else ""
-                raise ValueError(
-                    f"recipe: {name} must be {'an integer ' if isinstance(low, int) else ''}"
-                    f"{f'between {low:g}' + most if most else f'{low:g} or more'}, got {value!r}."
-                )
+            value, whole, below = getattr(self, name), isinstance(low, int), name in _BELOW
+            within = math.isfinite(value) and low <= value <= high and not (below and value == high)
+            if not within or (whole and int(value) != value):
+                ends = f"between {low:g} and {high:g}" if math.isfinite(high) else f"{low:g} or more"
+                ends = f"{low:g} or more and less than {high:g}" if below else ends
+                ends = f"{ends} and finite" if value == math.inf == high else ends
+                raise ValueError(f"recipe: {name} must be {'an integer ' if whole else ''}{ends}, got {value!r}.")
         if self.schedule == "step" and not self.steps:
             raise ValueError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
         if self.steps and self.schedule != "step":
@@ -108,7 +108,7 @@ _CHOICES = {
     "schedule": ("constant", "step", "cosine", "one-cycle", "ramp"),
     "precision": ("float32", "bf16"),
 }
-# Ends belong to the range; an integer as the lower end asks for integers.
+# Ends belong to the range, but for the upper one of those `_BELOW` it; an integer as the lower end asks for integers.
 _RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, math.inf),
     "batch_size": (1, math.inf),
@@ -125,6 +125,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "ema": (0.0, 1.0),
     "seed": (0, math.inf),
 }
+_BELOW = ("momentum", "ema")  # an average that never takes in anything new
 
 
 def learning_rate(recipe: Recipe, time: float) -> float:
@@ -219,7 +220,7 @@ PRESETS = {
     "small-cnn": Preset(
         "small-cnn",
         Recipe(15, 64, "adamw", lr=0.01, weight_decay=0.05, schedule="one-cycle", warmup=4.5),
-        "small pictures on a CPU, digits for instance",
+        "small pictures, all of one size, on a CPU: digits for instance",
         "hardsight",
     ),
     **{
@@ -341,17 +342,18 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         (30.0, 60.0)
     """
     told: dict[str, Any] = {}
+    defaults = vars(Recipe())
     for setting in settings:
         name, equals, text = setting.partition("=")
-        if not equals or not hasattr(Recipe, name):
-            near = difflib.get_close_matches(name, vars(Recipe()), 2, 0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(vars(Recipe()))}."
+        if not equals or name not in defaults:
+            near = difflib.get_close_matches(name, defaults, 2, 0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(defaults)}."
             raise ValueError(f"recipe: expected NAME=VALUE, got {setting!r}; {hint}")
-        default = getattr(Recipe, name)
+        kind = type(defaults[name])
         try:
-            told[name] = _READERS[type(default)](text.strip())
+            told[name] = _READERS[kind](text.strip())
         except (ValueError, KeyError):
-            raise ValueError(f"recipe: {name} must be {_WORDS[type(default)]}, got {text!r}.") from None
+            raise ValueError(f"recipe: {name} must be {_WORDS[kind]}, got {text!r}.") from None
     longer = told.get("epochs", recipe.epochs) / recipe.epochs
     if longer != 1:
         told.setdefault("warmup", longer * recipe.warmup)

@@ -97,7 +97,7 @@ class RunWriter:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "plan.json").exists():
-            _write_json(self.path / "plan.json", self.plan, self._token)
+            write_json(self.path / "plan.json", self.plan, self._token)
         for name in _FOLDERS:
             (self.path / name).mkdir(exist_ok=True)
 
@@ -130,12 +130,12 @@ class RunWriter:
                 writer = partial(pq.write_table, _checked(kind, table), row_group_size=_GROUP_ROWS)
                 write_whole(file, writer, self._token)
                 files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
-            _write_json(self.path / "parts" / f"{name}.json", files, self._token)
+            write_json(self.path / "parts" / f"{name}.json", files, self._token)
 
     def finish(self, meta: Mapping[str, Any]) -> None:
         """Say that the run is whole, and sweep what kills left half-written."""
         with disk_in_words(self.path):
-            _write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
+            write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
             for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
                 stray.unlink(missing_ok=True)
             shutil.rmtree(self.path / STAGES, ignore_errors=True)  # their rows are in the run itself now
@@ -285,7 +285,8 @@ def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
     return unequal_free
 
 
-def _write_json(path: Path, content: Mapping[str, Any], token: str) -> None:
+def write_json(path: Path, content: Any, token: str) -> None:
+    """Content as JSON, whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)), token)
 
 

@@ -150,7 +150,8 @@ def _ids_of(data: Any) -> list[str]:
 
 def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:
     try:
-        values = torch.as_tensor(hardness).detach().cpu().double().numpy()
+        given = hardness if isinstance(hardness, torch.Tensor) else torch.from_numpy(np.array(hardness, np.float64))
+        values = given.detach().cpu().double().numpy()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"hardness must be one number a sample, got {type(hardness).__name__}.") from None
     if values.ndim != 1 or not len(values):

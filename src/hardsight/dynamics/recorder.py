@@ -28,9 +28,8 @@ from hardsight.provenance import provenance
 from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
 from hardsight.table import SampleTable
 
-# Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0. The same head may have
-# come a long way since the last epoch.
-_SAME_HEAD, _TRAINED_ON = 0.5, 0.1
+# Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
+_SAME_HEAD = 0.5
 
 # Integer ids are looked up in a table while it is not much larger than they are many.
 _SPARE_INTEGERS = 1 << 20
@@ -116,7 +115,6 @@ class Recorder:
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
-        self._looked_at = 0  # the last epoch in which the head was compared with the one before
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0}
         self._numbers: dict[str, int] = {}  # of each id
         self._of_integer = np.zeros(0, np.int64)
@@ -220,23 +218,21 @@ class Recorder:
             raise ValueError(f"weight must hold at least 2 classes, got {classes}.")
         had = self._shape or (classes, width)
         new_module = self._module is not None and module is not None and module is not self._module
-        alike = _SAME_HEAD if new_module else _TRAINED_ON
-        looked = self._looked_at == self.epoch and not new_module
-        if classes != had[0] or had[1] not in (0, width) or not (looked or self._resembles(weight, alike)):
+        if classes != had[0] or had[1] not in (0, width) or (new_module and not self._resembles(weight)):
             raise ValueError(
                 f"the head was replaced in {self._meta['unit']} {self.epoch} (it had {had[0]} classes × "
                 f"{had[1] or '?'} features, now {classes} × {width}): its angles do not compare with those before. "
                 "Record it in a run of its own."
             )
-        self._shape, self._module, self._looked_at = (classes, width), module, self.epoch
+        self._shape, self._module = (classes, width), module
 
-    def _resembles(self, weight: Tensor, alike: float) -> bool:
-        """Whether a head goes on from the last one, or is a copy of it (an average, a model loaded again)."""
+    def _resembles(self, weight: Tensor) -> bool:
+        """Whether a head is a copy of the last one (an average of weights, a model loaded again), not begun anew."""
         last = self._batches.last_weight
         if last is None or last.shape != weight.shape:
             return last is None
         last, weight = last.double().flatten(), weight.detach().to(last.device).double().flatten()
-        return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= alike)
+        return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= _SAME_HEAD)
 
     # At the end of an epoch.
 

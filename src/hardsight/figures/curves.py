@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, group_colours, new_figure
+from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, group_colours, new_figure, plain
 from hardsight.hardness import SCORES
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # The paper's columns, and its supplement's.
 VALUES = ("norm", "avh", "correct", "confidence")
+
+MOST_GROUPS = 20
+_ROWS = 10  # of a legend: as many as one row of axes is high
 
 # Bands end where values do.
 _RANGES = {"confidence": (0.0, 1.0), "norm": (0.0, np.inf), "nll": (0.0, np.inf)}
@@ -45,6 +49,8 @@ def plot_dynamics(
     for line, (name, run) in zip(axes, runs.items(), strict=True):
         curves = run.curves(by=None if by is None else by[name], values=values)
         groups = pc.unique(curves["group"]).to_pylist()
+        if len(groups) > MOST_GROUPS:
+            raise ValueError(f"groups: at most {MOST_GROUPS} can be told apart, got {len(groups)}; put them into bins.")
         colours = group_colours(len(groups), ordered=by is not None)
         for axis, value in zip(line, values, strict=True):
             scale = run.classes if value == "avh" else 1
@@ -52,16 +58,17 @@ def plot_dynamics(
                 rows = _columns(curves.filter(pc.equal(curves["group"], group)))
                 mean = scale * rows[f"{value}_mean"]
                 sd = (0 if value == "correct" else scale) * rows[f"{value}_sd"]
-                label = f"{group} (n = {rows['n'].max():,})"
+                label = f"{plain(group)} (n = {rows['n'].max():,})"
                 low, high = (np.clip(mean + side * sd, *_RANGES.get(value, (-np.inf, np.inf))) for side in (-1, 1))
                 draw_band(axis, rows["epoch"], mean, low, high, colour, label, dash)
             if value == "avh":
                 axis.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
             axis.set_ylabel(TITLES.get(value, value))
             axis.set_xlabel(run.unit)
-        line[0].set_title(f"{name}, {len(run):,} samples", loc="left", fontsize=10)
+        line[0].set_title(f"{plain(name)}, {len(run):,} samples", loc="left", fontsize=10)
         if len(groups) > 1 or line[0] is axes[0, 0]:  # once is enough where there is nothing to tell apart
-            line[-1].legend(title="mean ± 1 sd over samples", title_fontsize=7, alignment="left", **_BESIDE)
+            told = {"title": "mean ± 1 sd over samples", "title_fontsize": 7, "alignment": "left"}
+            line[-1].legend(**told, ncols=math.ceil(len(groups) / _ROWS), **_BESIDE)
     return figure
 
 
@@ -91,7 +98,7 @@ def plot_loss_drivers(drivers: Mapping[str, pa.Table], unit: str = "epoch", figu
         for part, colour, label, dash in ((angles, COLOURS[0], "angles", "-"), (norms, COLOURS[1], "norms", "--")):
             summed.plot(x, np.cumsum(part), color=colour, linestyle=dash, linewidth=1.6, label=label)
         summed.plot(x, np.cumsum(rows["change"]), color="black", linewidth=0.9, linestyle=":", label="whole change")
-        told = f"{name}: n = {rows['n'].max():,}" + ("" if group == "all" else f", {group}")
+        told = f"{plain(name)}: n = {rows['n'].max():,}" + ("" if group == "all" else f", {plain(group)}")
         each.set_title(told, loc="left", fontsize=10)
         each.set_ylabel(f"mean change of the loss\nsince the {unit} before")
         summed.set_ylabel("summed up")
@@ -129,15 +136,15 @@ def plot_plateaus(run: Dynamics, found: pa.Table, name: str = "", figure: Figure
         name: Of the network.
         figure: Drawn into this one.
     """
-    figure, axes = new_figure(1, 1, figure, width=5)
+    figure, axes = new_figure(1, 1, figure, width=8)
     axis = axes[0, 0]
     rows = found.to_pylist()
     last = int(run.epochs[-1])
     for k, (row, colour, dash) in enumerate(zip(rows, COLOURS, DASHES, strict=False)):
         mean = np.nanmean(run.matrix(row["value"]), 0)
-        made = (
-            (mean - row["start"]) / (row["end"] - row["start"]) if row["end"] != row["start"] else np.zeros_like(mean)
-        )
+        whole = row["end"] - row["start"]
+        changes = whole != 0 and "noise" not in row["why"]  # a share of no change says nothing
+        made = (mean - row["start"]) / whole if changes else np.full_like(mean, np.nan)
         title = TITLES.get(row["value"], row["value"])
         axis.plot(
             run.epochs,
@@ -157,7 +164,8 @@ def plot_plateaus(run: Dynamics, found: pa.Table, name: str = "", figure: Figure
     axis.set_ylim(min(0, axis.get_ylim()[0]), None)
     axis.set_xlabel(run.unit)
     axis.set_ylabel("share of the whole change")
-    axis.set_title(f"{name + ': ' if name else ''}where the mean stops, n = {rows[0]['n']:,}", loc="left", fontsize=10)
+    told = f"{plain(name) + ': ' if name else ''}where the mean stops, n = {rows[0]['n']:,}"
+    axis.set_title(told, loc="left", fontsize=10)
     axis.legend(title="point and bar: epoch with 95 % interval", title_fontsize=7, alignment="left", **_BESIDE)
     return figure
 
@@ -182,7 +190,7 @@ def plot_agreement(found: Mapping[str, pa.Table], unit: str = "epoch", figure: F
             draw_band(axis, own["epoch"], middle, low, high, colour, label, dash)
         axis.axhline(0, color=GREY, linewidth=0.8)
         n, ties = pc.max(table["n"]).as_py(), pc.max(table["ties"]).as_py()
-        axis.set_title(f"{name}: n = {n:,}, ties {ties:.0%}", loc="left", fontsize=10)
+        axis.set_title(f"{plain(name)}: n = {n:,}, ties {ties:.0%}", loc="left", fontsize=10)
         axis.set_xlabel(unit)
     axes[0, 0].set_ylabel("Spearman with human frequency\n(band: 95 % interval)")
     axes[0, -1].legend(**_BESIDE)

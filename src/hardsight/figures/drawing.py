@@ -18,6 +18,7 @@ from hardsight.figures.style import check_out, write_figure
 from hardsight.idtables import read_by_id
 from hardsight.phases import agreement, frequency_bins, loss_drivers, plateaus
 from hardsight.phases.human import read_human
+from hardsight.records import has_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,8 +42,16 @@ class Inputs:
         for parts in range(least, max(longest, least) + 1):
             names = ["/".join(path.parts[-parts:]) for path in self.paths]
             if len(set(names)) == len(names):
-                return {name: Dynamics(path) for name, path in zip(names, self.paths, strict=True)}
+                return {name: _open(path) for name, path in zip(names, self.paths, strict=True)}
         raise ValueError(f"every RUN must be named once, got {', '.join(map(str, self.paths))}.")
+
+    @property
+    def courses(self) -> dict[str, Dynamics]:
+        """The same, for figures of what happens from one epoch to the next."""
+        for name, run in self.runs.items():
+            if len(run.epochs) < 2:
+                raise ValueError(f"RUN: {name} must hold at least two {run.unit}s for this figure, got one.")
+        return self.runs
 
     @property
     def one(self) -> tuple[str, Dynamics]:
@@ -61,11 +70,18 @@ class Inputs:
         return self.one[1].unit
 
 
+def _open(path: Path) -> Dynamics:
+    inside = [path / name for name in ("test", "train") if has_records(path / name)]
+    if inside and not has_records(path):
+        raise FileNotFoundError(f"RUN: {path} holds a training; name {' or '.join(map(str, inside))}.")
+    return Dynamics(path)
+
+
 def _iterations(given: Inputs) -> Figure:
     from hardsight.studies import iterations
 
     if given.paths:
-        return plot_dynamics(given.runs, values=("norm", "angle", "avh"))
+        return plot_dynamics(given.courses, values=("norm", "angle", "avh"))
     if given.data is None:
         raise ValueError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
     with tempfile.TemporaryDirectory() as folder:
@@ -75,9 +91,17 @@ def _iterations(given: Inputs) -> Figure:
 
 def _agreement(given: Inputs) -> Figure:
     human = given.human or Path()  # there is one: `draw` has looked
-    return plot_agreement(
-        {name: agreement(run, read_human(human, run)) for name, run in given.runs.items()}, given.unit
-    )
+    found = {name: agreement(run, read_human(human, run)) for name, run in given.courses.items()}
+    for name, table in found.items():
+        if not table["spearman"].is_valid().to_numpy().any():
+            n = max(table["n"].to_pylist())
+            raise ValueError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
+    return plot_agreement(found, given.unit)
+
+
+def _plateaus(given: Inputs) -> Figure:
+    [(name, run)] = given.courses.items()
+    return plot_plateaus(run, plateaus(run, seed=given.seed), name)
 
 
 def _embeddings(given: Inputs) -> Figure:
@@ -99,11 +123,11 @@ def _norm_growth(given: Inputs) -> Figure:
 
 
 _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
-    "dynamics": lambda given: plot_dynamics(given.runs, given.by()),
+    "dynamics": lambda given: plot_dynamics(given.courses, given.by()),
     "loss-drivers": lambda given: plot_loss_drivers(
-        {name: loss_drivers(run) for name, run in given.runs.items()}, given.unit
+        {name: loss_drivers(run) for name, run in given.courses.items()}, given.unit
     ),
-    "plateaus": lambda given: plot_plateaus(given.one[1], plateaus(given.one[1], seed=given.seed), given.one[0]),
+    "plateaus": _plateaus,
     "agreement": _agreement,
     "data-map": lambda given: plot_data_map(given.one[1].summary(), given.one[0]),
     "iterations": _iterations,
@@ -152,6 +176,8 @@ def draw(
             raise ValueError(f"the figure {name} needs --{option}, got none.")
         if value is not None and option not in (*kind.needs, *kind.takes):
             raise ValueError(f"the figure {name} does not use --{option}; leave it out.")
+    if groups is not None and human is not None:
+        raise ValueError(f"the figure {name} takes --groups or --human, got both; leave one out.")
     check_out(out)  # before anything is trained
     inputs = Inputs(
         paths=[Path(run) for run in runs],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.extras import need
-from hardsight.figures.style import COLOURS, GREY, group_colours, new_figure
+from hardsight.figures.style import COLOURS, GREY, group_colours, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def plot_data_map(summary: SampleTable, name: str = "", figure: Figure | None = 
     ):
         axis.text(x_at, y_at, word, transform=axis.transAxes, fontsize=9, style="italic", ha=side, va="center")
     part = "" if len(shown) == n else f" ({len(shown):,} drawn)"
-    axis.set_title(f"{name + ': ' if name else ''}data map, n = {n:,}{part}", loc="left", fontsize=10)
+    axis.set_title(f"{plain(name) + ': ' if name else ''}data map, n = {n:,}{part}", loc="left", fontsize=10)
     return figure
 
 
@@ -70,7 +70,7 @@ def plot_embeddings(found: Embeddings, figure: Figure | None = None) -> Figure:
         by_class.scatter(x[own], y[own], s=3, color=colours[k % len(colours)], linewidths=0, rasterized=True)
         direction = found.weight[k] / max(float(np.linalg.norm(found.weight[k])), 1e-12)
         by_class.plot([0, reach * direction[0]], [0, reach * direction[1]], color="black", linewidth=0.8)
-        by_class.annotate(found.classes[k], 1.06 * reach * direction, fontsize=9, ha="center", va="center")
+        by_class.annotate(plain(found.classes[k]), 1.06 * reach * direction, fontsize=9, ha="center", va="center")
     order = np.argsort(found.avh)  # the hardest on top
     drawn = by_avh.scatter(
         x[order], y[order], c=classes * found.avh[order], s=3, cmap="viridis", linewidths=0, rasterized=True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.extras import need
+from hardsight.extras import need, printable
 from hardsight.runfolder import write_whole
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ def group_colours(count: int, *, ordered: bool) -> list[Any]:
         return list(COLOURS[:count])
     colours = need("matplotlib").colormaps["viridis"]
     return [colours(x) for x in np.linspace(0.0, 0.85, max(count, 2))[:count]]  # yellow is lost on white
+
+
+def plain(name: object) -> str:
+    """A name of the user's as matplotlib shows it letter by letter: ``$`` would begin maths, ``_`` hide a label."""
+    text = printable(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def draw_band(axis: Axes, x: Any, middle: Any, low: Any, high: Any, colour: Any, label: str, dash: Any = "-") -> None:

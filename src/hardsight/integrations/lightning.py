@@ -67,7 +67,8 @@ class RecorderCallback(pl.Callback):
         read: Function from a batch to its ids and labels.
         stage: ``"train"`` or ``"validation"``; give two callbacks for both.
         head: The head, or its path in the LightningModule, when `hardsight.find_head` should not choose.
-        options: What `Recorder` takes beside the run: ``overwrite``, ``split``, ``class_names``, ``source``, ``note``.
+        options: What `Recorder` takes beside the run: ``overwrite``, ``split``, ``unit``, ``name``, ``class_names``,
+            ``data``, ``held_out``, ``note``.
 
     Attributes:
         recorder: The `Recorder`, once training has begun.

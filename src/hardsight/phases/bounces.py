@@ -14,14 +14,14 @@ WINDOW = 0.1  # of the epochs, but 3 at least: a dip that is shorter is none
 
 
 class Bounce(NamedTuple):
-    """The lowest stretch of a mean curve, and how far the curve ends above it.
+    """The lowest stretch of a mean curve before its last one, and how far the last lies above it.
 
     Attributes:
         epoch: Middle of the lowest stretch; it lies between ``epoch_low`` and ``epoch_high`` with 95 % confidence.
-        minimum: Mean over that stretch.
+        dip: Mean over that stretch. A curve that falls to its end is lower there: then ``rise`` is negative.
         first: Mean at the first epoch.
-        end: Mean over the last stretch of the same length.
-        rise: The difference; ``low`` to ``high`` is its 95 % interval, and holds 0 where noise alone could make it.
+        end: Mean over the last stretch, of the same length.
+        rise: ``end − dip``; ``low`` to ``high`` is its 95 % interval, and holds 0 where noise alone could make it.
         p: Of the curve not ending above any stretch, two-sided, corrected for the choice of the lowest.
         n: Samples.
         window: Epochs in a stretch.
@@ -30,7 +30,7 @@ class Bounce(NamedTuple):
     epoch: int
     epoch_low: int
     epoch_high: int
-    minimum: float
+    dip: float
     first: float
     end: float
     rise: float
@@ -75,9 +75,7 @@ def dip_and_bounce(
     levels = average / window @ curves.mean[0]
     contrast = (average[-1:].astype(float) - average[:-window]) / window  # stretches that share no epoch with the last
     rises = contrast @ curves.mean[0]
-    # Rounding is noise too: a curve without any must not be divided by 0.
-    tiny = 1e-12 * max(float(np.abs(curves.mean).max()), 1e-300)
-    errors = np.sqrt(np.einsum("te,ef,tf->t", contrast, curves.covariance, contrast)) + tiny
+    errors = curves.errors(contrast)
     noise = curves.draws(np.zeros_like(curves.mean), draws, seed)[:, 0] @ contrast.T
     largest = np.abs(noise / errors).max(1)
     reach = float(np.quantile(largest, LEVEL, method="higher")) * errors
@@ -90,7 +88,7 @@ def dip_and_bounce(
         epoch=int(middle[lowest]),
         epoch_low=int(middle[possible[0]]),
         epoch_high=int(middle[possible[-1]]),
-        minimum=float(levels[lowest]),
+        dip=float(levels[lowest]),
         first=float(curves.mean[0, 0]),
         end=float(levels[-1]),
         rise=float(rises[lowest]),

@@ -21,7 +21,7 @@ from hardsight.phases.drivers import ANGLES, NORMS, loss_drivers, parts_by_epoch
 from hardsight.phases.gaps import norm_gaps
 from hardsight.phases.nets import hardness_against_accuracy
 from hardsight.phases.noise import mean_curves
-from hardsight.phases.plateaus import plateaus, settles, whole_change
+from hardsight.phases.plateaus import FEWEST_EPOCHS, plateaus, whole_change
 from hardsight.phases.samples import frequency_bins
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Net:
         return agreement(self.run, self.human, ("avh", "confidence", "norm")).to_pylist()
 
     def correlations(self, score: str) -> list[dict[str, Any]]:
-        return [row for row in self.agreement if row["score"] == score and row["spearman"] is not None]
+        rows = self.agreement if self.human is not None else []
+        return [row for row in rows if row["score"] == score and row["spearman"] is not None]
 
     @cached_property
     def plateaus(self) -> dict[str, dict[str, Any]]:
@@ -83,10 +84,10 @@ def _norm_grows(net: Net) -> Finding:
 def _shortcuts_level_norms(net: Net) -> Finding:
     if net.human is None or net.shortcuts is None:
         return unmeasured("human frequencies and which nets have shortcuts are needed")
-    try:
-        last = norm_gaps(net.run, net.levels).to_pylist()[-1]
-    except ValueError as error:
-        return unmeasured(str(error))
+    rows = norm_gaps(net.run, net.levels).to_pylist()
+    if not rows:
+        return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
+    last = rows[-1]
     gap, low, high = (last[f"gap_sd{end}"] for end in ("", "_low", "_high"))
     n = last["n_easy"] + last["n_hard"]
     words = (
@@ -100,8 +101,8 @@ def _shortcuts_level_norms(net: Net) -> Finding:
 
 def _avh_stops_first(net: Net) -> Finding:
     avh = net.plateaus["avh"]
-    if avh["epoch"] is None or avh["end"] > avh["start"]:
-        return Finding(NO, f"AVH has no plateau: {avh['why'] or 'it rises'}", avh["n"])
+    if why := _no_plateau(avh):
+        return Finding(NO, why, avh["n"])
     later = {name: net.plateaus[name] for name in ("correct", "nll", "norm")}
     ends = "; ".join(f"{_VALUES[name]} {_later(row, net.run.unit)}" for name, row in later.items())
     words = f"AVH stops at {net.run.unit} {avh['epoch']} ({avh['low']} to {avh['high'] or 'the end'}); {ends}"
@@ -116,14 +117,12 @@ def _avh_stops_first(net: Net) -> Finding:
 def _plain_nets_bounce(net: Net) -> Finding:
     if net.shortcuts is None:
         return unmeasured("which nets have shortcuts is needed")
-    try:
-        found = dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
-    except ValueError as error:
-        return unmeasured(str(error))
+    found = dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
     words = (
-        f"{'with' if net.shortcuts else 'without'} shortcuts; C·AVH is lowest ({found.minimum:.3g}) at "
-        f"{net.run.unit} {found.epoch} ({found.epoch_low} to {found.epoch_high}) and ends "
-        f"{_interval(found.rise, found.low, found.high)} above that; it began {found.first - found.minimum:.3g} above"
+        f"{'with' if net.shortcuts else 'without'} shortcuts; C·AVH began at {found.first:.3g}; before its last "
+        f"{found.window} {net.run.unit}s it is lowest ({found.dip:.3g}) at {net.run.unit} {found.epoch} "
+        f"({found.epoch_low} to {found.epoch_high}), and changes by "
+        f"{_interval(found.rise, found.low, found.high, sign=True)} from there to the end"
     )
     bounced = found.low > 0
     verdict = YES if bounced != net.shortcuts else NO if bounced else PARTLY
@@ -131,9 +130,9 @@ def _plain_nets_bounce(net: Net) -> Finding:
 
 
 def _people_agree_throughout(net: Net) -> Finding:
-    rows = net.correlations("avh") if net.human is not None else []
+    rows = net.correlations("avh")
     if not rows:
-        return unmeasured("human frequencies are needed")
+        return unmeasured(_PEOPLE)
     share = float(np.mean([row["spearman_high"] < 0 for row in rows]))
     last, weakest = rows[-1], max(rows, key=lambda row: row["spearman"])
     words = (
@@ -145,9 +144,9 @@ def _people_agree_throughout(net: Net) -> Finding:
 
 
 def _norm_agrees_inconsistently(net: Net) -> Finding:
-    rows = net.correlations("norm") if net.human is not None else []
+    rows = net.correlations("norm")
     if not rows:
-        return unmeasured("human frequencies are needed")
+        return unmeasured(_PEOPLE)
     above = float(np.mean([row["spearman_low"] > 0 for row in rows]))
     below = float(np.mean([row["spearman_high"] < 0 for row in rows]))
     words = (
@@ -161,9 +160,9 @@ def _norm_agrees_inconsistently(net: Net) -> Finding:
 
 
 def _avh_ahead_of_confidence(net: Net) -> Finding:
-    rows = net.correlations("confidence") if net.human is not None else []
+    rows = net.correlations("confidence")
     if not rows or rows[-1]["ahead"] is None:
-        return unmeasured("human frequencies are needed")
+        return unmeasured(_PEOPLE)
     last = rows[-1]
     value, low, high = _of(last, "ahead")
     words = (
@@ -186,10 +185,7 @@ def _avh_follows_accuracy(net: Net) -> Finding:
 
 
 def _two_phases(net: Net) -> Finding:
-    try:
-        rows = loss_drivers(net.run).to_pylist()
-    except ValueError as error:
-        return unmeasured(str(error))
+    rows = loss_drivers(net.run).to_pylist()
     epochs, drivers = (np.array([row[name] for row in rows]) for name in ("epoch", "driver"))
     switch = phase_switch(epochs, drivers)
     counts = ", ".join(f"{kind} {int((drivers == kind).sum())}" for kind in (ANGLES, NORMS))
@@ -205,15 +201,15 @@ def _two_phases(net: Net) -> Finding:
 
 
 def _norm_waits(net: Net) -> Finding:
-    curves = mean_curves(net.run.matrix("avh"), net.run.matrix("norm"))
-    at = settles(curves.mean[0], rising=False)
+    if why := _no_plateau(net.plateaus["avh"]):
+        return unmeasured(why)
+    curves = mean_curves(net.run.matrix("norm"))
     weights = whole_change(curves.mean.shape[1])
-    if np.isinf(at):
-        return unmeasured("AVH has no plateau")
-    if curves.contrast(weights, 1)[1] <= 0:
+    if curves.contrast(weights)[1] <= 0:
         return unmeasured("the norm does not grow")
-    drawn = np.concatenate([curves.mean[None], curves.draws(curves.mean)])[:, 1]
-    shares = (drawn[:, int(at)] - drawn[:, 0]) / (drawn @ weights)
+    at = int(np.flatnonzero(net.run.epochs == net.plateaus["avh"]["epoch"])[0])
+    drawn = np.concatenate([curves.mean[None], curves.draws(curves.mean)])[:, 0]
+    shares = (drawn[:, at] - drawn[:, 0]) / (drawn @ weights)
     value, (low, high) = float(shares[0]), np.quantile(shares[1:], [0.025, 0.975]).tolist()
     words = f"when AVH has made 95 % of its change, the norm has made {_interval(value, low, high, percent=True)}"
     return Finding(YES if high < 0.5 else NO if low > 0.5 else PARTLY, words, curves.n, value, low, high)
@@ -222,18 +218,15 @@ def _norm_waits(net: Net) -> Finding:
 def _late_half(net: Net, easiest: bool) -> Finding:
     """What angles and norms did to the loss of one end of the human levels in the second half of the epochs."""
     if net.human is None:
-        return unmeasured("human frequencies are needed")
+        return unmeasured(_PEOPLE)
     kept = [level for level in sorted(set(net.levels) - {None}) if (net.levels == level).sum() >= FEW]
     if len(kept) < 2:
         return unmeasured("fewer than two human levels have 5 samples")
     level, middle = kept[-1 if easiest else 0], float(np.median(net.run.epochs))
     total = np.zeros((3, len(net.run)))
-    try:
-        for epoch, _, parts in parts_by_epoch(net.run):
-            if epoch > middle:
-                total += np.nan_to_num(np.array(parts))
-    except ValueError as error:
-        return unmeasured(str(error))
+    for epoch, _, parts in parts_by_epoch(net.run):
+        if epoch > middle:
+            total += np.nan_to_num(np.array(parts))
     chosen = np.where(net.levels == level, 0, -1)
     found = [moments(values, chosen, 1) for values in (*total, total[2] - total[1])]
     change, angles, norms, lead = ((float(f.mean[0]), *(float(end[0]) for end in f.interval())) for f in found)
@@ -250,12 +243,28 @@ def _late_half(net: Net, easiest: bool) -> Finding:
 
 
 class Claim(NamedTuple):
-    """One sentence of the paper or its slides, the rule by which it is judged, and the judge."""
+    """One sentence of the paper or its slides, the rule by which it is judged, the judge, and what it needs.
+
+    Attributes:
+        epochs: Fewest epochs; a claim about the course of training says nothing of fewer.
+    """
 
     source: str
     claim: str
     rule: str
-    judge: Callable[[Net], Finding]
+    measure: Callable[[Net], Finding]
+    epochs: int = FEWEST_EPOCHS
+
+    def judge(self, net: Net) -> Finding:
+        """What the net says; "not measured" with the reason where it says nothing."""
+        if len(net.run) < FEW:
+            return unmeasured(f"{FEW} samples are needed, {len(net.run)} are there")
+        if len(net.run.epochs) < self.epochs:
+            return unmeasured(f"{self.epochs} {net.run.unit}s are needed, {len(net.run.epochs)} are there")
+        try:
+            return self.measure(net)
+        except ValueError as error:  # what it is measured by says in a sentence what is missing
+            return unmeasured(str(error))
 
 
 CLAIMS = (
@@ -271,6 +280,7 @@ CLAIMS = (
         "Nets with shortcuts make norms equal over human hardness, nets without keep the gap.",
         f"equal: the interval of the gap lies within ±{SMALL} sd; a gap: above it; partly: neither",
         _shortcuts_level_norms,
+        epochs=1,
     ),
     Claim(
         "Observation 2, Discovery 1",
@@ -301,6 +311,7 @@ CLAIMS = (
         "AVH correlates with human selection frequency more strongly than confidence does.",
         "yes: the interval of the paired difference at the last epoch lies above 0; no: below; partly: it holds 0",
         _avh_ahead_of_confidence,
+        epochs=1,
     ),
     Claim(
         "Observation 4, Discovery 2",
@@ -335,7 +346,14 @@ CLAIMS = (
 )
 
 
+_PEOPLE = "human frequencies of 10 samples or more are needed"
 _VALUES = {"correct": "accuracy", "nll": "loss", "norm": "norm"}
+
+
+def _no_plateau(avh: dict[str, Any]) -> str:
+    """Why AVH does not fall to a plateau; empty where it does."""
+    why = avh["why"] or ("it rises" if avh["end"] > avh["start"] else "")
+    return f"AVH has no plateau: {why}" if why else ""
 
 
 def _later(row: dict[str, Any], unit: str) -> str:

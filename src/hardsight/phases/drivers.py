@@ -50,6 +50,8 @@ def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_n
 
 def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, Parts]]:
     """Each epoch that can be compared with one before it: its number, the loss of all samples, and the parts."""
+    if len(dynamics.epochs) < 2:
+        raise ValueError("dynamics must hold at least two epochs, to say what lowers the loss between them, got one.")
     nll, new_angles, new_norms = (dynamics.matrix(name) for name in ("nll", "nll_angles", "nll_norms"))
     if not np.isfinite(new_angles).any():
         raise ValueError(

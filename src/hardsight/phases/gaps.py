@@ -50,8 +50,8 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
         dynamics: The recorded run.
         levels: The hardness level of each sample, as for ``Dynamics.curves(by=…)``: bins of human selection frequency
             (`frequency_bins`), or degrees of degradation.
-        hardest: Which level is the hardest; the first in order without (the lowest frequency). The easiest is the one
-            at the other end. Levels with fewer than 5 samples are passed over.
+        hardest: Which end of the levels is the hardest; the first in order without (the lowest frequency). The easiest
+            is the one at the other end. Levels with fewer than 5 samples are passed over.
         value: What is compared.
 
     Returns:
@@ -66,8 +66,13 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
     kept = [k for k in range(len(names)) if (codes == k).sum() >= FEW]
     if len(kept) < 2:
         raise ValueError(f"levels must hold at least two values with {FEW} samples each, got {len(kept)}.")
-    turned = hardest is not None and 2 * names.index(str(hardest)) >= len(names)
-    hard, easy = (kept[-1], kept[0]) if turned else (kept[0], kept[-1])
+    at = 0 if hardest is None else names.index(str(hardest))
+    if kept[0] < at < kept[-1]:
+        raise ValueError(
+            f"hardest must be the first or the last of the levels, {names[kept[0]]} or {names[kept[-1]]}, got "
+            f"{hardest!r}; name levels so that they sort by hardness."
+        )
+    hard, easy = (kept[-1], kept[0]) if at >= kept[-1] else (kept[0], kept[-1])
     rows: list[dict[str, Any]] = []
     for epoch, column in zip(np.asarray(dynamics.epochs).tolist(), dynamics.matrix(value).T, strict=True):
         low_side, high_side = (column[(codes == k) & np.isfinite(column)] for k in (hard, easy))

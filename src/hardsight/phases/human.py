@@ -35,7 +35,7 @@ def read_human(file: str | Path, dynamics: Dynamics) -> np.ndarray:
         )
     total = counts[rows].sum(1)
     chosen = counts[rows, dynamics.labels]
-    return np.divide(chosen, total, out=np.full(len(rows), np.nan), where=total > 0)
+    return frequencies(dynamics, np.divide(chosen, total, out=np.full(len(rows), np.nan), where=total > 0))
 
 
 def _read_counts(path: Path) -> np.ndarray:

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
+from hardsight.phases.correlation import spearman
+
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
@@ -38,14 +40,14 @@ def hardness_against_accuracy(runs: Mapping[str, Dynamics]) -> pa.Table:
         points = np.array([(h[k], a[k]) for k, (_, h, a) in zip(at, curves.values(), strict=True)]).reshape(-1, 2)
         row: dict[str, Any] = {"scope": OVER, "epoch": epoch, "n": len(points)}
         if len(points) >= _FEWEST:
-            row["spearman"] = rank_correlation(*points.T)
+            row["spearman"] = _spearman(*points.T)
             row["p"] = permutation_p(*points.T)
         rows.append(row)
     for name, (_, hardness, accuracy) in curves.items():
         row = {"scope": WITHIN, "net": name, "n": len(hardness)}
         if len(hardness) > _FEWEST:
-            row["spearman"] = rank_correlation(hardness, accuracy)
-            row["changes"] = rank_correlation(np.diff(hardness), np.diff(accuracy))
+            row["spearman"] = _spearman(hardness, accuracy)
+            row["changes"] = _spearman(np.diff(hardness), np.diff(accuracy))
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
@@ -65,10 +67,9 @@ def _means(run: Dynamics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
-    """Spearman's correlation; None where one side is constant."""
-    x, y = stats.rankdata(x), stats.rankdata(y)
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else None
+def _spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+    value = spearman(x, y).value
+    return None if np.isnan(value) else value  # one side is constant
 
 
 def permutation_p(x: np.ndarray, y: np.ndarray) -> float | None:
@@ -78,10 +79,10 @@ def permutation_p(x: np.ndarray, y: np.ndarray) -> float | None:
         >>> round(permutation_p(np.array([1.0, 2, 3, 4]), np.array([9.0, 7, 5, 1])), 3)
         0.083
     """
-    found = rank_correlation(x, y)
-    if found is None:
+    if _spearman(x, y) is None:
         return None
     if len(x) > _ALL_ORDERS:
         return float(stats.spearmanr(x, y).pvalue)  # pyrefly: ignore
-    orders = [rank_correlation(x, y[list(order)]) for order in itertools.permutations(range(len(y)))]
-    return float(np.mean([abs(value or 0.0) >= abs(found) - 1e-12 for value in orders]))
+    ranks, others = (stats.rankdata(values) - (len(x) + 1) / 2 for values in (x, y))
+    sums = np.array(list(itertools.permutations(others))) @ ranks  # of one spread: they order as correlations do
+    return float(np.mean(np.abs(sums) >= abs(others @ ranks) - 1e-9))

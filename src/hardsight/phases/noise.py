@@ -41,11 +41,18 @@ class MeanCurves(NamedTuple):
         normal = np.random.default_rng(seed).standard_normal((count, len(values)))
         return around + (normal @ root.T).reshape(count, *self.mean.shape)
 
-    def contrast(self, weights: np.ndarray, curve: int = 0) -> tuple[float, float, float]:
-        """A weighted sum over the epochs of one curve, with its 95 % interval (normal)."""
+    def errors(self, weights: np.ndarray, curve: int = 0) -> np.ndarray:
+        """Standard errors ``(…,)`` of weighted sums ``(…, E)`` over the epochs of one curve, never quite 0."""
         size = self.mean.shape[1]
         own = self.covariance[curve * size : (curve + 1) * size, curve * size : (curve + 1) * size]
-        value, half = float(weights @ self.mean[curve]), 1.96 * float(np.sqrt(weights @ own @ weights))
+        # Rounding is noise too: it makes a variance of 0 slightly negative, and equal means slightly unequal.
+        rounding = 1e-12 * max(float(np.abs(self.mean[curve]).max()), 1e-300)
+        return np.sqrt(np.maximum(np.einsum("...e,ef,...f->...", weights, own, weights), 0.0)) + rounding
+
+    def contrast(self, weights: np.ndarray, curve: int = 0) -> tuple[float, float, float]:
+        """A weighted sum over the epochs of one curve, with its 95 % interval (normal); the weights sum to 0."""
+        own = self.mean[curve]
+        value, half = float(weights @ (own - own[0])), 1.96 * float(self.errors(weights, curve))
         return value, value - half, value + half
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight.intervals import FEW
 from hardsight.phases.claims import CLAIMS, NO, PARTLY, YES, Finding, Net, unmeasured
 from hardsight.phases.nets import OVER, hardness_against_accuracy
 from hardsight.phases.samples import frequencies
@@ -54,7 +55,9 @@ _SCHEMA = pa.schema(
 def _over_nets(runs: Mapping[str, Dynamics]) -> dict[str, Any]:
     rows = [row for row in hardness_against_accuracy(runs).to_pylist() if row["scope"] == OVER]
     last = rows[-1]  # each net's own last epoch
-    if last["spearman"] is None:
+    if min(map(len, runs.values()), default=0) < FEW:
+        found = unmeasured(f"{FEW} samples of each net are needed")
+    elif last["spearman"] is None:
         found = unmeasured("three networks or more are needed")._replace(n=last["n"])
     else:
         known = [row["spearman"] for row in rows[:-1] if row["spearman"] is not None]

@@ -67,7 +67,8 @@ def settles(curve: np.ndarray, rising: bool) -> float:
 
 
 def _tail(epochs: int) -> int:
-    return max(2, math.ceil(LAST * epochs))
+    """Epochs in the last fifth: two at least, but never the first epoch, unless it is the only one."""
+    return min(max(2, math.ceil(LAST * epochs)), max(epochs - 1, 1))
 
 
 def plateau(matrix: np.ndarray, epochs: np.ndarray | None = None, *, draws: int = DRAWS, seed: int = 0) -> Plateau:

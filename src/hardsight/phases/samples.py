@@ -30,15 +30,12 @@ def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
     ids = dynamics.ids
     if isinstance(human, (str, Path, pa.Table)) or hasattr(human, "iloc") or hasattr(human, "to_arrow"):
         human = column_by_id(human, pa.array(ids, pa.string()), "human").to_numpy(zero_copy_only=False)
-        if all(value is None or value != value for value in human.tolist()):
-            raise ValueError(f"human must be keyed by ids of the run like {ids[0]!r}; none of its ids is.")
     if isinstance(human, Mapping):
-        found = [human.get(key) for key in ids.tolist()]
-        if all(value is None for value in found):
+        if not any(key in human for key in ids.tolist()):
             raise ValueError(
                 f"human must be keyed by ids of the run like {ids[0]!r}, got keys like {next(iter(human), None)!r}."
             )
-        human = [np.nan if value is None else value for value in found]
+        human = [np.nan if (value := human.get(key)) is None else value for key in ids.tolist()]
     try:
         values = np.asarray(human, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -47,6 +44,10 @@ def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
         raise ValueError(
             f"human must hold one number a sample in the order of dynamics.ids ({len(ids):,}), got shape "
             f"{values.shape}; or give a mapping id → number."
+        )
+    if np.isnan(values).all():
+        raise ValueError(
+            f"human must give samples of the run a number, got none; are its ids like {ids[0]!r}, its values not empty?"
         )
     if ((values < 0) | (values > 1)).any():
         raise ValueError("human must lie between 0 and 1; divide the count of the label by the count of all answers.")

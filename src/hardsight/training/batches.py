@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +31,7 @@ class Source:
         model: The network with its preprocessing, for what is loaded.
         workers: Loader processes.
         device: Where batches go.
+        unreadable: Ids of samples that could not be read since it was last emptied, and why.
     """
 
     samples: Samples
@@ -40,6 +40,7 @@ class Source:
     model: Model
     workers: int
     device: torch.device
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -88,11 +89,11 @@ class Source:
         for numbers, inputs, _, bad in loader:
             if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
                 raise inputs
-            if bad:
-                first = f"{printable(self.samples.id(int(bad[0][0])))}: {bad[0][1]}"
-                if not numbers:
-                    raise ValueError(f"DATA: no sample of a whole batch can be read; first: {first}.")
-                warnings.warn(f"DATA: {len(bad)} samples of a batch left out; first: {first}.", UserWarning, 2)
+            reasons = {printable(self.samples.id(int(number))): reason for number, reason in bad}
+            self.unreadable |= reasons
+            if not numbers:
+                first = ": ".join(next(iter(reasons.items())))
+                raise ValueError(f"DATA: no sample of a whole batch can be read; first: {first}.")
             rows = torch.tensor([int(number) for number in numbers])
             yield rows, _moved(inputs, self.device), self.labels[rows].to(self.device, non_blocking=True)
 

@@ -11,9 +11,10 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardsight.extras import first_line
-from hardsight.runfolder import disk_in_words, write_whole
+from hardsight.records import read_index
+from hardsight.runfolder import disk_in_words, write_json, write_whole
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
+# Names under which they are written until they are whole.
+_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, CHECKPOINT, HISTORY)))})\.[0-9a-f]+\.tmp")
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
@@ -35,11 +38,17 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any
     with disk_in_words(path):
         path.mkdir(parents=True, exist_ok=True)
         if not (path / PLAN).exists():
-            if any(path.iterdir()):
+            if any(not _OURS.fullmatch(p.name) for p in path.iterdir()):
                 raise FileExistsError(f"out: {path} has other things in it and no training run; choose another folder.")
-            _write_json(path / PLAN, plan)
-            return None
-        differing = _differing(json.loads((path / PLAN).read_text()), plan)
+            write_json(path / PLAN, plan, secrets.token_hex(4))
+        for stray in (p for p in path.iterdir() if _OURS.fullmatch(p.name)):  # what kills left half-written
+            stray.unlink(missing_ok=True)
+        there = _plan_in(path)
+        if there is None and not overwrite:
+            raise RuntimeError(
+                f"out: {path / PLAN} is damaged; bring it back, overwrite the run, or name another folder."
+            )
+        differing = _differing(there, plan)
         if differing and not overwrite:
             raise FileExistsError(
                 f"out: {path} holds another training run (not the same: {', '.join(differing)}); choose another "
@@ -47,14 +56,36 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any
             )
         state = load(path) if (path / CHECKPOINT).exists() and not differing else None
         whole = state is not None and state["epoch"] >= plan["recipe"]["epochs"]
-        if overwrite and (differing or whole):  # an unfinished run of the same plan is resumed, also with overwrite
+        done = 0 if state is None or whole else state["epoch"]
+        lacking = _lacking(path, plan["record"], done) if done else []
+        if lacking and not overwrite:
+            raise FileNotFoundError(
+                f"out: {path / lacking[0]} lacks records of the {done} epochs that are trained; "
+                "bring that folder back, or overwrite the run to begin again."
+            )
+        # An unfinished run of the same plan is resumed, also with overwrite.
+        if overwrite and (differing or whole or lacking):
             for name in (CHECKPOINT, HISTORY):  # first what would let the rest be resumed
                 (path / name).unlink(missing_ok=True)
             for name in RECORDS:
                 shutil.rmtree(path / name, ignore_errors=True)
-            _write_json(path / PLAN, plan)
+            write_json(path / PLAN, plan, secrets.token_hex(4))
             return None
     return state
+
+
+def _plan_in(path: Path) -> dict[str, Any] | None:
+    """The plan in a folder, None where it cannot be read."""
+    try:
+        plan = json.loads((path / PLAN).read_text())
+    except ValueError:
+        return None
+    return plan if isinstance(plan, dict) else None
+
+
+def _lacking(path: Path, records: Sequence[str], epochs: int) -> list[str]:
+    """Which of the records do not reach so many epochs."""
+    return [name for name in records if max(read_index(path / name).epochs, default=0) < epochs]
 
 
 def _differing(there: Any, here: Any, name: str = "") -> list[str]:
@@ -68,11 +99,16 @@ def _differing(there: Any, here: Any, name: str = "") -> list[str]:
 def load(path: Path) -> dict[str, Any]:
     """The checkpoint of a run, read as data: nothing in it is executed."""
     try:
-        return torch.load(path / CHECKPOINT, map_location="cpu", weights_only=True)
-    except Exception as error:
+        state = torch.load(path / CHECKPOINT, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception:  # whose words are advice to execute what is in it
+        state = None
+    if not isinstance(state, dict) or not {"model", "optimiser", "epoch", "history"} <= state.keys():
         raise RuntimeError(
-            f"out: {path / CHECKPOINT} cannot be read ({first_line(error)}); remove it to begin again."
-        ) from error
+            f"out: {path / CHECKPOINT} is damaged or no checkpoint of a training run; remove it to begin again."
+        )
+    return state
 
 
 class Saver:
@@ -98,8 +134,18 @@ class Saver:
 
     def _write(self, state: Mapping[str, Any]) -> None:
         with disk_in_words(self._path):
-            write_whole(self._path / CHECKPOINT, lambda file: torch.save(state, file), secrets.token_hex(4))
-            _write_json(self._path / HISTORY, state["history"])
+            write_whole(self._path / CHECKPOINT, lambda file: _save(state, file), secrets.token_hex(4))
+            write_json(self._path / HISTORY, state["history"], secrets.token_hex(4))
+
+
+def _save(state: Mapping[str, Any], file: Path) -> None:
+    with file.open("wb") as stream:
+        try:
+            torch.save(state, stream)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk, over which torch then stumbles
+                raise error.__context__ from None
+            raise
 
 
 def _on_host(value: Any) -> Any:
@@ -109,7 +155,3 @@ def _on_host(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _on_host(inner) for key, inner in value.items()}
     return [_on_host(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _write_json(path: Path, content: Any) -> None:
-    write_whole(path, lambda file: file.write_text(json.dumps(content, indent=1)), secrets.token_hex(4))

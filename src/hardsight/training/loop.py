@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -65,7 +66,7 @@ class Training:
         order = self.order(len(source), epoch, sampler)
         batches = divided(order, recipe.batch_size, recipe.drop_last, self.processes.world)
         seed = seed_of(recipe.seed, epoch, self.processes.rank)
-        torch.manual_seed(seed)
+        seed_all(seed)
         generator, chance = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
         seen = _Seen(epoch)
         self.network.train()
@@ -124,7 +125,7 @@ class Training:
                 seen.add(F.cross_entropy(logits.float(), y), logits, y)
             seen.look()
         loss, accuracy, _ = seen.over(self.processes)
-        return {"test_loss": loss, "test_accuracy": accuracy}
+        return {"test_loss": loss if math.isfinite(loss) else None, "test_accuracy": accuracy}  # JSON has no NaN
 
     def order(self, count: int, epoch: int, sampler: Any) -> Tensor:
         """Rows in the order of this epoch, the same in every process."""
@@ -133,7 +134,9 @@ class Training:
             return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
         def drawn() -> list[int]:
-            torch.manual_seed(seed)
+            seed_all(seed)
+            if isinstance(own := getattr(sampler, "generator", None), torch.Generator):
+                own.manual_seed(seed)  # its state is in no checkpoint
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch - 1)  # torch counts them from 0
             return [int(row) for row in sampler]
@@ -223,10 +226,10 @@ class _Seen:
         sizes = np.array([size for _, size in self._waiting])
         broken = np.flatnonzero(~np.isfinite(losses))
         if len(broken) and not self._tested:
+            safe = "the checkpoint of the epoch before is safe" if self._epoch > 1 else "there is no checkpoint yet"
             raise FloatingPointError(
-                f"the loss is {losses[broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; the "
-                "checkpoint of the epoch before is safe. Lower the learning rate, let it rise during a warmup, or clip "
-                "the gradient."
+                f"the loss is {losses[broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; {safe}. "
+                "Lower the learning rate, let it rise during a warmup, or clip the gradient."
             )
         self._sums += [(losses * sizes).sum(), hits.sum(), sizes.sum()]
         self._steps, self._waiting = self._steps + len(sizes), []
@@ -240,6 +243,13 @@ class _Seen:
 def seed_of(*numbers: int) -> int:
     """One seed from several numbers; neighbours give unrelated ones."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a network, a data set or a sampler may draw from without naming one."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def divided(order: Tensor, size: int, drop_last: bool, world: int) -> list[Tensor]:
@@ -300,10 +310,12 @@ def compile_parts(network: nn.Module) -> None:
 @contextmanager
 def steady(device: torch.device) -> Iterator[None]:
     """The caller's random state is left alone, and convolutions of one shape are chosen by trying."""
-    before = torch.backends.cudnn.benchmark
+    before, python, numpy = torch.backends.cudnn.benchmark, random.getstate(), np.random.get_state()
     torch.backends.cudnn.benchmark = True
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
         torch.backends.cudnn.benchmark = before
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Samples, class_mapping
+from hardsight.data.samples import MissingColumnError
 from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels, load_model
@@ -23,11 +24,13 @@ from hardsight.recipes import PRESETS, Recipe
 from hardsight.scoring.checks import check_known_labels
 from hardsight.scoring.one import check_samples, class_count
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
-from hardsight.training.loop import seed_of
+from hardsight.training.loop import seed_all, seed_of
 from hardsight.training.processes import Processes
 
 # So many pictures tell the mean and spread of data that are loaded one by one.
 _MEASURED = 1024
+# So many tell whether they have colour.
+_LOOKED_AT = 32
 
 
 def training_split(data: Any) -> Any:
@@ -55,25 +58,28 @@ def prepared(
     classes = class_count(samples, int(labels.max()) + 1)
     if classes < 2 or len(set(labels.tolist())) < 2:
         raise ValueError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
+    seed_all(seed_of(recipe.seed, 0))
+    found, network = _model(model, samples, classes)
     if recipe.batch_size > len(samples):
         raise ValueError(
             f"recipe: batch_size must be at most the number of samples ({len(samples):,}), got {recipe.batch_size:,}."
         )
     if recipe.batch_size < 2 * group.world:
-        raise ValueError(
-            f"recipe: batch_size must be at least 2 for each of {group.world} processes, got {recipe.batch_size}."
-        )
-    torch.manual_seed(seed_of(recipe.seed, 0))
-    found, network = _model(model, samples, classes)
+        each = f" for each of {group.world} processes" if group.world > 1 else ""
+        raise ValueError(f"recipe: batch_size must be at least 2{each}, got {recipe.batch_size}.")
     outputs, names = find_head(found.module).classes, found.classes or samples.classes
     if found.classes is None and names is not None and len(names) == outputs:
         found = replace(found, classes=list(names))
     if workers is None:
         workers = 0 if group.device.type == "cpu" else min(8, os.cpu_count() or 1)
 
-    def source(samples: Samples, labels: np.ndarray, transform: Any) -> Source:
-        check_samples(samples, None)
-        check_known_labels(labels, None, outputs)
+    def source(samples: Samples, argument: str, transform: Any) -> Source:
+        labels = all_labels(samples, argument)
+        try:
+            check_samples(samples, None)
+            check_known_labels(labels, None, outputs)
+        except ValueError as error:
+            raise ValueError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
         mapping = class_mapping(names, samples.classes, outputs) if names else None
         plain = network is not None or found.transform is None
         pixels = as_pixels(samples, input_channels(found.module), group.device) if plain else None
@@ -81,8 +87,8 @@ def prepared(
         return Source(samples, known, pixels, replace(found, transform=transform), workers, group.device)
 
     wider = network is not None and recipe.resized_crop
-    train = source(samples, labels, picture_transform(network.size, margin=True) if wider else found.transform)
-    test = None if tested is None else source(tested, all_labels(tested, "test"), found.transform)
+    train = source(samples, "DATA", picture_transform(network.size, margin=True) if wider else found.transform)
+    test = None if tested is None else source(tested, "test", found.transform)
     if network is not None and network.standardise:
         first: Any = found.module.get_submodule("normalise")
         for own, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
@@ -132,7 +138,7 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 
 def _channels(samples: Samples) -> int:
-    """Colour channels of the pictures."""
+    """Colour channels of the pictures: one where all are grey, as far as some from all over the data tell."""
     pixels = as_pixels(samples, None, torch.device("cpu"))
     if pixels is not None:
         if pixels.ndim != 4:
@@ -140,5 +146,15 @@ def _channels(samples: Samples) -> int:
                 f"DATA: this network takes pictures (channels, height, width), got {tuple(pixels.shape[1:])}."
             )
         return pixels.shape[1]
-    first = samples.first()
-    return 1 if getattr(first, "mode", "RGB") in ("1", "L") else 3
+    grey = False
+    for row in np.linspace(0, len(samples) - 1, min(_LOOKED_AT, len(samples))).astype(int).tolist():
+        try:
+            picture = samples.load(row, None)[0]
+        except MissingColumnError:
+            raise
+        except Exception:  # noqa: S112 - a bad row later, not a failure here
+            continue
+        grey = getattr(picture, "mode", "RGB") in ("1", "L")
+        if not grey:
+            break
+    return 1 if grey else 3

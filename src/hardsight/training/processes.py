@@ -53,6 +53,14 @@ class Processes:
             dist.all_reduce(values)
         return values.cpu()
 
+    def gathered(self, value: Any) -> list[Any]:
+        """The value of every process, in order."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def same_buffers(self, module: nn.Module) -> None:
         """The first process's running statistics, everywhere: each process has averaged over its own samples."""
         if self.world > 1:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
@@ -21,7 +24,10 @@ from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Loss, Training, cross_entropy, steady
 from hardsight.training.prepare import prepared, training_split
-from hardsight.training.processes import processes
+from hardsight.training.processes import Processes, processes
+
+# So many of the samples that cannot be read are named in an epoch's row.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class Trained:
 
     Attributes:
         model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
-        history: One row an epoch: lr, loss, accuracy, test_loss, test_accuracy, seconds, samples_per_second.
+        history: One row an epoch: lr, loss, accuracy, test_loss, test_accuracy, seconds, samples_per_second; and where
+            samples could not be read, how many and the first of them, under unreadable and test_unreadable.
         path: The run folder.
         first: Whether this is the first of the processes that trained together.
     """
@@ -60,7 +67,8 @@ def train(
     """Train a classifier and record every sample in every epoch.
 
     Killed at any point, the same call goes on after the last finished epoch; on a CPU it then ends with the very same
-    weights. Under torchrun every process takes its share of each batch.
+    weights: torch's, NumPy's and Python's global random states are seeded anew in each epoch, and left as they were
+    in the end. Under torchrun every process takes its share of each batch.
 
     Args:
         model: A preset (``cifar-resnet18``), a network (``resnet18-32``), ``timm:NAME`` or ``torchvision:NAME`` (both
@@ -72,6 +80,8 @@ def train(
         loss: ``(logits, targets) → scalar``; targets are class indices, with mixup distributions ``(N, C)``.
             Cross-entropy with the recipe's label smoothing otherwise.
         sampler: Rows in the order to train on, drawn anew each epoch (after `set_epoch`, from 0, where there is one).
+            Its ``generator`` of torch, if any, is seeded anew too; what else it draws from must depend on the epoch
+            alone, or a resumed run will differ.
         record: Which samples to record: ``"train"`` as they pass through training, ``"test"`` in eval mode.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -80,26 +90,26 @@ def train(
         progress: Print a line an epoch.
 
     Raises:
-        FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before is safe.
+        FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
     """
     recipe = _recipe(model, recipe)
     out, said = Path(out), _checked_records(record)
     with processes(device) as group, steady(group.device):
         samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
         network, source, target = prepared(model, samples, tested, recipe, group, workers)
+        talk = progress and group.first
+        blended = bool(recipe.mixup) and "train" in said
+        said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
         plan = _plan(network, samples, tested, recipe, loss, sampler, said)
         state = group.told(lambda: begin(out, plan, overwrite))
         training = Training(network.module, recipe, group, loss or cross_entropy(recipe))
-        talk = progress and group.first
         if state is not None:
             training.restore(state)
             if talk:
                 print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is done already.")
         if len(training.history) < recipe.epochs:
-            if recipe.mixup and "train" in said:
-                said.remove("train")
-                if talk:
-                    print("mixup: a training sample is a blend of two, so training samples are not recorded.")
+            if blended and talk:
+                print("mixup: a training sample is a blend of two, so training samples are not recorded.")
             _run(training, source, target, sampler, out, said, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / 'checkpoint.pt'}")
         return Trained(network, training.history, out, group.first)
@@ -127,12 +137,15 @@ def _run(
     try:
         for epoch in range(done + 1, recipe.epochs + 1):
             began = time.perf_counter()
-            row = {"epoch": epoch, "lr": learning_rate(recipe, epoch - 1)}
+            row: dict[str, Any] = {"epoch": epoch, "lr": learning_rate(recipe, epoch - 1)}
             row |= training.train_epoch(source, epoch, sampler, recorders.get("train"))
             row["seconds"] = time.perf_counter() - began
             row["samples_per_second"] = row["samples"] / row["seconds"]
             if target is not None:
                 row |= training.evaluate(target, epoch, recorders.get("test"))
+            row |= _unreadable(source, "DATA", "unreadable", group, epoch == done + 1)
+            if target is not None:
+                row |= _unreadable(target, "test", "test_unreadable", group, epoch == done + 1)
             saver.wait()  # a recorder can go back one epoch, not two
             for recorder in recorders.values():
                 recorder.end_epoch()
@@ -150,6 +163,25 @@ def _run(
             recorder.close()
     finally:
         saver.close()
+
+
+def _unreadable(source: Source, argument: str, key: str, group: Processes, warn: bool) -> dict[str, Any]:
+    """What a row says of samples that could not be read in its epoch: how many, and the first of them with reasons."""
+    if source.pixels is not None:
+        return {}
+    reasons = {id_: reason for part in group.gathered(source.unreadable) for id_, reason in part.items()}
+    source.unreadable.clear()
+    if not reasons:
+        return {}
+    first = dict(list(reasons.items())[:_NAMED])
+    if warn and group.first:
+        warnings.warn(
+            f"{argument}: {len(reasons):,} of {len(source):,} samples left out because they cannot be read; first: "
+            f"{': '.join(next(iter(first.items())))}.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return {key: {"samples": len(reasons), "first": first}}
 
 
 def _recorder(path: Path, source: Source, name: str, epoch: int, held_out: bool) -> Recorder:
@@ -209,7 +241,33 @@ def _plan(
         "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
         "recipe": asdict(recipe),
         "loss": "cross-entropy" if loss is None else describe(loss),
-        "sampler": None if sampler is None else type(sampler).__name__,
+        "sampler": _sampler_in_words(sampler),
         "record": sorted(record),
         "format": 1,
     }
+
+
+def _sampler_in_words(sampler: Any) -> Any:
+    """The kind of a sampler with its plain values and its arrays, but for the epoch it is in and private numbers."""
+    if sampler is None or _plain(sampler) is not None:
+        return _plain(sampler)
+    told = {"kind": type(sampler).__name__}
+    for name, value in getattr(sampler, "__dict__", {}).items():
+        value = getattr(value, "__self__", value)  # a method of an array stands for it
+        private = name.startswith("_") and not isinstance(value, (np.ndarray, Tensor))
+        if not private and name != "epoch" and (plain := _plain(value)) is not None:
+            told[name] = plain
+    return told
+
+
+def _plain(value: Any) -> Any:
+    """A number or text as it is written, numbers as their hash, a function in words; None for anything else."""
+    if isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    elif isinstance(value, (list, tuple, range)) and all(isinstance(inner, (int, float)) for inner in value):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:8]}"
+    return describe(value) if isinstance(value, FunctionType) else None
