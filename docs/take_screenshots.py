@@ -1,8 +1,9 @@
 """The screenshots in docs/images: python docs/take_screenshots.py NAME=PAGE.html …
 
-NAME is one of the functions below (report, groups, comparison, label_errors, brush), PAGE a page that
-`hardsight report` wrote. The first three are of the demo (as it is, with ``--groups``, with ``--against``), the
-others of what ``examples/find_wrong_labels.py`` writes. It needs playwright and a chromium.
+NAME is one of the functions below (report, groups, comparison, label_errors, brush, training, sample), PAGE a page that
+`hardsight report` wrote. The first three are of the demo (as it is, with ``--groups``, with ``--against``), the next
+two of what ``examples/find_wrong_labels.py`` writes, the last two of the digits in ``docs/results/small-studies.md``.
+It needs playwright and a chromium.
 """
 
 from __future__ import annotations
@@ -48,6 +49,24 @@ def brush(browser: Browser, file: Path) -> None:
     page.wait_for_timeout(300)
     top = box(page, "#pictures")["y"] + 4
     save(page, "brush", 0, top, 1160, bottom(page, "[data-testid=card] >> nth=7") + 10 - top)
+
+
+def training(browser: Browser, file: Path) -> None:
+    page = opened(browser, file)
+    page.get_by_test_id("curve-grouping").select_option(label="hardness (fifths)")
+    page.wait_for_timeout(300)
+    top = box(page, "#training")["y"]
+    save(page, "training", 0, top, 1160, bottom(page, "#curves") + 8 - top)
+    part(page, "drivers", "#drivers")
+
+
+def sample(browser: Browser, file: Path) -> None:
+    page = opened(browser, file, height=1000)
+    page.get_by_test_id("tab-forgotten").click()
+    page.locator("[data-testid=card]").first.click()
+    page.wait_for_timeout(300)
+    found = box(page, "dialog[open]")
+    save(page, "sample", found["x"], found["y"], found["width"], 690)
 
 
 def opened(browser: Browser, file: Path, scheme: Any = "light", width: int = 1160, height: int = 900) -> Page:

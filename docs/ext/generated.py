@@ -98,10 +98,14 @@ class PresetTable(_Lines):
 
     def lines(self) -> Iterable[str]:
         rows = [
-            (f"``{name}``", f"``{preset.network}``", _recipe(preset.recipe), f"{preset.summary} ({preset.reference}).")
+            (
+                f"``{name}``" + (f" (``{preset.network}``)" if preset.network != name else ""),
+                _recipe(preset.recipe),
+                f"{preset.summary} ({preset.reference}).",
+            )
             for name, preset in hardsight.PRESETS.items()
         ]
-        return _table(("preset", "network", "recipe", "what it is"), rows)
+        return _table(("preset (network)", "recipe", "what it is"), rows)
 
 
 class NetworkTable(_Lines):
@@ -244,8 +248,8 @@ def _drawn_from(kind: FigureKind) -> str:
     fewest, most = kind.runs
     runs = "" if not most else "one run" if fewest == most else "runs" if fewest else "runs, or none"
     needs = [f"``--{option}``" for option in kind.needs]
-    takes = [f"``--{option}`` if you like" for option in kind.takes]
-    return ", ".join([*([runs] if runs else []), *needs, *takes]) or "nothing"
+    takes = " or ".join(f"``--{option}``" for option in kind.takes)
+    return ", ".join(filter(None, [runs, *needs, takes and f"{takes} if you like"])) or "nothing"
 
 
 def _harder(score: hardsight.Score) -> str:
