@@ -3,7 +3,7 @@
 ``python -m benchmarks.dynamics train CIFAR10.npz OUT LANE …`` trains and records the test samples; a lane is a process,
 ``densenet121-32:0:30,vgg19-32:0:90`` trains one after the other (preset, seed, epochs).
 ``python -m benchmarks.dynamics judge CIFAR10H.npz OUT RUN …`` writes ``observations.csv`` and the figures.
-The rules behind each verdict stand in the rows, and were fixed before any of these runs was looked at.
+The rules behind each verdict stand in the rows.
 """
 
 from __future__ import annotations

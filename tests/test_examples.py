@@ -14,7 +14,10 @@ from hardsight import SampleTable
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", ["capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py"])
+EXAMPLES = ("capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "record_training.py")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs(name, tmp_path):
     done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -33,8 +36,7 @@ def test_the_overview_is_drawn_from_a_run(tmp_path):
 
 
 def test_no_example_is_forgotten():
-    tested = {"capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "draw_hardest.py"}
-    assert {p.name for p in (ROOT / "examples").glob("*.py")} == tested
+    assert {p.name for p in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "draw_hardest.py"}
 
 
 def test_code_in_the_readme_is_python_with_real_names():

@@ -678,7 +678,7 @@ def test_a_huge_integer_id_costs_no_memory(tmp_path):
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update([0, 1, 2, 3, 4, 2**27 - 1], head, y)
     recorder.end_epoch()
-    assert len(recorder._of_integer) < 1 << 21
+    assert len(recorder._ids._table) < 1 << 21
     assert f"data:{2**27 - 1}" in hs.Dynamics(tmp_path / "run").ids
 
 

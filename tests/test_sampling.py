@@ -362,3 +362,8 @@ def test_missing_ids_are_counted_and_the_first_is_named():
 
 if __name__ == "__main__":
     draw_in_one_of_two_processes(sys.argv[1])
+
+
+def test_a_run_that_is_begun_but_has_no_epoch_knows_nothing_yet(tmp_path):
+    hs.Recorder(tmp_path / "run")
+    assert np.isnan(latest_hardness(tmp_path / "run", ["a", "b"])()).all()

@@ -33,7 +33,7 @@ from hardsight.data import StreamSamples, open_data
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.extras import printable
 from hardsight.hardness import SCORES
-from hardsight.records import has_records
+from hardsight.records import has_records, read_index
 from hardsight.table import SampleTable
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def latest_hardness(run: str | Path | Recorder | Dynamics, data: Any, by: str = 
 
     def latest() -> np.ndarray:
         hardness = np.full(len(ids), np.nan)
-        if not has_records(path):
+        if not read_index(path).epochs:
             return hardness
         recorded = Dynamics(path)
         for epoch in reversed(recorded.epochs.tolist()):

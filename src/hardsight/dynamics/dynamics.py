@@ -92,7 +92,7 @@ class Dynamics:
 
     @property
     def heads(self) -> pa.Table:
-        """Norm and bias of each class weight at the end of each epoch: ``epoch, class, norm, bias``."""
+        """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
         return records.read_heads(self.path, self._index)
 
     def _blocks(self, columns: Collection[str]) -> Iterator[records.Block]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,6 +21,7 @@ from hardsight import records
 from hardsight.data import Samples
 from hardsight.dynamics.batches import STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
+from hardsight.dynamics.ids import Ids
 from hardsight.dynamics.summary import MEANS, Summary, summarise
 from hardsight.extras import printable
 from hardsight.provenance import provenance
@@ -30,9 +30,6 @@ from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
 _SAME_HEAD = 0.5
-
-# Integer ids are looked up in a table while it is not much larger than they are many.
-_SPARE_INTEGERS = 1 << 20
 
 
 class HeadLike(Protocol):
@@ -116,10 +113,7 @@ class Recorder:
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0}
-        self._numbers: dict[str, int] = {}  # of each id
-        self._of_integer = np.zeros(0, np.int64)
-        self._texts = pa.array([], pa.string())  # ids by number
-        self._place = np.zeros(0, np.int64)  # of each id among all in their order
+        self._ids = Ids(self.split)
         self._summary = Summary()
         self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen
         self._logits: Logits | None = None
@@ -156,8 +150,7 @@ class Recorder:
             ids += block.ids.to_pylist()
             before.append(first < self.epoch)
             self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
-        self._numbers = {id_: number for number, id_ in enumerate(ids)}
-        self._texts = pa.array(ids, pa.string())
+        self._ids = Ids(self.split, ids)
         self._logits = self._stored_logits(np.concatenate(before))
         heads = records.read_heads(self.path, self._index)
         if len(heads):
@@ -187,7 +180,7 @@ class Recorder:
         Args:
             ids: One a sample: texts, or integers (a list or a tensor).
             head: What `hardsight.capture` yields, or anything with `features`, `weight` and `bias`.
-                labels: ``(N,)`` class indices; samples with a negative one are not recorded.
+            labels: ``(N,)`` class indices; samples with a negative one are not recorded.
         """
         features, weight, bias = head.features, head.weight, head.bias
         if not isinstance(labels, Tensor):
@@ -297,60 +290,31 @@ class Recorder:
         classes = self._shape[0] if self._shape else 0
         outside = np.flatnonzero(rows.labels >= classes)
         if len(outside):
+            label, id_ = rows.labels[outside[0]], self._ids.text(rows.ids[outside[0]])
             raise ValueError(
-                f"labels must lie in [0, {classes - 1}] because the head has {classes} classes, got "
-                f"{rows.labels[outside[0]]} for {self._text(rows.ids[outside[0]])!r} ({len(outside):,} such samples)."
+                f"labels must lie in [0, {classes - 1}] (the head has {classes} classes), got {label} for {id_!r} "
+                f"({len(outside):,} such samples)."
             )
-        known = len(self._numbers)
-        at, table, fresh = self._looked_up(rows.ids)
+        known, found = len(self._ids), self._ids.find(rows.ids)
+        at = found.at
         seen, first = np.unique(at, return_index=True)
         labels = np.concatenate([self._summary.label, rows.labels[first[seen >= known]]])
         wrong = np.flatnonzero(labels[at] != rows.labels)
         if len(wrong):
             raise ValueError(
-                f"ids collide: {self._text(rows.ids[wrong[0]])!r} had the label {labels[at[wrong[0]]]} and now has "
+                f"ids collide: {self._ids.text(rows.ids[wrong[0]])!r} had the label {labels[at[wrong[0]]]} and now has "
                 f"{rows.labels[wrong[0]]}; give every sample an id of its own (its index in the data set, not in the "
                 "batch)."
             )
-        self._of_integer = table
-        if fresh:
-            self._numbers |= fresh
-            self._texts = pa.array([*self._texts.to_pylist(), *fresh], pa.string())
-            self._summary = self._summary.joined(Summary(len(fresh)))
-            self._in_epoch = np.concatenate([self._in_epoch, np.zeros(len(fresh), np.int32)])
+        self._ids.add(found)
+        if found.fresh:
+            self._summary = self._summary.joined(Summary(len(found.fresh)))
+            self._in_epoch = np.concatenate([self._in_epoch, np.zeros(len(found.fresh), np.int32)])
         first = np.sort(first)
         first = first[self._in_epoch[at[first]] != self.epoch]
         self._in_epoch[at] = self.epoch
         self._counts["repeated"] += len(at) - len(first)
         return rows.take(first), at[first]
-
-    def _text(self, id_: Any) -> str:
-        """An id as text; an integer gets the split before it."""
-        return printable(f"{self.split}:{id_}" if isinstance(id_, (int, np.integer)) else id_)
-
-    def _looked_up(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-        """Numbers of ids, the table from integers to numbers, and the ids that are new.
-
-        Most loops have integers; they are looked up all at once, and become text once.
-        """
-        table, fresh = self._of_integer, dict[str, int]()
-
-        def number(text: str) -> int:
-            found = self._numbers.get(text)
-            return fresh.setdefault(text, len(self._numbers) + len(fresh)) if found is None else found
-
-        most = _SPARE_INTEGERS + 4 * (len(self._numbers) + len(ids))
-        if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < most):
-            texts = [f"{self.split}:{id_}" if isinstance(id_, int) else id_ for id_ in ids.tolist()]
-            return np.fromiter(map(number, texts), np.int64, len(ids)), table, fresh
-        size = int(ids.max(initial=-1)) + 1
-        if size > len(table):
-            table = np.concatenate([table, np.full(size - len(table), -1)])
-        missing = np.unique(ids[table[ids] < 0])
-        if len(missing):
-            table = table.copy()
-            table[missing] = [number(f"{self.split}:{id_}") for id_ in missing.tolist()]
-        return table[ids], table, fresh
 
     def _sound(self, rows: Rows) -> Rows:
         """Without samples that have no label (a negative one) or broken numbers: they are missing, and counted."""
@@ -377,7 +341,7 @@ class Recorder:
         if rows.logits is None:
             self._logits = None
         else:
-            old = (self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])).grown(len(self._numbers))
+            old = (self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])).grown(len(self._ids))
             for name, losses in swapped_losses(old.take(at), rows.logits, rows.labels).items():
                 values[name] = records.rounded(losses)
             self._logits = old.updated(at, rows.logits)
@@ -387,12 +351,9 @@ class Recorder:
         self._summary.add(self.epoch, at, rows.labels, values["pred"], wide)
 
     def _table(self, rows: Rows, at: np.ndarray) -> pa.Table:
-        if len(self._place) != len(self._numbers):
-            self._place = np.empty(len(self._numbers), np.int64)
-            self._place[self._by_id()[1]] = np.arange(len(self._numbers))
-        order = np.argsort(self._place[at], kind="stable")
+        order = self._ids.sorted(at)
         columns = {
-            "id": self._texts.take(pa.array(at[order])),
+            "id": self._ids.texts.take(pa.array(at[order])),
             "epoch": pa.array(np.full(len(order), self.epoch), pa.int32()),
             "label": pa.array(rows.labels[order], pa.int32()),
             "pred": pa.array(rows.values["pred"][order].astype(np.int32)),
@@ -419,7 +380,7 @@ class Recorder:
         states = self._index.states
         if self._logits is not None:
             name = records.new_name("safetensors")
-            state = self._logits.take(self._by_id()[1])
+            state = self._logits.take(self._ids.order())
             with disk_in_words(self.path):
                 write_whole(self.path / DYNAMICS / name, state.save, secrets.token_hex(4))
             states[str(self.epoch)] = name
@@ -432,23 +393,18 @@ class Recorder:
             **self._made,
             "model": {"name": self._name, "classes": classes, "features": width},
             **self._meta,
-            "recorded": {"samples": len(self._numbers), "epochs": self._index.epochs, **self._counts},
+            "recorded": {"samples": len(self._ids), "epochs": self._index.epochs, **self._counts},
             "seconds": round(time.time() - self._started, 2),
         }
 
     # Looking.
 
-    def _by_id(self) -> tuple[pa.Array, np.ndarray]:
-        """Ids in their order, and the number of each."""
-        order = pc.sort_indices(self._texts)
-        return self._texts.take(order), order.to_numpy()
-
     def summary(self) -> SampleTable:
         """One row a sample over all epochs so far; see `Dynamics.summary` for the columns."""
         if self._rank:
             raise RuntimeError("summary() is known to the first process only; call it where the rank is 0.")
-        ids, order = self._by_id()
-        return self._summary.take(order).table(ids, self._described())
+        order = self._ids.order()
+        return self._summary.take(order).table(self._ids.texts.take(pa.array(order)), self._described())
 
 
 def _distributed() -> bool:

@@ -1,0 +1,85 @@
+"""Ids as numbers: every sample that a recorder has seen, in the order in which it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.extras import printable
+
+# Integer ids are looked up in a table while it is not much larger than they are many.
+_SPARE_INTEGERS = 1 << 20
+
+
+class Found(NamedTuple):
+    """The numbers of some ids, and what has to be remembered for ids that are new."""
+
+    at: np.ndarray
+    fresh: dict[str, int]
+    table: np.ndarray
+
+
+class Ids:
+    """Numbers of ids. Most loops have integers: they are looked up all at once, and become text only once.
+
+    Args:
+        split: What integers begin with as text.
+        texts: Ids that are known already, in their order.
+    """
+
+    def __init__(self, split: str, texts: Sequence[str] = ()) -> None:
+        self.split = split
+        self.texts = pa.array(texts, pa.string())  # by number
+        self._numbers = {text: number for number, text in enumerate(texts)}
+        self._table = np.zeros(0, np.int64)  # from integers to numbers, −1 where there is none
+        self._place = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def text(self, id_: Any) -> str:
+        """An id for people; an integer gets the split before it."""
+        return printable(f"{self.split}:{id_}" if isinstance(id_, (int, np.integer)) else id_)
+
+    def find(self, ids: np.ndarray) -> Found:
+        """Numbers of ids; new ones get the next. Nothing is remembered until `add`."""
+        table, fresh = self._table, dict[str, int]()
+
+        def number(text: str) -> int:
+            found = self._numbers.get(text)
+            return fresh.setdefault(text, len(self._numbers) + len(fresh)) if found is None else found
+
+        most = _SPARE_INTEGERS + 4 * (len(self) + len(ids))
+        if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < most):
+            texts = [f"{self.split}:{id_}" if isinstance(id_, int) else id_ for id_ in ids.tolist()]
+            return Found(np.fromiter(map(number, texts), np.int64, len(ids)), fresh, table)
+        size = int(ids.max(initial=-1)) + 1
+        if size > len(table):
+            table = np.concatenate([table, np.full(size - len(table), -1)])
+        missing = np.unique(ids[table[ids] < 0])
+        if len(missing):
+            table = table.copy()
+            table[missing] = [number(f"{self.split}:{id_}") for id_ in missing.tolist()]
+        return Found(table[ids], fresh, table)
+
+    def add(self, found: Found) -> None:
+        """Remember the ids that were new."""
+        self._table = found.table
+        if found.fresh:
+            self._numbers |= found.fresh
+            self.texts = pa.concat_arrays([self.texts, pa.array(list(found.fresh), pa.string())])
+
+    def order(self) -> np.ndarray:
+        """The numbers in the order of their texts."""
+        return pc.sort_indices(self.texts).to_numpy()
+
+    def sorted(self, at: np.ndarray) -> np.ndarray:
+        """The places in `at` in the order of the texts of its numbers."""
+        if len(self._place) != len(self):
+            self._place = np.empty(len(self), np.int64)
+            self._place[self.order()] = np.arange(len(self))
+        return np.argsort(self._place[at], kind="stable")
