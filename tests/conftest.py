@@ -7,3 +7,36 @@ torch.set_num_threads(1)  # tensors here are small, and a second thread on a bus
 @pytest.fixture(autouse=True)
 def _same_every_time():
     torch.manual_seed(0)
+
+
+# A browser for the page, and recorded runs that several files look at.
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from report_pages import chromium
+
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    from report_pages import opener
+
+    with opener(browser, tmp_path) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    from report_runs import whole_run
+
+    return whole_run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory):
+    from report_runs import run_with_gaps
+
+    return run_with_gaps(tmp_path_factory.mktemp("gaps"))

@@ -11,7 +11,7 @@ import torch
 from recorded import CLASSES, SAMPLES, as_rows, data, train
 
 import hardsight as hs
-from hardsight.dynamics.curves import Moments
+from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.summary import MEANS
 
 
@@ -149,7 +149,7 @@ def test_moments_joined_block_by_block_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     values, group, epoch = 1e6 + rng.standard_normal(5000), rng.integers(-1, 3, 5000), rng.integers(0, 4, 5000)
     values[::7] = np.nan
-    moments = Moments(3, 4)
+    moments = EpochMoments(3, 4)
     for part in np.array_split(np.arange(5000), 13):
         moments.add(group[part], epoch[part], values[part])
     for g in range(3):

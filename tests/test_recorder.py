@@ -437,7 +437,7 @@ def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, mon
 
 def test_merging_changes_nothing_but_where_rows_lie(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_GROUP_ROWS", 32)
-    monkeypatch.setattr(records, "_FILE_ROWS", 500)
+    monkeypatch.setattr(records, "FILE_ROWS", 500)
     train(tmp_path / "many", 20, drop_last=True)
     index = records.read_index(tmp_path / "many")
     assert len(index.files) < 20

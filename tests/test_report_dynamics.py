@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from report_runs import CLASSES, frame, grouping, record, report, run_with_gaps, whole_run
+from report_runs import CLASSES, frame, grouping, record, report
 from scipy import stats
 
 import hardsight as hs
@@ -18,16 +18,6 @@ from hardsight.report import curves, samplecurves, write_report
 from hardsight.report.lists import LENGTH
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return whole_run(tmp_path_factory.mktemp("whole"))
-
-
-@pytest.fixture(scope="module")
-def gaps(tmp_path_factory):
-    return run_with_gaps(tmp_path_factory.mktemp("gaps"))
 
 
 def assert_lines(dynamics, rows, group, lines):
@@ -319,7 +309,7 @@ def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened
 
 
 def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
-    monkeypatch.setattr(curves, "_changes", lambda block, nll: curves.Changes(*[np.full(len(nll), np.nan)] * 3))
+    monkeypatch.setattr(curves, "_changes", lambda block, nll: curves.LossChange(*[np.full(len(nll), np.nan)] * 3))
     payload = report(whole.run)
     assert payload["training"]["drivers"]["lines"] == []
     assert payload["training"]["drivers"]["note"].startswith("What drove the loss is not known here")

@@ -8,23 +8,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_pages import HOSTILE, SIZE, card_rows, chromium, make_payload, opener, status
+from report_pages import HOSTILE, SIZE, card_rows, make_payload, status
 
 from hardsight.report.page import render
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    with opener(browser, tmp_path) as open_page:
-        yield open_page
 
 
 def luminance(colour):

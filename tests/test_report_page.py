@@ -4,21 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from report_pages import card_rows, chromium, column, make_payload, opener, settle, status
+from report_pages import card_rows, column, make_payload, settle, status
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    with opener(browser, tmp_path) as open_page:
-        yield open_page
 
 
 def drag(page, start, end):

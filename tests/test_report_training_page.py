@@ -5,32 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from report_pages import HOSTILE, card_rows, chromium, opener, settle, status
-from report_runs import grouping, record, report, run_with_gaps, whole_run
+from report_pages import HOSTILE, card_rows, settle, status
+from report_runs import grouping, record, report
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return whole_run(tmp_path_factory.mktemp("whole"))
-
-
-@pytest.fixture(scope="module")
-def gaps(tmp_path_factory):
-    return run_with_gaps(tmp_path_factory.mktemp("gaps"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    with opener(browser, tmp_path) as open_page:
-        yield open_page
 
 
 def svg(page, key):

@@ -39,7 +39,7 @@ FLOATS = (*EXACT, *ROUNDED)
 
 _NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
 _GROUP_ROWS = 1 << 15
-_FILE_ROWS = 1 << 21
+FILE_ROWS = 1 << 21
 _MERGE_AT, _MERGE_HEADS = 16, 64
 
 
@@ -196,7 +196,7 @@ def merge(run: Path, index: Index, *, everything: bool = False) -> bool:
     if len(chosen) < (2 if everything else _MERGE_AT) or _settled(chosen):
         return False
     merged = Index(files=[] if everything else list(several))
-    for block in blocks(run, chosen, None, rows=_FILE_ROWS):
+    for block in blocks(run, chosen, None, rows=FILE_ROWS):
         write_rows(run, merged, block.table)
     index.files = merged.files
     return True
@@ -215,7 +215,7 @@ def drop_from(run: Path, index: Index, epoch: int) -> None:
     kept.states = {k: v for k, v in index.states.items() if int(k) < epoch}
     kept.files = [f for f in index.files if f["epochs"][1] < epoch]
     cut = [f for f in index.files if f["epochs"][0] < epoch <= f["epochs"][1]]
-    for block in blocks(run, cut, None, rows=_FILE_ROWS):
+    for block in blocks(run, cut, None, rows=FILE_ROWS):
         write_rows(run, kept, block.table.filter(pc.less(block.table["epoch"], epoch)))
     heads = read_heads(run, index)
     _add_heads(run, kept, heads.filter(pc.less(heads["epoch"], epoch)))
@@ -283,7 +283,7 @@ def blocks(
     files: list[dict[str, Any]],
     columns: Collection[str] | None,
     *,
-    rows: int = _FILE_ROWS,
+    rows: int = FILE_ROWS,
     last: int | None = None,
 ) -> Iterator[Block]:
     """The rows of files, some million at a time: all epochs of one range of ids, then of the next.

@@ -16,7 +16,7 @@ from hardsight.records import Block
 MOST_GROUPS = 1000
 
 
-class Moments:
+class EpochMoments:
     """Number, mean and spread of values by (group, epoch), joined block by block (Chan's update)."""
 
     def __init__(self, groups: int, epochs: int) -> None:
@@ -43,7 +43,7 @@ class Moments:
             return np.where(self.n > 1, np.sqrt(self.square / (self.n - 1)), np.nan)
 
 
-def add_block(moments: Mapping[str, Moments], block: Block, group: np.ndarray, epochs: np.ndarray) -> None:
+def add_block(moments: Mapping[str, EpochMoments], block: Block, group: np.ndarray, epochs: np.ndarray) -> None:
     """Add a block's rows, whose samples have the groups given."""
     epoch = np.searchsorted(epochs, block.table["epoch"].to_numpy())
     of_row = group[block.code]
@@ -51,7 +51,7 @@ def add_block(moments: Mapping[str, Moments], block: Block, group: np.ndarray, e
         found.add(of_row, epoch, block.column(name))
 
 
-def as_table(groups: Sequence[Any], epochs: np.ndarray, moments: Mapping[str, Moments]) -> pa.Table:
+def as_table(groups: Sequence[Any], epochs: np.ndarray, moments: Mapping[str, EpochMoments]) -> pa.Table:
     """One row a group and epoch in which it was seen."""
     there = np.any([found.n > 0 for found in moments.values()], axis=0)
     at, when = np.nonzero(there)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight import records
-from hardsight.dynamics.curves import Moments, add_block, as_table, grouped
+from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Summary, summarise
 from hardsight.extras import printable
 from hardsight.table import SampleTable
@@ -70,7 +70,7 @@ class Dynamics:
     @cached_property
     def _samples(self) -> tuple[pa.Array, np.ndarray]:
         ids, labels = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
-        for block in self._blocks(["label"]):
+        for _, block in self.blocks(["label"]):
             first = np.searchsorted(block.code, np.arange(len(block.ids)))
             ids.append(block.ids)
             labels.append(block.table["label"].to_numpy()[first].astype(np.int64))
@@ -95,10 +95,20 @@ class Dynamics:
         """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
         return records.read_heads(self.path, self._index)
 
-    def _blocks(self, columns: Collection[str]) -> Iterator[records.Block]:
-        """The rows of the epochs that there were when this was opened."""
-        last = int(self.epochs[-1]) if len(self.epochs) else 0
-        return records.blocks(self.path, self._index.files, records.needed(columns), last=last)
+    def blocks(self, columns: Collection[str], rows: int = records.FILE_ROWS) -> Iterator[tuple[int, records.Block]]:
+        """The rows of the epochs that there were when this was opened, a range of ids at a time.
+
+        Args:
+            columns: Which to read beside id and epoch.
+            rows: About how many at a time.
+
+        Returns:
+            Blocks, each with the place of its first sample among `ids`.
+        """
+        start, files = 0, self._index.files
+        for block in records.blocks(self.path, files, records.needed(columns), rows=rows, last=int(self.epochs[-1])):
+            yield start, block
+            start += len(block.ids)
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
@@ -136,11 +146,9 @@ class Dynamics:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
         _known(column)
         found = np.full((len(self), len(self.epochs)), np.nan)
-        start = 0
-        for block in self._blocks([column]):
+        for start, block in self.blocks([column]):
             epoch = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
             found[start + block.code, epoch] = block.column(column)
-            start += len(block.ids)
         return found
 
     def curves(
@@ -162,11 +170,9 @@ class Dynamics:
         for value in values:
             _known(value)
         names, group = self.groups(by)
-        moments = {value: Moments(len(names), len(self.epochs)) for value in values}
-        start = 0
-        for block in self._blocks(values):
+        moments = {value: EpochMoments(len(names), len(self.epochs)) for value in values}
+        for start, block in self.blocks(values):
             add_block(moments, block, group[start : start + len(block.ids)], self.epochs)
-            start += len(block.ids)
         return as_table(names, self.epochs, moments)
 
     def groups(self, by: Any = None) -> tuple[list[Any], np.ndarray]:
@@ -201,7 +207,7 @@ class Dynamics:
         """
         whole, ids = Summary(), [pa.array([], pa.string())]
         chosen = None if epochs is None else [int(e) for e in self.epochs if epochs[0] <= e <= epochs[1]]
-        for block in self._blocks([*MEANS, "label", "pred"]):
+        for _, block in self.blocks([*MEANS, "label", "pred"]):
             whole = whole.joined(summarise(block, chosen)[0])
             ids.append(block.ids)
         return whole.table(pa.concat_arrays(ids), self.meta)

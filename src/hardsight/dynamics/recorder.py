@@ -240,7 +240,8 @@ class Recorder:
 
     def close(self) -> None:
         """Bring every sample's curve into one place on disk: not needed, but single curves are read faster then."""
-        if self._rank == 0 and records.merge(self.path, self._index, everything=True):
+        if self._rank == 0:
+            records.merge(self.path, self._index, everything=True)
             records.commit(self.path, self._index)
 
     def __enter__(self) -> Recorder:
@@ -270,10 +271,8 @@ class Recorder:
         index.epochs += [self.epoch] if self.epoch not in index.epochs else []
         index.open, index.steps[str(self.epoch)] = not end, self._steps
         before = index.names()
-        merged = records.merge(self.path, index)
-        records.commit(
-            self.path, index, keep=before if merged else ()
-        )  # someone may be reading them; gone with the next
+        records.merge(self.path, index)
+        records.commit(self.path, index, keep=before)  # someone may be reading what was merged; it goes with the next
         self._writer.finish(self._described())
 
     def _gathered(self) -> Rows | None:

@@ -22,7 +22,7 @@ from torch import nn
 
 from hardsight.dynamics import Recorder
 from hardsight.extras import need
-from hardsight.integrations.watch import Watch, recorder_at
+from hardsight.integrations.watch import Watch, recorder_at, where
 
 transformers = need("transformers")
 
@@ -92,10 +92,7 @@ class RecorderCallback(transformers.TrainerCallback):
         head: str | nn.Module | None = None,
         **options: Any,
     ) -> None:
-        if stage not in ("train", "validation"):
-            raise ValueError(f"stage must be 'train' or 'validation', got {stage!r}.")
-        self.recorder = None if isinstance(run, (str, Path)) else run
-        self._path = Path(run if isinstance(run, (str, Path)) else run.path)
+        self.recorder, self._path = where(run, stage)
         self.stage, self._layer, self._options = stage, head, options
         self._own = self.recorder is None
         self._watch: Watch | None = None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hardsight.dynamics import Recorder
 from hardsight.extras import need
-from hardsight.integrations.watch import Watch, recorder_at
+from hardsight.integrations.watch import Watch, recorder_at, where
 
 pl = need("lightning.pytorch")
 
@@ -83,10 +83,7 @@ class RecorderCallback(pl.Callback):
         head: str | nn.Module | None = None,
         **options: Any,
     ) -> None:
-        if stage not in ("train", "validation"):
-            raise ValueError(f"stage must be 'train' or 'validation', got {stage!r}.")
-        self.recorder = None if isinstance(run, (str, Path)) else run
-        self._path = Path(run if isinstance(run, (str, Path)) else run.path)
+        self.recorder, self._path = where(run, stage)
         self._read, self.stage, self._layer, self._options = read, stage, head, options
         self._resumed: int | None = None
         self._own = self.recorder is None

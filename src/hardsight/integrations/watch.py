@@ -13,6 +13,13 @@ from hardsight.dynamics import Recorder
 from hardsight.heads import HeadLayer, capture, find_head, unwrap
 
 
+def where(run: str | Path | Recorder, stage: str) -> tuple[Recorder | None, Path]:
+    """The recorder that was given, if it was, and the folder to write."""
+    if stage not in ("train", "validation"):
+        raise ValueError(f"stage must be 'train' or 'validation', got {stage!r}.")
+    return (None, Path(run)) if isinstance(run, (str, Path)) else (run, run.path)
+
+
 def recorder_at(run: str | Path, epoch: int | None, options: Mapping[str, Any]) -> Recorder:
     """A recorder that begins, or goes on at an epoch: then what is there is kept, whatever the options say."""
     goes_on: dict[str, Any] = {} if epoch is None else {"epoch": epoch, "overwrite": False}

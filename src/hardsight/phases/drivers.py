@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ANGLES, NORMS, UNCLEAR = "angles", "norms", "unclear"
 
 
-class Parts(NamedTuple):
+class LossChange(NamedTuple):
     """The change of the loss since a sample was last seen, and its two parts; NaN where there is none before."""
 
     change: np.ndarray
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
     by_norms: np.ndarray
 
 
-def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_norms: np.ndarray) -> Parts:
+def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_norms: np.ndarray) -> LossChange:
     """Shapley's halves of ``new − old``.
 
     Args:
@@ -45,10 +45,10 @@ def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_n
     """
     by_angles = ((new_angles - old) + (new - new_norms)) / 2
     by_norms = ((new_norms - old) + (new - new_angles)) / 2
-    return Parts(new - old, by_angles, by_norms)
+    return LossChange(new - old, by_angles, by_norms)
 
 
-def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, Parts]]:
+def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, LossChange]]:
     """Each epoch that can be compared with one before it: its number, the loss of all samples, and the parts."""
     if len(dynamics.epochs) < 2:
         raise ValueError("dynamics must hold at least two epochs, to say what lowers the loss between them, got one.")
@@ -99,7 +99,7 @@ def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
 
 _SCHEMA = pa.schema(
     [("epoch", pa.int64()), ("n", pa.int64()), ("nll", pa.float64())]
-    + [(f"{name}{end}", pa.float64()) for name in Parts._fields for end in ("", "_sd")]
+    + [(f"{name}{end}", pa.float64()) for name in LossChange._fields for end in ("", "_sd")]
     + [(name, pa.float64()) for name in ("lead", "lead_low", "lead_high")]
     + [("driver", pa.string())]
 )

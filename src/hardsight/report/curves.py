@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hardsight.comparison import floats
-from hardsight.dynamics.curves import Moments
+from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.decomposition import MOST_COSINES
 from hardsight.intervals import moments, wilson
-from hardsight.phases.drivers import Parts as Changes
-from hardsight.phases.drivers import split_change
+from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.datamap import Recorded
 from hardsight.report.groups import Group
@@ -21,7 +20,8 @@ from hardsight.report.words import counted, plain
 
 MOST_EPOCHS = 200  # that are drawn
 MOST_LINES = 12  # in one chart
-_CHANGES = Changes._fields
+_TOGETHER = 1 << 20  # rows that are read at a time
+_CHANGES = LossChange._fields
 _FIFTHS = ("easiest fifth", "second fifth", "middle fifth", "fourth fifth", "hardest fifth")
 
 # Value, title, what it is, how it is written, and the range that it cannot leave.
@@ -145,15 +145,18 @@ def _of_group(group: Group) -> Parts:
 # Numbers.
 
 
-def _collected(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, Moments]]:
+def _collected(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, EpochMoments]]:
     """Number, mean and spread of every value by part and epoch, for all divisions from one pass over the records."""
     dynamics = recorded.dynamics
     keys = [key for key, *_ in _VALUES]
     found = [
-        {name: Moments(len(parts.names), len(dynamics.epochs)) for name in (*keys, *(_CHANGES if parts.driven else ()))}
+        {
+            name: EpochMoments(len(parts.names), len(dynamics.epochs))
+            for name in (*keys, *(_CHANGES if parts.driven else ()))
+        }
         for parts in divisions
     ]
-    for start, block in recorded.blocks((*keys, "nll_angles", "nll_norms")):
+    for start, block in dynamics.blocks((*keys, "nll_angles", "nll_norms"), rows=_TOGETHER):
         epoch = np.searchsorted(dynamics.epochs, block.table["epoch"].to_numpy())
         values = {key: block.column(key) for key in keys}
         values |= _changes(block, values["nll"])._asdict()
@@ -164,7 +167,7 @@ def _collected(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, Mom
     return found
 
 
-def _changes(block: Block, nll: np.ndarray) -> Changes:
+def _changes(block: Block, nll: np.ndarray) -> LossChange:
     """The change of each row's loss since the epoch in which its sample was last seen, and its two parts."""
     again = np.r_[False, block.code[1:] == block.code[:-1]]
     old = np.where(again, np.r_[np.nan, nll[:-1]], np.nan)
@@ -172,7 +175,7 @@ def _changes(block: Block, nll: np.ndarray) -> Changes:
     return found._replace(change=np.where(np.isnan(found.by_angles), np.nan, found.change))
 
 
-def _grouping(parts: Parts, found: dict[str, Moments], scale: int, shown: np.ndarray) -> dict[str, Any]:
+def _grouping(parts: Parts, found: dict[str, EpochMoments], scale: int, shown: np.ndarray) -> dict[str, Any]:
     lines = []
     for code, name in enumerate(parts.names):
         n = found["correct"].n[code, shown]
@@ -189,7 +192,7 @@ def _grouping(parts: Parts, found: dict[str, Moments], scale: int, shown: np.nda
     return {"key": parts.key, "title": parts.title, "note": parts.note, "ordered": parts.ordered, "lines": lines}
 
 
-def _drivers(unit: str, driven: list[tuple[Parts, dict[str, Moments]]], shown: np.ndarray) -> dict[str, Any]:
+def _drivers(unit: str, driven: list[tuple[Parts, dict[str, EpochMoments]]], shown: np.ndarray) -> dict[str, Any]:
     """By how much new angles and new norms changed the mean loss in each epoch; no lines where that is not known."""
     lines = []
     for parts, found in driven:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.records import Block, blocks, needed, read_index
+from hardsight.records import Block, needed, read_index
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.points import axis
 from hardsight.report.rows import Rows
@@ -46,7 +46,6 @@ _COLUMNS = {
     "learned": ("learned", "first learned in", "The first {unit} in which it was right; – is never.", "larger"),
     "seen": ("seen", "recorded in", "The number of {unit}s in which it was recorded.", ""),
 }
-_TOGETHER = 1 << 20  # rows that are read at a time
 _COUNTS = ("forgetting", "learned", "seen")
 
 
@@ -78,13 +77,6 @@ class Recorded(NamedTuple):
     def last(self) -> int:
         """The last epoch; a run that is still being recorded may have more by now."""
         return int(self.dynamics.epochs[-1])
-
-    def blocks(self, columns: Collection[str]) -> Iterator[tuple[int, Block]]:
-        """The records a range of ids at a time, each with the place of its first sample."""
-        start, path = 0, self.dynamics.path
-        for block in blocks(path, read_index(path).files, needed(columns), rows=_TOGETHER, last=self.last):
-            yield start, block
-            start += len(block.ids)
 
     def rows_of(self, ids: pa.Array, columns: Collection[str]) -> Block:
         """The records of some samples, in any order."""
