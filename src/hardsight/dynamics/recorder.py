@@ -282,6 +282,8 @@ class Recorder:
             return rows
         parts: list[Any] | None = [None] * self._world if self._rank == 0 else None
         dist.gather_object(rows, parts)
+        # A thread of torch lets go of what it sent only after this process goes on; should that be its end, torch aborts.
+        dist.barrier()
         return None if parts is None else joined(parts)
 
     def _numbered(self, rows: Rows) -> tuple[Rows, np.ndarray]:

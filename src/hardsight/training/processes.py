@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,13 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """The mean over all processes, written in place."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+                tensor /= self.world
+
     def same_buffers(self, module: nn.Module) -> None:
         """The first process's running statistics, everywhere: each process has averaged over its own samples."""
         if self.world > 1:
@@ -89,6 +96,7 @@ def processes(device: str | torch.device | None) -> Iterator[Processes]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), found)
+        dist.barrier()  # torch aborts when a process ends while one of its threads still holds what it sent
     finally:
         if not begun:
             dist.destroy_process_group()
