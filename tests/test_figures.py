@@ -113,6 +113,9 @@ NEEDS = {
     "iterations": (("resnet",), {}),
     "two-gaussians": ((), {}),
     "norm-growth": ((), {}),
+    "encouraging-loss": ((), {}),
+    "bonuses": ((), {}),
+    "label-noise": ((), {}),
 }
 
 

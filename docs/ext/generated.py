@@ -1,10 +1,10 @@
 """What the pages take from the code at build time, so that it cannot go stale.
 
 ``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{ranking-table}`` is `hardsight.RANKINGS`,
-``{preset-table}`` and ``{network-table}`` are what can be trained by name, ``{pacing-table}`` and ``{figure-table}``
-the pacings and figures that there are, ``{command-help} NAME`` is what ``--help`` prints, ``{run-schemas}`` are the
-tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract of imports in
-``pyproject.toml``. A public name written as code becomes a link.
+``{preset-table}`` and ``{network-table}`` are what can be trained by name, ``{loss-table}``, ``{pacing-table}`` and
+``{figure-table}`` the losses, pacings and figures that there are, ``{command-help} NAME`` is what ``--help`` prints,
+``{run-schemas}`` are the tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract of
+imports in ``pyproject.toml``. A public name written as code becomes a link.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import hardsight
 from hardsight import cli
 from hardsight.figures import FIGURES, FigureKind
 from hardsight.labelerrors import DEFAULT
+from hardsight.lossnames import LOSSES, LossPart, Number
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
 from hardsight.runfolder import SCHEMAS
@@ -117,6 +118,18 @@ class NetworkTable(_Lines):
             for n in NETWORKS.values()
         ]
         return _table(("network", "pixels", "what it is"), rows)
+
+
+class LossTable(_Lines):
+    """The parts of a loss by name, with their options and defaults."""
+
+    def lines(self) -> Iterable[str]:
+        signs = {"objective": "", "logits": "@", "pairs": "+"}
+        rows = [
+            (f"``{signs[part.kind]}{part.name}``", f"{part.summary} ({part.reference})", _loss_options(part))
+            for part in LOSSES.values()
+        ]
+        return _table(("part", "what it is", "options with their defaults"), rows)
 
 
 class PacingTable(_Lines):
@@ -265,6 +278,17 @@ def _range(bounds: tuple[float, float]) -> str:
     return f"{left}{low},\N{NO-BREAK SPACE}{high}{right}"
 
 
+def _loss_options(part: LossPart) -> str:
+    said = []
+    for name, option in part.options.items():
+        if isinstance(option, Number):
+            said.append(f"``{name}={option.default:g}``")
+        else:
+            said.append(f"``{name}``" if isinstance(option, bool) else f"``{name}={'|'.join(option)}``")
+    words = [f"``{word}``" for word in part.words]
+    return ", ".join([*said, *(f"or {word}" for word in words)])
+
+
 def _tolerance(score: hardsight.Score) -> str:
     kinds = {"relative": score.tolerance.relative, "absolute": score.tolerance.absolute}
     return " + ".join(f"{_power(size)} {kind}" for kind, size in kinds.items() if size) or "exact"
@@ -284,6 +308,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "ranking-table": RankingTable,
         "preset-table": PresetTable,
         "network-table": NetworkTable,
+        "loss-table": LossTable,
         "pacing-table": PacingTable,
         "figure-table": FigureTable,
         "run-schemas": RunSchemas,

@@ -46,6 +46,30 @@ if TYPE_CHECKING:
     from hardsight.labelerrors import confident_joint as confident_joint
     from hardsight.labelerrors import label_errors as label_errors
     from hardsight.labelerrors import noise as noise
+    from hardsight.losses import AMCLoss as AMCLoss
+    from hardsight.losses import AVHLoss as AVHLoss
+    from hardsight.losses import CenterLoss as CenterLoss
+    from hardsight.losses import CompositeLoss as CompositeLoss
+    from hardsight.losses import EncouragingBCELoss as EncouragingBCELoss
+    from hardsight.losses import EncouragingLoss as EncouragingLoss
+    from hardsight.losses import EuclideanContrastiveLoss as EuclideanContrastiveLoss
+    from hardsight.losses import FocalLoss as FocalLoss
+    from hardsight.losses import MirrorMSELoss as MirrorMSELoss
+    from hardsight.losses import adjusted_logits as adjusted_logits
+    from hardsight.losses import angular_logits as angular_logits
+    from hardsight.losses import arcface_logits as arcface_logits
+    from hardsight.losses import build_loss as build_loss
+    from hardsight.losses import cosface_logits as cosface_logits
+    from hardsight.losses import cosine_logits as cosine_logits
+    from hardsight.losses import deferred_weights as deferred_weights
+    from hardsight.losses import effective_number_weights as effective_number_weights
+    from hardsight.losses import encouraging_loss as encouraging_loss
+    from hardsight.losses import ldam_margins as ldam_margins
+    from hardsight.losses import soft_margin as soft_margin
+    from hardsight.losses import soft_margins as soft_margins
+    from hardsight.losses import sphereface_logits as sphereface_logits
+    from hardsight.losses import spherical_logits as spherical_logits
+    from hardsight.losses import taylor_logits as taylor_logits
     from hardsight.models import Model as Model
     from hardsight.models import load_model as load_model
     from hardsight.recipes import PRESETS as PRESETS
@@ -58,6 +82,10 @@ if TYPE_CHECKING:
     from hardsight.sampling import hardness_of as hardness_of
     from hardsight.sampling import latest_hardness as latest_hardness
     from hardsight.sampling import within_class as within_class
+    from hardsight.schedules import Scheduled as Scheduled
+    from hardsight.schedules import deferred as deferred
+    from hardsight.schedules import ramp_down as ramp_down
+    from hardsight.schedules import ramp_up as ramp_up
     from hardsight.scoring import TrainingData as TrainingData
     from hardsight.scoring import score as score
     from hardsight.scoring import score_features as score_features
@@ -83,6 +111,13 @@ _HOMES = {
     "hardsight.labelerrors": (
         "RANKINGS", "Noise", "Ranking", "actions", "confident_joint", "label_errors", "noise",
     ),
+    "hardsight.losses": (
+        "AMCLoss", "AVHLoss", "CenterLoss", "CompositeLoss", "EncouragingBCELoss", "EncouragingLoss",
+        "EuclideanContrastiveLoss", "FocalLoss", "MirrorMSELoss", "adjusted_logits", "angular_logits",
+        "arcface_logits", "build_loss", "cosface_logits", "cosine_logits", "deferred_weights",
+        "effective_number_weights", "encouraging_loss", "ldam_margins", "soft_margin", "soft_margins",
+        "sphereface_logits", "spherical_logits", "taylor_logits",
+    ),
     "hardsight.models": ("Model", "load_model"),
     "hardsight.report": ("write_report",),
     "hardsight.recipes": ("PRESETS", "Recipe"),
@@ -90,6 +125,7 @@ _HOMES = {
         "PACINGS", "CurriculumSampler", "HardnessSampler", "SelfPacedSampler", "hardness_of", "latest_hardness",
         "within_class",
     ),
+    "hardsight.schedules": ("Scheduled", "deferred", "ramp_down", "ramp_up"),
     "hardsight.scoring": ("TrainingData", "score", "score_features"),
     "hardsight.table": ("SampleTable",),
     "hardsight.training": ("Trained", "train"),

@@ -15,6 +15,7 @@ _EXTRA = {
     "cleanlab": "clean",
     "matplotlib": "plots",
     "lightning": "lightning",
+    "pytorch_metric_learning": "metric-learning",
 }
 
 

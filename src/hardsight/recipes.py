@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hardsight.lossnames import parse_loss
+from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
+
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 Schedule = Literal["constant", "step", "cosine", "one-cycle", "ramp"]
 
@@ -33,6 +36,8 @@ class Recipe:
         steps: When the rate is multiplied (step).
         step_factor: By what.
         rampdown: Epochs of the ramp down (ramp).
+        loss: What to minimise, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.lossnames`. The
+            weight of pairs rises with the rate, over the `warmup`.
         label_smoothing: Share of a target that is spread over all classes.
         mixup: α of the mixing share's Beta(α, α); 0: none.
         crop: Pixels by which pictures are shifted at most, mirrored at the edge.
@@ -60,6 +65,7 @@ class Recipe:
     steps: tuple[float, ...] = ()
     step_factor: float = 0.1
     rampdown: float = 0.0
+    loss: str = "ce"
     label_smoothing: float = 0.0
     mixup: float = 0.0
     crop: int = 0
@@ -101,6 +107,23 @@ class Recipe:
             raise ValueError("recipe: graph needs batches of one size; set drop_last too.")
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise ValueError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        name = parse_loss(self.loss)
+        object.__setattr__(self, "loss", str(name))  # one name for one loss
+        if self.label_smoothing and not name.objective.part.smoothed:
+            got = f"label_smoothing {self.label_smoothing:g}"
+            raise ValueError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
+        if self.mixup and (sharp := name.needing_indices()):
+            raise ValueError(f"recipe: mixup blends classes, and {sharp[0]} needs one class a sample; set mixup=0.")
+        if name.latest() >= self.epochs:
+            raise ValueError(
+                f"recipe: the loss {name} changes after {name.latest()} epochs, and epochs is {self.epochs}; it must "
+                "change earlier."
+            )
+        if name.pairs is not None and name.pairs.options["down"] and not self.rampdown:
+            raise ValueError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
 
 
 _CHOICES = {
@@ -142,7 +165,8 @@ def learning_rate(recipe: Recipe, time: float) -> float:
             return r.lr * (1 / 25 + (1 - 1 / 25) * time / r.warmup)
         return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left) if left else r.lr
     if r.schedule == "ramp":  # per whole epoch, as AMC-Loss has it
-        return r.lr * _ramp_up(r, math.floor(time)) * _ramp_down(r, math.floor(time))
+        epoch = math.floor(time)
+        return r.lr * ramp_up(epoch, r.warmup) * ramp_down(epoch, r.epochs, r.rampdown)
     warm = min(1.0, time / r.warmup) if r.warmup else 1.0
     if r.schedule == "step":
         return r.lr * warm * r.step_factor ** sum(time >= step - 1e-9 for step in r.steps)
@@ -155,17 +179,7 @@ def momentum_at(recipe: Recipe, time: float) -> float:
     """The momentum after so many epochs: AMC-Loss lowers Adam's β₁ to .5 while it ramps down the rate."""
     if recipe.schedule != "ramp":
         return recipe.momentum
-    down = _ramp_down(recipe, math.floor(time))
-    return down * recipe.momentum + (1 - down) * 0.5
-
-
-def _ramp_up(recipe: Recipe, epoch: int) -> float:
-    return math.exp(-5 * (1 - epoch / recipe.warmup) ** 2) if epoch < recipe.warmup else 1.0
-
-
-def _ramp_down(recipe: Recipe, epoch: int) -> float:
-    left = recipe.epochs - epoch
-    return math.exp(-12.5 * (1 - left / recipe.rampdown) ** 2) if left < recipe.rampdown else 1.0
+    return beta1_ramp(math.floor(time), recipe.epochs, recipe.rampdown, recipe.momentum)
 
 
 @dataclass(frozen=True)
@@ -211,6 +225,7 @@ _AMC = Recipe(
     schedule="ramp",
     warmup=80,
     rampdown=50,
+    loss="amc:paper",
     crop=2,
     drop_last=True,
 )
@@ -303,11 +318,17 @@ PRESETS = {
     "amc13": Preset(
         "amc13",
         _AMC,
-        "CIFAR-10, SVHN: 300 epochs of Adam, rate .003, ramps of 80 and 50; shift ±2 and no mirroring as released",
+        "CIFAR-10, SVHN: 300 epochs of Adam, rate .003, ramps of 80 and 50, AMC-Loss at the paper's weight; shift ±2 "
+        "and no mirroring as released",
         "AMC-Loss (CVPRW 2020) §3.2",
     ),
     **{
-        name: Preset(name, _AMC_SMALL, "MNIST: 150 epochs of Adam, ramps of 40 and 30", "AMC-Loss (CVPRW 2020) App. A")
+        name: Preset(
+            name,
+            _AMC_SMALL,
+            "MNIST: 150 epochs of Adam, ramps of 40 and 30, AMC-Loss at the paper's weight",
+            "AMC-Loss (CVPRW 2020) App. A",
+        )
         for name in ("amc-2d", "amc-3d")
     },
     "mnist-el": Preset(
@@ -335,7 +356,8 @@ def recipe_of(name: str) -> Recipe:
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with some parts changed, as a command line tells them.
 
-    With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are told too.
+    With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are told too; those
+    in the name of a loss do not.
 
     Examples:
         >>> changed(Recipe(), ["epochs=90", "schedule=step", "steps=30,60", "flip=true"]).steps

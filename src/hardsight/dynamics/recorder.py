@@ -282,7 +282,7 @@ class Recorder:
             return rows
         parts: list[Any] | None = [None] * self._world if self._rank == 0 else None
         dist.gather_object(rows, parts)
-        # A thread of torch lets go of what it sent only after this process goes on; should that be its end, torch aborts.
+        # A thread of torch lets go of what it sent after this process has gone on: should it end then, torch aborts.
         dist.barrier()
         return None if parts is None else joined(parts)
 

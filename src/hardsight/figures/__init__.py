@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from hardsight.figures.curves import plot_loss_drivers as plot_loss_drivers
     from hardsight.figures.curves import plot_plateaus as plot_plateaus
     from hardsight.figures.drawing import draw as draw
+    from hardsight.figures.losses import plot_bonuses as plot_bonuses
+    from hardsight.figures.losses import plot_encouraging_loss as plot_encouraging_loss
+    from hardsight.figures.losses import plot_label_noise as plot_label_noise
     from hardsight.figures.points import plot_data_map as plot_data_map
     from hardsight.figures.points import plot_embeddings as plot_embeddings
     from hardsight.figures.points import plot_norm_growth as plot_norm_growth
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "curves": ("plot_agreement", "plot_dynamics", "plot_loss_drivers", "plot_plateaus"),
     "drawing": ("draw",),
+    "losses": ("plot_bonuses", "plot_encouraging_loss", "plot_label_noise"),
     "points": ("plot_data_map", "plot_embeddings", "plot_norm_growth", "plot_two_gaussians"),
     "style": ("write_figure",),
 }

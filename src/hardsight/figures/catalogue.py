@@ -45,4 +45,7 @@ FIGURES = {
     ),
     "two-gaussians": FigureKind("a toy: AVH and norm of two overlapping classes on the sphere (Fig. 3, 7)", (0, 0)),
     "norm-growth": FigureKind("AVH stays while confidence follows the norm (Fig. 20)", (0, 0)),
+    "encouraging-loss": FigureKind("cross-entropy, bonus and their sum over the likelihood (EL Fig. 2)", (0, 0)),
+    "bonuses": FigureKind("the bonus from normal to conservative, and what it pulls (EL Fig. 3)", (0, 0)),
+    "label-noise": FigureKind("why the normal bonus has no minimum when labels are noisy", (0, 0)),
 }

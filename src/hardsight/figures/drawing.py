@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hardsight.dynamics import Dynamics
 from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
+from hardsight.figures.losses import plot_bonuses, plot_encouraging_loss, plot_label_noise
 from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
 from hardsight.figures.style import check_out, write_figure
 from hardsight.idtables import read_by_id
@@ -134,6 +135,9 @@ _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
     "embeddings": _embeddings,
     "two-gaussians": _two_gaussians,
     "norm-growth": _norm_growth,
+    "encouraging-loss": lambda given: plot_encouraging_loss(),
+    "bonuses": lambda given: plot_bonuses(),
+    "label-noise": lambda given: plot_label_noise(),
 }
 
 

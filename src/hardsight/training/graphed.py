@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.heads import capture, find_head
+from hardsight.training.losses import Loss, cost
 
 _WARM_UP = 3
 
@@ -26,7 +27,7 @@ class GraphedStep:
     Args:
         network: In training mode, with nothing captured yet.
         forward: ``x → logits``, with whatever autocast is wanted.
-        loss: ``(logits, targets) → scalar``.
+        loss: ``(logits, targets) → scalar``, or one that needs the head. Numbers in it are recorded as they are now.
         x: A batch of the shape and memory format to come.
         targets: Its targets.
     """
@@ -35,29 +36,34 @@ class GraphedStep:
         self,
         network: nn.Module,
         forward: Callable[[Tensor], Tensor],
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
         x: Tensor,
         targets: Tensor,
     ) -> None:
         self._x, self._targets = x.clone(), targets.clone()
         self._layer: Any = find_head(network).module
-        buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+        changed = [network, loss] if isinstance(loss, nn.Module) else [network]
+        buffers = [(buffer, buffer.clone()) for module in changed for buffer in module.buffers()]
 
         def step() -> tuple[Tensor, Tensor, Tensor]:
             with capture(network) as head:
                 logits = forward(self._x)
-                cost = loss(logits.float(), self._targets)
-                cost.backward()
-                return cost.detach(), logits.detach(), head.features.detach()
+                value = cost(loss, logits, self._targets, head)
+                value.backward()
+                return value.detach(), logits.detach(), head.features.detach()
+
+        def forget() -> None:
+            for module in changed:  # without gradients, so that the graph writes them instead of adding to them
+                module.zero_grad(set_to_none=True)
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP):
-                network.zero_grad(set_to_none=True)
+                forget()
                 step()
         torch.cuda.current_stream().wait_stream(side)
-        network.zero_grad(set_to_none=True)  # so that the graph writes gradients instead of adding to them
+        forget()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._loss, self._logits, self._features = step()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,8 @@ from hardsight.recipes import Recipe, learning_rate, momentum_at
 from hardsight.training.augment import augment, mix
 from hardsight.training.batches import Source
 from hardsight.training.graphed import GraphedStep
+from hardsight.training.losses import Loss, cost, to_one_norm
 from hardsight.training.processes import Processes
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 # Losses come to the host after so many steps: more often would make the device wait, more seldom would find a broken
 # one late.
@@ -49,11 +47,16 @@ class Training:
         self.size = next((layer.size for layer in self.network.modules() if isinstance(layer, Normalise)), None)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
+        self.loss_module = self.loss.to(device).train() if isinstance(self.loss, nn.Module) else nn.Module()
+        self.learnt = [p for p in self.loss_module.parameters() if p.requires_grad]
+        self.needs_head, self.one_norm = (getattr(self.loss, name, False) for name in ("needs_head", "one_norm"))
+        if self.one_norm:
+            to_one_norm(self.network)
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
         if recipe.compile:
             compile_parts(self.network)
         self.called = self.processes.wrapped(self.network)
-        self.optimiser = make_optimiser(self.network, recipe, fused=device.type == "cuda")
+        self.optimiser = make_optimiser(self.network, recipe, fused=device.type == "cuda", learnt=self.learnt)
         self.graph: GraphedStep | None = None
 
     @property
@@ -69,6 +72,8 @@ class Training:
         seed_all(seed)
         generator, chance = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
         seen = _Seen(epoch)
+        if hasattr(self.loss, "at") and self.loss.at(epoch - 1):
+            self.graph = None  # it would go on with the old numbers
         self.network.train()
         graphed = (
             *(recipe.graph, device.type == "cuda", self.processes.world == 1, source.pixels is not None),
@@ -76,7 +81,8 @@ class Training:
         )
         graphed = all(graphed)
         with ExitStack() as stack:
-            head = None if recorder is None or graphed else stack.enter_context(capture(self.called))
+            watched = (recorder is not None or self.needs_head) and not graphed
+            head = stack.enter_context(capture(self.called)) if watched else None
             mine = [rows[self.processes.rank :: self.processes.world] for rows in batches]
             for step, (rows, x, y) in enumerate(source.batches(mine)):
                 self.set_rate(epoch - 1 + step / len(batches))
@@ -90,21 +96,31 @@ class Training:
                     loss, logits, head = self.graph(x, targets)
                 else:
                     logits = self.logits(x)
-                    loss = self.loss(logits.float(), targets)
+                    loss = cost(self.loss, logits, targets, head)
+                    if self.needs_head and self.processes.world > 1:
+                        loss = loss + 0 * logits.sum()  # processes wait for the gradient of everything, such as a bias
                     self.optimiser.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
                     # Shares of one batch may differ by a sample between processes: their mean must not.
                     (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
+                    self.processes.average(p.grad for p in self.learnt if p.grad is not None)
                 if recorder is not None and head is not None:
                     recorder.update(source.named(rows), head, y)
+                parts = dict(getattr(self.loss, "last_parts", {}))
                 if recipe.clip:
-                    nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+                    parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
                 self.optimiser.step()
                 if self.average is not None:
                     self.average.update()
-                seen.add(loss, logits, y)
+                seen.add(loss, logits, y, parts)
             seen.look()
-        loss, accuracy, count = seen.over(self.processes)
-        return {"loss": loss, "accuracy": None if recipe.mixup else accuracy, "samples": count, "steps": len(batches)}
+        self.processes.same_buffers(self.loss_module)
+        if self.one_norm:
+            for network in {self.network, self.result}:
+                to_one_norm(network)
+        means = seen.over(self.processes)
+        if recipe.mixup:
+            means["accuracy"] = None
+        return {**means, "steps": len(batches)}
 
     def evaluate(self, source: Source, epoch: int, recorder: Recorder | None) -> dict[str, Any]:
         """One pass in eval mode: mean cross-entropy and accuracy."""
@@ -124,8 +140,9 @@ class Training:
                     recorder.update(source.named(part), head, y)
                 seen.add(F.cross_entropy(logits.float(), y), logits, y)
             seen.look()
-        loss, accuracy, _ = seen.over(self.processes)
-        return {"test_loss": loss if math.isfinite(loss) else None, "test_accuracy": accuracy}  # JSON has no NaN
+        means = seen.over(self.processes)
+        loss = means["loss"] if math.isfinite(means["loss"]) else None  # JSON has no NaN
+        return {"test_loss": loss, "test_accuracy": means["accuracy"]}
 
     def order(self, count: int, epoch: int, sampler: Any) -> Tensor:
         """Rows in the order of this epoch, the same in every process."""
@@ -170,6 +187,7 @@ class Training:
         return {
             "model": self.result.state_dict(),
             **online,
+            "loss": self.loss_module.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "epoch": len(self.history),
             "history": self.history,
@@ -180,6 +198,7 @@ class Training:
         if self.average is not None:
             self.average.module.load_state_dict(state["model"])
             self.average.begun = True
+        self.loss_module.load_state_dict(state.get("loss", {}))
         self.optimiser.load_state_dict(state["optimiser"])
         self.history = list(state["history"])
 
@@ -205,25 +224,29 @@ class Average:
 
 
 class _Seen:
-    """Loss and hits of a pass. They stay on the device until looked at."""
+    """Loss, hits and parts of the loss of a pass. They stay on the device until looked at."""
 
     def __init__(self, epoch: int, tested: bool = False) -> None:
         self._epoch, self._tested = epoch, tested
         self._waiting: list[tuple[Tensor, int]] = []
+        self._parts: tuple[str, ...] = ()
         self._steps = 0
-        self._sums = np.zeros(3)  # loss × samples, hits, samples
+        self._sums = {"loss": 0.0, "accuracy": 0.0, "samples": 0.0}
 
-    def add(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
+    def add(self, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor] | None = None) -> None:
         hits = (logits.detach().argmax(1) == y).sum()
-        self._waiting.append((torch.stack([loss.detach().float(), hits.float()]), len(y)))
+        self._parts = tuple(parts or ())
+        values = [loss.detach(), hits, *(parts or {}).values()]
+        self._waiting.append((torch.stack([value.float() for value in values]), len(y)))
         if len(self._waiting) == _LOOK:
             self.look()
 
     def look(self) -> None:
         if not self._waiting:
             return
-        losses, hits = torch.stack([found for found, _ in self._waiting], 1).cpu().double().numpy()
+        values = torch.stack([found for found, _ in self._waiting], 1).cpu().double().numpy()
         sizes = np.array([size for _, size in self._waiting])
+        losses = values[0]
         broken = np.flatnonzero(~np.isfinite(losses))
         if len(broken) and not self._tested:
             safe = "the checkpoint of the epoch before is safe" if self._epoch > 1 else "there is no checkpoint yet"
@@ -231,13 +254,17 @@ class _Seen:
                 f"the loss is {losses[broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; {safe}. "
                 "Lower the learning rate, let it rise during a warmup, or clip the gradient."
             )
-        self._sums += [(losses * sizes).sum(), hits.sum(), sizes.sum()]
+        sums = [(losses * sizes).sum(), values[1].sum(), sizes.sum(), *(values[2:] * sizes).sum(1)]
+        for name, value in zip(("loss", "accuracy", "samples", *self._parts), sums, strict=True):
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
         self._steps, self._waiting = self._steps + len(sizes), []
 
-    def over(self, processes: Processes) -> tuple[float, float, int]:
-        """Mean loss, accuracy and number of samples over all processes."""
-        loss, hits, count = processes.total(torch.from_numpy(self._sums)).tolist()
-        return loss / max(count, 1), hits / max(count, 1), int(count)
+    def over(self, processes: Processes) -> dict[str, Any]:
+        """Means over the samples of all processes, and how many those are."""
+        sums = processes.total(torch.tensor(list(self._sums.values()), dtype=torch.float64)).tolist()
+        found = dict(zip(self._sums, sums, strict=True))
+        count = int(found.pop("samples"))
+        return {**{name: value / max(count, 1) for name, value in found.items()}, "samples": count}
 
 
 def seed_of(*numbers: int) -> int:
@@ -271,14 +298,13 @@ def logits_of(network: nn.Module, x: Any) -> Tensor:
     return found[0]
 
 
-def cross_entropy(recipe: Recipe) -> Loss:
-    """The loss where none is given."""
-    return partial(F.cross_entropy, label_smoothing=recipe.label_smoothing)
-
-
-def make_optimiser(network: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Optimizer:
-    """The recipe's optimiser over all weights."""
-    weights = [p for p in network.parameters() if p.requires_grad]
+def make_optimiser(
+    network: nn.Module, recipe: Recipe, fused: bool, learnt: Sequence[Tensor] = ()
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser over all weights, and over what a loss learns, which does not decay."""
+    weights: list[Any] = [p for p in network.parameters() if p.requires_grad]
+    if learnt:
+        weights = [{"params": weights}, {"params": list(learnt), "weight_decay": 0.0}]
     common = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if recipe.optimiser == "rmsprop":  # the paper's networks use TensorFlow's constants
         return torch.optim.RMSprop(weights, **common, momentum=recipe.momentum, alpha=0.9, eps=1e-3)

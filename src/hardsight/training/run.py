@@ -22,7 +22,8 @@ from hardsight.models import Model, describe
 from hardsight.recipes import PRESETS, Recipe, learning_rate, recipe_of
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
-from hardsight.training.loop import Loss, Training, cross_entropy, steady
+from hardsight.training.loop import Training, steady
+from hardsight.training.losses import Loss, chosen_loss, in_words
 from hardsight.training.prepare import prepared, training_split
 from hardsight.training.processes import Processes, processes
 
@@ -36,8 +37,10 @@ class Trained:
 
     Attributes:
         model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
-        history: One row an epoch: lr, loss, accuracy, test_loss, test_accuracy, seconds, samples_per_second; and where
-            samples could not be read, how many and the first of them, under unreadable and test_unreadable.
+        history: One row an epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
+            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the gradient's norm before it is
+            clipped, where it is; and where samples could not be read, how many and the first of them, under unreadable
+            and test_unreadable.
         path: The run folder.
         first: Whether this is the first of the processes that trained together.
     """
@@ -55,7 +58,7 @@ def train(
     *,
     out: str | Path = "run",
     recipe: Recipe | str | None = None,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     sampler: Iterable[int] | None = None,
     record: Sequence[Literal["train", "test"]] = RECORDS,
     device: str | torch.device | None = None,
@@ -77,8 +80,9 @@ def train(
         test: What to evaluate on after every epoch.
         out: Run folder: ``checkpoint.pt``, ``history.json``, and the records ``train/`` and ``test/``.
         recipe: How to train, or the name of a preset whose recipe to take; the model's own preset otherwise.
-        loss: ``(logits, targets) → scalar``; targets are class indices, with mixup distributions ``(N, C)``.
-            Cross-entropy with the recipe's label smoothing otherwise.
+        loss: A name (``"el:0.75"``, ``"avh"``, ``"el@arcface+amc"``) instead of the recipe's; a `CompositeLoss`; or
+            any ``(logits, targets) → scalar``, where targets are class indices, with mixup distributions ``(N, C)``.
+            Label smoothing is then its own affair. A module's parameters are trained too, and its state is kept.
         sampler: Rows in the order to train on, drawn anew each epoch (after `set_epoch`, from 0, where there is one).
             Its ``generator`` of torch, if any, is seeded anew too; what else it draws from must depend on the epoch
             alone, or a resumed run will differ.
@@ -93,6 +97,8 @@ def train(
         FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
     """
     recipe = _recipe(model, recipe)
+    if isinstance(loss, str):
+        recipe, loss = replace(recipe, loss=loss), None
     out, said = Path(out), _checked_records(record)
     with processes(device) as group, steady(group.device):
         samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
@@ -100,9 +106,10 @@ def train(
         talk = progress and group.first
         blended = bool(recipe.mixup) and "train" in said
         said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
-        plan = _plan(network, samples, tested, recipe, loss, sampler, said)
+        used = chosen_loss(loss, recipe, network.module, source.labels)
+        plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
         state = group.told(lambda: begin(out, plan, overwrite))
-        training = Training(network.module, recipe, group, loss or cross_entropy(recipe))
+        training = Training(network.module, recipe, group, used)
         if state is not None:
             training.restore(state)
             if talk:
@@ -110,6 +117,11 @@ def train(
         if len(training.history) < recipe.epochs:
             if blended and talk:
                 print("mixup: a training sample is a blend of two, so training samples are not recorded.")
+            if training.one_norm and talk:
+                print(
+                    "loss: it sees directions only, so the head has no bias, and after every epoch its class weights "
+                    "are brought to one norm: what it predicts is what the loss means."
+                )
             _run(training, source, target, sampler, out, said, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / 'checkpoint.pt'}")
         return Trained(network, training.history, out, group.first)
@@ -229,7 +241,7 @@ def _plan(
     samples: Samples,
     tested: Samples | None,
     recipe: Recipe,
-    loss: Loss | None,
+    loss: str,
     sampler: Any,
     record: set[str],
 ) -> dict[str, Any]:
@@ -239,8 +251,8 @@ def _plan(
         "model": {"name": model.name, "layers": shape, "preprocessing": model.preprocessing},
         "data": f"{samples.split} {samples.fingerprint()}",
         "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
-        "recipe": asdict(recipe),
-        "loss": "cross-entropy" if loss is None else describe(loss),
+        "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
+        "loss": loss,
         "sampler": _sampler_in_words(sampler),
         "record": sorted(record),
         "format": 1,

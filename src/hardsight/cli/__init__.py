@@ -1,0 +1,67 @@
+"""The command. Signatures are free of torch and work is imported inside, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import tyro
+
+from hardsight.cli.pages import clean, demo, figure, report, with_figures
+from hardsight.cli.scoring import score
+from hardsight.cli.training import train, with_losses
+
+
+def doctor() -> None:
+    """Check versions, devices, extras, disk and arithmetic, and say in words what is wrong."""
+    from hardsight.doctor import examine
+
+    if not examine():
+        raise SystemExit(1)
+
+
+COMMANDS = {
+    "demo": demo,
+    "score": score,
+    "report": report,
+    "clean": clean,
+    "train": train,
+    "figure": figure,
+    "doctor": doctor,
+}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point: errors are one sentence, Ctrl-C says what is safe."""
+    from hardsight import __version__
+
+    args = sys.argv[1:] if args is None else args
+    if args in (["--version"], ["-V"]):
+        print(f"hardsight {__version__}")
+        return
+    figure.__doc__, train.__doc__ = with_figures(), with_losses()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign must not turn success into failure
+            stream.reconfigure(errors="replace")
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            config=(tyro.conf.FlagCreatePairsOff,),
+            prog="hardsight",
+            description="See which examples are hard for a classifier. Start with: hardsight demo",
+            args=args or ["--help"],
+        )
+    except KeyboardInterrupt:
+        print("\nstopped; what was committed is safe, and the same command resumes.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # `hardsight score … | head`
+        raise SystemExit(0) from None
+    except (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, LookupError) as error:
+        from hardsight.extras import printable
+
+        text: object = error.args[0] if isinstance(error, KeyError) and error.args else error  # it quotes its message
+        if isinstance(error, OSError) and error.strerror:
+            text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        print(f"error: {printable(text)}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,124 @@
+"""Angular visual hardness as a miner for pytorch-metric-learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.angles import angle_matrix, unit
+from hardsight.extras import need
+
+miners = need("pytorch_metric_learning.miners")
+
+_KINDS = ("hard", "semihard", "all")
+
+
+class AVHMiner(miners.BaseMiner):
+    """Triplets chosen by angular visual hardness: does the negative look like the anchor's class?
+
+    ::
+
+        miner, loss = AVHMiner(), pytorch_metric_learning.losses.TripletMarginLoss()
+        loss(embeddings, labels, miner(embeddings, labels))
+
+    The hardness of sample x for class c is ``C·AVH_c(x)``: its angle to the class over its mean angle to all C classes,
+    so that 0 lies on the class, 1 is chance, and numbers of classes compare. A triplet (anchor of class y, positive,
+    negative) is
+
+    - ``"hard"`` where the negative is at most as hard for y as the positive;
+    - ``"semihard"`` where it is harder, by less than `margin`;
+    - ``"all"`` in both cases.
+
+    Mislabelled samples are the hardest positives there are, so do not mine ``"hard"`` alone where labels may be wrong.
+
+    Args:
+        weight: What stands for the classes: a tensor ``(C, D)``, a module with such a ``weight`` (the classifier), or a
+            function that returns it; read at each call, so that it may be trained. Labels are then its row numbers.
+            None takes the mean direction of each class in the batch (in the reference set where one is given). A loss
+            of pytorch-metric-learning keeps the transposed: give ``lambda: loss.W.T``.
+        kind: ``"hard"``, ``"semihard"`` or ``"all"``.
+        margin: Width of the semi-hard band in ``C·AVH``; 0.5 is half the way from the class to chance.
+
+    Examples:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]])
+        >>> AVHMiner(torch.eye(2), "hard")(embeddings, torch.tensor([0, 0, 1, 1]))  # 1 and 2 lie on each other's side
+        (tensor([0, 3]), tensor([1, 2]), tensor([2, 1]))
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | nn.Module | Callable[[], Tensor] | None = None,
+        kind: Literal["hard", "semihard", "all"] = "semihard",
+        margin: float = 0.5,
+    ) -> None:
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}.")
+        if not margin > 0:
+            raise ValueError(f"margin must be more than 0, got {margin}.")
+        super().__init__()
+        self.kind, self.margin = kind, margin
+        # A function in every case: the classifier must not become a part of the miner, nor its weight a parameter.
+        if isinstance(weight, nn.Module):
+            self._weight: Any = partial(getattr, weight, "weight")
+        else:
+            self._weight = weight if weight is None or callable(weight) else partial(torch.as_tensor, weight)
+
+    def mine(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Indices of anchors (in the embeddings), positives and negatives (in the reference set)."""
+        if self._weight is None:
+            classes, row = ref_labels.unique(return_inverse=True)
+            directions = unit(ref_emb)[0]
+            weight = directions.new_zeros(len(classes), ref_emb.shape[1]).index_add_(0, row, directions)
+        else:
+            weight, row = self._weight().to(ref_emb.device), ref_labels.long()
+            _check(weight, ref_emb, row)
+        # [p, n]: how hard sample n is for the class of sample p, and how much harder than p.
+        hardness = class_hardness(ref_emb, weight)[:, row].T
+        harder = hardness - hardness.diagonal().unsqueeze(1)
+        chosen = ref_labels.unsqueeze(1) != ref_labels
+        if self.kind != "semihard":
+            chosen &= harder <= 0 if self.kind == "hard" else harder < self.margin
+        else:
+            chosen &= (harder > 0) & (harder < self.margin)
+        positive, negative = chosen.nonzero(as_tuple=True)
+        same = labels.unsqueeze(1) == ref_labels
+        if ref_labels is labels:
+            same.fill_diagonal_(False)  # nobody is a positive of its own
+        anchor, pair = same[:, positive].nonzero(as_tuple=True)
+        return anchor, positive[pair], negative[pair]
+
+
+def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
+    """``C·AVH`` of every sample for every class, ``(N, C)``: 0 lies on the class, 1 is chance.
+
+    Args:
+        features: ``(N, D)``.
+        weight: ``(C, D)``.
+
+    Examples:
+        >>> class_hardness(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.eye(2))
+        tensor([[0., 2.],
+                [1., 1.]])
+    """
+    angles = angle_matrix(features, weight)
+    mean = angles.mean(1, keepdim=True)
+    return torch.where(mean > 0, angles / mean.clamp_min(torch.finfo(mean.dtype).tiny), 1.0)
+
+
+def _check(weight: Tensor, embeddings: Tensor, labels: Tensor) -> None:
+    if weight.ndim != 2 or weight.shape[1] != embeddings.shape[1]:
+        raise ValueError(
+            f"weight must have shape (C, {embeddings.shape[1]}), a row a class as wide as the embeddings, got "
+            f"{tuple(weight.shape)}; transpose one of shape (D, C)."
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):
+        raise ValueError(
+            f"labels must lie in [0, {len(weight) - 1}] because weight has {len(weight)} rows, got "
+            f"{int(labels.min())} to {int(labels.max())}; number the classes as the weight does."
+        )

@@ -1,0 +1,103 @@
+"""Class imbalance: weights and margins from how many samples each class has.
+
+LDAM (Cao et al. 2019) is made of these: ``cosface_logits(features, weight, target, ldam_margins(counts))`` under
+cross-entropy, whose class weights `deferred_weights` switches on late (DRW).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Counts = Tensor | Sequence[float]
+
+
+def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
+    """Class weights ``(1 − β)/(1 − β^n)`` (Cui et al. 2019), rescaled so that they sum to the number of classes.
+
+    Args:
+        counts: ``(C,)`` samples of each class. A class without samples gets weight 0 and does not count in the sum.
+        beta: In [0, 1]. 0 gives equal weights, 1 (the limit) weights in inverse proportion to the counts.
+
+    Returns:
+        ``(C,)`` where the counts are, to be used as the `weight` of a loss.
+
+    Examples:
+        >>> effective_number_weights([1000, 100, 0])
+        tensor([0.1893, 1.8107, 0.0000])
+    """
+    if not 0 <= beta <= 1:
+        raise ValueError(f"beta must lie in [0, 1], got {beta}.")
+    n = _exactly(counts)
+    # 1 − β^n without cancellation for β next to 1; what is made for n = 0 is thrown away.
+    effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
+    weights = torch.where(n > 0, 1 / effective, 0)
+    return _like(counts, weights * (n > 0).sum() / weights.sum())
+
+
+def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
+    """Margins of LDAM (Cao et al. 2019), ``n^(−¼)`` rescaled so that the rarest class has the largest.
+
+    Args:
+        counts: ``(C,)`` samples of each class. A class without samples has the largest margin.
+        largest: The largest margin, a difference of cosines; the authors took .5, and .3 for iNaturalist.
+
+    Returns:
+        ``(C,)`` where the counts are, to be used as the `margin` of `cosface_logits`.
+
+    Examples:
+        >>> ldam_margins([1600, 100])
+        tensor([0.2500, 0.5000])
+    """
+    if not 0 < largest < math.inf:
+        raise ValueError(f"largest must be above 0 and finite, got {largest}.")
+    n = _exactly(counts)
+    rarest = n[n > 0].min()
+    return _like(counts, largest * (rarest / n.clamp_min(rarest)) ** 0.25)
+
+
+def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callable[[int], Tensor]:
+    """Deferred re-weighting (DRW, Cao et al. 2019): no class weights at first, those of the effective number later.
+
+    Args:
+        counts: ``(C,)`` samples of each class.
+        start: The last epoch without weights. EL's runs have 180 of 200.
+        beta: As in `effective_number_weights`.
+
+    Returns:
+        A function of the epoch, counted from 1, that gives the ``(C,)`` weights.
+
+    Examples:
+        >>> weights = deferred_weights([900, 100], start=180)
+        >>> weights(180), weights(181)
+        (tensor([1., 1.]), tensor([0.2073, 1.7927]))
+    """
+    late = effective_number_weights(counts, beta)
+    early = torch.ones_like(late)
+    return lambda epoch: late if epoch > start else early
+
+
+def counts_of(counts: Counts, classes: int | None = None) -> Tensor:
+    """Counts as a tensor ``(C,)``, or one sentence. Values are looked at where that does not wait for a device."""
+    n = torch.as_tensor(counts)
+    if n.ndim != 1 or classes not in (None, len(n)):
+        wanted = "(C,)" if classes is None else f"({classes},)"
+        raise ValueError(f"counts must have one number a class, shape {wanted}, got {tuple(n.shape)}.")
+    if n.device.type == "cpu" and not torch.compiler.is_compiling():
+        bad = (n < 0) | ~torch.isfinite(n)
+        if bad.any() or not (n > 0).any():
+            got = n[bad][:3].tolist() or "none above 0"
+            raise ValueError(f"counts must be finite, 0 or more and not all 0, got {got}.")
+    return n
+
+
+def _exactly(counts: Counts) -> Tensor:
+    """In float64, which not every device has."""
+    return counts_of(torch.as_tensor(counts).cpu()).double()
+
+
+def _like(counts: Counts, values: Tensor) -> Tensor:
+    return values.to(torch.as_tensor(counts).device, torch.get_default_dtype())

@@ -1,0 +1,94 @@
+"""The loss of a run: chosen by name or given, told in words, and what the head must be for it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from hardsight.angles import unit
+from hardsight.heads import find_head
+from hardsight.losses.composite import CompositeLoss, build_loss
+from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.models import describe
+from hardsight.recipes import Recipe
+
+# ``(logits, targets) → scalar``; with an attribute `needs_head` that is true, ``(logits, targets, features, weight)``.
+Loss = Callable[..., Tensor]
+
+
+def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor) -> Loss:
+    """The loss that was given, or the one that the recipe names, which may need to know the training labels."""
+    layer = find_head(network)
+    if given is None:
+        weight = layer.module._parameters.get("weight")  # as it is: a computed one may change when it is read
+        given = build_loss(
+            recipe.loss,
+            counts=torch.bincount(labels.cpu(), minlength=layer.classes),
+            width=weight.shape[1] if type(weight) is nn.Parameter else None,
+            label_smoothing=recipe.label_smoothing,
+            epochs=recipe.epochs,
+            warmup=recipe.warmup,
+            rampdown=recipe.rampdown,
+        )
+    elif not callable(given):
+        raise TypeError(f"loss must be a name or a function of (logits, targets), got a {type(given).__name__}.")
+    elif not hasattr(given, "needs_head") and "features" in _arguments(given):
+        raise TypeError(
+            f"loss: {type(given).__name__} takes features, and the engine passes (logits, targets); name it ('avh', "
+            "'amc'), or make it part of a CompositeLoss."
+        )
+    elif isinstance(given, EncouragingLoss):
+        given = CompositeLoss(given)  # which keeps its parts for the history
+    if getattr(given, "one_norm", False) and parametrize.is_parametrized(layer.module):
+        raise ValueError(
+            f"loss: it sees only directions of class weights, and those of the head {layer.path!r} are computed "
+            "(parametrised), so that they cannot be brought to one norm; train a plain linear head."
+        )
+    if hasattr(given, "at"):
+        given.at(0.0)  # also where it was used before
+    return given
+
+
+def _arguments(loss: Loss) -> Any:
+    try:
+        return inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters
+    except (TypeError, ValueError):  # something built in
+        return ()
+
+
+def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
+    """The loss of a batch in float32; `head` is what was captured, or None."""
+    if head is not None and getattr(loss, "needs_head", False):
+        return loss(logits.float(), targets, head.features, head.weight)
+    return loss(logits.float(), targets)
+
+
+def in_words(loss: Loss | None, recipe: Recipe) -> str:
+    """What must be the same for a run to be resumed with this loss."""
+    if loss is None:
+        return "cross-entropy" if recipe.loss == "ce" else recipe.loss
+    if not isinstance(loss, nn.Module):
+        return describe(loss)
+    plain = (bool, int, float, str, type(None))
+    told = [(k, v) for part in loss.modules() for k, v in sorted(vars(part).items()) if isinstance(v, plain)]
+    told += [(k, v.shape) for k, v in loss.state_dict().items()]
+    return f"{describe(loss)} (options {hashlib.sha256(repr(told).encode()).hexdigest()[:8]})"
+
+
+@torch.no_grad()
+def to_one_norm(network: nn.Module) -> None:
+    """Bring the head's class weights to their mean length and its bias to 0, which logits of directions do not see.
+
+    The head then predicts what they would, wherever it is used.
+    """
+    layer: Any = find_head(network).module
+    directions, lengths = unit(layer.weight.flatten(1))
+    layer.weight.copy_((directions * lengths.mean()).view_as(layer.weight))
+    if layer.bias is not None:
+        layer.bias.zero_()

@@ -1,0 +1,467 @@
+"""The Encouraging Loss as a drop-in: shapes, weights, soft targets, reductions, and bad input in one sentence."""
+
+import copy
+import math
+import pickle
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+
+import hardsight.losses.encouraging as module
+from hardsight.losses.encouraging import EncouragingBCELoss, EncouragingLoss, FocalLoss, encouraging_loss
+from hardsight.losses.margins import soft_margins
+from hardsight.losses.objectives import BONUSES, cross_entropy, log_total
+from hardsight.losses.reduction import logit_gradient, terms_of
+
+D = torch.float64
+SHAPES = [(4,), (6, 4), (6, 4, 5), (3, 4, 2, 3)]
+
+
+def problem(shape, soft, ignored=True, scale=2.0):
+    z = scale * torch.randn(shape, dtype=D)
+    dim = 0 if len(shape) == 1 else 1
+    if soft:
+        return z, torch.randn(shape, dtype=D).softmax(dim)
+    y = torch.randint(shape[dim], shape[:dim] + shape[dim + 1 :])
+    if ignored and y.ndim:
+        y.view(-1)[::4] = -100
+    return z, y
+
+
+def naive(z, y, objective, weight, smoothing, reduction, weight_bonus=True):
+    """What torch documents, with an objective of m in place of −log p; one entry at a time."""
+    classes = z.shape[0 if z.ndim == 1 else 1]
+    soft = y.is_floating_point()
+    rows = z[None] if z.ndim == 1 else z.movedim(1, -1).reshape(-1, classes)
+    targets = (y[None] if z.ndim == 1 else y.movedim(1, -1)) if soft else y
+    targets = targets.reshape(-1, classes) if soft else targets.reshape(-1)
+    ones = torch.ones(classes, dtype=D)
+    weight = ones if weight is None else weight
+    ce_values, bonus_values, over, count = [], [], 0.0, 0
+    for row, target in zip(rows, targets, strict=True):
+        m = soft_margins(row[None])[0]
+        ce, total = cross_entropy(m), objective(m)
+        if not soft and target == -100:
+            ce_values.append(torch.zeros((), dtype=D)), bonus_values.append(torch.zeros((), dtype=D))
+            continue
+        t = (target if soft else F.one_hot(target, classes)) * (1 - smoothing) + smoothing / classes
+        ce_values.append((t * weight * ce).sum())
+        bonus_values.append((t * (weight if weight_bonus else ones) * (total - ce)).sum())
+        over, count = over + (1.0 if soft else weight[target].item()), count + 1
+    ce, bonus = torch.stack(ce_values), torch.stack(bonus_values)
+    if reduction == "none":
+        return (ce + bonus).reshape(y.shape if not soft else z.sum(0 if z.ndim == 1 else 1).shape)
+    if reduction == "sum":
+        return (ce + bonus).sum()
+    return ce.sum() / over + bonus.sum() / (over if weight_bonus else count)
+
+
+@pytest.fixture(autouse=True)
+def warn_again():
+    module._told.clear()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_without_a_bonus_it_is_torchs_cross_entropy(shape, soft, smoothing, reduction, weighted):
+    z, y = problem(shape, soft)
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.3], dtype=D) if weighted else None
+    options = {"reduction": reduction, "label_smoothing": smoothing}
+    expected = nn.CrossEntropyLoss(weight, **options)(z, y)
+    torch.testing.assert_close(EncouragingLoss(weight, rho=0, **options)(z, y), expected)
+    torch.testing.assert_close(FocalLoss(0.0, weight=weight, **options)(z, y), expected)
+    torch.testing.assert_close(encouraging_loss(z, y, weight, rho=0, **options), expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight_bonus", [None, True, False])
+def test_with_a_bonus_it_is_a_float64_loop(shape, soft, smoothing, reduction, weight_bonus):
+    z, y = problem(shape, soft)
+    weight = None if weight_bonus is None else torch.tensor([0.5, 2.0, 0.1, 1.3], dtype=D)
+    loss = EncouragingLoss(
+        weight,
+        reduction=reduction,
+        label_smoothing=smoothing,
+        log_end=0.6,
+        start=0.2,
+        weight_bonus=weight_bonus is not False,
+    )
+    expected = naive(z, y, lambda m: log_total(m, 0.6, 0.2), weight, smoothing, reduction, weight_bonus is not False)
+    torch.testing.assert_close(loss(z, y), expected)
+    parts = loss.parts(z, y)
+    torch.testing.assert_close(parts.ce + parts.bonus, expected)
+    torch.testing.assert_close(
+        parts.ce, nn.CrossEntropyLoss(weight, reduction=reduction, label_smoothing=smoothing)(z, y)
+    )
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(loss.float()(z.float(), y.float() if soft else y).double(), expected, **close)
+
+
+def test_released_label_smoothing_gives_every_class_its_bonus():
+    # (1−ε)·EL(target) + ε·mean over classes of (bonus − log p), as the released code has it.
+    z, y = problem((8, 5), soft=False, ignored=False)
+    p = z.softmax(1)
+    bonus = torch.where(p > 0.75, -(p - 0.75) / 0.25 + math.log(0.25), torch.log(1 - p))
+    every = bonus - p.log()
+    expected = (0.9 * every.gather(1, y[:, None])[:, 0] + 0.1 * every.mean(1)).mean()
+    torch.testing.assert_close(EncouragingLoss(label_smoothing=0.1)(z, y), expected)
+
+
+def test_mixup_is_the_mixture_of_the_losses():
+    z, y = problem((8, 5), soft=False, ignored=False)
+    other, share = torch.randint(5, (8,)), 0.3
+    mixed = share * F.one_hot(y, 5) + (1 - share) * F.one_hot(other, 5)
+    loss = EncouragingLoss()
+    torch.testing.assert_close(loss(z, mixed.double()), share * loss(z, y) + (1 - share) * loss(z, other))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"log_end": 1.0}, {"log_end": 0.0}, {"bonus": "power"}, {"bonus": "cosine"}, {"start": 0.5}]
+)
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.filterwarnings("ignore:EncouragingLoss. with log_end = 1")
+def test_gradients(options, soft):
+    z, y = problem((4, 5), soft, ignored=True)
+    z.requires_grad_()
+    loss = EncouragingLoss(torch.tensor([0.5, 2.0, 0.1, 1.3, 1.0], dtype=D), **options)
+    assert gradcheck(lambda z: loss(z, y), z)
+    assert gradgradcheck(lambda z: loss(z, y), z)
+
+
+@pytest.mark.parametrize(
+    "loss", [EncouragingLoss(), EncouragingLoss(log_end=1), FocalLoss(), EncouragingLoss(label_smoothing=0.1)]
+)
+def test_extreme_logits_have_finite_values_and_gradients(loss):
+    z = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [27.631, 0.0, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    value = loss(z, torch.tensor([0, 0, 0, 1]))
+    value.backward()
+    assert value.isfinite()
+    assert z.grad.isfinite().all()
+    double = z.detach().double().requires_grad_()
+    exact = loss(double, torch.tensor([0, 0, 0, 1]))
+    exact.backward()
+    torch.testing.assert_close(value.double(), exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(z.grad.double(), double.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_everything_ignored_is_zero_with_a_zero_gradient():
+    z = torch.randn(3, 4, requires_grad=True)
+    for loss in (
+        EncouragingLoss(),
+        EncouragingLoss(torch.ones(4), weight_bonus=False),
+        FocalLoss(),
+        EncouragingLoss(match_gradient=True),
+    ):
+        value = loss(z, torch.full((3,), -100))
+        (gradient,) = torch.autograd.grad(value, z)
+        assert value.item() == 0
+        assert not gradient.any()
+    assert EncouragingLoss()(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)).item() == 0
+
+
+def test_ignored_positions_get_no_gradient_and_another_index_may_be_chosen():
+    z = torch.randn(4, 3, 5, requires_grad=True)
+    y = torch.randint(3, (4, 5))
+    y[0], y[1, 2] = 1, 7
+    loss = EncouragingLoss(ignore_index=7)(z, y)
+    loss.backward()
+    assert not z.grad[1, :, 2].any()
+    assert z.grad[0].any()
+    flat = z.detach().movedim(1, -1).reshape(-1, 3)[y.flatten() != 7]
+    torch.testing.assert_close(loss, EncouragingLoss()(flat, y.flatten()[y.flatten() != 7]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"log_end": 0.75},
+        {"log_end": 0.0},
+        {"log_end": 0.5, "start": 0.7},
+        {"bonus": "power"},
+        {"bonus": "cosine"},
+        {"bonus": lambda p: -(p**3)},
+        {"preset": "released", "log_end": 1.0},
+        {"rho": 0.3},
+    ],
+)
+def test_an_offset_moves_the_minimum_to_zero(options):
+    z, y = torch.tensor([[60.0, 0.0, 0.0]], dtype=D), torch.tensor([0])
+    assert EncouragingLoss(offset=True, **options)(z, y).item() == pytest.approx(0, abs=1e-9)
+    z = 3 * torch.randn(100, 4, dtype=D)
+    assert EncouragingLoss(offset=True, **options)(z, torch.randint(4, (100,))).item() > 0
+
+
+def test_no_offset_where_there_is_no_minimum():
+    with pytest.raises(ValueError, match="offset: with log_end = 1 the loss has no minimum"):
+        EncouragingLoss(log_end=1, offset=True)
+    loss = EncouragingLoss(offset=True)
+    loss.log_end = 1.0  # a schedule may say so later
+    with pytest.raises(ValueError, match="no minimum"):
+        loss(torch.zeros(1, 3), torch.tensor([0]))
+
+
+def test_a_function_of_your_own_is_a_bonus():
+    z, y = problem((8, 5), soft=False, ignored=False)
+    own = EncouragingLoss(bonus=lambda p: -(p**2))
+    torch.testing.assert_close(own(z, y), EncouragingLoss(bonus="power", gamma=2)(z, y))
+    for wrong in (lambda p: p, lambda p: -p.sqrt(), lambda p: p / 0):
+        with pytest.raises(ValueError, match="bonus must be a finite function of p that falls and is concave"):
+            EncouragingLoss(bonus=wrong)
+
+
+def test_released_clamps_one_minus_p():
+    y = torch.tensor([0])
+    for gap, pull in ((11.0, -1.0), (14.0, 0.0)):  # the bonus ends at 1 − p = 1e-5
+        z = torch.tensor([[gap, 0.0]], dtype=D, requires_grad=True)
+        loss = EncouragingLoss(log_end=1, preset="released")(z, y)
+        (found,) = torch.autograd.grad(loss, z)
+        assert found[0, 0].item() == pytest.approx(pull, abs=1e-5)
+    assert loss.item() == pytest.approx(math.log(1e-5), abs=1e-5)
+    z = 4 * torch.randn(200, 4)
+    p = z.softmax(1)[:, 0]
+    bonus = torch.log(torch.clamp(1 - p, min=1e-5))
+    tangent = torch.where(p > 0.75, -(p - 0.75) / 0.25 + math.log(0.25), bonus)
+    y = torch.zeros(200, dtype=torch.long)
+    for end, b in ((1.0, bonus), (0.75, tangent)):
+        found = EncouragingLoss(log_end=end, preset="released", reduction="none")(z, y)
+        torch.testing.assert_close(found, b - p.log(), rtol=2e-3, atol=2e-3)  # their 1 − p has few digits left
+
+
+# Matching gradients.
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weight_bonus", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"log_end": 1.0}, {"log_end": 0.5, "rho": 0.4}, {"bonus": "cosine"}, {"label_smoothing": 0.1}]
+)
+@pytest.mark.filterwarnings("ignore:EncouragingLoss. with log_end = 1")
+def test_a_matched_gradient_is_as_long_as_cross_entropys(soft, weighted, weight_bonus, options):
+    z, y = problem((16, 5), soft, scale=5.0)
+    z.requires_grad_()
+    weight = torch.tensor([0.5, 2.0, 0.1, 1.3, 1.0], dtype=D) if weighted else None
+    loss = EncouragingLoss(weight, match_gradient=True, weight_bonus=weight_bonus, **options)
+    ce = nn.CrossEntropyLoss(weight, label_smoothing=options.get("label_smoothing", 0.0))
+    ours, theirs = (torch.autograd.grad(f(z, y), z)[0] for f in (loss, ce))
+    assert ours.norm().item() == pytest.approx(theirs.norm().item(), rel=1e-6)
+    plain = EncouragingLoss(weight, weight_bonus=weight_bonus, **options)
+    cosine = F.cosine_similarity(ours.flatten(), torch.autograd.grad(plain(z, y), z)[0].flatten(), 0)
+    assert cosine.item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_gradient_at_the_logits_is_autograds(smoothing):
+    z = (20 * torch.randn(9, 6, dtype=D)).requires_grad_()
+    terms = terms_of(z, torch.randint(6, (9,)), smoothing=smoothing)
+    (expected,) = torch.autograd.grad((terms.share * log_total(terms.m, 0.75)).sum(), z)
+    found = logit_gradient(terms, terms.share * BONUSES["log"].slope(terms.m, log_end=0.75))
+    torch.testing.assert_close(found, expected)
+
+
+# Where the normal bonus is no proper score.
+
+
+def test_the_normal_bonus_warns_once_where_it_has_no_minimum():
+    z, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    loss = EncouragingLoss(log_end=1)
+    loss(z, y)
+    with pytest.warns(UserWarning, match="soft targets or label smoothing the loss has no minimum"):
+        loss(z, F.one_hot(y, 3).float())
+    loss(z, F.one_hot(y, 3).float())  # said already
+    with pytest.warns(UserWarning, match="two classes the loss has no minimum"):
+        loss(z[:, :2], y % 2)
+    with pytest.warns(UserWarning, match="EncouragingBCELoss: with log_end = 1 the loss has no minimum"):
+        EncouragingBCELoss(log_end=1)
+    EncouragingLoss()(z, F.one_hot(y, 3).float())
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.4])
+def test_under_label_noise_the_normal_bonus_diverges_and_the_conservative_one_does_not(noise):
+    m = torch.linspace(-40, 0, 4001, dtype=D)  # two classes: of p = ½ to 1; the label is the other one with `noise`
+    expected = {end: (1 - noise) * log_total(m, end) + noise * log_total(-m, end) for end in (0.5, 0.75, 1.0)}
+    assert expected[1.0].argmin() == 0
+    assert expected[1.0][0] < -0.1 * 40 * (1 - 2 * noise)  # at the edge, and falling
+    for end in (0.5, 0.75):
+        best = expected[end].argmin().item()
+        assert 0 < best < 4000
+        assert (-m[best]).sigmoid() > 1 - noise  # bounded, but more confident than the truth
+
+
+# Sigmoid.
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_sigmoid_form_without_a_bonus_is_torchs(reduction):
+    z, t = 3 * torch.randn(6, 4, dtype=D), torch.rand(6, 4, dtype=D)
+    weight, positive = torch.rand(4, dtype=D), 3 * torch.rand(4, dtype=D)
+    expected = nn.BCEWithLogitsLoss(weight, reduction=reduction, pos_weight=positive)(z, t)
+    torch.testing.assert_close(
+        EncouragingBCELoss(weight, reduction=reduction, pos_weight=positive, rho=0)(z, t), expected
+    )
+
+
+def test_the_sigmoid_form_is_the_softmax_form_with_a_second_logit_of_zero():
+    z, y = 3 * torch.randn(50, dtype=D), torch.randint(2, (50,))
+    both = torch.stack([torch.zeros_like(z), z], 1)
+    for options in ({}, {"log_end": 0.3, "start": 0.2}, {"bonus": "power", "rho": 0.7}, {"offset": True}):
+        expected = EncouragingLoss(**options)(both, y)
+        torch.testing.assert_close(EncouragingBCELoss(**options)(z, y.double()), expected)
+
+
+def test_gradients_of_the_sigmoid_form():
+    z = torch.randn(3, 4, dtype=D, requires_grad=True)
+    t = torch.randint(2, (3, 4)).double()
+    assert gradcheck(lambda z: EncouragingBCELoss()(z, t), z)
+    assert gradgradcheck(lambda z: EncouragingBCELoss()(z, t), z)
+    extreme = torch.tensor([1e4, -1e4], requires_grad=True)
+    value = EncouragingBCELoss()(extreme, torch.tensor([1.0, 1.0]))
+    value.backward()
+    assert value.isfinite()
+    assert extreme.grad.isfinite().all()
+
+
+# A loss among others.
+
+
+def test_it_is_a_module_like_any_other():
+    loss = EncouragingLoss(torch.ones(3), log_end=0.5)
+    assert isinstance(loss, nn.CrossEntropyLoss)
+    assert repr(loss) == "EncouragingLoss(log_end=0.5)"
+    assert list(loss.state_dict()) == ["weight"]
+    z, y = torch.randn(2, 3), torch.tensor([0, 2])
+    for again in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        torch.testing.assert_close(again(z, y), loss(z, y))
+
+
+def test_positions_in_the_constructor_are_torchs():
+    z, y = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    arguments = (torch.tensor([1.0, 2.0, 3.0]), None, 1, None, "sum", 0.1)
+    expected = nn.CrossEntropyLoss(*arguments)(z, y)
+    torch.testing.assert_close(EncouragingLoss(*arguments, rho=0)(z, y), expected)
+
+
+def test_float32_inside_autocast():
+    z, y = torch.randn(8, 5), torch.randint(5, (8,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = EncouragingLoss()(z.bfloat16(), y)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, EncouragingLoss()(z.bfloat16().float(), y))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("soft", [False, True])
+def test_one_graph_compiled(soft):
+    z, y = problem((6, 4), soft)
+    y = y.float() if soft else y
+    z = z.float().requires_grad_()
+    for options in ({}, {"log_end": 1.0}, {"label_smoothing": 0.1, "match_gradient": True}):
+        torch._dynamo.reset()
+        loss = EncouragingLoss(torch.rand(4), **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            expected = loss(z, y)
+            found = torch.compile(loss, fullgraph=True, backend="aot_eager")(z, y)
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(v, z, retain_graph=True)[0] for v in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.slow
+def test_compiled_for_real_and_with_a_factor_that_changes():
+    torch._dynamo.reset()
+    z, y = torch.randn(32, 10, requires_grad=True), torch.randint(10, (32,))
+    loss = EncouragingLoss()
+    fast = torch.compile(loss, fullgraph=True)
+    for rho in (1.0, 0.5, 0.25, 0.125):
+        loss.rho = rho
+        found, expected = fast(z, y), EncouragingLoss(rho=rho)(z, y)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, z)[0], torch.autograd.grad(expected, z)[0])
+
+
+# Sentences.
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"log_end": 1.5}, r"log_end must be between 0 and 1, got 1.5\."),
+        ({"log_end": math.nan}, r"log_end must be between 0 and 1, got nan\."),
+        ({"start": 1.0}, r"start must be 0 or more and less than 1, got 1.0\."),
+        ({"rho": -1}, r"rho must be 0 or more and finite, got -1\."),
+        ({"gamma": 0.5}, r"gamma must be 1 or more"),
+        ({"bonus": "sqrt"}, r"bonus must be 'log', 'power', 'cosine' or a function of p, got 'sqrt'\."),
+        ({"preset": "paper"}, r"preset must be 'released' or None, got 'paper'\."),
+        ({"preset": "released", "bonus": "power"}, r"preset 'released' clamps"),
+        ({"reduction": "max"}, r"reduction must be 'mean', 'sum' or 'none', got 'max'\."),
+        ({"label_smoothing": 2}, r"label_smoothing must be between 0 and 1, got 2\."),
+        ({"weight": torch.tensor([1.0, -1.0])}, r"weight must hold numbers that are 0 or more, got -1.0\."),
+        ({"weight": torch.tensor([1.0, math.nan])}, r"weight must hold numbers that are 0 or more, got nan\."),
+        ({"match_gradient": True, "reduction": "none"}, r"match_gradient needs one of the named bonuses"),
+        ({"match_gradient": True, "bonus": lambda p: -p}, r"match_gradient needs one of the named bonuses"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        EncouragingLoss(**options)
+
+
+@pytest.mark.parametrize(
+    ("z", "y", "sentence"),
+    [
+        (
+            torch.zeros(3, 4),
+            torch.zeros(2, dtype=torch.long),
+            r"class indices of shape \(3,\) or probabilities",
+        ),
+        (torch.zeros(3, 4), torch.zeros(3), r"target must hold class indices of shape \(3,\)"),
+        (
+            torch.zeros(3, 4, 5),
+            torch.zeros(3, 4, dtype=torch.long),
+            r"class indices of shape \(3, 5\)",
+        ),
+        (torch.zeros(3, 1), torch.zeros(3, dtype=torch.long), r"input must have two classes or more at dimension 1"),
+        (torch.zeros(3, 4, dtype=torch.long), torch.zeros(3, dtype=torch.long), r"in floating point, got \(3, 4\)"),
+        (
+            torch.zeros(3, 4),
+            torch.tensor([0, 4, 1]),
+            r"lie in \[0, 3\] or be ignore_index \(-100\), got 4\.",
+        ),
+        (torch.zeros(3, 4), torch.tensor([0, -1, 1]), r"got -1\."),
+        (torch.full((3, 4), math.nan), torch.tensor([0, 1, 2]), r"input holds NaN"),
+        (torch.zeros(2, 2), torch.full((2, 2), 0.6), r"soft targets must be 0 or more and sum to 1 .* off by 0.2"),
+        (torch.zeros(2, 2), torch.tensor([[1.5, -0.5], [1, 0]]), r"soft targets must be 0 or more"),
+    ],
+)
+def test_bad_values_are_one_sentence(z, y, sentence):
+    for loss in (EncouragingLoss(validate=True), FocalLoss(validate=True)):
+        with pytest.raises(ValueError, match=sentence):
+            loss(z, y)
+
+
+def test_a_weight_of_another_length_is_a_sentence():
+    with pytest.raises(ValueError, match=r"weight must have one number a class, shape \(4,\), got \(3,\)\."):
+        EncouragingLoss(torch.ones(3))(torch.zeros(2, 4), torch.tensor([0, 1]))
+
+
+def test_bad_sigmoid_input_is_one_sentence():
+    loss = EncouragingBCELoss(validate=True)
+    with pytest.raises(ValueError, match=r"target must have the shape of the input, \(2, 3\), got \(2,\)\."):
+        loss(torch.zeros(2, 3), torch.zeros(2))
+    with pytest.raises(ValueError, match="target must lie between 0 and 1"):
+        loss(torch.zeros(2), torch.tensor([0.0, 2.0]))
+    with pytest.raises(ValueError, match="input holds NaN"):
+        loss(torch.full((2,), math.nan), torch.zeros(2))
+    with pytest.raises(ValueError, match="pos_weight must hold numbers that are 0 or more"):
+        EncouragingBCELoss(pos_weight=torch.tensor([-1.0]))

@@ -1,0 +1,531 @@
+"""Logits against naive float64 loops, pytorch-metric-learning and closed forms; the AVH loss against cross-entropy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from printed_eq5 import printed_eq5
+
+from hardsight.angles import angle_matrix
+from hardsight.data import load_digits
+from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.losses.imbalance import ldam_margins
+from hardsight.losses.logits import (
+    AVHLoss,
+    adjusted_logits,
+    angular_logits,
+    arcface_logits,
+    cosface_logits,
+    cosine_logits,
+    sphereface_logits,
+    spherical_logits,
+    taylor_logits,
+)
+
+COUNTS = [10, 1, 200, 3, 50]
+
+# Each as a function of (features, weight, target).
+DIRECTIONS_ONLY = {
+    "angular": lambda x, w, y: angular_logits(x, w),
+    "angular with target": lambda x, w, y: angular_logits(x, w, target=y),
+    "cosine": lambda x, w, y: cosine_logits(x, w),
+    "cosface": cosface_logits,
+    "arcface": arcface_logits,
+    "sphereface": sphereface_logits,
+}
+OF_LOGITS = {
+    "spherical": lambda x, w, y: spherical_logits(x @ w.T),
+    "taylor": lambda x, w, y: taylor_logits(x @ w.T),
+}
+ALL = DIRECTIONS_ONLY | OF_LOGITS
+
+
+def batch(n=8, width=6, classes=5, dtype=torch.float64, grad=False):
+    x, w = torch.randn(n, width, dtype=dtype), torch.randn(classes, width, dtype=dtype)
+    return x.requires_grad_(grad), w.requires_grad_(grad), torch.randint(classes, (n,))
+
+
+def at_angles(angles, dtype=torch.float64):
+    """Features at given angles to the first of two orthogonal classes, both of them, and targets."""
+    angles = torch.as_tensor(angles, dtype=torch.float64)
+    x = torch.stack([angles.cos(), angles.sin()], 1).to(dtype)
+    return x, torch.eye(2, dtype=dtype), torch.zeros(len(x), dtype=torch.long)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values.
+
+
+def naive(name, x, w, y, s, m):
+    """The formula, one pair at a time."""
+    out = np.zeros((len(x), len(w)))
+    for i in range(len(x)):
+        for k in range(len(w)):
+            cos = sum(a * b for a, b in zip(x[i], w[k], strict=True))
+            cos /= math.sqrt(sum(a * a for a in x[i])) * math.sqrt(sum(b * b for b in w[k]))
+            angle, own = math.acos(cos), k == y[i]
+            if name == "angular":
+                out[i, k] = math.pi - angle
+            elif name == "cosface":
+                out[i, k] = cos - m * own
+            elif name == "arcface" and own:
+                out[i, k] = math.cos(angle + m) if angle + m <= math.pi else cos - m * math.sin(m)
+            elif name == "sphereface" and own:
+                quadrant = math.floor(m * angle / math.pi)
+                out[i, k] = (-1) ** quadrant * math.cos(m * angle) - 2 * quadrant
+            else:
+                out[i, k] = cos
+            out[i, k] *= s
+    return torch.tensor(out)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "margin"),
+    [
+        ("angular", lambda x, w, y, m: angular_logits(x, w, 7.0, y), 0),
+        ("angular", lambda x, w, y, m: angular_logits(x, w, 7.0), 0),
+        ("cosine", lambda x, w, y, m: cosine_logits(x, w, 7.0), 0),
+        ("cosface", lambda x, w, y, m: cosface_logits(x, w, y, m, 7.0), 0.35),
+        ("arcface", lambda x, w, y, m: arcface_logits(x, w, y, m, 7.0), 0.5),
+        ("arcface", lambda x, w, y, m: arcface_logits(x, w, y, m, 7.0), 1.5),
+        ("sphereface", lambda x, w, y, m: sphereface_logits(x, w, y, m, 7.0), 1),
+        ("sphereface", lambda x, w, y, m: sphereface_logits(x, w, y, m, 7.0), 3),
+        ("sphereface", lambda x, w, y, m: sphereface_logits(x, w, y, m, 7.0), 4),
+    ],
+)
+def test_agrees_with_the_formula_in_a_loop(name, function, margin):
+    x, w, y = batch(40)
+    expected = naive(name, x.tolist(), w.tolist(), y.tolist(), 7.0, margin)
+    torch.testing.assert_close(function(x, w, y, margin), expected, rtol=1e-12, atol=1e-12)
+    # In float32, within rounding of what came in.
+    x, w = x.float(), w.float()
+    expected = naive(name, x.tolist(), w.tolist(), y.tolist(), 7.0, margin)
+    found = function(x, w, y, margin)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # its binomials, by numpy on tensors
+@pytest.mark.parametrize("name", ["ArcFace", "CosFace", "SphereFace", "NormalizedSoftmax"])
+def test_cross_entropy_of_them_is_pytorch_metric_learning_s_loss(name):
+    """Its weight is (D, C), its margins are in degrees, and SphereFace multiplies by the length of the feature.
+
+    It differs on purpose where vectors coincide: the slope of its arccos is infinite or NaN there, ours is 0.
+    """
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    x, w, y = batch(30, grad=True)
+    lengths = x.detach().norm(dim=1, keepdim=True)
+    ours, theirs, options = {
+        "ArcFace": (arcface_logits(x, w, y, 0.5, 30.0), losses.ArcFaceLoss, {"margin": math.degrees(0.5), "scale": 30}),
+        "CosFace": (cosface_logits(x, w, y, 0.35, 30.0), losses.CosFaceLoss, {"margin": 0.35, "scale": 30}),
+        "SphereFace": (sphereface_logits(x, w, y, 4, lengths), losses.SphereFaceLoss, {"margin": 4, "scale": 1}),
+        "NormalizedSoftmax": (cosine_logits(x, w, 20.0), losses.NormalizedSoftmaxLoss, {"temperature": 0.05}),
+    }[name]
+    theirs = theirs(5, 6, **options)
+    theirs.W.data = w.detach().T.clone()
+    loss, expected = F.cross_entropy(ours, y), theirs(x, y)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-12)
+    (gw,) = torch.autograd.grad(loss, w, retain_graph=True)
+    (expected_gw,) = torch.autograd.grad(expected, theirs.W, retain_graph=True)
+    torch.testing.assert_close(gw, expected_gw.T, rtol=1e-8, atol=1e-10)
+    if name != "SphereFace":  # there the length is a part of theirs that the feature has a gradient through
+        (gx,), (expected_gx,) = torch.autograd.grad(loss, x), torch.autograd.grad(expected, x)
+        torch.testing.assert_close(gx, expected_gx, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1, 0.5, 1.0, math.pi / 2])
+def test_arcface_falls_with_the_angle_from_0_to_pi(margin):
+    x, w, y = at_angles(torch.linspace(0, math.pi, 2001))
+    own = arcface_logits(x, w, y, margin, scale=1.0)[:, 0]
+    assert (own.diff() < 0).all()
+    assert own[0].item() == pytest.approx(math.cos(margin))
+    assert own[-1].item() == pytest.approx(-1 - margin * math.sin(margin))
+
+
+@pytest.mark.parametrize("margin", [1, 2, 3, 4, 7])
+def test_sphereface_falls_without_a_step_from_1_to_1_less_2m(margin):
+    x, w, y = at_angles(torch.linspace(0, math.pi, 2001))
+    own = sphereface_logits(x, w, y, margin, scale=1.0)[:, 0]
+    assert (own.diff() < 1e-12).all()
+    assert own.diff().abs().max() < 1.01 * margin * math.pi / 2000
+    assert own[[0, -1]].tolist() == pytest.approx([1, 1 - 2 * margin])
+
+
+def test_without_a_margin_all_are_the_cosine():
+    x, w, y = batch()
+    plain = cosine_logits(x, w, 30.0)
+    for other in (cosface_logits(x, w, y, 0.0), arcface_logits(x, w, y, 0.0), sphereface_logits(x, w, y, 1)):
+        torch.testing.assert_close(other, plain)
+
+
+def test_ldam_is_cosface_with_a_margin_a_class():
+    x, w, y = batch()
+    margins = ldam_margins(torch.tensor(COUNTS)).double()
+    found = cosface_logits(x, w, y, margins)
+    for i in range(len(x)):
+        expected = cosface_logits(x[i : i + 1], w, y[i : i + 1], margins[y[i]].item())
+        torch.testing.assert_close(found[i : i + 1], expected)
+    torch.testing.assert_close(cosface_logits(x, w, y, torch.tensor(0.35)), cosface_logits(x, w, y))
+    assert cosface_logits(x.float(), w.float(), y, margins).dtype == torch.float32
+
+
+def test_the_target_s_angle_keeps_the_digits_that_arccos_loses():
+    angles = torch.tensor([1e-6, 1e-4, 1e-3, math.pi - 1e-4])
+    x, w, y = at_angles(angles, torch.float32)
+    exact = math.pi - angles.double()
+    own = lambda logits: (logits[:, 0].double() - exact).abs().max()  # noqa: E731
+    assert own(angular_logits(x, w, 1.0, y)) < 3e-7
+    assert own(angular_logits(x, w, 1.0)) > 1e-5
+
+
+def test_a_target_that_is_no_class_gets_no_margin():
+    x, w, y = batch(grad=True)
+    y[[0, 3]] = -100
+    rows = [0, 3]
+    for name in ("angular with target", "cosface", "arcface", "sphereface"):
+        found = ALL[name](x, w, y)
+        plain = angular_logits(x, w) if name.startswith("angular") else cosine_logits(x, w, 30.0)
+        torch.testing.assert_close(found[rows], plain[rows])
+        loss = F.cross_entropy(found, y)  # which ignores −100
+        loss.backward()
+        assert torch.isfinite(x.grad).all()
+        assert x.grad[rows].abs().max() == 0
+        x.grad = None
+
+
+def test_adjusted_logits_turn_likelihoods_into_posteriors():
+    """Bayes: softmax(log p(x|y) + log prior) is p(y|x)."""
+    likelihood = torch.rand(6, 5, dtype=torch.float64)
+    joint = likelihood * torch.tensor(COUNTS) / sum(COUNTS)
+    found = adjusted_logits(likelihood.log(), COUNTS).softmax(1)
+    torch.testing.assert_close(found, joint / joint.sum(1, keepdim=True))
+
+
+def test_adjusted_logits_take_lists_tensors_shares_and_more_dimensions():
+    z = torch.randn(2, 5, 3, 4)
+    expected = z + 0.5 * (torch.tensor(COUNTS) / sum(COUNTS)).log()[:, None, None]
+    for counts in (COUNTS, torch.tensor(COUNTS), torch.tensor(COUNTS).double() / sum(COUNTS)):
+        torch.testing.assert_close(adjusted_logits(z, counts, tau=0.5), expected)
+    torch.testing.assert_close(adjusted_logits(z, COUNTS, tau=0.0), z)
+    equal = adjusted_logits(z, [7] * 5)
+    torch.testing.assert_close(equal.softmax(1), z.softmax(1))
+    huge = adjusted_logits(z, [10**9, 1, 1, 1, 0])
+    assert torch.isfinite(huge).all()
+    assert torch.isfinite(F.cross_entropy(huge, torch.full((2, 3, 4), 4)))
+
+
+def test_spherical_and_taylor_softmax_are_what_their_paper_defines():
+    z = torch.randn(20, 5, dtype=torch.float64) * 3
+    squares = z**2 + 1e-2
+    torch.testing.assert_close(spherical_logits(z, eps=1e-2).softmax(1), squares / squares.sum(1, keepdim=True))
+    series = 1 + z + z**2 / 2
+    torch.testing.assert_close(taylor_logits(z).softmax(1), series / series.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("function", [spherical_logits, taylor_logits])
+def test_spherical_and_taylor_stay_finite(function):
+    z = torch.tensor([[0.0, -1.0, 1e4, -1e4, 1e-20]], requires_grad=True)
+    out = function(z)
+    assert torch.isfinite(out).all()
+    out.sum().backward()
+    assert torch.isfinite(z.grad).all()
+    assert z.grad.abs().max() <= 1 / math.sqrt(1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Properties of all.
+
+
+@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 7.0, 1e30])
+def test_lengths_do_not_matter(name, size):
+    x, w, y = batch(dtype=torch.float32)
+    before = ALL[name](x, w, y)
+    torch.testing.assert_close(ALL[name](size * x, w, y), before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ALL[name](x, size * w, y), before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("classes", [2, 5, 10_000])
+def test_the_order_of_classes_and_samples_does_not_matter(name, classes):
+    x, w, y = batch(5, 4, classes)
+    order, rows = torch.randperm(classes), torch.randperm(5)
+    before, after = ALL[name](x, w, y), ALL[name](x[rows], w[order], order.argsort()[y[rows]])
+    assert before.shape == (5, classes)
+    torch.testing.assert_close(after, before[rows][:, order])
+
+
+def test_adjusted_logits_follow_the_order_of_classes():
+    z, order = torch.randn(4, 5), torch.randperm(5)
+    counts = torch.tensor(COUNTS)
+    torch.testing.assert_close(adjusted_logits(z[:, order], counts[order]), adjusted_logits(z, counts)[:, order])
+
+
+@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_autocast_are_computed_in_float32(name, dtype):
+    x, w, y = batch(dtype=dtype)
+    expected = ALL[name](x.float(), w.float(), y)
+    found = ALL[name](x, w, y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = ALL[name](x.float(), w.float(), y)
+    assert found.dtype == cast.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(cast, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [spherical_logits, taylor_logits, lambda z: adjusted_logits(z, COUNTS)])
+def test_half_precision_logits_become_float32(function):
+    z = torch.randn(4, 5).bfloat16()
+    torch.testing.assert_close(function(z), function(z.float()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_agree_with_finite_differences(name):
+    x, w, y = batch(4, 5, 3, grad=True)
+    assert torch.autograd.gradcheck(lambda x, w: ALL[name](x, w, y), (x, w))
+    assert torch.autograd.gradgradcheck(lambda x, w: ALL[name](x, w, y), (x, w))
+
+
+@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_coincident_opposite_and_zero_vectors_have_finite_gradients(name, dtype):
+    x, w, y = batch(4, dtype=dtype)
+    x[0], x[1], x[2] = w[y[0]], -3 * w[y[1]], 0
+    w[4] = 0
+    x, w = x.requires_grad_(), w.requires_grad_()
+    logits = ALL[name](x, w, y)
+    assert torch.isfinite(logits).all()
+    EncouragingLoss(log_end=1)(logits, y).backward()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(w.grad).all()
+    assert x.grad[2].tolist() == [0.0] * 6  # a zero vector has no direction
+    assert w.grad[4].tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("name", ["angular with target", "arcface", "sphereface"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_at_0_and_pi_the_target_s_own_gradient_is_exactly_0(name, sign):
+    x, w, y = batch(4, grad=True)
+    x = (sign * 2 * w.detach()[y]).requires_grad_()
+    ALL[name](x, w, y).gather(1, y[:, None]).sum().backward()
+    assert x.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_encouraging_loss_combines_with_all(name):
+    """EL paper: methods that change logits before the softmax combine with it."""
+    x, w, y = batch(grad=True)
+    loss = EncouragingLoss()(ALL[name](x, w, y), y)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert x.grad.abs().max() > 0
+    assert w.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_empty_batch_is_empty(name):
+    x, w, y = batch(0)
+    assert ALL[name](x, w, y).shape == (0, 5)
+
+
+@pytest.mark.slow
+def test_all_compile_whole_and_so_look_at_no_value():
+    x, w, y = batch(dtype=torch.float32)
+
+    def everything(x, w, y):
+        z = x @ w.T
+        outputs = [function(x, w, y) for function in DIRECTIONS_ONLY.values()]
+        return [*outputs, spherical_logits(z), taylor_logits(z), adjusted_logits(z, COUNTS)]
+
+    compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(x, w, y), everything(x, w, y), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The AVH loss.
+
+
+def test_avh_loss_is_cross_entropy_of_minus_the_scaled_angle():
+    """Shift invariance: the π in s·(π − θ) plays no part."""
+    x, w, y = batch(30)
+    angles = angle_matrix(x, w)
+    for smoothing in (0.0, 0.1):
+        for reduction in ("mean", "sum", "none"):
+            expected = F.cross_entropy(-16 * angles, y, reduction=reduction, label_smoothing=smoothing)
+            loss = AVHLoss(16.0, reduction=reduction, label_smoothing=smoothing)
+            torch.testing.assert_close(loss(x, w, y), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_equation_5_as_printed_lowers_the_target_s_probability_and_the_avh_loss_raises_it():
+    x, w, y = batch(30)
+    chance = angular_logits(x, w, 8.0).softmax(1).gather(1, y[:, None]).mean()
+    reached = {}
+    for name, loss in (("printed", lambda v: printed_eq5(v, w, y, 8.0)), ("ours", lambda v: AVHLoss(8.0)(v, w, y))):
+        v = x.clone().requires_grad_()
+        optimiser = torch.optim.Adam([v], 0.05)
+        for _ in range(60):
+            optimiser.zero_grad()
+            loss(v).backward()
+            optimiser.step()
+        reached[name] = angular_logits(v, w, 8.0).softmax(1).gather(1, y[:, None]).mean()
+    assert reached["printed"] < 0.2 * chance
+    assert reached["ours"] > 0.95
+
+
+def test_avh_loss_learns_real_digits():
+    pictures, labels = load_digits()
+    x, y = torch.from_numpy(pictures).flatten(1).float() / 255, torch.from_numpy(labels)
+    net = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 32), torch.nn.ReLU())
+    head = torch.nn.Linear(32, 10, bias=False)
+    loss = AVHLoss(8.0, learnable=True)
+    optimiser = torch.optim.Adam([*net.parameters(), *head.parameters(), *loss.parameters()], 0.01)
+    for batch in torch.randperm(len(x)).repeat(2).split(64):
+        optimiser.zero_grad()
+        loss(net(x[batch]), head.weight, y[batch]).backward()
+        optimiser.step()
+    with torch.no_grad():
+        right = angular_logits(net(x), head.weight).argmax(1) == y
+    assert right.float().mean() > 0.9
+    assert loss.scale > 8.01  # right predictions ask for a sharper softmax
+
+
+def test_avh_loss_keeps_its_digits_as_p_goes_to_1():
+    """p = 1 − 1e-12: a likelihood has rounded to 1 long before, in float32 already at 1 − 6e-8."""
+    w = torch.eye(3)
+    x = torch.tensor([[1.0, 0.05, -0.1], [1.0, -0.1, 0.02]])
+    y = torch.tensor([0, 0])
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        v = x.to(dtype).requires_grad_()
+        loss = AVHLoss(20.0)(v, w.to(dtype), y)
+        results.append((loss.double(), *torch.autograd.grad(loss, v)))
+    (loss, gradient), (exact, exact_gradient) = results
+    assert exact < 1e-12
+    torch.testing.assert_close(loss, exact, rtol=2e-5, atol=0)
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=2e-5, atol=1e-18)
+
+
+def test_avh_loss_takes_soft_targets():
+    x, w, y = batch()
+    soft = torch.rand(8, 5, dtype=torch.float64).softmax(1)
+    torch.testing.assert_close(AVHLoss()(x, w, soft), F.cross_entropy(angular_logits(x, w), soft))
+    torch.testing.assert_close(AVHLoss()(x, w, F.one_hot(y, 5).double()), AVHLoss()(x, w, y))
+
+
+def test_ignored_targets_count_for_nothing():
+    x, w, y = batch(grad=True)
+    kept = y.clone()
+    kept[::2] = -100
+    torch.testing.assert_close(AVHLoss()(x, w, kept), AVHLoss()(x[1::2], w, y[1::2]))
+    for nothing in (AVHLoss()(x, w, torch.full_like(y, -100)), AVHLoss()(x[:0], w, y[:0])):
+        assert nothing.item() == 0
+        gradients = torch.autograd.grad(nothing, [x, w])
+        assert all(g.abs().max() == 0 for g in gradients)
+
+
+def test_the_scale_is_fixed_set_or_learnt_and_stays_positive():
+    x, w, y = batch(dtype=torch.float32)
+    fixed, learnt = AVHLoss(12.0), AVHLoss(12.0, learnable=True)
+    assert fixed.scale == 12
+    assert not list(fixed.parameters())
+    assert learnt.scale.item() == pytest.approx(12, rel=1e-6)
+    torch.testing.assert_close(fixed(x, w, y), learnt(x, w, y))
+    learnt(x, w, y).backward()
+    (expected,) = torch.autograd.grad(
+        F.cross_entropy((s := torch.tensor(12.0, requires_grad=True)) * -angle_matrix(x, w), y), s
+    )
+    assert learnt.log_scale.grad.item() == pytest.approx(12 * expected.item(), rel=1e-4)  # d/d log s = s·d/ds
+    with torch.no_grad():
+        learnt.log_scale -= 30 * learnt.log_scale.grad.sign()
+    assert learnt.scale > 0
+    for loss in (fixed, learnt):
+        loss.scale = 5.0
+        torch.testing.assert_close(loss(x, w, y), AVHLoss(5.0)(x, w, y))
+        again = AVHLoss(1.0, learnable=loss.learnable)
+        again.load_state_dict(loss.state_dict())
+        assert again.scale == loss.scale
+        with pytest.raises(ValueError, match="scale must be above 0"):
+            loss.scale = 0.0
+    assert "scale=5" in repr(fixed)
+
+
+def test_avh_loss_under_autocast_is_float32():
+    x, w, y = batch(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = AVHLoss()(x.bfloat16().float(), w, y)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, AVHLoss()(x.bfloat16().float(), w, y), rtol=0, atol=0)
+
+
+def test_avh_loss_gradients_agree_with_finite_differences():
+    x, w, y = batch(4, 5, 3, grad=True)
+    for loss in (AVHLoss(8.0), AVHLoss(8.0, label_smoothing=0.1)):
+        assert torch.autograd.gradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))
+        assert torch.autograd.gradgradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))
+
+
+@pytest.mark.slow
+def test_a_schedule_of_the_scale_does_not_recompile():
+    from torch._dynamo.testing import CompileCounter
+
+    x, w, y = batch(dtype=torch.float32)
+    loss, counter = AVHLoss(), CompileCounter()
+    compiled = torch.compile(loss, fullgraph=True, backend=counter)
+    for scale in (2.0, 4.0, 8.0, 16.0):
+        loss.scale = scale
+        torch.testing.assert_close(compiled(x, w, y), F.cross_entropy(-scale * angle_matrix(x, w), y))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.slow
+def test_avh_loss_compiles_to_a_kernel_with_its_gradient():
+    x, w, y = batch(dtype=torch.float32, grad=True)
+    loss = AVHLoss(learnable=True)
+    leaves = [x, w, loss.log_scale]
+    found = torch.autograd.grad(torch.compile(loss, fullgraph=True)(x, w, y), leaves)
+    for ours, expected in zip(found, torch.autograd.grad(loss(x, w, y), leaves), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is refused, in a sentence.
+
+X, W, Y = torch.randn(4, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: cosine_logits(X, W[:, :2]),
+            r"features \(N, D\) and weight \(C, D\) must be as wide .* \(4, 3\) and \(5, 2\)",
+        ),
+        (lambda: angular_logits(X[0], W), r"features \(N, D\).*got \(3,\)"),
+        (lambda: arcface_logits(X, W, Y[:2]), r"target must hold class indices of shape \(4,\), got \(2,\)"),
+        (lambda: cosface_logits(X, W, torch.rand(4, 5)), "soft targets go with logits that take no target"),
+        (lambda: cosface_logits(X, W, Y, -0.1), "margin must be 0 or more"),
+        (lambda: cosface_logits(X, W, Y, torch.ones(4)), r"one a class \(5,\), got \(4,\)"),
+        (lambda: arcface_logits(X, W, Y, 28.6), "radians, got 28.6; math.radians"),
+        (lambda: arcface_logits(X, W, Y, math.nan), "margin must lie in"),
+        (lambda: sphereface_logits(X, W, Y, 1.5), "margin must be an integer from 1"),
+        (lambda: sphereface_logits(X, W, Y, 0), "margin must be an integer from 1"),
+        (lambda: cosine_logits(X, W, 0.0), "scale must be above 0 and finite, got 0"),
+        (lambda: angular_logits(X, W, math.nan), "scale must be above 0"),
+        (lambda: adjusted_logits(X, COUNTS), r"one number a class, shape \(3,\), got \(5,\)"),
+        (lambda: adjusted_logits(X, [1, -2, 3]), r"counts must be finite, 0 or more and not all 0, got \[-2\]"),
+        (lambda: adjusted_logits(X[0], [1, 2, 3]), r"logits must have shape \(N, C, …\)"),
+        (lambda: spherical_logits(X, eps=0.0), "eps must be above 0"),
+        (lambda: AVHLoss(-1.0), "scale must be above 0 and finite, got -1"),
+        (lambda: AVHLoss(reduction="avg"), "reduction must be"),
+        (lambda: AVHLoss(label_smoothing=2.0), "label_smoothing must be"),
+        (lambda: AVHLoss(validate=True)(X * math.nan, W, Y), "features hold NaN"),
+        (lambda: AVHLoss(validate=True)(X, W, Y + 3), r"target must lie in \[0, 4\].*got 5"),
+    ],
+)
+def test_bad_input_is_a_sentence(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

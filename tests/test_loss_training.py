@@ -1,0 +1,587 @@
+"""Losses in the engine: every name trains, parts are logged, heads of directions predict, and kills cost nothing."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import hardsight as hs
+from hardsight.cli import main
+from hardsight.data import ArraySamples, load_digits
+from hardsight.losses.composite import BoundLogits, CompositeLoss, build_loss
+from hardsight.losses.encouraging import EncouragingLoss, FocalLoss
+from hardsight.losses.imbalance import effective_number_weights, ldam_margins
+from hardsight.losses.logits import (
+    AVHLoss,
+    adjusted_logits,
+    angular_logits,
+    arcface_logits,
+    cosface_logits,
+    cosine_logits,
+)
+from hardsight.losses.mirror import MirrorMSELoss
+from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss
+from hardsight.lossnames import LOSSES, parse_loss
+from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.schedules import Scheduled, deferred
+from hardsight.training import train
+from hardsight.training.losses import to_one_norm
+
+QUICK = Recipe(epochs=3, batch_size=50, lr=0.1, schedule="constant", weight_decay=1e-4)
+COUNTS = torch.tensor([40.0, 10.0, 5.0])
+
+
+def net(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 10)
+    )
+
+
+def digits(split, start, stop):
+    images, labels = load_digits()
+    return ArraySamples(images[start:stop], labels[start:stop], split, f"digits {start}–{stop}", list("0123456789"))
+
+
+def trained(out, recipe=QUICK, **options):
+    given = {"model": net(), "device": "cpu", "progress": False, "record": ()} | options
+    data = given.pop("data", (digits("train", 0, 300), digits("test", 300, 400)))
+    return train(given.pop("model"), *data, out=out, recipe=recipe, **given)
+
+
+def triple(n=24, d=6, c=3):
+    return torch.randn(n, d), torch.randn(c, d), torch.arange(n) % c
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Composing.
+
+X, W, Y = triple()
+Z = X @ W.T
+BY_HAND = {
+    "ce": lambda: F.cross_entropy(Z, Y),
+    "el:0.5": lambda: EncouragingLoss(log_end=0.5)(Z, Y),
+    "el:normal": lambda: EncouragingLoss(log_end=1.0)(Z, Y),
+    "el:aggressive": lambda: EncouragingLoss(log_end=1.0, start=0.5)(Z, Y),
+    "el:normal,released": lambda: EncouragingLoss(log_end=1.0, preset="released")(Z, Y),
+    "el:normal,match": lambda: EncouragingLoss(log_end=1.0, match_gradient=True)(Z, Y),
+    "el:bonus=power,rho=2": lambda: EncouragingLoss(bonus="power", rho=2.0)(Z, Y),
+    "focal:1": lambda: FocalLoss(1.0)(Z, Y),
+    "mirror:sigmoid": lambda: MirrorMSELoss("sigmoid")(Z, Y),
+    "mse": lambda: MirrorMSELoss(mirror=False)(Z, Y),
+    "ce:effective": lambda: F.cross_entropy(Z, Y, effective_number_weights(COUNTS)),
+    "avh:8": lambda: AVHLoss(8.0)(X, W, Y),
+    "avh:8,learn": lambda: AVHLoss(8.0)(X, W, Y),
+    "el:normal@cosine:4": lambda: EncouragingLoss(log_end=1.0)(cosine_logits(X, W, 4.0), Y),
+    "arcface:0.3,scale=8": lambda: F.cross_entropy(arcface_logits(X, W, Y, 0.3, 8.0), Y),
+    "ldam:0.4": lambda: F.cross_entropy(cosface_logits(X, W, Y, ldam_margins(COUNTS, 0.4)), Y),
+    "focal@adjusted:2": lambda: FocalLoss()(adjusted_logits(Z, COUNTS, 2.0), Y),
+    "amc": lambda: F.cross_entropy(Z, Y) + AMCLoss(preset="paper")(X, Z.argmax(1)),
+    "amc:released,labels=true,margin=1,pairs=all": lambda: (
+        F.cross_entropy(Z, Y) + 10 * AMCLoss(margin=1.0, pairs="all")(X, Y)
+    ),
+    "el+euclid:2": lambda: EncouragingLoss()(Z, Y) + EuclideanContrastiveLoss(weight=2.0)(X, Z.argmax(1)),
+    "center:1": lambda: F.cross_entropy(Z, Y) + X.square().sum() / (2 * len(X)),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_name_is_what_one_would_write_by_hand(name):
+    loss = build_loss(name, counts=COUNTS, width=6)
+    torch.testing.assert_close(loss(Z, Y, X, W), BY_HAND[name](), rtol=1e-5, atol=1e-6)
+
+
+def test_parts_add_up_to_the_loss_and_hold_no_graph():
+    features = X.clone().requires_grad_()
+    loss = CompositeLoss(EncouragingLoss(), partial(arcface_logits, margin=0.3), AMCLoss(preset="released"))
+    value = loss(features @ W.T, Y, features, W)
+    assert list(loss.last_parts) == ["ce", "bonus", "pairs"]
+    torch.testing.assert_close(sum(loss.last_parts.values()), value.detach())
+    assert not any(part.requires_grad for part in loss.last_parts.values())
+    value.backward()
+    assert features.grad.abs().sum() > 0
+    for objective, pairs, names in (
+        (nn.CrossEntropyLoss(), AMCLoss(), ["ce", "pairs"]),
+        (MirrorMSELoss(), AMCLoss(), ["objective", "pairs"]),
+        (F.cross_entropy, None, []),
+    ):
+        composed = CompositeLoss(objective, pairs=pairs)
+        composed(Z, Y, X, W)
+        assert list(composed.last_parts) == names
+
+
+def test_a_composed_loss_moves_and_saves_what_it_holds():
+    loss = CompositeLoss(
+        nn.CrossEntropyLoss(weight=torch.ones(3)),
+        BoundLogits(angular_logits, learn=True, scale=8.0),
+        CenterLoss(3, 6),
+    )
+    assert set(loss.state_dict()) == {"objective.weight", "logits.log_scale", "pairs.centers"}
+    assert [name for name, _ in loss.named_parameters()] == ["logits.log_scale"]
+    ldam = CompositeLoss(nn.CrossEntropyLoss(), partial(cosface_logits, margin=ldam_margins(COUNTS), scale=30.0))
+    assert ldam.to(torch.float64).logits.margin.dtype == torch.float64
+    hook = Scheduled(ldam.logits, scale=lambda t: 10.0 + t)
+    assert not hook.at(2.0)  # a tensor: what was recorded with it need not be made anew
+    torch.testing.assert_close(
+        ldam(Z, Y, X, W), F.cross_entropy(cosface_logits(X, W, Y, ldam_margins(COUNTS), 12.0), Y)
+    )
+
+
+def test_soft_targets_go_where_they_can():
+    soft = F.one_hot(Y, 3) * 0.7 + 0.1
+    for name in ("ce", "el", "focal", "mirror", "avh", "el@cosine", "adjusted", "amc"):
+        assert torch.isfinite(build_loss(name, counts=COUNTS)(Z, soft, X, W))
+    for name in ("arcface", "cosface", "sphereface", "ldam"):
+        with pytest.raises(ValueError, match="needs one class a sample; leave mixup out"):
+            build_loss(name, counts=COUNTS)(Z, soft, X, W)
+    for name in ("amc:labels=true", "center"):
+        with pytest.raises(ValueError, match=r"class indices .* for pairs of true labels"):
+            build_loss(name, counts=COUNTS, width=6)(Z, soft, X, W)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda: build_loss("avh")(Z, Y), r"features and weight are missing.*hardsight.capture"),
+        (lambda: build_loss("adjusted"), r"adjusted needs the number of samples of each class \(counts\)"),
+        (lambda: build_loss("ce:drw=3"), "ce needs the number of samples"),
+        (lambda: build_loss("center", counts=COUNTS), r"center needs the number of features \(width\)"),
+        (lambda: CompositeLoss(EncouragingLoss(reduction="none")), "objective: its reduction must be 'mean' or 'sum'"),
+        (lambda: CompositeLoss(nn.CrossEntropyLoss(), pair_labels="both"), "pair_labels must be"),
+        (lambda: CompositeLoss(nn.CrossEntropyLoss(), partial(adjusted_logits, Z)), "logits: name its options"),
+    ],
+)
+def test_compositions_that_cannot_be_are_sentences(work, words):
+    with pytest.raises(ValueError, match=words):
+        work()
+
+
+def test_bf16_under_autocast_comes_out_in_float32():
+    for name in ("ce", "el:normal@avh+amc", "mirror"):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = build_loss(name)(Z.bfloat16(), Y, X.bfloat16(), W)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, build_loss(name)(Z, Y, X, W), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["el:0.75@arcface+amc", "ce:effective@angular:16,learn+center"])
+def test_a_composed_loss_is_one_graph(name):
+    torch._dynamo.reset()
+    loss = build_loss(name, counts=COUNTS, width=6)
+    whole = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    plain = build_loss(name, counts=COUNTS, width=6)
+    torch.testing.assert_close(whole(Z, Y, X, W), plain(Z, Y, X, W), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# With time.
+
+
+def test_the_weight_of_pairs_is_the_released_schedule():
+    for preset, top in (("paper", 0.05), ("released", 10.0)):
+        loss = build_loss(f"amc:{preset}", epochs=300, warmup=80, rampdown=50)
+        for epoch in (0, 1, 40, 79, 80, 299):  # counted from 0
+            loss.at(epoch)
+            share = 0 if epoch == 0 else math.exp(-5 * (1 - epoch / 80) ** 2) if epoch < 80 else 1
+            assert loss.pairs.weight == pytest.approx(top * share)
+    down = build_loss("amc:down", epochs=300, warmup=80, rampdown=50)
+    down.at(275)
+    assert down.pairs.weight == pytest.approx(0.05 * math.exp(-12.5 * 0.25))
+    plain = build_loss("amc:3", epochs=300)
+    plain.at(0)
+    assert plain.pairs.weight == 3  # there is no warmup to wait for
+
+
+def test_bonus_and_class_weights_are_deferred_to_the_epoch_that_is_said():
+    loss = build_loss("el:normal,defer=25,rho=2,drw=30", counts=COUNTS)
+    rho, weights = [], []
+    for epoch in range(1, 41):
+        loss.at(epoch - 1)
+        rho.append(loss.objective.rho)
+        weights.append(loss.objective.weight.clone())
+    assert rho == [0] * 25 + [2] * 15
+    assert all(torch.equal(weight, torch.ones(3)) for weight in weights[:30])
+    for weight in weights[30:]:
+        torch.testing.assert_close(weight, effective_number_weights(COUNTS))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recipes.
+
+
+def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
+    assert Recipe(loss="avh").loss == "ce@angular:16"
+    assert changed(Recipe(), ["loss=el:0.5,defer=2"]).loss == "el:0.5,defer=2"
+    for name, preset in PRESETS.items():
+        assert preset.recipe.loss == ("ce+amc:paper" if name.startswith("amc") else "ce")
+        assert replace(preset.recipe) == preset.recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loss": "elf"}, "there is no 'elf'; did you mean el"),
+        ({"loss": "mirror", "label_smoothing": 0.1}, "mirror takes no label smoothing, got .* set label_smoothing=0"),
+        ({"loss": "arcface", "mixup": 0.2}, "mixup blends classes, and arcface needs one class a sample; set mixup=0"),
+        ({"loss": "amc:labels=true", "mixup": 0.2}, "amc needs one class a sample"),
+        ({"loss": "el:defer=30"}, "el:0.75,defer=30 changes after 30 epochs, and epochs is 30"),
+        ({"loss": "amc:down"}, "over the rampdown, which is 0"),
+    ],
+)
+def test_recipes_whose_loss_cannot_be_are_sentences(change, words):
+    with pytest.raises(ValueError, match=words):
+        Recipe(**change)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The engine.
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "el:normal,match", "el:0.5@arcface:0.2+amc:released", "avh:8,learn+center"])
+def test_every_loss_trains_and_lowers_itself(tmp_path, name):
+    result = trained(tmp_path / "run", replace(QUICK, epochs=4), loss=name)
+    losses = [row["loss"] for row in result.history]
+    assert losses[-1] < losses[0]
+    parts = [row[k] for row in result.history for k in ("ce", "objective", "bonus", "pairs") if k in row]
+    assert len(parts) in (0, 8, 12)
+    assert result.history[-1]["test_accuracy"] > (0.2 if name in ("mirror", "mse") else 0.75)
+
+
+def test_the_history_holds_the_means_of_the_parts(tmp_path):
+    seen = []
+
+    class Watched(CompositeLoss):
+        def forward(self, *batch):
+            value = super().forward(*batch)
+            seen.append((len(batch[1]), value.item(), {k: v.item() for k, v in self.last_parts.items()}))
+            return value
+
+    loss = Watched(EncouragingLoss(), pairs=AMCLoss())
+    row = trained(tmp_path / "run", replace(QUICK, epochs=1, batch_size=64), loss=loss).history[0]
+    total = sum(n for n, _, _ in seen)
+    for name in ("ce", "bonus", "pairs"):
+        assert row[name] == pytest.approx(sum(n * parts[name] for n, _, parts in seen) / total, rel=1e-5)
+    assert row["ce"] + row["bonus"] + row["pairs"] == pytest.approx(row["loss"], rel=1e-5)
+    assert json.loads((tmp_path / "run" / "history.json").read_text())[0]["bonus"] == row["bonus"]
+
+
+def test_training_by_name_is_a_plain_loop(tmp_path):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant", loss="el:0.5+amc:1")
+    result = trained(tmp_path / "run", recipe)
+    plain = net()
+    optimiser = torch.optim.SGD(plain.parameters(), 0.05, 0.9, weight_decay=5e-4)
+    images, labels = load_digits()
+    x, y = torch.from_numpy(images[:300])[:, None] / 255, torch.from_numpy(labels[:300])
+    from hardsight.training.loop import seed_of
+
+    for epoch in (1, 2):
+        for rows in torch.randperm(300, generator=torch.Generator().manual_seed(seed_of(0, epoch))).split(50):
+            with hs.capture(plain) as head:
+                logits = plain(x[rows])
+            loss = EncouragingLoss(log_end=0.5)(logits, y[rows])
+            loss = loss + AMCLoss()(head.features, logits.argmax(1))  # Eq. 3: predictions tell the neighbours
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(result.model.module.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"ema": 0.8}])
+@pytest.mark.parametrize("name", ["avh:16", "el@arcface:0.3"])
+def test_a_head_of_directions_predicts_what_the_loss_means(tmp_path, capsys, name, options):
+    result = trained(tmp_path / "run", replace(QUICK, **options), loss=name, progress=True)
+    assert capsys.readouterr().out.count("loss: it sees directions only") == 1
+    network, data = result.model.module, digits("test", 300, 400)
+    head = network[-1]
+    assert not head.bias.any()
+    norms = head.weight.norm(dim=1)
+    torch.testing.assert_close(norms, norms.mean().expand(10))
+    with torch.no_grad(), hs.capture(network) as seen:
+        logits = network(torch.from_numpy(data.images)[:, None] / 255)
+    nearest = hs.angle_matrix(seen.features, seen.weight).argmin(1)
+    assert torch.equal(logits.argmax(1), nearest)
+    assert result.history[-1]["test_accuracy"] == (nearest == torch.from_numpy(data.labels)).double().mean().item()
+    assert hs.score(result.model, data, progress=False).accuracy == result.history[-1]["test_accuracy"]
+    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    for part in ("model", "online"):
+        if part in saved:
+            torch.testing.assert_close(
+                saved[part]["5.weight"].norm(dim=1), saved[part]["5.weight"].norm(dim=1).mean().expand(10)
+            )
+
+
+def test_one_norm_leaves_angles_and_zero_weights_alone():
+    network = net()
+    with torch.no_grad():
+        network[-1].weight[3] = 0
+        network[-1].weight[4] *= 1e20
+    x = torch.randn(5, 32)
+    before = hs.angle_matrix(x, network[-1].weight)
+    to_one_norm(network)
+    torch.testing.assert_close(hs.angle_matrix(x, network[-1].weight), before, rtol=1e-5, atol=1e-5)
+    assert not network[-1].weight[3].any()
+
+
+class _KilledError(Exception):
+    pass
+
+
+class Killed(CompositeLoss):
+    """A loss that ends the training after so many steps; it learns a scale and moves centres."""
+
+    def __init__(self, steps, pairs=None):
+        objective = EncouragingLoss()
+        super().__init__(
+            objective,
+            BoundLogits(angular_logits, learn=True, scale=8.0),
+            pairs or CenterLoss(10, 32, weight=0.01),
+            hooks=[Scheduled(objective, rho=lambda t: deferred(t, 1))],
+        )
+        self.left = [None] * steps
+
+    def forward(self, *batch):
+        if not self.left:
+            raise _KilledError
+        self.left.pop()
+        return super().forward(*batch)
+
+
+@pytest.mark.parametrize("steps", [4, 6, 15])  # 6 steps an epoch
+@pytest.mark.parametrize("kind", ["center", "amc"])
+def test_a_killed_run_with_a_learning_loss_ends_the_same_to_the_last_bit(tmp_path, steps, kind):
+    recipe = replace(QUICK, optimiser="adam", lr=0.01, ema=0.9)
+
+    def run(name, steps, seed=0):
+        loss = Killed(steps, AMCLoss(preset="released") if kind == "amc" else None)
+        return trained(tmp_path / name, recipe, model=net(seed, dropout=0.3), loss=loss), loss
+
+    whole, loss = run("whole", 18)
+    with pytest.raises(_KilledError):
+        run("run", steps)
+    again, other = run("run", 18, seed=0 if steps < 6 else 99)
+    for ours, theirs in ((again.model.module, whole.model.module), (other, loss)):
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], value), name
+    assert loss.logits.log_scale.exp().item() != pytest.approx(8.0, abs=1e-3)  # it has learnt
+    names = ("loss", "ce", "bonus", "pairs", "test_accuracy")
+    assert [[row[n] for n in names] for row in again.history] == [[row[n] for n in names] for row in whole.history]
+    assert [row["bonus"] == 0 for row in whole.history] == [True, False, False]
+
+
+def test_a_learnt_scale_does_not_decay(tmp_path):
+    still = replace(QUICK, lr=0.1, weight_decay=0.5, epochs=1)
+
+    def zero(logits, target):
+        return 0 * logits.sum()
+
+    loss = CompositeLoss(zero, BoundLogits(angular_logits, learn=True, scale=8.0))
+    network = net()
+    before = network[1].weight.norm().item()
+    trained(tmp_path / "run", still, loss=loss, model=network)
+    assert loss.logits.log_scale.item() == pytest.approx(math.log(8), rel=1e-6)
+    assert network[1].weight.norm().item() < 0.9 * before
+
+
+def test_another_loss_is_another_run(tmp_path):
+    recipe = replace(QUICK, epochs=1)
+    trained(tmp_path / "ce", recipe)
+    trained(tmp_path / "ce", recipe, loss="ce")  # the same
+    with pytest.raises(FileExistsError, match=r"another training run \(not the same: loss\)"):
+        trained(tmp_path / "ce", recipe, loss="el")
+    trained(tmp_path / "el", recipe, loss="el:1")
+    trained(tmp_path / "el", replace(recipe, loss="el:normal"))
+    trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss())
+    with pytest.raises(FileExistsError, match="not the same: loss"):
+        trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss(label_smoothing=0.1))
+    amc = CompositeLoss(nn.CrossEntropyLoss(), pairs=AMCLoss())
+    trained(tmp_path / "amc", recipe, loss=amc)
+    trained(tmp_path / "amc", recipe, loss=amc)
+    with pytest.raises(FileExistsError, match="not the same: loss"):
+        trained(tmp_path / "amc", recipe, loss=CompositeLoss(nn.CrossEntropyLoss(), pairs=AMCLoss(margin=0.6)))
+
+
+def test_what_the_recipe_smooths_and_mixes_reaches_the_loss(tmp_path):
+    smooth = trained(tmp_path / "smooth", replace(QUICK, epochs=1, label_smoothing=0.2, loss="el:0.5"))
+    by_hand = EncouragingLoss(label_smoothing=0.2, log_end=0.5)
+    own = trained(tmp_path / "own", replace(QUICK, epochs=1), loss=by_hand)
+    for part in ("loss", "ce", "bonus"):
+        assert smooth.history[0][part] == pytest.approx(own.history[0][part], rel=1e-6)
+    mixed = trained(tmp_path / "mixed", replace(QUICK, mixup=0.3, loss="el@avh+amc"))
+    assert mixed.history[-1]["test_accuracy"] > 0.5
+
+
+def test_class_counts_come_from_the_training_labels(tmp_path):
+    images, labels = load_digits()
+    keep = np.flatnonzero((labels[:600] > 1) | (np.arange(600) % 10 == 0))[:300]
+    data = (ArraySamples(images[keep], labels[keep], "train", "few zeros and ones"), digits("test", 700, 800))
+    counts = torch.from_numpy(np.bincount(labels[keep], minlength=10))
+    told = trained(tmp_path / "named", data=data, loss="ce:effective,beta=0.99")
+    own = nn.CrossEntropyLoss(weight=effective_number_weights(counts, 0.99))
+    by_hand = trained(tmp_path / "own", data=data, loss=own)
+    assert told.history[-1]["loss"] == pytest.approx(by_hand.history[-1]["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "words"),
+    [
+        ("elf", ValueError, "there is no 'elf'"),
+        (3, TypeError, "loss must be a name or a function of .logits, targets., got a int"),
+        (AVHLoss(), TypeError, "AVHLoss takes features, .* name it .'avh', 'amc'., or make it part of a CompositeLoss"),
+        (AMCLoss(), TypeError, "AMCLoss takes features"),
+    ],
+)
+def test_losses_that_cannot_be_trained_with_are_sentences(tmp_path, loss, error, words):
+    with pytest.raises(error, match=words):
+        trained(tmp_path / "run", loss=loss)
+
+
+def test_a_computed_head_and_directions_do_not_go_together(tmp_path):
+    model = net()
+    nn.utils.parametrizations.weight_norm(model[-1])
+    assert trained(tmp_path / "amc", model=model, loss="el+amc").history[-1]["test_accuracy"] > 0.7
+    with pytest.raises(ValueError, match=r"those of the head '5' are computed \(parametrised\)"):
+        trained(tmp_path / "run", model=model, loss="avh")
+
+
+def test_bf16_and_records_go_with_losses_of_the_head(tmp_path):
+    result = trained(tmp_path / "run", replace(QUICK, precision="bf16"), loss="avh+amc:1", record=("train", "test"))
+    assert result.history[-1]["test_accuracy"] > 0.7
+    assert len(hs.Dynamics(tmp_path / "run" / "train")) == 300
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command.
+
+
+def test_the_command_trains_with_a_loss_and_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    images, labels = load_digits()
+    np.savez("digits.npz", train_images=images[:128], train_labels=labels[:128])
+    arguments = ["train", "digits.npz", "--model", "small-cnn", "--epochs", "1", "--device", "cpu", "--no-record"]
+    main([*arguments, "--loss", "el:0.5+amc", "-o", "run"])
+    said = capsys.readouterr().out.strip().splitlines()
+    assert said[-2] == "1 epoch of small-cnn with the loss el:0.5+amc:paper"
+    assert json.loads(Path("run/training.json").read_text())["loss"] == "el:0.5+amc:paper"
+    main([*arguments, "-o", "plain"])
+    assert capsys.readouterr().out.strip().splitlines()[-2] == "1 epoch of small-cnn"
+    with pytest.raises(SystemExit):
+        main([*arguments, "--loss", "ell", "-o", "x"])
+    assert capsys.readouterr().err.strip() == "error: loss: there is no 'ell'; did you mean el?"
+    with pytest.raises(SystemExit):
+        main([*arguments, "--loss", "mirror", "--set", "label_smoothing=.1", "-o", "x"])
+    assert "takes no label smoothing, got label_smoothing 0.1; set label_smoothing=0" in capsys.readouterr().err
+
+
+def test_help_names_every_loss(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for name in (*LOSSES, "avh"):
+        assert name in said
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several processes.
+
+BOTH = """
+import json, os, sys
+import torch, torch.nn as nn
+from hardsight.data import ArraySamples, load_digits
+from hardsight.recipes import Recipe
+from hardsight.training import train
+
+torch.set_num_threads(1)
+
+def run(out, loss):
+    torch.manual_seed(0)
+    images, labels = load_digits()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    data = ArraySamples(images[:300], labels[:300], "train", "a")
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant", loss=loss)
+    result = train(net, data, data, out=out, recipe=recipe, device="cpu", record=(), progress=False)
+    state = torch.load(f"{out}/checkpoint.pt", weights_only=True)
+    told = [{k: v.double().flatten().tolist() for k, v in state[part].items()} for part in ("model", "loss")]
+    return [result.history, *told]
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_with_directions_and_a_learnt_scale_what_one_would(tmp_path):
+    script, loss = tmp_path / "both.py", "avh:8,learn"
+    last = "json.dump(run(sys.argv[1], sys.argv[2]), open(f\"{sys.argv[1]}-{os.environ['RANK']}.json\", 'w'))"
+    script.write_text(BOTH + last)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), str(tmp_path / "run"), loss],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"run-{rank}.json").read_text()) for rank in (0, 1))
+    names = {}
+    exec(BOTH, names)
+    history, model, scale = names["run"](tmp_path / "alone", loss)
+    assert scale["logits.log_scale"] != [math.log(8)]
+    for found in (first, second):
+        for expected, state in ((model, found[1]), (scale, found[2])):
+            for name, values in expected.items():
+                np.testing.assert_allclose(state[name], values, rtol=1e-4, atol=1e-6)
+        for row, expected in zip(found[0], history, strict=True):
+            assert [row["loss"], row["test_accuracy"]] == pytest.approx([expected["loss"], expected["test_accuracy"]])
+
+
+def test_every_name_of_the_catalogue_can_be_built():
+    for name in LOSSES:
+        assert build_loss(parse_loss(name), counts=COUNTS, width=6).needs_head == (
+            LOSSES[name].kind == "pairs" or (LOSSES[name].kind == "logits" and name != "adjusted")
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On a GPU.
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=on_gpu), pytest.param(True, marks=on_gpu)])
+@pytest.mark.parametrize("name", ["avh:8,learn+center", "el:0.5,defer=1@arcface:0.2+amc:1", "ce:drw=2", "adjusted"])
+def test_a_gpu_trains_with_a_loss_what_a_cpu_does(tmp_path, name, graph):
+    recipe = replace(QUICK, lr=0.02, drop_last=True, graph=graph, warmup=2, schedule="ramp", loss=name)
+    here = trained(tmp_path / "cpu", replace(recipe, graph=False))
+    there = trained(tmp_path / "gpu", recipe, device="cuda")
+    for one, two in zip(here.history, there.history, strict=True):
+        for part in {"loss", "ce", "bonus", "pairs"} & one.keys():
+            assert two[part] == pytest.approx(one[part], rel=0.02, abs=2e-3)
+    first, second = (torch.load(tmp_path / d / "checkpoint.pt", weights_only=True)["loss"] for d in ("cpu", "gpu"))
+    torch.testing.assert_close(second, first, rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("el:0.5@arcface+amc", marks=on_gpu), pytest.param("center", marks=on_gpu)]
+)
+def test_steps_with_a_loss_do_not_wait_for_the_gpu(tmp_path, recwarn, name):
+    waits = {}
+    for count in (10, 40):
+        recwarn.clear()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            sampler = list(range(50)) * count
+            trained(tmp_path / str(count), replace(QUICK, epochs=1, loss=name), device="cuda", sampler=sampler)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        waits[count] = len(recwarn)
+    assert waits[10] == waits[40]

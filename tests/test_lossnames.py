@@ -1,0 +1,154 @@
+"""The grammar of ``--loss``: what is understood, what it is called afterwards, and a sentence for every mistake."""
+
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardsight.lossnames import LOSSES, Kind, LossName, Number, forms, parse_loss
+
+CANONICAL = {
+    "ce": "ce",
+    " ce ": "ce",
+    "el": "el:0.75",
+    "el:0.75": "el:0.75",
+    "el:log_end=0.5": "el:0.5",
+    "el:normal": "el:normal",
+    "el:1": "el:normal",
+    "el:aggressive": "el:aggressive",
+    "el:log_end=1,start=.5": "el:aggressive",
+    "el:released": "el:0.75,released",
+    "el:normal,released,match": "el:normal,match,released",
+    "el:0.5, defer=25": "el:0.5,defer=25",
+    "el:bonus=power,rho=2": "el:0.75,rho=2,bonus=power",
+    "focal": "focal:2",
+    "mirror": "mirror",
+    "mse:sigmoid": "mse:sigmoid",
+    "avh": "ce@angular:16",
+    "avh:32,learn": "ce@angular:32,learn",
+    "el@avh": "el:0.75@angular:16",
+    "arcface:0.3": "ce@arcface:0.3",
+    "arcface:0.3,scale=64": "ce@arcface:0.3,scale=64",
+    "ldam": "ce@ldam:0.5",
+    "adjusted:2": "ce@adjusted:2",
+    "amc": "ce+amc:paper",
+    "amc:0.05": "ce+amc:paper",
+    "amc:10": "ce+amc:released",
+    "amc:released,pairs=classes,labels=true": "ce+amc:released,pairs=classes,labels=true",
+    "center": "ce+center:0.003",
+    "el:0.5@arcface:0.3+amc:2": "el:0.5@arcface:0.3+amc:2",
+    "el+amc@cosine": "el:0.75@cosine:16+amc:paper",
+    "cosface:1e+0+euclid:1e-3": "ce@cosface:1+euclid:0.001",
+    "ce:weight=effective": "ce:effective",
+    "ce:drw=160": "ce:effective,drw=160",
+    "el:normal,drw=180,defer=180": "el:normal,defer=180,weight=effective,drw=180",
+    "focal:1,beta=0.99": "focal:1,weight=effective,beta=0.99",
+}
+
+
+@pytest.mark.parametrize("text", CANONICAL)
+def test_a_name_has_one_canonical_form(text):
+    name = parse_loss(text)
+    assert str(name) == CANONICAL[text]
+    assert parse_loss(str(name)) == name
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_part_of_the_catalogue_can_be_named_alone_and_says_what_it_is(name):
+    part = LOSSES[name]
+    assert part.summary
+    assert part.reference
+    parsed = parse_loss(name)
+    assert part in [chosen.part for chosen in parsed.parts]
+    assert parse_loss(str(parsed)) == parsed
+    assert f"{name}[" in forms(part.kind)
+
+
+numbers = st.floats(0, 1e6, allow_nan=False).filter(lambda x: x > 0)
+
+
+@given(st.sampled_from(list(LOSSES)), st.data())
+def test_any_options_come_back_from_the_name(name, data):
+    part, said = LOSSES[name], []
+    for key, option in part.options.items():
+        if data.draw(st.booleans()):
+            if option is False:
+                said.append(key)
+            elif isinstance(option, tuple) and not isinstance(option, Number):
+                said.append(f"{key}={data.draw(st.sampled_from(option))}")
+            else:
+                high = min(option.high, 1e6)
+                inside = st.floats(option.low, high, exclude_min=True, exclude_max=option.ends[1] == ")")
+                value = data.draw(st.integers(math.ceil(option.low), int(high)) if option.whole else inside)
+                said.append(f"{key}={value!r}")
+    text = f"{name}:{','.join(said)}" if said else name
+    parsed = parse_loss(text)
+    assert parse_loss(str(parsed)) == parsed
+    chosen = next(chosen for chosen in parsed.parts if chosen.part is part)
+    for item in said:
+        key, equals, value = item.partition("=")
+        if key != "weight" or part.kind == "pairs":
+            assert str(chosen.options[key]) == (value if equals else "True") or chosen.options[key] == float(value)
+
+
+MISTAKES = {
+    "": r"must be OBJECTIVE\[@LOGITS\]\[\+PAIRS\], .* a name is missing",
+    "+amc": "a name is missing",
+    "ell": "there is no 'ell'; did you mean el?",
+    "arcfase": "did you mean arcface",
+    "huber": "there is no 'huber'; there are ce, el",
+    "el:2": r"el's log_end must be a number in \[0, 1\], or normal or aggressive, got '2'",
+    "el:nan": "log_end must be a number",
+    "el:normall": "log_end must be a number .* or normal or aggressive, got 'normall'",
+    "el:start=1": r"start must be a number in \[0, 1\), got '1'",
+    "el:rho=-1": r"rho must be a number in \[0, ∞\), got '-1'",
+    "el:rho=inf": r"rho must be a number in \[0, ∞\), got 'inf'",
+    "el:defer=2.5": r"defer must be an integer in \[0, ∞\), got '2.5'",
+    "el:lgo_end=1": "el does not know 'lgo_end=1'; did you mean log_end",
+    "el:match=yes": "el does not know 'match=yes'; write match alone",
+    "el:0.5,0.6": "el does not know '0.6'",
+    "el:normal,start=0.5": "el is told its start twice",
+    "el:bonus=sine": "bonus must be log or power or cosine, got 'sine'",
+    "ce:inverse": "ce's weight must be none or effective, got 'inverse'",
+    "mirror:tanh": "mirror's activation must be softmax or sigmoid, got 'tanh'",
+    "angular:0": r"scale must be a number in \(0, ∞\), got '0'",
+    "sphereface:1.5": "margin must be an integer",
+    "arcface:2": r"margin must be a number in \[0, 1.5708",
+    "amc:margin=4": r"margin must be a number in \(0, 3.1416\]",
+    "amc:papers": "weight must be a number .* or paper or released, got 'papers'",
+    "ce@amc": r"must be OBJECTIVE\[@LOGITS\]\[\+PAIRS\], got 'ce@amc'; amc goes after \+",
+    "ce+arcface": "arcface goes after @",
+    "ce@el": "el goes first",
+    "ce@cosine@angular": "one part of a kind, got cosine and angular",
+    "amc+center": "one part of a kind, got amc and center",
+    "spherical": "spherical logits are for loops of one's own .* prediction would need them too",
+    "el@taylor": "taylor logits are for loops of one's own",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_name_that_cannot_be_is_a_sentence(text):
+    with pytest.raises(ValueError, match=MISTAKES[text]) as raised:
+        parse_loss(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_name_is_a_sentence_too():
+    with pytest.raises(TypeError, match=r"loss must be a name here, such as 'el:0.75', got a float"):
+        parse_loss(0.75)
+
+
+def test_what_a_name_needs_is_known_from_it():
+    assert parse_loss("el@arcface+amc").needing_indices() == ["arcface"]
+    assert parse_loss("el+amc:labels=true").needing_indices() == ["amc"]
+    assert parse_loss("el@avh+amc").needing_indices() == []
+    assert parse_loss("el:defer=25,drw=160").latest() == 160
+    assert parse_loss("mirror").latest() == 0
+    assert isinstance(parse_loss("ce"), LossName)
+
+
+def test_forms_fit_on_lines_and_name_everything():
+    said = " ".join(forms(kind) for kind in get_args(Kind))
+    assert all(name in said for name in LOSSES)

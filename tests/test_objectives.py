@@ -1,0 +1,220 @@
+"""Objectives of the soft margin against float64 loops, and the identities of the Encouraging Loss paper (Eq. 3–10)."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
+
+from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.losses.margins import soft_margin, soft_margins
+from hardsight.losses.objectives import BONUSES, cross_entropy, focal, log_total
+
+LOG_ENDS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def naive_margin(z, y):
+    others = [v for k, v in enumerate(z) if k != y]
+    top = max(others)
+    return top + math.log(math.fsum(math.exp(v - top) for v in others)) - z[y]
+
+
+def naive_bonus(p, q, end, start):
+    """Eq. 7 as it is printed, with q = 1 − p given apart; shifted to begin at `start`."""
+
+    def log_or_tangent(p, q):
+        return math.log(q) if p <= end else -(p - end) / (1 - end) + math.log(1 - end)
+
+    if p < start:
+        return 0.0
+    return log_or_tangent(p, q) - (log_or_tangent(start, 1 - start) if start else 0.0)
+
+
+def naive_total(m, end, start=0.0):
+    p, q = 1 / (1 + math.exp(m)), 1 / (1 + math.exp(-m))
+    return (math.log1p(math.exp(m)) if m < 30 else m) + naive_bonus(p, q, end, start)
+
+
+# The soft margin.
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 300])
+@pytest.mark.parametrize("scale", [0.1, 5, 300])
+def test_soft_margins_equal_a_float64_loop(classes, scale):
+    z = scale * torch.randn(8, classes, dtype=torch.float64)
+    y = torch.randint(classes, (8,))
+    expected = [[naive_margin(row, k) for k in range(classes)] for row in z.tolist()]
+    torch.testing.assert_close(soft_margins(z), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    own = torch.tensor([row[k] for row, k in zip(expected, y.tolist(), strict=True)], dtype=torch.float64)
+    torch.testing.assert_close(soft_margin(z, y), own, rtol=1e-13, atol=1e-13)
+    close = {"rtol": 1e-6, "atol": 1e-6 * max(1, scale)}
+    torch.testing.assert_close(soft_margin(z.float(), y).double(), own, **close)
+    torch.testing.assert_close(soft_margins(z.float()).double(), soft_margins(z), **close)
+
+
+def test_a_soft_margin_keeps_its_digits_where_the_likelihood_is_one():
+    z = torch.tensor([[1e4, -1e4, 0.0], [27.631, 0.0, -50.0], [-1e4, 1e4, 1e4]])
+    found = soft_margin(z, torch.zeros(3, dtype=torch.long))
+    expected = torch.tensor([-1e4, -27.631, 2e4 + math.log(2)])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(soft_margins(z)[:, 0], expected, rtol=1e-6, atol=0)
+
+
+def test_soft_margins_reach_dimensions_behind_the_classes():
+    z, y = torch.randn(3, 5, 4, 2), torch.randint(5, (3, 4, 2))
+    flat = soft_margin(z.movedim(1, -1).reshape(-1, 5), y.flatten())
+    torch.testing.assert_close(soft_margin(z, y).flatten(), flat)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_comes_back_as_float32(dtype):
+    z, y = torch.randn(4, 5).to(dtype), torch.arange(4)
+    assert soft_margin(z, y).dtype == soft_margins(z).dtype == torch.float32
+    torch.testing.assert_close(soft_margin(z, y), soft_margin(z.float(), y))
+
+
+def test_gradients_of_soft_margins():
+    z = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 3, 1])
+    assert gradcheck(lambda z: soft_margin(z, y), z)
+    assert gradcheck(soft_margins, z)
+    assert gradgradcheck(lambda z: soft_margin(z, y), z)
+    assert gradgradcheck(soft_margins, z)
+
+
+# Objectives.
+
+
+@pytest.mark.parametrize("end", LOG_ENDS)
+@pytest.mark.parametrize("start", [0.0, 0.3, 0.5, 0.8])
+def test_the_log_bonus_equals_the_printed_formula(end, start):
+    m = torch.linspace(-25, 25, 301, dtype=torch.float64)
+    expected = torch.tensor([naive_total(v, end, start) for v in m.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(log_total(m, end, start), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_total(m.float(), end, start).double(), expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("end", LOG_ENDS)
+@pytest.mark.parametrize("start", [0.0, 0.3, 0.5, 0.8])
+def test_the_loss_is_continuous_wherever_the_bonus_starts_and_its_logarithm_ends(end, start):
+    for p in {start, end} - {0.0, 1.0}:
+        around = torch.tensor([p - 1e-9, p, p + 1e-9], dtype=torch.float64)
+        values = log_total(-torch.logit(around), end, start)
+        assert (values.max() - values.min()).item() < 1e-7
+
+
+def test_the_paper_s_jump_at_log_end_is_gone():
+    # Released: from about −.353 to −1.104 across p = .75 with start .5.
+    values = log_total(-torch.logit(torch.tensor([0.75 - 1e-6, 0.75 + 1e-6], dtype=torch.float64)), 0.75, 0.5)
+    assert values.tolist() == pytest.approx([-math.log(0.75) + math.log(0.25) - math.log(0.5)] * 2, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_slopes_are_the_derivatives(name):
+    m = torch.linspace(-11, 8, 77, dtype=torch.float64, requires_grad=True)  # the clamp lies at −11.5
+    choices = [{}] if name in ("power", "cosine") else [{"log_end": e, "start": s} for e in LOG_ENDS for s in (0, 0.4)]
+    for options in choices:
+        (found,) = torch.autograd.grad(BONUSES[name].total(m, **options).sum(), m)
+        torch.testing.assert_close(BONUSES[name].slope(m, **options), found, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_the_least_value_is_the_loss_at_certainty(name):
+    choices = (
+        [{}] if name in ("power", "cosine") else [{"log_end": e, "start": s} for e in LOG_ENDS[:-1] for s in (0, 0.4)]
+    )
+    for options in choices:
+        found = BONUSES[name].total(torch.tensor(-800.0, dtype=torch.float64), **options)
+        assert found.item() == pytest.approx(BONUSES[name].least(**options), abs=1e-12)
+    assert BONUSES["log"].least(log_end=1.0) == -math.inf
+
+
+def test_cross_entropy_and_focal_equal_torch():
+    z, y = 3 * torch.randn(50, 7, dtype=torch.float64), torch.randint(7, (50,))
+    m = soft_margin(z, y)
+    ce = F.cross_entropy(z, y, reduction="none")
+    torch.testing.assert_close(cross_entropy(m), ce)
+    torch.testing.assert_close(focal(m, 2.0), (1 - (-ce).exp()) ** 2 * ce)
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_gradients_of_objectives(name):
+    m = torch.tensor([-8.0, -2.3, -0.4, 0.2, 1.7, 6.0], dtype=torch.float64, requires_grad=True)  # off the kinks
+    for options in [{}] if name in ("power", "cosine") else [{"log_end": e, "start": 0.0} for e in LOG_ENDS]:
+        assert gradcheck(lambda m, o=options: BONUSES[name].total(m, **o), m)
+        assert gradgradcheck(lambda m, o=options: BONUSES[name].total(m, **o), m)
+
+
+# The paper's equations. z: logits of one sample with target 0; p its likelihood.
+
+
+def sample(scale=1.0):
+    z = (scale * torch.randn(6, dtype=torch.float64)).requires_grad_()
+    return z, torch.tensor(0), z.detach().softmax(0)[0].item()
+
+
+def gradient(loss, z):
+    return torch.autograd.grad(loss, z)[0]
+
+
+def test_eq_3_cross_entropy_pulls_with_one_minus_p():
+    z, y, p = sample(3)
+    assert gradient(F.cross_entropy(z, y), z)[0].item() == pytest.approx(p - 1)
+    assert gradient(EncouragingLoss(rho=0)(z, y), z)[0].item() == pytest.approx(p - 1)
+
+
+def test_eq_4_and_9_energies():
+    z, y, _ = sample(2)
+    energy = -z
+    among_all = energy[0] + torch.log(torch.exp(-energy).sum())
+    among_others = energy[0] + torch.log(torch.exp(-energy[1:]).sum())
+    torch.testing.assert_close(EncouragingLoss(rho=0)(z, y), among_all)
+    torch.testing.assert_close(EncouragingLoss(log_end=1)(z, y), among_others)
+
+
+def test_eq_5_and_10_margins_grow_faster_by_the_paper_s_ratio():
+    z, y, _ = sample(2)
+    a = torch.exp(z.detach()[1:] - z.detach()[0])
+    ce, el = gradient(F.cross_entropy(z, y), z), gradient(EncouragingLoss(log_end=1)(z, y), z)
+    torch.testing.assert_close(ce[1:], a / (1 + a.sum()))
+    torch.testing.assert_close(el[1:], a / a.sum())
+    torch.testing.assert_close(el / ce, torch.full_like(ce, ((1 + a.sum()) / a.sum()).item()))
+
+
+def test_eq_6_the_normal_bonus_is_the_mirrored_cross_entropy_and_exactly_m():
+    z, y, p = sample(2)
+    assert EncouragingLoss(log_end=1)(z, y).item() == pytest.approx(-math.log(p) + math.log(1 - p))
+    z = torch.randn(100, 9) * 10
+    y = torch.randint(9, (100,))
+    assert torch.equal(EncouragingLoss(log_end=1, reduction="none")(z, y), soft_margin(z, y))
+
+
+@pytest.mark.parametrize("end", LOG_ENDS[:-1])
+def test_eq_7_the_conservative_bonus_as_printed(end):
+    for scale in (0.5, 2, 4):
+        z, y, p = sample(scale)
+        assert EncouragingLoss(log_end=end)(z, y).item() == pytest.approx(-math.log(p) + naive_bonus(p, 1 - p, end, 0))
+
+
+@pytest.mark.parametrize("logit", [-1e4, -30.0, 0.0, 5.0, 12.0, 30.0, 1e4])
+def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
+    for dtype in (torch.float32, torch.float64):
+        z = torch.tensor([[logit, 0.5, -1.0, 0.0]], dtype=dtype, requires_grad=True)
+        found = gradient(EncouragingLoss(log_end=1)(z, torch.tensor([0])), z)[0]
+        assert found[0].item() == -1
+        torch.testing.assert_close(found[1:], z.detach()[0, 1:].softmax(0))
+
+
+@pytest.mark.parametrize("end", LOG_ENDS[:-1])
+def test_eq_8_beyond_log_end_the_pull_is_the_papers(end):
+    z, y, p = sample(3)
+    expected = 1.0 if p <= end else (1 / p + 1 / (1 - end)) * p * (1 - p)
+    assert gradient(EncouragingLoss(log_end=end)(z, y), z)[0].item() == pytest.approx(-expected)
+
+
+def test_pulls_at_a_gap_of_five_are_those_of_the_docs():
+    z, y = torch.tensor([[5.0, 0.0, 0.0]], requires_grad=True), torch.tensor([0])  # p = .987
+    pulls = [gradient(EncouragingLoss(log_end=end)(z, y), z)[0, 0].item() for end in (1.0, 0.75, 0.5)]
+    pulls.append(gradient(F.cross_entropy(z, y), z)[0, 0].item())
+    assert pulls == pytest.approx([-1.0, -0.066, -0.040, -0.013], abs=5e-4)

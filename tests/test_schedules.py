@@ -1,0 +1,159 @@
+"""Schedules against the papers' numbers and torch's own schedulers, and the hook on losses and optimisers."""
+
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.losses.imbalance import deferred_weights
+from hardsight.losses.logits import AVHLoss
+from hardsight.losses.pairs import AMCLoss
+from hardsight.schedules import (
+    Scheduled,
+    beta1_ramp,
+    cosine,
+    deferred,
+    exponential,
+    linear,
+    ramp_down,
+    ramp_up,
+)
+
+
+def test_ramp_up_is_the_amc_papers_also_in_fractions_of_an_epoch():
+    assert [ramp_up(t, 80) for t in (0, 20, 79.5)] == pytest.approx(
+        [math.exp(-5), math.exp(-5 * 0.75**2), math.exp(-5 * (0.5 / 80) ** 2)], rel=1e-12
+    )
+    assert ramp_up(80, 80) == ramp_up(1e9, 80) == ramp_up(0, 0) == 1
+
+
+@pytest.mark.parametrize("time", [0, 150, 170, 170.5, 185, 199, 200])
+def test_the_released_ramp_down_is_a_sharpness_of_a_quarter_of_its_length(time):
+    total, length = 200, 30  # the released script's
+    released = math.exp(-((0.5 * max(0, time - (total - length))) ** 2) / length)
+    assert ramp_down(time, total, length, sharpness=length / 4) == pytest.approx(released, rel=1e-12)
+    assert ramp_down(time, 300, 50) == pytest.approx(ramp_down(time, 300, 50, sharpness=50 / 4), rel=1e-12)
+    assert beta1_ramp(time, total, length, sharpness=7.5) == pytest.approx(released * 0.9 + (1 - released) * 0.5)
+
+
+def test_ramp_down_ends_at_the_papers_height():
+    assert ramp_down(300, 300, 50) == pytest.approx(math.exp(-12.5))
+    assert ramp_down(250, 300, 50) == ramp_down(0, 300, 0) == 1
+
+
+def test_deferral_counts_epochs_from_one():
+    on = [epoch for epoch in range(1, 31) if deferred(epoch - 1, 25)]
+    assert on == [26, 27, 28, 29, 30]
+    assert deferred(24.999, 25) == 0  # within the 25th epoch
+    assert deferred(0, 0) == 1
+
+
+def test_the_schedules_of_the_encouraging_loss():
+    for t in (0, 7, 90):
+        assert linear(t, 90) == t / 90
+        assert exponential(t, 90) == pytest.approx(math.exp(5 * (t / 90 - 1)))
+        assert exponential(t, 90, -5) == pytest.approx(1 - math.exp(-5 * t / 90))
+        assert cosine(t, 90) == pytest.approx((1 - math.cos(math.pi * t / 90)) / 2)
+    assert linear(200, 90) == cosine(200, 90) == exponential(200, 90) == 1
+
+
+def test_schedules_and_loss_names_need_no_torch():
+    code = "import sys, hardsight.schedules, hardsight.lossnames, hardsight.recipes; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The hook.
+
+
+def test_numbers_of_a_loss_are_replaced_and_only_that_is_reported():
+    loss = EncouragingLoss(log_end=0.5)
+    hook = Scheduled(loss, rho=lambda t: deferred(t, 2), log_end=lambda t: 0.5 + 0.25 * deferred(t, 3))
+    said = [(hook.at(t), loss.rho, loss.log_end) for t in range(5)]
+    assert said == [(True, 0, 0.5), (False, 0, 0.5), (True, 1, 0.5), (True, 1, 0.75), (False, 1, 0.75)]
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    hook.at(0)
+    assert torch.equal(loss(logits, target), nn.functional.cross_entropy(logits, target))
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_scale_is_written_in_place_wherever_it_is_kept(learnable):
+    loss = AVHLoss(16.0, learnable=learnable)
+    place = (loss.log_scale if learnable else loss.fixed_scale).data_ptr()
+    assert not Scheduled(loss, scale=lambda t: 8.0 + t).at(4)
+    assert loss.scale.item() == pytest.approx(12)
+    assert (loss.log_scale if learnable else loss.fixed_scale).data_ptr() == place
+    logs = Scheduled(nn.ParameterDict({"scale": nn.Parameter(torch.zeros(()))}), scale=lambda t: t)
+    assert not logs.at(3.0)
+
+
+def test_class_weights_are_written_in_place():
+    loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+    place = loss.weight.data_ptr()
+    weights = deferred_weights([900, 100], start=180)
+    hook = Scheduled(loss, weight=lambda t: weights(int(t) + 1))
+    assert not hook.at(179)
+    assert loss.weight.tolist() == [1, 1]
+    assert not hook.at(180)
+    torch.testing.assert_close(loss.weight, weights(181))
+    assert loss.weight.data_ptr() == place
+
+
+def test_rates_of_an_optimiser_are_those_of_torchs_lambda():
+    factor = lambda t: ramp_up(t, 5) * ramp_down(t, 20, 6)  # noqa: E731
+    ours, theirs = (
+        torch.optim.Adam(
+            [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.1, 0.01)], betas=(0.9, 0.99)
+        )
+        for _ in range(2)
+    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(theirs, factor)
+    hook = Scheduled(ours, lr=factor, beta1=lambda t: beta1_ramp(t, 20, 6))
+    for epoch in range(20):
+        hook.at(epoch)
+        for one, two in zip(ours.param_groups, theirs.param_groups, strict=True):
+            assert one["lr"] == pytest.approx(two["lr"], rel=1e-12)
+            assert one["betas"] == (pytest.approx(0.5 + 0.4 * ramp_down(epoch, 20, 6)), 0.99)
+        theirs.step()
+        scheduler.step()
+
+
+def test_a_loaded_optimiser_and_a_rate_in_a_tensor_are_still_set():
+    weight = nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.Adam([weight], lr=torch.tensor(0.2), foreach=False, capturable=False)
+    hook = Scheduled(optimiser, lr=lambda t: 0.5)
+    rate = optimiser.param_groups[0]["lr"]
+    hook.at(0)
+    assert rate.item() == pytest.approx(0.1)  # the very tensor that a captured step reads
+    plain = torch.optim.SGD([weight], lr=0.2)
+    hook = Scheduled(plain, lr=lambda t: 1 / (1 + t))
+    hook.at(1)
+    plain.load_state_dict(plain.state_dict())
+    hook.at(3)
+    assert plain.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "words"),
+    [
+        (EncouragingLoss(), "rhoo", "rhoo: a EncouragingLoss has no rhoo to change"),
+        (nn.CrossEntropyLoss(), "weight", "weight: a CrossEntropyLoss has no weight to change; give it one first"),
+        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), "beta1", "SGD has no betas"),
+        (torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "eps", "lr and beta1 can be scheduled, got 'eps'"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_a_sentence(target, name, words):
+    with pytest.raises(ValueError, match=words):
+        Scheduled(target, **{name: lambda t: t})
+
+
+def test_any_object_with_attributes_will_do():
+    pairs, other = AMCLoss(preset="released"), SimpleNamespace(weight=1.0)
+    for thing in (pairs, other):
+        Scheduled(thing, weight=lambda t: 10 * ramp_up(t, 50)).at(25)
+        assert thing.weight == pytest.approx(10 * math.exp(-1.25))
