@@ -38,9 +38,9 @@ class Trained:
     Attributes:
         model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
         history: One row an epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
-            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the gradient's norm before it is
-            clipped, where it is; and where samples could not be read, how many and the first of them, under unreadable
-            and test_unreadable.
+            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the gradient's norm before it
+            is clipped, where it is; and where samples could not be read, how many and the first of them, under
+            unreadable and test_unreadable.
         path: The run folder.
         first: Whether this is the first of the processes that trained together.
     """
