@@ -14,13 +14,11 @@ from hardsight import SampleTable
 ROOT = Path(__file__).parents[1]
 
 
-EXAMPLES = (
-    *("capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "record_training.py"),
-    *("train_timm.py", "train_huggingface.py", "train_lightning.py"),
-)
+EXAMPLES = ("capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "record_training.py")
+TRAINING = ("train_timm.py", "train_huggingface.py", "train_lightning.py")
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*EXAMPLES, *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING)])
 def test_example_runs(name, tmp_path):
     done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -39,7 +37,7 @@ def test_the_overview_is_drawn_from_a_run(tmp_path):
 
 
 def test_no_example_is_forgotten():
-    assert {p.name for p in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "draw_hardest.py"}
+    assert {p.name for p in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, *TRAINING, "draw_hardest.py"}
 
 
 def test_code_in_the_readme_is_python_with_real_names():
