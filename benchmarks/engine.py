@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import hardsight as hs
 from benchmarks.measure import hardware, ratios
@@ -25,7 +26,7 @@ from hardsight.networks import build_network
 from hardsight.recipes import PRESETS, Recipe, changed
 from hardsight.training import train
 from hardsight.training.batches import Source, as_pixels
-from hardsight.training.loop import Training, cross_entropy
+from hardsight.training.loop import Training
 from hardsight.training.processes import processes
 
 # Batch, steps of one measurement (the recorder reads 16 batches together) and measurements.
@@ -85,7 +86,7 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
         source = Source(
             samples, torch.from_numpy(samples.labels).long(), pixels, hs.Model(network, "net"), 0, group.device
         )
-        training = Training(network, recipe, group, cross_entropy(recipe))
+        training = Training(network, recipe, group, nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing))
         seconds: dict[str, list[float]] = {"plain": [], "recorded": [], "end of epoch": []}
         recorder = Recorder(out / f"overhead-{group.device.type}", overwrite=True, split=samples.split)
         for repeat in range(rounds + 1):  # the first is for warming up

@@ -56,3 +56,12 @@ def test_the_source_never_asserts():
 def test_no_file_has_grown_past_its_idea():
     for path in (ROOT / "src").rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 450, path
+
+
+@pytest.mark.slow
+def test_every_benchmark_can_be_started():
+    names = [f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "__main__"]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {', '.join(names)}"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr

@@ -169,6 +169,12 @@ SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_atten
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
+@pytest.fixture
+def transformers():
+    pytest.importorskip("accelerate", reason="the extra hf is not installed")
+    return pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+
 def sentences(transformers):
     return transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL, **STILL, num_labels=3))
 
@@ -256,16 +262,14 @@ def assert_same_weights(found, expected):
 
 
 @pytest.mark.parametrize("build", [sentences, tagger, causal, translator])
-def test_accumulation_trains_as_one_large_batch_in_a_plain_loop_does(tmp_path, build):
-    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+def test_accumulation_trains_as_one_large_batch_in_a_plain_loop_does(tmp_path, build, transformers):
     split = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     found, _ = trained(build, EncouragingLoss(), tmp_path, transformers, **split)
     assert_same_weights(found, looped(build, EncouragingLoss(), transformers))
 
 
 @pytest.mark.parametrize("build", [tagger, causal])
-def test_cross_entropy_trains_as_the_models_own_loss_does(tmp_path, build):
-    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+def test_cross_entropy_trains_as_the_models_own_loss_does(tmp_path, build, transformers):
     whole = {"per_device_train_batch_size": 8}
     found, made = trained(build, nn.CrossEntropyLoss(), tmp_path, transformers, **whole)
     expected, plain = trained(build, None, tmp_path, transformers, **whole)
@@ -273,8 +277,7 @@ def test_cross_entropy_trains_as_the_models_own_loss_does(tmp_path, build):
     assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
 
 
-def test_the_trainers_own_label_smoothing_is_not_applied_on_top(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+def test_the_trainers_own_label_smoothing_is_not_applied_on_top(tmp_path, transformers):
     options = {"per_device_train_batch_size": 8, "label_smoothing_factor": 0.3}
     found, _ = trained(sentences, EncouragingLoss(), tmp_path, transformers, **options)
     assert_same_weights(found, looped(sentences, EncouragingLoss(), transformers))

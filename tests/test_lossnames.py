@@ -11,7 +11,8 @@ from hardsight.lossnames import LOSSES, Kind, LossName, Number, forms, parse_los
 
 CANONICAL = {
     "ce": "ce",
-    " ce ": "ce",
+    " CE ": "ce",
+    "EL@ArcFace+AMC:Paper": "el:0.75@arcface:0.5+amc:paper",
     "el": "el:0.75",
     "el:0.75": "el:0.75",
     "el:log_end=0.5": "el:0.5",
@@ -99,6 +100,7 @@ MISTAKES = {
     "ell": "there is no 'ell'; did you mean el?",
     "arcfase": "did you mean arcface",
     "huber": "there is no 'huber'; there are ce, el",
+    "cross-entropy": "there is no 'cross-entropy'; there are ce, el",
     "el:2": r"el's log_end must be a number in \[0, 1\], or normal or aggressive, got '2'",
     "el:nan": "log_end must be a number",
     "el:normall": "log_end must be a number .* or normal or aggressive, got 'normall'",
@@ -152,3 +154,13 @@ def test_what_a_name_needs_is_known_from_it():
 def test_forms_fit_on_lines_and_name_everything():
     said = " ".join(forms(kind) for kind in get_args(Kind))
     assert all(name in said for name in LOSSES)
+
+
+@pytest.mark.parametrize("name", ["el:normal", "el:aggressive", "el:normal,match", "el:1,defer=3@cosine"])
+def test_the_normal_bonus_has_no_end(name):
+    assert parse_loss(name).endless
+
+
+@pytest.mark.parametrize("name", ["ce", "el:0.9", "el:normal,released", "el:normal,rho=0", "el:1,bonus=power", "mirror"])
+def test_everything_else_has_one(name):
+    assert not parse_loss(name).endless

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from hardsight.losses.mirror import MirrorMSELoss
 
 ACTIVATIONS = ["softmax", "sigmoid"]
+CHECKED = MirrorMSELoss(validate=True)
 
 
 def probabilities(z, activation):
@@ -136,6 +137,8 @@ def test_ignored_targets_count_for_nothing(activation):
     loss = MirrorMSELoss(activation)
     torch.testing.assert_close(loss(z, some), loss(z[1::2], target[1::2]))
     torch.testing.assert_close(MirrorMSELoss(activation, ignore_index=2)(z, torch.full((6,), 2)), torch.zeros(()))
+    many, last = torch.randn(1, 200), torch.tensor([156], dtype=torch.uint8)  # which −100 would be as a uint8
+    torch.testing.assert_close(loss(many, last), loss(many, last.long()))
     for nothing in (loss(z, torch.full((6,), -100)), loss(z[:0], target[:0]), loss(z[:0], z[:0].detach())):
         assert nothing.item() == 0
         (gradient,) = torch.autograd.grad(nothing, z)
@@ -181,6 +184,9 @@ def test_compiles_whole_and_so_looks_at_no_value():
         (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(3).long()), r"got \(3,\) for \(4, 3\)"),
         (lambda: MirrorMSELoss()(torch.zeros(4), torch.zeros(4)), r"got \(4,\) for \(4,\)"),
         (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(4)), r"as integers, got torch.float32; convert"),
+        (lambda: CHECKED(torch.zeros(2, 3), torch.tensor([-100, 3])), r"target must lie in \[0, 2\], got 3"),
+        (lambda: CHECKED(torch.zeros(1, 2), torch.tensor([[0.5, 1.5]])), r"target must lie in \[0, 1\], got 1.5"),
+        (lambda: CHECKED(torch.zeros(1, 2) / 0, torch.tensor([0])), "logits hold NaN"),
     ],
 )
 def test_bad_input_is_a_sentence(call, says):

@@ -65,6 +65,7 @@ def test_soft_margins_reach_dimensions_behind_the_classes():
     z, y = torch.randn(3, 5, 4, 2), torch.randint(5, (3, 4, 2))
     flat = soft_margin(z.movedim(1, -1).reshape(-1, 5), y.flatten())
     torch.testing.assert_close(soft_margin(z, y).flatten(), flat)
+    torch.testing.assert_close(soft_margin(z, y.byte()), soft_margin(z, y))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -110,24 +111,43 @@ def test_the_paper_s_jump_at_log_end_is_gone():
     assert values.tolist() == pytest.approx([-math.log(0.75) + math.log(0.25) - math.log(0.5)] * 2, abs=1e-4)
 
 
+def closed_slope(name, m, end=1.0, gamma=2.0):
+    p, q = 1 / (1 + math.exp(m)), 1 / (1 + math.exp(-m))
+    if name == "cosine":
+        return q * (1 + math.pi * math.sin(math.pi * min(p, q)) * p)
+    if name == "power":
+        return q * (1 + gamma * p**gamma)
+    if name == "clamped" and q < 1e-5 and end > 1 - 1e-5:
+        return q
+    return 1.0 if q >= 1 - end else q * (1 + p / (1 - end))
+
+
 @pytest.mark.parametrize("name", BONUSES)
-def test_slopes_are_the_derivatives(name):
-    m = torch.linspace(-11, 8, 77, dtype=torch.float64, requires_grad=True)  # the clamp lies at −11.5
-    choices = [{}] if name in ("power", "cosine") else [{"log_end": e, "start": s} for e in LOG_ENDS for s in (0, 0.4)]
-    for options in choices:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_keep_their_digits_at_any_likelihood(name, dtype):
+    # p = 1 − 1e-12 is m = −27.6. In float32 p has been 1 since −17.
+    m = torch.linspace(-80.3, 40, 222, dtype=dtype, requires_grad=True)
+    ends = [{"log_end": end} for end in (*LOG_ENDS, 1 - 1e-9)] if name in ("log", "clamped") else []
+    for options in ends or [{"gamma": 1.0}, {"gamma": 3.5}] * (name == "power") or [{}]:
         (found,) = torch.autograd.grad(BONUSES[name].total(m, **options).sum(), m)
-        torch.testing.assert_close(BONUSES[name].slope(m, **options), found, rtol=1e-9, atol=1e-12)
+        expected = [closed_slope(name, v, options.get("log_end", 1.0), options.get("gamma", 2.0)) for v in m.tolist()]
+        close = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 0}
+        torch.testing.assert_close(found.double(), torch.tensor(expected, dtype=torch.float64), **close)
 
 
-@pytest.mark.parametrize("name", BONUSES)
-def test_the_least_value_is_the_loss_at_certainty(name):
-    choices = (
-        [{}] if name in ("power", "cosine") else [{"log_end": e, "start": s} for e in LOG_ENDS[:-1] for s in (0, 0.4)]
-    )
-    for options in choices:
-        found = BONUSES[name].total(torch.tensor(-800.0, dtype=torch.float64), **options)
-        assert found.item() == pytest.approx(BONUSES[name].least(**options), abs=1e-12)
-    assert BONUSES["log"].least(log_end=1.0) == -math.inf
+def test_with_an_end_next_to_1_the_tangent_keeps_its_digits():
+    m = torch.linspace(-60, 5, 66)
+    found = log_total(m, 1 - 1e-9).double()
+    torch.testing.assert_close(found, log_total(m.double(), 1 - 1e-9), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_focal_has_a_slope_of_0_where_one_minus_p_is_0(gamma):
+    m = torch.tensor([-1e4, -200.0, -27.6], requires_grad=True)
+    (found,) = torch.autograd.grad(focal(m, gamma).sum(), m)
+    q = 1 / (1 + math.exp(27.6))
+    exact = q**gamma * (gamma * (1 - q) * math.log1p(math.exp(-27.6)) + q)
+    assert found.tolist() == pytest.approx([0, 0, exact], rel=1e-5, abs=0)
 
 
 def test_cross_entropy_and_focal_equal_torch():

@@ -341,6 +341,7 @@ X, Y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
     [
         (lambda kind: kind(0.0), "margin must be above 0"),
         (lambda kind: kind(math.nan), "margin must be above 0"),
+        (lambda kind: kind(math.inf), "margin must be above 0"),
         (lambda kind: kind(preset="paper", weight=1.0), "weight and preset say the same thing"),
         (lambda kind: kind(preset="Paper"), "preset must be 'paper', 'released' or None, got 'Paper'"),
         (lambda kind: kind(weight=-1.0), "weight must be 0 or more"),

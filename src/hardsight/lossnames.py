@@ -241,6 +241,12 @@ class LossName:
     def parts(self) -> list[Chosen]:
         return [chosen for chosen in (self.objective, self.logits, self.pairs) if chosen is not None]
 
+    @property
+    def endless(self) -> bool:
+        """Whether the objective falls for ever: the normal bonus without the released clamp."""
+        told = self.objective.options
+        return told.get("log_end") == 1 and told["bonus"] == "log" and told["rho"] > 0 and not told["released"]
+
     def needing_indices(self) -> list[str]:
         """Names of parts that need one class a sample."""
         return [c.part.name for c in self.parts if c.part.indices or c.options.get("labels") == "true"]
@@ -261,7 +267,7 @@ def parse_loss(text: str) -> LossName:
     """
     if not isinstance(text, str):
         raise TypeError(f"loss must be a name here, such as 'el:0.75', got a {type(text).__name__}.")
-    first, *rest = re.split(r"([@+])(?=\s*[a-zA-Z])", text)  # and not in 1e+3
+    first, *rest = re.split(r"([@+])(?=\s*[a-z])", text.lower())  # and not in 1e+3
     found: dict[str, Chosen] = {}
     for sign, piece in [("", first), *zip(rest[::2], rest[1::2], strict=True)]:
         chosen = _parse_part(piece)
@@ -357,7 +363,7 @@ def _known(part: LossPart) -> list[str]:
 
 
 def _near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 2, 0.5)
+    near = difflib.get_close_matches(name, known, 2, 0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}."
 
 

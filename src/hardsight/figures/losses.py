@@ -72,15 +72,14 @@ def plot_bonuses(figure: Figure | None = None) -> Figure:
     return figure
 
 
-def plot_label_noise(noise: float = 0.1, figure: Figure | None = None) -> Figure:
-    """Expected loss of two classes when a label is wrong now and then: the normal bonus falls for ever.
+def plot_label_noise(figure: Figure | None = None) -> Figure:
+    """Expected loss of two classes when one label in ten is wrong: the normal bonus falls for ever.
 
     Args:
-        noise: How often a label is wrong.
         figure: Drawn into this one.
     """
     figure, axes = new_figure(1, 1, figure, width=4.4)
-    axis = axes[0, 0]
+    axis, noise = axes[0, 0], 0.1
     m = torch.linspace(-9, 2, 1101, dtype=torch.float64)
     curves = {"cross-entropy": cross_entropy, "log_end 0.5": lambda m: log_total(m, 0.5)}
     curves |= {"log_end 0.75": lambda m: log_total(m, 0.75), "log_end 1 (normal)": log_total}
@@ -94,5 +93,5 @@ def plot_label_noise(noise: float = 0.1, figure: Figure | None = None) -> Figure
     axis.axvline(torch.logit(torch.tensor(1 - noise)), color=GREY, linewidth=0.8, linestyle=":")
     axis.set_xlabel(f"log-odds of the usual label (dotted: p = {1 - noise:g}, the truth)")
     axis.set_ylabel("expected loss")
-    axis.legend(fontsize=8, frameon=False)
+    axis.legend(fontsize=8, framealpha=1, edgecolor="none")
     return figure

@@ -125,6 +125,11 @@ class CompositeLoss(nn.Module):
         super().__init__()
         if pair_labels not in ("predicted", "true", None):
             raise ValueError(f"pair_labels must be 'predicted' or 'true', got {pair_labels!r}.")
+        if isinstance(objective, nn.Module) and "features" in inspect.signature(objective.forward).parameters:
+            raise ValueError(
+                f"objective must take logits and targets, and {type(objective).__name__} takes features; give logits= "
+                "and the objective apart, or pairs=."
+            )
         for name, part in (("objective", objective), ("pairs", pairs)):
             if getattr(part, "reduction", "mean") == "none":
                 raise ValueError(

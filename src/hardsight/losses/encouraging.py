@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.losses.objectives import BONUSES, cross_entropy, focal
-from hardsight.losses.reduction import Terms, logit_gradient, reduced, terms_of
+from hardsight.losses.reduction import Terms, check_weight, reduced, terms_of
 
 OwnBonus = Callable[[Tensor], Tensor]
 
@@ -36,15 +36,16 @@ class _Encouraging:
     ) -> None:
         if preset not in (None, "released"):
             raise ValueError(f"preset must be 'released' or None, got {preset!r}.")
-        if isinstance(bonus, str) and bonus not in ("log", "power", "cosine"):
+        if not callable(bonus) and bonus not in ("log", "power", "cosine"):
             raise ValueError(f"bonus must be 'log', 'power', 'cosine' or a function of p, got {bonus!r}.")
         if preset == "released" and bonus != "log":
             raise ValueError("preset 'released' clamps the logarithm of the bonus 'log'; leave it out for another one.")
         if not gamma >= 1:
             raise ValueError(f"gamma must be 1 or more for the bonus −p^γ to be concave, got {gamma}.")
-        if callable(bonus):
-            _check_concave(bonus)
-            self._own_least = float(bonus(torch.ones((), dtype=torch.float64)))
+        if start and bonus != "log":
+            raise ValueError(f"start belongs to the bonus 'log', got {start} with another one; leave it out.")
+        if callable(bonus) and not torch.compiler.is_compiling():
+            _check_own(bonus, offset)
         self.log_end, self.start, self.gamma, self.rho = log_end, start, gamma, rho
         self.bonus, self.offset, self.preset = bonus, offset, preset
         self._checked()
@@ -57,49 +58,37 @@ class _Encouraging:
             raise ValueError(f"start must be 0 or more and less than 1, got {self.start}.")
         if not 0 <= self.rho < math.inf:
             raise ValueError(f"rho must be 0 or more and finite, got {self.rho}.")
-        if self.offset and self.rho and self._least() == -math.inf:
+        if self.offset and self._endless:
             raise ValueError(
                 "offset: with log_end = 1 the loss has no minimum that could be moved to 0; choose a log_end below 1, "
                 "or leave offset out."
             )
 
-    def _known(self) -> tuple[Any, dict[str, float]]:
-        kind = BONUSES["clamped" if self.preset else str(self.bonus)]
-        return kind, {name: getattr(self, name) for name in kind.options}
+    @property
+    def _endless(self) -> bool:
+        """Whether the loss falls for ever as p goes to 1."""
+        return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
 
-    def _least(self) -> float:
-        if callable(self.bonus):
-            return self._own_least
-        kind, options = self._known()
-        return kind.least(**options)
+    def _objective(self, m: Tensor) -> Tensor:
+        """Cross-entropy and bonus, a function of the soft margin."""
+        total = self._total(m)
+        return total - self._total(m.new_full((), -math.inf)) if self.offset else total  # less that of p = 1
 
     def _total(self, m: Tensor) -> Tensor:
-        """Cross-entropy and bonus, a function of the soft margin."""
+        ce = cross_entropy(m)
         if not self.rho:
-            return cross_entropy(m)
+            return ce
         if callable(self.bonus):
-            total = cross_entropy(m) + self.rho * self.bonus((-m).sigmoid())
-        else:
-            kind, options = self._known()
-            total = kind.total(m, **options)
-            if self.rho != 1:
-                ce = cross_entropy(m)
-                total = ce + self.rho * (total - ce)
-        return total - self.rho * self._least() if self.offset else total
+            return ce + self.rho * self.bonus((-ce).exp())  # p, with a slope that is not lost as it rounds to 1
+        kind = BONUSES["clamped" if self.preset else self.bonus]
+        total = kind.total(m, **{name: getattr(self, name) for name in kind.options})
+        return total if self.rho == 1 else ce + self.rho * (total - ce)
 
-    def _slope(self, m: Tensor) -> Tensor:
-        kind, options = self._known()
-        ce = m.sigmoid()
-        return ce + self.rho * (kind.slope(m, **options) - ce)
-
-    @property
-    def _unbounded(self) -> bool:
-        return bool(self.rho) and not callable(self.bonus) and self._least() == -math.inf
-
-    def _told(self) -> str:
-        shown = {"log_end": (0.75, self.log_end), "start": (0.0, self.start), "rho": (1.0, self.rho)}
-        shown |= {"bonus": ("log", self.bonus), "offset": (False, self.offset), "preset": (None, self.preset)}
-        return ", ".join(f"{k}={v!r}" for k, (usual, v) in shown.items() if v != usual or k == "log_end")
+    def extra_repr(self) -> str:
+        shown = {"start": 0.0, "bonus": "log", "gamma": 2.0, "rho": 1.0, "weight_bonus": True, "offset": False}
+        shown |= {"match_gradient": False, "preset": None}
+        values = {name: getattr(self, name, usual) for name, usual in shown.items()}
+        return ", ".join([f"log_end={self.log_end}", *(f"{k}={v!r}" for k, v in values.items() if v != shown[k])])
 
 
 class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
@@ -110,8 +99,9 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
     clamped: with ``log_end = 1`` the loss is exactly m and its slope at the target logit exactly −1 at any likelihood.
 
     **Losses are negative** in normal operation; `offset` moves the minimum to 0 where there is one (``log_end < 1``).
-    With ``log_end = 1`` there is none: with soft targets, label smoothing or two classes the loss then falls for ever
-    as the largest probability goes to 1, whatever the targets say (it is no proper score), and warns once.
+    With ``log_end = 1`` there is none: every sample pulls with 1 for ever, so that the many which are right outvote the
+    few which are wrong, and logits grow without bound; the paper's code ends it by a clamp (`preset`). With soft
+    targets, label smoothing or two classes it is no proper score either, and warns once.
 
     Args:
         weight: ``(C,)`` weight of each class.
@@ -120,8 +110,8 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
         reduce: Deprecated in torch, see `reduction`.
         reduction: ``mean``, ``sum`` or ``none``.
         label_smoothing: Share of each target spread over all classes, each with its bonus, as released.
-        log_end: Where the bonus ``log(1 − p)`` ends and goes on along its tangent: 1 is the normal bonus, less is
-            conservative, 0 the bonus ``−p``.
+        log_end: Where the bonus ``"log"``, ``log(1 − p)``, ends and goes on along its tangent: 1 is the normal bonus,
+            less is conservative, 0 the bonus ``−p``.
         start: Reward only p above this (the aggressive bonus: ``log_end=1, start=0.5``).
         bonus: ``"log"``; ``"power"`` (``−p^γ``) or ``"cosine"`` (``cos πp − 1``) of the released code; or your own
             falling, concave function of p.
@@ -130,10 +120,11 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
         weight_bonus: Whether class weights weigh the bonus too. If not, its mean is over samples.
         offset: Add a constant so that the smallest possible loss is 0.
         match_gradient: Scale the loss, batch by batch, so that its gradient at the logits is as long as that of
-            cross-entropy: then a learning rate chosen for cross-entropy serves.
+            cross-entropy, for a learning rate that was chosen for that. Directions stay: a bonus without an end has
+            none with it either.
         preset: ``"released"`` counts ``1 − p`` as 1e-5 at least, as the paper's code does: the normal bonus then ends
             abruptly at p = .99999.
-        validate: Check values (NaN, range and sums of targets) at every call; waits for the device.
+        validate: Check values (NaN, weights, range and sums of targets) at every call; waits for the device.
 
     Examples:
         >>> logits, target = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 1])
@@ -165,52 +156,48 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
         preset: Literal["released"] | None = None,
         validate: bool = False,
     ) -> None:
-        _check_common(weight, reduction, label_smoothing)
         nn.CrossEntropyLoss.__init__(self, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        _check_common(self)
         self._take(log_end, start, bonus, gamma, rho, offset, preset)
-        if match_gradient and (callable(bonus) or self.reduction == "none"):
-            raise ValueError("match_gradient needs one of the named bonuses and a reduction to one number.")
+        if match_gradient and self.reduction == "none":
+            raise ValueError("match_gradient needs a reduction to one number, got 'none'; choose 'mean' or 'sum'.")
         self.weight_bonus, self.match_gradient, self.validate = weight_bonus, match_gradient, validate
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        terms = self._terms(input, target)
-        if self.weight is None or self.weight_bonus:
-            loss = reduced(terms, self._total(terms.m), self.reduction)
-        else:
-            ce = cross_entropy(terms.m)
-            loss = reduced(terms, ce, self.reduction)
-            loss = loss + reduced(terms, self._total(terms.m) - ce, self.reduction, weighted=False)
-        return loss * self._match(terms) if self.match_gradient else loss
+        self._checked()
+        loss = self._loss(input, target)
+        spread = target.is_floating_point() or self.label_smoothing > 0
+        if self._endless and (spread or input.shape[0 if input.ndim == 1 else 1] == 2):
+            why = "soft targets or label smoothing" if spread else "two classes"
+            _warn_once(f"EncouragingLoss: with log_end = 1 and {why} the loss has no minimum; it goes on rewarding ", 5)
+        return loss * self._match(input, target) if self.match_gradient else loss
 
     def parts(self, input: Tensor, target: Tensor) -> LossParts:
         """Cross-entropy and bonus apart, for a log. Their sum is the loss (before `match_gradient`)."""
+        self._checked()
         terms = self._terms(input, target)
         ce = cross_entropy(terms.m)
-        bonus = reduced(terms, self._total(terms.m) - ce, self.reduction, weighted=self.weight_bonus)
+        bonus = reduced(terms, self._objective(terms.m) - ce, self.reduction, weighted=self.weight_bonus)
         return LossParts(reduced(terms, ce, self.reduction), bonus)
 
-    def extra_repr(self) -> str:
-        return self._told()
-
     def _terms(self, input: Tensor, target: Tensor) -> Terms:
-        self._checked()
-        terms = terms_of(input, target, self.weight, self.ignore_index, self.label_smoothing, self.validate)
-        if self._unbounded and (terms.spread or input.shape[terms.class_dim] == 2):
-            why = "soft targets or label smoothing" if terms.spread else "two classes"
-            _warn_once(f"EncouragingLoss: with log_end = 1 and {why} the loss has no minimum; it goes on rewarding ")
-        return terms
+        return terms_of(input, target, self.weight, self.ignore_index, self.label_smoothing, self.validate)
+
+    def _loss(self, input: Tensor, target: Tensor) -> Tensor:
+        if self.weight is not None and not self.weight_bonus:
+            ce, bonus = self.parts(input, target)
+            return ce + bonus
+        terms = self._terms(input, target)
+        return reduced(terms, self._objective(terms.m), self.reduction)
 
     @torch.no_grad()
-    def _match(self, terms: Terms) -> Tensor:
+    def _match(self, input: Tensor, target: Tensor) -> Tensor:
         """Length of cross-entropy's gradient at the logits over this loss's."""
-        ce = terms.m.sigmoid()
-        extra = self._slope(terms.m) - ce
-        share, plain = terms.share, terms.plain_share
-        if self.reduction == "mean":
-            share, plain = share / terms.divisor, plain / terms.plain_divisor
-        own = share * ce + (share if self.weight_bonus else plain) * extra
-        theirs, ours = (logit_gradient(terms, slope).norm() for slope in (share * ce, own))
-        return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), torch.ones_like(ours))
+        z = input.to(working_dtype(input))
+        plain = lambda z: self.parts(z, target).ce  # noqa: E731
+        ours = torch.func.grad(self._loss)(z, target).norm()
+        theirs = torch.func.grad(plain)(z).norm()
+        return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), 1)
 
 
 class FocalLoss(nn.CrossEntropyLoss):
@@ -228,8 +215,8 @@ class FocalLoss(nn.CrossEntropyLoss):
     def __init__(self, gamma: float = 2.0, *, validate: bool = False, **options: Any) -> None:
         if not 0 <= gamma < math.inf:
             raise ValueError(f"gamma must be 0 or more and finite, got {gamma}.")
-        _check_common(options.get("weight"), options.get("reduction", "mean"), options.get("label_smoothing", 0.0))
         super().__init__(**options)
+        _check_common(self)
         self.gamma, self.validate = gamma, validate
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -283,13 +270,12 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
         preset: Literal["released"] | None = None,
         validate: bool = False,
     ) -> None:
-        _check_common(weight, reduction, 0.0)
-        _check_common(pos_weight, reduction, 0.0, "pos_weight")
         nn.BCEWithLogitsLoss.__init__(self, weight, size_average, reduce, reduction, pos_weight)
+        _check_common(self)
         self._take(log_end, start, bonus, gamma, rho, offset, preset)
         self.validate = validate
-        if self._unbounded:
-            _warn_once("EncouragingBCELoss: with log_end = 1 the loss has no minimum; it goes on rewarding ")
+        if self._endless:
+            _warn_once("EncouragingBCELoss: with log_end = 1 the loss has no minimum; it goes on rewarding ", 3)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         self._checked()
@@ -304,18 +290,15 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
                 raise ValueError("input holds NaN; look at what the model returns, and at its learning rate.")
             if not ((t >= 0) & (t <= 1)).all():
                 raise ValueError("target must lie between 0 and 1.")
-        positive = t * self._total(-z)
+        positive = t * self._objective(-z)
         if self.pos_weight is not None:
             positive = positive * self.pos_weight
-        loss = positive + (1 - t) * self._total(z)
+        loss = positive + (1 - t) * self._objective(z)
         if self.weight is not None:
             loss = loss * self.weight
         if self.reduction == "none":
             return loss
         return loss.sum() if self.reduction == "sum" else loss.sum() / max(loss.numel(), 1)
-
-    def extra_repr(self) -> str:
-        return self._told()
 
 
 def encouraging_loss(
@@ -346,33 +329,39 @@ def encouraging_loss(
     return EncouragingLoss(weight, **given, **options)(input, target)
 
 
-def _check_common(weight: Tensor | None, reduction: str, smoothing: float, name: str = "weight") -> None:
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
-    if not 0 <= smoothing <= 1:
+def _check_common(loss: nn.Module) -> None:
+    if loss.reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {loss.reduction!r}.")
+    if not 0 <= (smoothing := getattr(loss, "label_smoothing", 0.0)) <= 1:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {smoothing}.")
-    if weight is not None and not bool((weight >= 0).all()):
-        raise ValueError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+    # Where looking does not wait for a device: `encouraging_loss` comes here at every step.
+    for name in ("weight", "pos_weight"):
+        weight = getattr(loss, name, None)
+        if weight is not None and weight.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_weight(weight, name)
 
 
-def _check_concave(bonus: OwnBonus) -> None:
-    p = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
-    steps = bonus(p).diff()
-    if not bool((steps <= 1e-12).all()) or not bool((steps.diff() <= 1e-12).all()):
+def _check_own(bonus: OwnBonus, offset: bool) -> None:
+    values = bonus(torch.linspace(0.01, 0.99, 99, dtype=torch.float64))
+    steps, rounding = values.diff(), 1e-12 * values.abs().max()
+    if not bool((steps <= rounding).all()) or not bool((steps.diff() <= rounding).all()):
         raise ValueError(
             "bonus must be a finite function of p that falls and is concave (steeper as p grows), as −p² is; got one "
             "that is not."
+        )
+    if offset and not bool(bonus(torch.ones((), dtype=torch.float64)).isfinite()):
+        raise ValueError(
+            "offset: with a bonus that has no end at p = 1 there is no minimum to move to 0; leave it out."
         )
 
 
 _told: set[str] = set()
 
 
-def _warn_once(start: str) -> None:
-    """Say once a process that a loss has no minimum."""
+def _warn_once(start: str, stacklevel: int) -> None:
+    """Say once a process that a loss has no minimum, at the line of whoever called it."""
     if torch.compiler.is_compiling() or start in _told:
         return
     _told.add(start)
-    warnings.warn(
-        f"{start}the largest probability for ever, whatever the targets say. Choose log_end < 1.", stacklevel=4
-    )
+    told = f"{start}the largest probability for ever, whatever the targets say. Choose log_end < 1."
+    warnings.warn(told, stacklevel=stacklevel)

@@ -249,7 +249,7 @@ class AVHLoss(nn.Module):
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
         if self.validate and not torch.compiler.is_compiling() and not torch.isfinite(features).all():
             raise ValueError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
-        own = None if target.is_floating_point() else target
+        own = target if target.ndim == 1 else None
         return self.objective(angular_logits(features, weight, self.scale, own), target)
 
     def extra_repr(self) -> str:

@@ -29,7 +29,7 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
         tensor([-38.3069])
     """
     z = logits.to(working_dtype(logits))
-    own = z.gather(1, target.unsqueeze(1)).squeeze(1)
+    own = z.gather(1, target.long().unsqueeze(1)).squeeze(1)
     others = z.masked_fill(chosen(z, target), -math.inf)
     # Relative to the largest: a `logsumexp` of 1e4 has lost the digits from which its gradient is made. The level
     # cancels in the derivative, so it is a constant to autograd.
@@ -54,10 +54,9 @@ def soft_margins(logits: Tensor) -> Tensor:
     """
     z = logits.to(working_dtype(logits))
     top = z.argmax(1)
-    largest = chosen(z, top)
-    log_p = z.log_softmax(1).masked_fill(largest, -math.log(2))  # any value: the other branch is taken there
-    others = torch.log1p(-log_p.exp()) - log_p
-    return torch.where(largest, soft_margin(z, top).unsqueeze(1), others)
+    log_p = z.log_softmax(1)
+    others = torch.log1p(-log_p.exp().clamp_max(0.6)) - log_p  # finite also where the other branch is taken
+    return torch.where(chosen(z, top), soft_margin(z, top).unsqueeze(1), others)
 
 
 def chosen(logits: Tensor, classes: Tensor) -> Tensor:

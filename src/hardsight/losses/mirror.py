@@ -29,6 +29,7 @@ class MirrorMSELoss(nn.Module):
         reduction: ``mean`` over samples and classes; ``none`` gives the mean over classes of each sample, ``sum`` the
             sum of those.
         ignore_index: Class indices that do not count. Where all are ignored the loss is 0.
+        validate: Check values (NaN, range of targets) at every call; waits for the device.
 
     Examples:
         >>> logits, target = torch.tensor([[4.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 0])
@@ -44,13 +45,15 @@ class MirrorMSELoss(nn.Module):
         mirror: bool = True,
         reduction: str = "mean",
         ignore_index: int = -100,
+        validate: bool = False,
     ) -> None:
         super().__init__()
         if activation not in ("softmax", "sigmoid"):
             raise ValueError(f"activation must be 'softmax' or 'sigmoid', got {activation!r}.")
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
-        self.activation, self.mirror, self.reduction, self.ignore_index = activation, mirror, reduction, ignore_index
+        self.activation, self.mirror, self.reduction = activation, mirror, reduction
+        self.ignore_index, self.validate = ignore_index, validate
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of logits ``(N, C, …)`` at class indices ``(N, …)``, or at one-hot or soft targets ``(N, C, …)``."""
@@ -63,8 +66,11 @@ class MirrorMSELoss(nn.Module):
         if not soft and target.is_floating_point():
             raise ValueError(f"target must hold class indices as integers, got {target.dtype}; convert with .long().")
         z = logits.to(working_dtype(logits))
+        target = target.to(z.dtype) if soft else target.long()
+        if self.validate and not torch.compiler.is_compiling():
+            self._check_values(z, target, soft)
         p, rest = _sigmoid(z) if self.activation == "sigmoid" else _softmax(z)
-        y = (target if soft else chosen(z, target)).to(z.dtype)
+        y = target if soft else chosen(z, target).to(z.dtype)
         # The mirrored sum in the form that has not cancelled.
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
         kept = torch.ones_like(errors[:, 0]) if soft else (target != self.ignore_index).to(z.dtype)
@@ -72,6 +78,14 @@ class MirrorMSELoss(nn.Module):
         if self.reduction == "none":
             return losses
         return losses.sum() if self.reduction == "sum" else losses.sum() / kept.sum().clamp_min(1)
+
+    def _check_values(self, z: Tensor, target: Tensor, soft: bool) -> None:
+        if z.isnan().any():
+            raise ValueError("logits hold NaN; look at what the model returns, and at its learning rate.")
+        largest = 1 if soft else z.shape[1] - 1
+        outside = ~((target >= 0) & (target <= largest)) & (soft | (target != self.ignore_index))
+        if outside.any():
+            raise ValueError(f"target must lie in [0, {largest}], got {target[outside][0].item()}.")
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, mirror={self.mirror}"

@@ -68,7 +68,7 @@ def contrastive(distance: Tensor, same: Tensor, margin: float) -> Tensor:
 class _PairLoss(nn.Module):
     """A contrastive loss over the pairs of a batch; how far apart a pair is, is what differs."""
 
-    largest_margin = math.inf
+    largest_margin = 1e18  # whose square is a float32
 
     def __init__(
         self,

@@ -36,12 +36,13 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
             warmup=recipe.warmup,
             rampdown=recipe.rampdown,
         )
-    elif not callable(given):
-        raise TypeError(f"loss must be a name or a function of (logits, targets), got a {type(given).__name__}.")
+    elif not callable(given) or isinstance(given, type):
+        got = f"the class {given.__name__}; call it" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise TypeError(f"loss must be a name or a function of (logits, targets), got {got}.")
     elif not hasattr(given, "needs_head") and "features" in _arguments(given):
         raise TypeError(
             f"loss: {type(given).__name__} takes features, and the engine passes (logits, targets); name it ('avh', "
-            "'amc'), or make it part of a CompositeLoss."
+            "'amc'), or make a CompositeLoss of an objective, logits and pairs."
         )
     elif isinstance(given, EncouragingLoss):
         given = CompositeLoss(given)  # which keeps its parts for the history
@@ -64,9 +65,11 @@ def _arguments(loss: Loss) -> Any:
 
 def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
     """The loss of a batch in float32; `head` is what was captured, or None."""
-    if head is not None and getattr(loss, "needs_head", False):
-        return loss(logits.float(), targets, head.features, head.weight)
-    return loss(logits.float(), targets)
+    needed = (head.features, head.weight) if head is not None and getattr(loss, "needs_head", False) else ()
+    value = loss(logits.float(), targets, *needed)
+    if value.ndim:
+        raise ValueError(f"loss must return one number a batch, got shape {tuple(value.shape)}; average it.")
+    return value
 
 
 def in_words(loss: Loss | None, recipe: Recipe) -> str:

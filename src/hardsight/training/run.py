@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
 from hardsight.heads import uncompiled
+from hardsight.lossnames import parse_loss
 from hardsight.models import Model, describe
 from hardsight.recipes import PRESETS, Recipe, learning_rate, recipe_of
 from hardsight.training.batches import Source
@@ -117,6 +118,11 @@ def train(
         if len(training.history) < recipe.epochs:
             if blended and talk:
                 print("mixup: a training sample is a blend of two, so training samples are not recorded.")
+            if loss is None and parse_loss(recipe.loss).endless and talk:
+                print(
+                    "loss: the normal bonus has no end, so logits grow as long as training lasts and few wrong samples "
+                    "count little; el:normal,released ends it as the paper's code does."
+                )
             if training.one_norm and talk:
                 print(
                     "loss: it sees directions only, so the head has no bias, and after every epoch its class weights "
