@@ -161,6 +161,8 @@ def test_the_normal_bonus_has_no_end(name):
     assert parse_loss(name).endless
 
 
-@pytest.mark.parametrize("name", ["ce", "el:0.9", "el:normal,released", "el:normal,rho=0", "el:1,bonus=power", "mirror"])
+@pytest.mark.parametrize(
+    "name", ["ce", "el:0.9", "el:normal,released", "el:normal,rho=0", "el:1,bonus=power", "mirror"]
+)
 def test_everything_else_has_one(name):
     assert not parse_loss(name).endless
