@@ -49,7 +49,7 @@ def train(
         model: What to train.
         test: What to evaluate on, and to record, after every epoch.
         out: Run folder to write.
-        loss: What to minimise, instead of the preset's: el, el:normal, avh, amc, el:0.5@arcface:0.3+amc, ….
+        loss: What to minimise, instead of the preset's: el, el:0.5, avh, amc, el@arcface:0.3+amc, ….
         recipe: Train as another preset does.
         epochs: Passes over the data, instead of the preset's; its schedule is stretched to them.
         batch_size: Samples a step, over all processes together.

@@ -68,11 +68,12 @@ def contrastive(distance: Tensor, same: Tensor, margin: float) -> Tensor:
 class _PairLoss(nn.Module):
     """A contrastive loss over the pairs of a batch; how far apart a pair is, is what differs."""
 
+    usual_margin: float
     largest_margin = 1e18  # whose square is a float32
 
     def __init__(
         self,
-        margin: float,
+        margin: float | None = None,
         weight: float | None = None,
         pairs: Pairing = "halves",
         reduction: str = "mean",
@@ -80,6 +81,7 @@ class _PairLoss(nn.Module):
         validate: bool = False,
     ) -> None:
         super().__init__()
+        margin = self.usual_margin if margin is None else margin
         if not 0 < margin <= self.largest_margin:
             raise ValueError(f"margin must be above 0 and at most {self.largest_margin:.4g}, got {margin}.")
         if preset is not None and preset not in PRESET_WEIGHTS:
@@ -123,7 +125,7 @@ class AMCLoss(_PairLoss):
     a classification loss. Features that coincide, are opposite or zero get no gradient, because none is defined.
 
     Args:
-        margin: Angle in radians beyond which unlike pairs are left alone, in (0, π].
+        margin: Angle in radians beyond which unlike pairs are left alone, in (0, π]; the paper's .5 if not given.
         weight: Factor; a schedule may change it. 1 if neither it nor `preset` is given.
         pairs: ``"halves"`` as in the paper, ``"classes"`` or ``"all"``, see `pair_indices`. The first two cost O(N·D);
             all pairs cost O(N²·D), with angles good to half the digits near 0 and π.
@@ -138,18 +140,7 @@ class AMCLoss(_PairLoss):
         tensor([0.6169, 0.2500])
     """
 
-    largest_margin = math.pi
-
-    def __init__(
-        self,
-        margin: float = 0.5,
-        weight: float | None = None,
-        pairs: Pairing = "halves",
-        reduction: str = "mean",
-        preset: Literal["paper", "released"] | None = None,
-        validate: bool = False,
-    ) -> None:
-        super().__init__(margin, weight, pairs, reduction, preset, validate)
+    usual_margin, largest_margin = 0.5, math.pi
 
     def distances(self, features: Tensor, left: Tensor | slice, right: Tensor | slice) -> Tensor:
         """Angle of each pair, ``(P,)``."""
@@ -166,7 +157,7 @@ class EuclideanContrastiveLoss(_PairLoss):
     Features that coincide get no gradient.
 
     Args:
-        margin: Distance beyond which unlike pairs are left alone.
+        margin: Distance beyond which unlike pairs are left alone; the paper's 1 if not given.
         weight: Factor; a schedule may change it. 1 if neither it nor `preset` is given.
         pairs: See `pair_indices`. All pairs need memory for N²·D/2 numbers.
         reduction: ``mean`` or ``sum`` over pairs; ``none`` gives each pair.
@@ -179,16 +170,7 @@ class EuclideanContrastiveLoss(_PairLoss):
         tensor([1.0000, 0.2500])
     """
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        weight: float | None = None,
-        pairs: Pairing = "halves",
-        reduction: str = "mean",
-        preset: Literal["paper", "released"] | None = None,
-        validate: bool = False,
-    ) -> None:
-        super().__init__(margin, weight, pairs, reduction, preset, validate)
+    usual_margin = 1.0
 
     def distances(self, features: Tensor, left: Tensor | slice, right: Tensor | slice) -> Tensor:
         """Distance of each pair, ``(P,)``."""
