@@ -44,7 +44,7 @@ def losses() -> list[dict]:
 
         return run
 
-    seconds = interleaved({name: work(loss) for name, loss in cases.items()}, 100 if gpu else 40)
+    seconds = interleaved({name: work(loss) for name, loss in cases.items()}, 40)
     limit = 1.3 if gpu else 2.0
     rows = []
     for name, values in seconds.items():

@@ -9,6 +9,29 @@ def _same_every_time():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def device_waits():
+    """A context that lists where a program waits for the GPU, every time it does."""
+    import warnings
+    from contextlib import contextmanager
+
+    @contextmanager
+    def listed():
+        before = torch.is_warn_always_enabled()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            torch.set_warn_always(True)
+            seen.clear()  # that the mode is a prototype
+            try:
+                yield seen
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+                torch.set_warn_always(before)
+
+    return listed
+
+
 # A browser for the page, and recorded runs that several files look at.
 
 

@@ -424,6 +424,14 @@ def test_one_graph_compiled():
     torch.testing.assert_close(torch.autograd.grad(found, z), torch.autograd.grad(expected, z))
 
 
+def test_a_target_that_is_no_class_is_never_a_number():
+    z, y = torch.randn(4, 5), torch.tensor([0, 5, 2, 4])
+    with pytest.raises(RuntimeError, match="index 5 is out of bounds"):
+        EncouragingLoss()(z, y)
+    compiled = torch.compile(EncouragingLoss(reduction="none"), fullgraph=True, backend="aot_eager")
+    assert compiled(z, y).isnan().tolist() == [False, True, False, False]
+
+
 @pytest.mark.slow
 def test_compiled_to_a_kernel():
     torch._dynamo.reset()

@@ -103,6 +103,7 @@ def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, optio
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler uses what torch deprecates, and recommends TF32
 def test_compiled_parts_train_and_record(tmp_path):
     from dataclasses import replace
 

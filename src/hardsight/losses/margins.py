@@ -29,8 +29,12 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
         tensor([-38.3069])
     """
     z = logits.to(working_dtype(logits))
-    own = z.gather(1, target.long().unsqueeze(1)).squeeze(1)
-    others = z.masked_fill(chosen(z, target), -math.inf)
+    mine = chosen(z, target)
+    if torch.compiler.is_compiling():  # the gradient of `gather` is a scatter, which compiles to kernels of its own
+        own = torch.where(mine.any(1), torch.where(mine, z, 0).sum(1), math.nan)  # `gather` would raise
+    else:
+        own = z.gather(1, target.long().unsqueeze(1)).squeeze(1)
+    others = z.masked_fill(mine, -math.inf)
     # Relative to the largest: a `logsumexp` of 1e4 has lost the digits from which its gradient is made. The level
     # cancels in the derivative, so it is a constant to autograd.
     level = others.detach().amax(1, keepdim=True)
