@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.alignment import alignment
 from benchmarks.losses import losses
 from benchmarks.measure import interleaved, ratios, row
 from benchmarks.measure import report as show
@@ -122,7 +123,8 @@ def demo() -> list[dict]:
     return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
 
 
-BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, losses, report)} | {"records": imagenet}
+BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, losses, report, alignment)}
+BENCHMARKS["records"] = imagenet
 
 
 def main() -> None:

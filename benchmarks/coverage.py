@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from hardsight.correlation import pearson, spearman
 from hardsight.phases.bounces import dip_and_bounce
-from hardsight.phases.correlation import pearson, spearman
 from hardsight.phases.plateaus import plateau, settles
 
 DRAWS = 200

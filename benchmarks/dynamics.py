@@ -39,13 +39,12 @@ def train(data: str, out: Path, lanes: list[str]) -> None:
 def judge(human: Path, out: Path, runs: list[Path]) -> None:
     from hardsight.dynamics import Dynamics
     from hardsight.figures import draw
+    from hardsight.human import read_human
     from hardsight.phases import observations
-    from hardsight.phases.human import read_human
 
     found = {path.parent.name if path.name == "test" else path.name: Dynamics(path) for path in runs}
-    frequency = read_human(human, next(iter(found.values())))
     shortcuts = {name: SHORTCUTS[name.split("-")[0]] for name in found}
-    rows = observations(found, frequency, shortcuts=shortcuts).to_pylist()
+    rows = observations(found, read_human(human), shortcuts=shortcuts).to_pylist()
     write(out / "observations.csv", rows)
     for name in ("dynamics", "agreement"):
         draw(name, runs, human=human, out=out / f"{name}-cifar10.png")

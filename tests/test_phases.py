@@ -10,11 +10,10 @@ from recorded_runs import Matrices, train_digits
 from scipy import stats
 
 from hardsight import phases
+from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases import drivers, noise
 from hardsight.phases.bounces import dip_and_bounce
-from hardsight.phases.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases.gaps import standardised_gap
-from hardsight.phases.human import read_human
 from hardsight.phases.plateaus import plateau, settles, whole_change
 
 
@@ -381,34 +380,16 @@ def test_tie_share_counts_pairs():
     assert tie_share(values) == pytest.approx(np.mean(pairs))
 
 
-def test_human_frequencies_come_as_mapping_table_or_array_and_errors_say_which(tmp_path):
+def test_human_frequencies_come_in_the_order_of_the_run_whatever_they_are_given_as(tmp_path):
     run = Matrices({"avh": np.zeros((3, 2))}, labels=np.array([0, 1, 1]))
     expected = [0.5, np.nan, 1.0]
-    table = pa.table({"id": [run.ids[2], run.ids[0]], "hsf": [1.0, 0.5]})
-    for given in (dict(zip(table["id"].to_pylist(), table["hsf"].to_pylist(), strict=True)), table, table.to_pandas()):
-        np.testing.assert_array_equal(phases.frequencies(run, given), expected)
-    np.testing.assert_array_equal(phases.frequencies(run, np.array(expected)), expected)
-    (tmp_path / "hsf.csv").write_text(f"id,hsf\n{run.ids[2]},1\n{run.ids[0]},0.5\n")
-    np.testing.assert_array_equal(read_human(tmp_path / "hsf.csv", run), expected)
     np.savez(tmp_path / "counts.npz", counts=np.array([[5, 5], [0, 0], [0, 7]]))
-    np.testing.assert_array_equal(read_human(tmp_path / "counts.npz", run), expected)
-    np.save(tmp_path / "short.npy", np.ones((2, 2)))
-    for given, words in (
-        ({"other": 1.0}, "keyed by ids of the run like 'test:00000', got keys like 'other'"),
-        (np.zeros(2), r"in the order of dynamics.ids \(3\), got shape \(2,\)"),
-        (np.array([0.0, 1.0, 40.0]), "between 0 and 1; divide"),
-        (table.rename_columns(["name", "hsf"]), "human must have a column id, got name, hsf"),
-        (["a", "b", "c"], "must be numbers"),
-        (dict.fromkeys(run.ids), "must give samples of the run a number, got none"),
-        (table.set_column(1, "hsf", pa.array([np.nan, None])), "must give samples of the run a number, got none"),
-        (table.set_column(0, "id", pa.array(["a", "b"])), "got none; are its ids like 'test:00000'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            phases.frequencies(run, given)
-    with pytest.raises(ValueError, match=r"must end in a row of short.npy \(2 × 2\)"):
-        read_human(tmp_path / "short.npy", run)
-    with pytest.raises(FileNotFoundError, match="human: there is no file"):
-        read_human(tmp_path / "none.csv", run)
+    table = pa.table({"id": [run.ids[2], run.ids[0]], "hsf": [1.0, 0.5]})
+    for given in (table, np.array(expected), tmp_path / "counts.npz"):
+        np.testing.assert_array_equal(phases.frequencies(run, given), expected)
+    votes = pa.table({"id": [run.ids[0], run.ids[0], run.ids[2]], "vote": ["dog", "cat", "dog"]})
+    run.meta["class_names"] = ["cat", "dog"]
+    np.testing.assert_array_equal(phases.frequencies(run, votes), expected)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -457,9 +438,3 @@ def test_the_hardest_level_is_at_an_end_or_refused():
     few = np.array(["a_easy"] * 2 + ["b_hard"] * 9 + ["c_mid"] * 9)  # the first is passed over: the second is the end
     for hardest in ("a_easy", "b_hard", None):
         assert phases.norm_gaps(run, few, hardest=hardest).to_pylist()[0]["hardest"] == "b_hard"
-
-
-def test_frequencies_lie_in_one_bin_each():
-    draw = np.r_[np.random.default_rng(15).random(100), 0, 0.2, 0.4, 0.6, 0.8, 1]
-    expected = ["[0, 0.2)", "[0.2, 0.4)", "[0.4, 0.6)", "[0.6, 0.8)", "[0.8, 1]"]
-    assert phases.frequency_bins(draw).tolist() == [expected[sum(x >= e for e in (0.2, 0.4, 0.6, 0.8))] for x in draw]

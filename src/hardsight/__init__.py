@@ -6,6 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hardsight.alignment import align as align
+    from hardsight.alignment import ceiling as ceiling
+    from hardsight.alignment import compare_all as compare_all
+    from hardsight.alignment import compare_scores as compare_scores
+    from hardsight.alignment import hypotheses as hypotheses
+    from hardsight.alignment import leaderboard as leaderboard
+    from hardsight.alignment import over_nets as over_nets
     from hardsight.angles import angle_matrix as angle_matrix
     from hardsight.angles import angle_sum_series as angle_sum_series
     from hardsight.angles import paired_angle as paired_angle
@@ -16,6 +23,9 @@ if TYPE_CHECKING:
     from hardsight.data import Columns as Columns
     from hardsight.data import open_data as open_data
     from hardsight.data import read_features as read_features
+    from hardsight.degradation import DEGRADATIONS as DEGRADATIONS
+    from hardsight.degradation import degrade as degrade
+    from hardsight.degradation import evaluate_degraded as evaluate_degraded
     from hardsight.dynamics import Dynamics as Dynamics
     from hardsight.dynamics import Recorder as Recorder
     from hardsight.hardness import SCORES as SCORES
@@ -39,6 +49,9 @@ if TYPE_CHECKING:
     from hardsight.heads import HeadLayer as HeadLayer
     from hardsight.heads import capture as capture
     from hardsight.heads import find_head as find_head
+    from hardsight.human import Human as Human
+    from hardsight.human import coarser as coarser
+    from hardsight.human import read_human as read_human
     from hardsight.labelerrors import RANKINGS as RANKINGS
     from hardsight.labelerrors import Noise as Noise
     from hardsight.labelerrors import Ranking as Ranking
@@ -97,10 +110,14 @@ __version__ = "0.1.0"
 
 # Names are imported at first use: `import hardsight` costs next to nothing, and the command's help no torch.
 _HOMES = {
+    "hardsight.alignment": (
+        "align", "ceiling", "compare_all", "compare_scores", "hypotheses", "leaderboard", "over_nets",
+    ),
     "hardsight.angles": ("angle_matrix", "angle_sum_series", "paired_angle"),
     "hardsight.cleaning": ("clean", "read_ids", "to_datalab"),
     "hardsight.comparison": ("compare",),
     "hardsight.data": ("Columns", "open_data", "read_features"),
+    "hardsight.degradation": ("DEGRADATIONS", "degrade", "evaluate_degraded"),
     "hardsight.dynamics": ("Dynamics", "Recorder"),
     "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
     "hardsight.hardness.scores": (
@@ -108,6 +125,7 @@ _HOMES = {
         "free_energy",
     ),
     "hardsight.heads": ("Head", "HeadLayer", "capture", "find_head"),
+    "hardsight.human": ("Human", "coarser", "read_human"),
     "hardsight.labelerrors": (
         "RANKINGS", "Noise", "Ranking", "actions", "confident_joint", "label_errors", "noise",
     ),

@@ -19,10 +19,7 @@ def read_by_id(given: Any, name: str) -> pa.Table:
         given: What the user gave.
         name: How errors call it.
     """
-    try:
-        table = _as_arrow(given, name)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
+    table = as_arrow(given, name)
     columns = [_short(column) for column in table.column_names]
     if repeated := [column for column in columns if columns.count(column) > 1]:
         raise ValueError(f"{name} must have each column once, but {repeated[0]} repeats.")
@@ -54,15 +51,19 @@ def _short(column: str) -> str:
     return printable(column)[:80]
 
 
-def _as_arrow(given: Any, name: str) -> pa.Table:
+def as_arrow(given: Any, name: str) -> pa.Table:
+    """A CSV or Parquet file, data frame, Arrow table or mapping of columns as it is."""
     if isinstance(given, (str, Path)):
         return _read_file(Path(given), name)
     if isinstance(given, pa.Table):
         return given
-    if isinstance(given, Mapping):
-        return pa.table({str(column): pa.array(list(values)) for column, values in given.items()})
-    if hasattr(given, "iloc"):
-        return pa.Table.from_pandas(given, preserve_index=False)
+    try:
+        if isinstance(given, Mapping):
+            return pa.table({str(column): pa.array(list(values)) for column, values in given.items()})
+        if hasattr(given, "iloc"):
+            return pa.Table.from_pandas(given, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
     if hasattr(given, "to_arrow"):  # polars, and a SampleTable
         return given.to_arrow()
     raise TypeError(f"{name} must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
@@ -72,7 +73,9 @@ def _read_file(path: Path, name: str) -> pa.Table:
     from pyarrow import csv, parquet
 
     if not path.is_file():
-        raise FileNotFoundError(f"{name}: there is no file {path}.")
+        raise FileNotFoundError(
+            f"{name}: {path} is a folder." if path.is_dir() else f"{name}: there is no file {path}."
+        )
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return parquet.read_table(path)

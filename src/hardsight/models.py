@@ -38,6 +38,8 @@ class Model:
             ``"any"`` tries the picture first; ``"items"`` takes whatever the data set yields, tensors too.
         classes: Names of its outputs in order, or None.
         weights: Where its weights came from, in words.
+        built: What it can be built from again without running anybody's file: ``model``, the name that `load_model`
+            takes, and ``checkpoint``, a path or None. None for a network of the user's own.
     """
 
     module: nn.Module
@@ -46,6 +48,7 @@ class Model:
     takes: Literal["pil", "tensor", "any", "items"] = "any"
     classes: Sequence[str] | None = None
     weights: str = "as given"
+    built: dict[str, str | None] | None = None
 
     @property
     def preprocessing(self) -> str:
@@ -97,7 +100,8 @@ def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
     kind, _, rest = spec.partition(":")
     state = None if checkpoint is None else read_checkpoint(checkpoint)
     if kind in _BUILDERS and rest:
-        model = _BUILDERS[kind](rest, state)
+        path = None if checkpoint is None else str(Path(checkpoint).absolute())
+        model = replace(_BUILDERS[kind](rest, state), built={"model": spec, "checkpoint": path})
     elif is_file_function(spec):
         model = _from_file(spec)
     else:
@@ -124,6 +128,7 @@ def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | 
         )
     if preprocess is None:
         return model
+    model = replace(model, built=None)  # it would be built with its own preprocessing
     return (
         replace(model, transform=None, takes="any")
         if preprocess == "raw"

@@ -11,6 +11,8 @@
     run/stages/NAME/         folds or nets of a run that has several: each a run of its own until all are done
     run/meta.json            provenance; it exists if and only if the run is whole
     run/report.html, lists/  what people look at and act on, written later
+    run/degraded/NAME=LEVEL/ rows of degraded pictures, each level a run of its own; see `hardsight.degradation`
+    run/alignment/           what people said of the samples, and how scores agree with it; see `hardsight.alignment`
 
 Files are written under a temporary name and renamed, so a reader never meets half of one. Equal rows in two
 parts merge; unequal ones are an error.
@@ -147,7 +149,8 @@ _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
 STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
 # What other commands write into a run by default.
-REPORT, LISTS = "report.html", "lists"
+REPORT, LISTS, ALIGNMENT, DEGRADED = "report.html", "lists", "alignment", "degraded"
+SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is there
 
 
 def is_run(path: str | Path) -> bool:
@@ -163,7 +166,8 @@ def _foreign(path: Path) -> list[str]:
     part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
     part = rf"{part}|index\.json|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)"
     ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS}){temporary}")
-    known = (*_FOLDERS, *(("plan.json", "meta.json", STAGES, REPORT, LISTS) if is_run(path) else ()))
+    others = ("plan.json", "meta.json", STAGES, REPORT, LISTS, ALIGNMENT, DEGRADED)
+    known = (*_FOLDERS, *(others if is_run(path) else ()))
     found = [p for p in path.iterdir() if p.name not in known]
     found += [p for name in _FOLDERS if (path / name).is_dir() for p in (path / name).iterdir()]
     return [p.name for p in found if not ours.fullmatch(p.name)]
@@ -173,9 +177,13 @@ def _discard(path: Path) -> None:
     """Remove a run, and nothing but a run: `_foreign` has looked. First what would call the rest of it whole."""
     for name in ("meta.json", "plan.json"):
         (path / name).unlink(missing_ok=True)
-    (path / REPORT).unlink(missing_ok=True)  # it would show the numbers of a run that is gone
+    for file in (path / REPORT, path / ALIGNMENT / SUMMARY):  # they would show the numbers of a run that is gone
+        file.unlink(missing_ok=True)
     for name in (*_FOLDERS, STAGES):
         shutil.rmtree(path / name, ignore_errors=True)
+    for level in (path / DEGRADED).glob("*=*"):
+        if not _foreign(level):
+            _discard(level)
 
 
 def read_run(

@@ -14,4 +14,3 @@ from hardsight.phases.plateaus import Plateau as Plateau
 from hardsight.phases.plateaus import plateau as plateau
 from hardsight.phases.plateaus import plateaus as plateaus
 from hardsight.phases.samples import frequencies as frequencies
-from hardsight.phases.samples import frequency_bins as frequency_bins

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
+from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.hardness import SCORES
 from hardsight.intervals import LEVEL
-from hardsight.phases.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases.samples import frequencies
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hardsight.human import frequency_bins
 from hardsight.intervals import FEW, moments
 from hardsight.phases.agreement import agreement
 from hardsight.phases.bounces import dip_and_bounce
@@ -22,7 +23,6 @@ from hardsight.phases.gaps import norm_gaps
 from hardsight.phases.nets import hardness_against_accuracy
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, plateaus, whole_change
-from hardsight.phases.samples import frequency_bins
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

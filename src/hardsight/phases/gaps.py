@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
+from hardsight.correlation import standard_error
 from hardsight.intervals import FEW, LEVEL
-from hardsight.phases.correlation import standard_error
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -49,7 +49,7 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
     Args:
         dynamics: The recorded run.
         levels: The hardness level of each sample, as for ``Dynamics.curves(by=…)``: bins of human selection frequency
-            (`frequency_bins`), or degrees of degradation.
+            (`hardsight.human.frequency_bins`), or degrees of degradation.
         hardest: Which end of the levels is the hardest; the first in order without (the lowest frequency). The easiest
             is the one at the other end. Levels with fewer than 5 samples are passed over.
         value: What is compared.

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
-from hardsight.phases.correlation import spearman
+from hardsight.correlation import spearman
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -104,6 +104,7 @@ def score_one(
         **provenance(options.device),
         **plan,
         "weights": model.weights,
+        "built": model.built,
         "seconds": round(time.time() - started, 2),
         "resumed": resumed,
         "counts": counts(table),

@@ -7,3 +7,4 @@ from hardsight.studies.avh import embeddings as embeddings
 from hardsight.studies.avh import iterations as iterations
 from hardsight.studies.avh import norm_growth as norm_growth
 from hardsight.studies.avh import two_gaussians as two_gaussians
+from hardsight.studies.avh_tables import printed_tables as printed_tables

@@ -129,7 +129,8 @@ def train(
                     "are brought to one norm: what it predicts is what the loss means."
                 )
             _run(training, source, target, sampler, out, said, log, talk)
-        network = replace(network, module=training.result.eval(), weights=f"trained, {out / 'checkpoint.pt'}")
+        weights = f"trained, {out / 'checkpoint.pt'}"
+        network = replace(network, module=training.result.eval(), weights=weights, built=None)
         return Trained(network, training.history, out, group.first)
 
 

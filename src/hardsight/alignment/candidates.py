@@ -1,0 +1,115 @@
+"""The columns of a run that may agree with people, and what their names say.
+
+A name is that of a registered score or of one of `DERIVED`, and behind it what was done with it (`TREATMENTS`):
+``avh_epochs`` is AVH averaged over the epochs, ``margin_epochs_ensemble`` the mean of such over networks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.alignment.derived import epoch_means, soft_margin, temperature_confidence, uncertainty, within_class
+from hardsight.dynamics import Dynamics
+from hardsight.ensemble import matrix
+from hardsight.hardness import SCORES
+from hardsight.records import has_records
+from hardsight.runfolder import read_run
+from hardsight.table import SampleTable
+
+Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
+
+TREATMENTS: dict[str, Kind] = {
+    "_pred": "score",
+    "_within_class": "derived",
+    "_views": "derived",
+    "_epochs": "epoch mean",
+    "_early": "epoch mean",
+    "_ensemble": "ensemble",
+}
+
+# Beside the registered scores; +1 where more people should choose the label as the value grows.
+DERIVED: dict[str, tuple[Kind, int]] = {
+    "soft_margin": ("derived", -1),
+    "temperature_confidence": ("derived", 1),
+    "neighbour_agreement": ("derived", 1),
+    "mean_rank": ("derived", -1),
+    "total": ("uncertainty", -1),
+    "aleatoric": ("uncertainty", -1),
+    "epistemic": ("uncertainty", -1),
+}
+
+
+class Facts(NamedTuple):
+    """What a column is, and the sign that its correlation with human frequency should have."""
+
+    kind: Kind
+    direction: int
+
+
+def facts(name: str) -> Facts | None:
+    """What the name of a column says; None for a column that is no candidate.
+
+    Examples:
+        >>> facts("avh_epochs")
+        Facts(kind='epoch mean', direction=-1)
+        >>> facts("confidence"), facts("avh_sd")
+        (Facts(kind='score', direction=1), None)
+    """
+    if name in SCORES:
+        return Facts("score", -1 if SCORES[name].higher_is_harder else 1)
+    if name in DERIVED:
+        return Facts(*DERIVED[name])
+    for ending, kind in TREATMENTS.items():
+        if name.endswith(ending) and (base := facts(name.removesuffix(ending))) is not None:
+            return Facts(kind, base.direction)
+    return None
+
+
+def candidates(run: str | Path) -> SampleTable:
+    """A run's table with every column beside it that can be made of what the run keeps.
+
+    ``avh_within_class`` and ``soft_margin``; from a recorded run means over all epochs (``avh_epochs``) and over the
+    first third of them (``avh_early``); ``temperature_confidence`` where probabilities were kept, and ``total``,
+    ``aleatoric`` and ``epistemic`` uncertainty where there are several networks.
+
+    Args:
+        run: The run folder; its samples must have labels.
+    """
+    table = SampleTable.load(run)
+    if "label" not in table:
+        raise ValueError(f"RUN: {run} has no labels, and people are asked about the label; score labelled samples.")
+    labels = table["label"]
+    columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
+    if "nll" in table:
+        columns["soft_margin"] = soft_margin(table["nll"])
+    if has_records(run):
+        dynamics = Dynamics(run)
+        place = np.asarray(pc.index_in(table.to_arrow()["id"], value_set=pa.array(dynamics.ids, pa.string())))
+        columns |= {name: values[place] for name, values in epoch_means(dynamics).items()}
+    if (members := _probabilities(run, table)) is not None:
+        mean = np.maximum(members.mean(0), np.finfo(np.float32).tiny)
+        columns["temperature_confidence"] = temperature_confidence(np.log(mean), labels)
+        columns |= uncertainty(members) if len(members) > 1 else {}
+    for name, values in columns.items():
+        table = table if name in table else table.with_column(name, values)
+    return table
+
+
+def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
+    """``(networks, N, C)`` in the order of the table; None where some sample of it has none."""
+    vectors = read_run(run, kinds=("vectors",))[0].get("vectors")
+    if vectors is None or "probabilities" not in vectors.column_names or table.to_arrow()["label"].null_count:
+        return None
+    ids, members = table.to_arrow()["id"], []
+    for name in pc.unique(vectors["model"]).to_pylist():
+        rows = vectors.filter(pc.equal(vectors["model"], name))
+        place = pc.index_in(ids, value_set=rows["id"].combine_chunks())
+        if place.null_count:
+            return None
+        members.append(matrix(rows, "probabilities", np.asarray(place)))
+    return np.stack(members)

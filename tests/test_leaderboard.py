@@ -1,0 +1,301 @@
+"""Which score agrees best: the columns that are ranked, and the ranking."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from scipy import special, stats
+
+import hardsight as hs
+from hardsight.alignment.candidates import candidates, facts
+from hardsight.alignment.derived import epoch_means, temperature_confidence, uncertainty
+from hardsight.alignment.leaderboard import leaderboard
+from hardsight.hardness import SCORES
+
+
+def _people(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What is easy, and shares of 20 people with many ties at 1."""
+    random = np.random.default_rng(seed)
+    ease = random.normal(size=n)
+    return ease, random.binomial(20, special.expit(ease + 2)) / 20
+
+
+def _columns(n: int = 400, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    ease, hsf = _people(n, seed)
+    random = np.random.default_rng(seed + 1)
+    noise = random.normal(size=(3, n))
+    return {"margin": ease + noise[0], "avh": special.expit(-ease + 0.3 * noise[1]), "norm": noise[2]}, hsf
+
+
+def test_agreements_are_scipys_correlations_in_the_right_direction():
+    columns, hsf = _columns()
+    rows = {row["score"]: row for row in leaderboard(columns, hsf).to_pylist()}
+    for name, sign in (("margin", 1), ("avh", -1), ("norm", 1)):
+        assert rows[name]["spearman"] == pytest.approx(sign * stats.spearmanr(columns[name], hsf)[0])
+        assert rows[name]["pearson"] == pytest.approx(sign * stats.pearsonr(columns[name], hsf)[0])
+        assert rows[name]["kendall"] == pytest.approx(sign * stats.kendalltau(columns[name], hsf)[0])
+        for coefficient in ("spearman", "pearson", "kendall"):
+            assert rows[name][f"{coefficient}_low"] < rows[name][coefficient] < rows[name][f"{coefficient}_high"]
+    assert [rows[name]["rank"] for name in ("avh", "margin", "norm")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("coefficient", ["spearman", "pearson", "kendall"])
+def test_the_distance_to_the_best_is_that_of_a_paired_bootstrap(coefficient):
+    columns, hsf = _columns(300)
+    found = leaderboard(columns, hsf, coefficient=coefficient).to_pylist()
+    function = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}[coefficient]
+    random, drawn = np.random.default_rng(5), []
+    for _ in range(300):
+        rows = random.integers(0, 300, 300)
+        drawn.append(-function(columns["avh"][rows], hsf[rows])[0] - function(columns["margin"][rows], hsf[rows])[0])
+    second = found[1]
+    assert (found[0]["score"], second["score"]) == ("avh", "margin")
+    assert second["behind"] == pytest.approx(found[0][coefficient] - second[coefficient])
+    error = (second["behind_high"] - second["behind"]) / stats.norm.ppf(0.975)
+    assert error == pytest.approx(np.std(drawn), rel=0.15)
+    assert second["p"] == pytest.approx(2 * stats.norm.sf(second["behind"] / error))
+
+
+def test_p_values_are_corrected_for_every_pair_that_might_have_been_looked_at():
+    columns, hsf = _columns()
+    rows = leaderboard(columns, hsf).to_pylist()
+    assert rows[0]["p"] is rows[0]["p_holm"] is rows[0]["behind"] is None
+    others = leaderboard({name: columns[name] for name in ("margin", "norm")}, hsf).to_pylist()
+    p = np.array([rows[1]["p"], rows[2]["p"], others[1]["p"]])  # the three pairs of three scores
+    order = np.argsort(p)
+    steps = np.minimum(np.maximum.accumulate(p[order] * [3, 2, 1]), 1)
+    assert [row["p_holm"] for row in rows[1:]] == pytest.approx(steps[np.argsort(order)][:2].tolist())
+
+
+def test_equal_columns_are_not_behind():
+    columns, hsf = _columns()
+    rows = leaderboard({"avh": columns["avh"], "angle": columns["avh"].copy()}, hsf).to_pylist()
+    assert (rows[1]["behind"], rows[1]["p"]) == (0.0, 1.0)
+    scaled = {name: columns["avh"] * k + k for k, name in enumerate(("avh", "angle", "nll", "entropy", "el2n"), 3)}
+    rows = leaderboard(scaled, hsf, coefficient="pearson").to_pylist()
+    assert [row["p"] for row in rows] == [None, 1.0, 1.0, 1.0, 1.0]  # though rounding puts some behind others
+
+
+def test_all_are_compared_on_the_samples_that_all_have():
+    columns, hsf = _columns()
+    columns["avh"][:10], columns["margin"][5:20], hsf[390:] = np.nan, np.inf, np.nan
+    rows = leaderboard(columns, hsf).to_pylist()
+    assert {row["n"] for row in rows} == {370}
+    assert {row["score"]: row["spearman"] for row in rows}["norm"] == pytest.approx(
+        stats.spearmanr(columns["norm"][20:390], hsf[20:390])[0]
+    )
+
+
+def test_constant_and_empty_columns_are_listed_without_a_rank():
+    columns, hsf = _columns()
+    rows = leaderboard(columns | {"angle": np.full(400, np.nan), "entropy": np.ones(400)}, hsf).to_pylist()
+    assert [(row["score"], row["rank"], row["spearman"]) for row in rows[3:]] == [
+        ("angle", None, None),
+        ("entropy", None, None),
+    ]
+    assert rows[0]["n"] == 400
+
+
+def test_a_table_is_matched_with_people_by_id():
+    columns, hsf = _columns()
+    ids = np.array([f"test:{i}" for i in range(400)])
+    table = hs.SampleTable.from_columns({"id": ids, "label": np.zeros(400, int), **columns, "avh_sd": np.ones(400)})
+    people = {f"test:{i}": hsf[i] for i in np.random.default_rng(3).permutation(400).tolist()}
+    plain = leaderboard(columns, hsf)
+    assert leaderboard(table, people).equals(plain)
+    assert leaderboard({"id": ids, "label": np.zeros(400, int), **columns}, people).equals(plain)
+    counts = np.stack([hsf * 20, 20 - hsf * 20], 1).round()
+    assert leaderboard(table, counts)["spearman"].to_pylist() == pytest.approx(plain["spearman"].to_pylist())
+
+
+def test_names_say_kind_and_direction():
+    assert facts("avh_epochs") == ("epoch mean", -1)
+    assert facts("margin_epochs_ensemble") == ("ensemble", 1)
+    assert facts("epistemic") == ("uncertainty", -1)
+    assert facts("temperature_confidence") == ("derived", 1)
+    assert facts("avh_pred") == ("score", -1)
+    assert [facts(name) for name in ("id", "pred", "avh_sd", "rank", "agreement", "_epochs")] == [None] * 6
+    assert all(facts(name).direction == (-1 if score.higher_is_harder else 1) for name, score in SCORES.items())
+
+
+def test_other_names_need_a_direction():
+    columns, hsf = _columns()
+    found = leaderboard({"mine": columns["avh"], "avh": columns["avh"]}, hsf, directions={"mine": -1}).to_pylist()
+    assert {row["score"]: row["kind"] for row in found} == {"mine": "derived", "avh": "score"}
+    with pytest.raises(ValueError, match="directions must say which way 'mine' goes"):
+        leaderboard({"mine": columns["avh"]}, hsf)
+    with pytest.raises(ValueError, match=r"\+1 or −1, got 2 for 'mine'"):
+        leaderboard({"mine": columns["avh"]}, hsf, directions={"mine": 2})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"coefficient": "r"}, "coefficient must be spearman, pearson or kendall, got 'r'"),
+        ({"scores": ["avh", "nothing"]}, "there is no 'nothing'; there are margin, avh, norm"),
+        ({"human": np.full(400, 0.5)}, "must differ between samples, got 0.5 for all 400"),
+        ({"human": np.full(400, 1.5)}, "must lie between 0 and 1"),
+        ({"human": np.r_[np.full(397, np.nan), 0.1, 0.2, 0.3]}, "4 samples or more in common, got 3"),
+        ({"human": np.ones(7)}, "of one length, got 400 and 7"),
+        ({"human": ["a"] * 400}, "human must be numbers"),
+        ({"human": np.ones((400, 2))}, r"one number a sample, got shape \(400, 2\)"),
+        ({"columns": {}}, "must hold a score, got none"),
+        ({"columns": {"avh": ["x"] * 400}}, "avh must be numbers"),
+    ],
+)
+def test_bad_input_is_a_sentence(change, words):
+    columns, hsf = _columns()
+    given = {"columns": columns, "human": hsf, **change}
+    with pytest.raises(ValueError, match=words):
+        leaderboard(given.pop("columns"), given.pop("human"), **given)
+
+
+def test_the_best_of_many_useless_scores_is_seldom_called_better():
+    """Simulated: six scores of noise; at 5 % no more than that, though the best is chosen from them."""
+    false = 0
+    for seed in range(120):
+        columns = {f"s{i}": x for i, x in enumerate(np.random.default_rng(1000 + seed).normal(size=(6, 200)))}
+        rows = leaderboard(columns, _people(200, seed)[1], directions=dict.fromkeys(columns, 1)).to_pylist()
+        false += min(row["p_holm"] for row in rows[1:]) < 0.05
+    assert false <= stats.binom.ppf(0.999, 120, 0.05)
+
+
+# What a run allows.
+
+
+def _recorded(path, epochs: int = 7) -> hs.Dynamics:
+    generator = torch.Generator().manual_seed(0)
+    features, weight = torch.randn(30, 5, generator=generator), torch.randn(4, 5, generator=generator)
+    labels = torch.arange(30) % 4
+    with hs.Recorder(path) as recorder:
+        for epoch in range(epochs):
+            moved = features + 0.3 * epoch * weight[labels]
+            recorder.update(torch.arange(30), SimpleNamespace(features=moved, weight=weight, bias=None), labels)
+            recorder.end_epoch()
+    return hs.Dynamics(path)
+
+
+def test_epoch_means_are_means_over_all_epochs_and_over_the_first_third(tmp_path):
+    dynamics = _recorded(tmp_path / "run")
+    found = epoch_means(dynamics, ("avh", "soft_margin"))
+    np.testing.assert_allclose(found["avh_epochs"], dynamics.matrix("avh").mean(1))
+    np.testing.assert_allclose(found["soft_margin_early"], dynamics.matrix("soft_margin")[:, :3].mean(1))
+
+
+def test_a_recorded_run_has_epoch_means_among_its_candidates(tmp_path):
+    dynamics = _recorded(tmp_path / "run")
+    table = candidates(tmp_path / "run")
+    order = np.argsort(dynamics.ids)[np.searchsorted(np.sort(dynamics.ids), table["id"])]
+    np.testing.assert_allclose(table["avh_epochs"], dynamics.matrix("avh").mean(1)[order])
+    np.testing.assert_allclose(table["soft_margin"], dynamics.matrix("soft_margin")[order, -1], rtol=1e-4)
+    hsf = dict(zip(table["id"].tolist(), np.random.default_rng(0).uniform(size=30).tolist(), strict=True))
+    rows = leaderboard(tmp_path / "run", hsf).to_pylist()
+    assert {"score", "epoch mean", "derived"} == {row["kind"] for row in rows}
+
+
+def test_a_run_of_several_networks_has_uncertainties_among_its_candidates(tmp_path):
+    random = np.random.default_rng(0)
+    images = torch.from_numpy(random.normal(size=(40, 6)).astype(np.float32))
+    labels = torch.arange(40) % 3
+    torch.manual_seed(0)
+    networks = [torch.nn.Linear(6, 3) for _ in range(2)]
+    hs.score(networks, torch.utils.data.TensorDataset(images, labels), out=tmp_path / "run", progress=False)
+    table = candidates(tmp_path / "run")
+    order = [int(key.rpartition(":")[2]) for key in table["id"].tolist()]
+    with torch.no_grad():
+        p = np.stack([net(images).softmax(1).numpy() for net in networks])[:, order]
+    for name, values in uncertainty(p).items():
+        np.testing.assert_allclose(table[name], values, atol=1e-6)
+    expected = temperature_confidence(np.log(p.mean(0)), labels.numpy()[order])
+    np.testing.assert_allclose(table["temperature_confidence"], expected, rtol=1e-4)
+    hsf = pa.table({"id": table["id"], "hsf": random.uniform(size=40)})
+    kinds = {row["score"]: row["kind"] for row in leaderboard(table, hsf).to_pylist()}
+    assert (kinds["avh"], kinds["epistemic"], kinds["soft_margin"]) == ("ensemble", "uncertainty", "derived")
+
+
+def test_a_run_without_labels_is_refused(tmp_path):
+    hs.score_features(torch.randn(5, 3), torch.randn(2, 3)).save(tmp_path / "run")
+    with pytest.raises(ValueError, match="has no labels"):
+        candidates(tmp_path / "run")
+
+
+# The study on CIFAR-10H.
+
+
+def _study(path, seed: int = 0, n: int = 600):
+    """Two architectures with two seeds each, and people, all made up."""
+    random = np.random.default_rng(seed)
+    ease, labels = random.normal(size=n), random.integers(0, 3, n)
+    counts = np.zeros((n, 3), int)
+    chosen = random.binomial(20, special.expit(2 + ease))
+    counts[np.arange(n), labels], counts[np.arange(n), (labels + 1) % 3] = chosen, 20 - chosen
+    (path / "columns").mkdir(parents=True)
+    np.savez(path / "people.npz", counts=counts)
+    for net in ("wide-0", "wide-1", "deep-0", "deep-1"):
+        logits = random.normal(size=(n, 3))
+        logits[np.arange(n), labels] += ease + 1
+        columns = {"avh": -ease + random.normal(size=n), "angle": random.normal(size=n), "confidence": ease}
+        columns |= {"angular_margin": random.normal(size=n), "neighbour_agreement@50": ease + random.normal(size=n)}
+        log_probabilities = special.log_softmax(logits, axis=1)
+        np.savez(
+            path / "columns" / f"{net}.npz", labels=labels, accuracy=0.9, log_probabilities=log_probabilities, **columns
+        )
+    return path
+
+
+def test_the_study_chooses_on_one_half_and_reports_on_the_other(tmp_path, capsys, monkeypatch):
+    report = pytest.importorskip("benchmarks.alignment_report")
+    monkeypatch.setattr(report, "compare_scores", partial(report.compare_scores, test="jackknife"))  # in a moment
+    out = _study(tmp_path / "study")
+    chosen, people = report.split(out / "people.npz", np.zeros(10_000, int))
+    assert np.array_equal(np.flatnonzero(chosen), np.sort(np.random.default_rng(20200713).permutation(10_000)[:5000]))
+    assert np.array_equal(people["choosing"].counts + people["reporting"].counts, people["all"].counts)
+    before = report.report(out / "people.npz", out)
+    assert before[0]["score"].startswith("confidence")
+    assert {"neighbour_agreement@50", "epistemic", "temperature_confidence"} <= {row["score"] for row in before}
+    assert any(" + " in row["score"] for row in before)
+    # What is reported does not change with what people said of the images that were chosen on.
+    with np.load(out / "people.npz") as arrays:
+        counts = arrays["counts"].copy()
+    final = report.final(out / "people.npz", out, ["neighbour_agreement@50"])
+    counts[chosen[:600]] = counts[chosen[:600]][:, ::-1]
+    np.savez(out / "people.npz", counts=counts)
+    again = report.final(out / "people.npz", out, ["neighbour_agreement@50"])
+    assert {(r["people"], r["score"]) for r in final} == {(r["people"], r["score"]) for r in again}
+    all_people = [{r["score"]: r["spearman"] for r in rows if r["people"] == "all"} for rows in (final, again)]
+    assert all_people[0] == pytest.approx(all_people[1])
+    assert "AVH ahead of confidence, spearman: -" in capsys.readouterr().out
+    for name in ("choosing.csv", "reporting.csv", "avh-confidence.csv"):
+        assert (out / name).stat().st_size
+
+
+@pytest.mark.slow
+def test_the_study_runs_from_one_command_and_does_not_train_twice(tmp_path):
+    study = pytest.importorskip("benchmarks.alignment_study")
+    random = np.random.default_rng(0)
+    arrays = {
+        "train_images": random.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8),
+        "train_labels": np.arange(80) % 2,
+    }
+    arrays |= {
+        "test_images": random.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8),
+        "test_labels": np.arange(60) % 2,
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    for _ in range(2):
+        study.run(str(tmp_path / "data.npz"), tmp_path, ["small-cnn"], 1, 10, True, ["epochs=1", "warmup=0"])
+    file = tmp_path / "columns" / "small-cnn-0.npz"
+    with np.load(file) as found:
+        assert all(np.isfinite(found[name]).all() for name in found.files)
+        assert {"avh", "soft_margin_epochs", "avh@centred", "neighbour_agreement@16px", "confidence@noise"} <= set(
+            found.files
+        )
+    assert not (tmp_path / "run").exists()
+    first = file.stat().st_mtime_ns
+    study.run(str(tmp_path / "data.npz"), tmp_path, ["small-cnn"], 1, 10, True, ["epochs=1", "warmup=0"])
+    assert file.stat().st_mtime_ns == first
