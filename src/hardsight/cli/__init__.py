@@ -7,6 +7,8 @@ import warnings
 
 import tyro
 
+from hardsight.cli.aligning import align
+from hardsight.cli.evaluating import evaluate
 from hardsight.cli.pages import clean, demo, figure, report, with_figures
 from hardsight.cli.scoring import score
 from hardsight.cli.training import train, with_losses
@@ -26,6 +28,8 @@ COMMANDS = {
     "report": report,
     "clean": clean,
     "train": train,
+    "align": align,
+    "evaluate": evaluate,
     "figure": figure,
     "doctor": doctor,
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def score(
     batch_size: int = 64,
     workers: Annotated[int | None, optional("N")] = None,
     bias: Annotated[bool, arg(help_behavior_hint="")] = True,
+    human: Annotated[Path | None, optional("FILE")] = None,
     by: str = "avh",
     show: int = 5,
     root: Path = Path("data"),
@@ -70,6 +72,7 @@ def score(
         batch_size: Samples a forward.
         workers: Loader processes.
         bias: Leave the head's bias out of the logits (the AVH paper's Definition 1).
+        human: What people said of the samples: then compare with them, as hardsight align RUN --human FILE does.
         by: Score to list the hardest by.
         show: How many of the hardest to print.
         root: Where torchvision keeps its data sets.
@@ -83,6 +86,10 @@ def score(
     known_scores([by])  # a misspelt name must not wait for the end of a night's work
     if show < 0:
         raise ValueError(f"--show must be 0 or more, got {show}.")
+    if human is not None:  # nor must a file that cannot be read
+        from hardsight.human import read_human
+
+        read_human(human)
     columns = Columns(image_column, label_column, id_column)
     features, network = (model, None) if data is None else (data, model)
     if is_feature_file(features):
@@ -114,6 +121,8 @@ def score(
         )
         print(f"data: {table.meta['data']['origin']}")
     _tell(table, out, by, show)
+    if human is not None and "counts" in table.meta:  # of several processes the last one
+        align(out, human=human)
 
 
 def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) -> Any:

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from hardsight.figures.curves import plot_dynamics as plot_dynamics
     from hardsight.figures.curves import plot_loss_drivers as plot_loss_drivers
     from hardsight.figures.curves import plot_plateaus as plot_plateaus
+    from hardsight.figures.degradation import plot_degradation as plot_degradation
+    from hardsight.figures.degradation import plot_degraded_avh as plot_degraded_avh
     from hardsight.figures.drawing import draw as draw
     from hardsight.figures.losses import plot_bonuses as plot_bonuses
     from hardsight.figures.losses import plot_encouraging_loss as plot_encouraging_loss
     from hardsight.figures.losses import plot_label_noise as plot_label_noise
+    from hardsight.figures.people import plot_people as plot_people
     from hardsight.figures.points import plot_data_map as plot_data_map
     from hardsight.figures.points import plot_embeddings as plot_embeddings
     from hardsight.figures.points import plot_norm_growth as plot_norm_growth
@@ -26,8 +29,10 @@ if TYPE_CHECKING:
 # The catalogue is read by the command's help, which waits for no torch: the rest is imported at first use.
 _HOMES = {
     "curves": ("plot_agreement", "plot_dynamics", "plot_loss_drivers", "plot_plateaus"),
+    "degradation": ("plot_degradation", "plot_degraded_avh"),
     "drawing": ("draw",),
     "losses": ("plot_bonuses", "plot_encouraging_loss", "plot_label_noise"),
+    "people": ("plot_people",),
     "points": ("plot_data_map", "plot_embeddings", "plot_norm_growth", "plot_two_gaussians"),
     "style": ("write_figure",),
 }

@@ -34,6 +34,18 @@ FIGURES = {
     "agreement": FigureKind(
         "correlation of scores with human frequency by epoch, with intervals", (1, _MANY), needs=("human",)
     ),
+    "people": FigureKind(
+        "2-D histograms of human selection frequency and scores, a row a network (Fig. 5, 16)",
+        (1, _MANY),
+        needs=("human",),
+    ),
+    "degradation": FigureKind(
+        "norm, AVH, accuracy and confidence by level of degradation (hardsight evaluate --degrade; Fig. 11, 12), "
+        "--human: with the accuracy of people from a trial table",
+        (1, _MANY),
+        takes=("human",),
+    ),
+    "degradation-avh": FigureKind("where AVH lies at each level of degradation (Fig. 17, 18)", (1, _MANY)),
     "data-map": FigureKind("each sample by mean and spread of its confidence", (1, 1)),
     "iterations": FigureKind(
         "norm, angle and AVH by iteration; without a RUN, of a small CNN that is trained on --data (Fig. 15)",

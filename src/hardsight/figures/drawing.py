@@ -10,16 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardsight.degradation import human_accuracy, read_degraded
 from hardsight.dynamics import Dynamics
 from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
+from hardsight.figures.degradation import plot_degradation, plot_degraded_avh
 from hardsight.figures.losses import plot_bonuses, plot_encouraging_loss, plot_label_noise
+from hardsight.figures.people import plot_people
 from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
 from hardsight.figures.style import check_out, write_figure
+from hardsight.human import frequency_bins
 from hardsight.idtables import read_by_id
-from hardsight.phases import agreement, frequency_bins, loss_drivers, plateaus
-from hardsight.phases.human import read_human
+from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
 from hardsight.records import has_records
+from hardsight.runfolder import DEGRADED
+from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,13 +42,18 @@ class Inputs:
 
     @cached_property
     def runs(self) -> dict[str, Dynamics]:
+        """The recorded runs by their names."""
+        return {name: _open(path) for name, path in self.named.items()}
+
+    @property
+    def named(self) -> dict[str, Path]:
         """The runs by as much of the end of their paths as tells them apart; of RUN/test, at least both names."""
         longest = max((len(path.parts) for path in self.paths), default=0)
         least = 2 if any(path.name in ("train", "test") for path in self.paths) else 1
         for parts in range(least, max(longest, least) + 1):
             names = ["/".join(path.parts[-parts:]) for path in self.paths]
             if len(set(names)) == len(names):
-                return {name: _open(path) for name, path in zip(names, self.paths, strict=True)}
+                return dict(zip(names, self.paths, strict=True))
         raise ValueError(f"every RUN must be named once, got {', '.join(map(str, self.paths))}.")
 
     @property
@@ -63,7 +73,7 @@ class Inputs:
         if self.groups is not None:
             return dict.fromkeys(self.runs, read_by_id(self.groups, "groups"))
         if self.human is not None:
-            return {name: frequency_bins(read_human(self.human, run)) for name, run in self.runs.items()}
+            return {name: frequency_bins(frequencies(run, self.human)) for name, run in self.runs.items()}
         return None
 
     @property
@@ -92,12 +102,34 @@ def _iterations(given: Inputs) -> Figure:
 
 def _agreement(given: Inputs) -> Figure:
     human = given.human or Path()  # there is one: `draw` has looked
-    found = {name: agreement(run, read_human(human, run)) for name, run in given.courses.items()}
+    found = {name: agreement(run, human) for name, run in given.courses.items()}
     for name, table in found.items():
         if not table["spearman"].is_valid().to_numpy().any():
             n = max(table["n"].to_pylist())
             raise ValueError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
     return plot_agreement(found, given.unit)
+
+
+def _people(given: Inputs) -> Figure:
+    from hardsight.human import match, read_human
+
+    tables = {name: SampleTable.load(path) for name, path in given.named.items()}
+    hsf = {}
+    for name, table in tables.items():
+        if "label" not in table:
+            raise ValueError(f"RUN: {name} has no labels, and people are asked about the label.")
+        names = table.meta.get("class_names") or None
+        hsf[name] = match(read_human(given.human or Path(), classes=names), table["id"], table["label"], names).hsf
+    return plot_people(tables, hsf)
+
+
+def _degradation(given: Inputs) -> Figure:
+    if all(has_records(path) and not (path / DEGRADED).is_dir() for path in given.paths):
+        levels = {name: [id_.partition("/")[0] for id_ in run.ids] for name, run in given.courses.items()}
+        if all("=" in level for own in levels.values() for level in own):  # `at_every_level` was recorded
+            return plot_dynamics(given.courses, levels)
+    people = None if given.human is None else human_accuracy(given.human)
+    return plot_degradation({name: read_degraded(path) for name, path in given.named.items()}, people)
 
 
 def _plateaus(given: Inputs) -> Figure:
@@ -130,6 +162,11 @@ _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
     ),
     "plateaus": _plateaus,
     "agreement": _agreement,
+    "people": _people,
+    "degradation": _degradation,
+    "degradation-avh": lambda given: plot_degraded_avh(
+        {name: read_degraded(path) for name, path in given.named.items()}
+    ),
     "data-map": lambda given: plot_data_map(given.one[1].summary(), given.one[0]),
     "iterations": _iterations,
     "embeddings": _embeddings,

@@ -1,0 +1,79 @@
+"""The network and the data of a run, built again from what it says of itself, or from what the user says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hardsight.data import Samples, data_of
+from hardsight.models import Model, load_model
+from hardsight.networks import NETWORKS
+from hardsight.runfolder import is_run, read_run
+from hardsight.training.checkpoint import CHECKPOINT, PLAN, RECORDS
+
+# Names that stand for a library's network. A file of the user's own is never run because a run folder says so.
+_LIBRARIES = ("timm:", "torchvision:", "hf:", "hardsight:")
+
+
+class Rebuilt(NamedTuple):
+    """A network, its data, the folder that holds their rows, and what that folder says of itself."""
+
+    model: Model
+    samples: Samples
+    folder: Path
+    meta: dict[str, Any]
+
+
+def rebuilt(run: Path, model: str | None = None, checkpoint: Path | None = None, data: str | None = None) -> Rebuilt:
+    """The network and data of a run that was scored or trained.
+
+    Args:
+        run: The folder; of a training, the whole or its ``test`` or ``train``.
+        model: What to build where the run does not say.
+        checkpoint: Its weights; the run's own if not given.
+        data: Where the data are, if they have moved or were not named.
+    """
+    folder = run
+    if (run / PLAN).is_file():
+        folder = next((run / name for name in reversed(RECORDS) if is_run(run / name)), run)
+        if folder == run:
+            raise FileNotFoundError(f"RUN: {run} was trained without records; name what to evaluate: {run}/test.")
+    meta = read_run(folder, partial=True, kinds=())[1]
+    training = folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
+    if training is not None:
+        network = _trained(training, model, checkpoint)
+    elif model is not None:
+        network = load_model(model, checkpoint)
+    else:
+        network = load_model(*_library_model(folder, meta, checkpoint))
+    return Rebuilt(network, data_of(meta, data), folder, meta)
+
+
+def _trained(run: Path, model: str | None, checkpoint: Path | None) -> Model:
+    """The network of a training run with the weights of its last epoch."""
+    told = json.loads((run / PLAN).read_text())["model"]
+    if model is None and told["name"] not in NETWORKS:
+        raise ValueError(f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say.")
+    found = load_model(model or f"hardsight:{told['name']}", checkpoint or run / CHECKPOINT)
+    # Arrays went in as they are: the network itself resizes them.
+    return replace(found, transform=None, takes="any") if told["preprocessing"].startswith("none") else found
+
+
+def _library_model(run: Path, meta: dict[str, Any], checkpoint: Path | None) -> tuple[str, Path | str | None]:
+    """The name of the one network of a library that a run was scored with, and its checkpoint."""
+    name, built = (meta.get("model") or {}).get("name", "a network"), meta.get("built") or {}
+    if not has_one_network(meta):
+        raise ValueError(f"RUN: {run} was made with several networks ({name}); name the one to try with --model.")
+    if not str(built.get("model")).startswith(_LIBRARIES):
+        raise ValueError(
+            f"RUN: {run} was made with {name!r}, which cannot be built again from what it says; name the network with "
+            "--model (and --checkpoint), as when it was scored."
+        )
+    return built["model"], checkpoint or built.get("checkpoint")
+
+
+def has_one_network(meta: dict[str, Any]) -> bool:
+    """Whether one network scored all rows of a run: not one a fold, nor several together."""
+    return "nets" not in meta and not isinstance(meta.get("out_of_sample"), dict)

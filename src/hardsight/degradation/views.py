@@ -1,0 +1,93 @@
+"""Data sets as their degraded selves: one level at a time for scoring, all levels at once for recording."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.data import ArraySamples, Samples, open_data
+from hardsight.degradation.degradations import DEGRADATIONS, chosen_levels, degrade
+from hardsight.pictures import to_tensor
+
+GREY = ", grey"  # how the origin of grey pictures ends
+_BLOCK = 256
+
+
+class DegradedSamples(Samples):
+    """A data set whose pictures are degraded when they are loaded, before any preprocessing; ids and labels stay.
+
+    Args:
+        whole: The data set.
+        name: Which degradation.
+        level: How much of it.
+        grey: Take the colour away first.
+        rounded: Give 8-bit pictures, for preprocessing that takes nothing finer.
+    """
+
+    def __init__(self, whole: Samples, name: str, level: float, *, grey: bool = False, rounded: bool = True) -> None:
+        self.whole, self.name, self.level, self.grey, self.rounded = whole, name, level, grey, rounded
+        self.split, self.classes, self.labels, self.pixels = whole.split, whole.classes, whole.labels, whole.pixels
+        self.origin = f"{whole.origin}, {name} {level:g}" + (GREY if grey else "")
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def id(self, index: int) -> str:
+        return self.whole.id(index)
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        x, label = self.whole.load(index, channels)
+        if self.level == DEGRADATIONS[self.name].clean and not self.grey:
+            return x, label
+        if isinstance(x, dict):
+            raise ValueError("the data set yields mappings, which cannot be degraded; give raw pictures")
+        pixels = x if isinstance(x, Tensor) else to_tensor(x, channels)
+        pixels = degrade(pixels[None], self.name, self.level, [self.id(index)], self.grey)[0]
+        if isinstance(x, Tensor):
+            return pixels, label
+        array = pixels.permute(1, 2, 0).numpy()
+        return _eight_bit(array) if self.rounded else array, label
+
+    def fingerprint(self) -> str:
+        told = f"{self.whole.fingerprint()} {self.name} {self.level!r} {self.grey} {self.rounded}"
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, *, grey: bool = False) -> ArraySamples:
+    """A data set of arrays once for every level of a degradation: what to record while a network trains (Fig. 11, 12).
+
+    Given to `train` as its test data, every level is recorded in every epoch; ``hardsight figure degradation
+    RUN/test`` then draws the epochs of each level.
+
+    Args:
+        data: ``FILE.npz:test``, ``digits``, or other pictures in memory.
+        name: Which degradation.
+        levels: Which levels, if not its own.
+        grey: Take the colour away first.
+
+    Returns:
+        8-bit pictures with the ids ``NAME=LEVEL/ID``.
+    """
+    samples = open_data(data)
+    if not isinstance(samples, ArraySamples):
+        raise ValueError(f"data must be pictures in memory (FILE.npz, digits), got {samples.origin}.")
+    ids = [samples.id(i) for i in range(len(samples))]
+    images, names = [], []
+    for _, level in chosen_levels(name, levels):
+        for start in range(0, len(samples), _BLOCK):
+            block = torch.stack([to_tensor(image) for image in samples.images[start : start + _BLOCK]])
+            made = degrade(block, name, level, ids[start : start + _BLOCK], grey)
+            images.append(_eight_bit(made.permute(0, 2, 3, 1).numpy()))
+        names += [f"{name}={level:g}/{id_}" for id_ in ids]
+    labels = None if samples.labels is None else np.tile(samples.labels, len(names) // len(ids))
+    origin = f"{samples.origin}, {name} at {len(names) // len(ids)} levels" + (GREY if grey else "")
+    return ArraySamples(np.concatenate(images), labels, samples.split, origin, samples.classes, names)
+
+
+def _eight_bit(values: np.ndarray) -> np.ndarray:
+    return (values * 255).round().astype(np.uint8)

@@ -1,0 +1,431 @@
+"""`evaluate_degraded`, its summaries, its figures and its command: rows are those of the same engine, and stay."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+import hardsight as hs
+from hardsight.cli import main
+from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.degradation import (
+    DegradedSamples,
+    at_every_level,
+    degrade,
+    evaluate_degraded,
+    follows_level,
+    human_accuracy,
+    mean_by_level,
+    read_degraded,
+)
+from hardsight.figures import draw, plot_degradation, plot_degraded_avh
+from hardsight.networks import build_network
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation.
+
+
+def network(seed=0, channels=1):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        body = nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        return nn.Sequential(*body, nn.Linear(24, 10)).eval()
+
+
+@pytest.fixture
+def digits():
+    pictures, labels = load_digits()
+    return ArraySamples(pictures[:60], labels[:60], "test", "60 digits")
+
+
+def test_rows_are_those_of_the_network_on_degraded_pixels(digits):
+    net = network()
+    rows = evaluate_degraded(net, digits, ["noise", "contrast"], preprocess="raw", batch_size=13)
+    assert rows.column_names[:6] == ["degradation", "level", "id", "label", "pred", "correct"]
+    assert len(rows) == 2 * 5 * 60
+    assert pc.unique(rows["level"]).to_pylist()[:5] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    x, y = torch.from_numpy(digits.images).float()[:, None] / 255, torch.from_numpy(digits.labels)
+    for name, level in (("noise", 0.3), ("contrast", 0.2)):
+        own = rows.filter(pc.and_(pc.equal(rows["degradation"], name), pc.equal(rows["level"], level)))
+        assert own["id"].to_pylist() == [f"test:{i}" for i in range(60)]
+        with torch.no_grad():
+            inputs = degrade(x, name, level, own["id"].to_pylist())
+            features = net[:-1](inputs)
+            logits = net(inputs)
+        np.testing.assert_allclose(own["avh"], hs.avh(features, net[-1].weight.detach(), y), atol=1e-5)
+        np.testing.assert_allclose(own["confidence"], logits.softmax(1).gather(1, y[:, None])[:, 0], atol=1e-5)
+        assert own["correct"].to_pylist() == (logits.argmax(1) == y).tolist()
+
+
+def test_the_clean_level_is_what_score_says(digits):
+    rows = evaluate_degraded(network(), digits, "contrast", [1.0, 0.5], preprocess="raw")
+    scored = hs.score(network(), digits, preprocess="raw").to_arrow()
+    clean = rows.filter(pc.equal(rows["level"], 1.0))
+    assert clean.select(scored.column_names).replace_schema_metadata(None).equals(scored)
+
+
+def test_preprocessing_comes_after_and_takes_eight_bits_where_it_takes_pictures(digits):
+    from torchvision import transforms
+
+    seen = []
+
+    def watch(picture):
+        seen.append(np.asarray(picture))
+        return transforms.ToTensor()(picture)
+
+    for takes in ("pil", "tensor"):
+        seen.clear()
+        model = hs.Model(network(), "net", watch if takes == "pil" else transforms.Normalize(0.5, 2.0), takes)
+        evaluate_degraded(model, digits, "noise", [0.2])
+        if takes == "pil":
+            x = torch.from_numpy(digits.images[:1]).float()[:, None] / 255
+            expected = degrade(x, "noise", 0.2, ["test:0"])[0, 0].numpy() * 255
+            assert seen[0].dtype == np.uint8
+            np.testing.assert_allclose(seen[0], expected, atol=0.501)
+    x, label = DegradedSamples(digits, "noise", 0.2, rounded=False).load(0, 1)
+    assert label == digits.labels[0]
+    np.testing.assert_allclose(x[..., 0] * 255, expected, atol=1e-4)
+
+
+def test_tensors_in_0_1_are_degraded_and_others_refused(digits):
+    x = torch.rand(30, 3, 9, 9)
+    y = torch.arange(30) % 10
+    net = network(channels=3)
+    rows = evaluate_degraded(net, TensorDataset(x, y), "noise", [0.2])
+    with torch.no_grad():
+        logits = net(degrade(x, "noise", 0.2, rows["id"].to_pylist()))
+    assert rows["pred"].to_pylist() == logits.argmax(1).tolist()
+    with pytest.raises(
+        ValueError, match=r"data must yield raw pictures, or tensors .* got torch.float32 \(3, 9, 9\) from"
+    ):
+        evaluate_degraded(net, TensorDataset(x * 4 - 2, y), "noise")
+    with pytest.raises(ValueError, match="preprocess must be given"):
+        evaluate_degraded(net, digits, "noise")
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(3, 9, 9), 0
+
+    with pytest.raises(ValueError, match="a stream is read once"):
+        evaluate_degraded(net, Stream(), "noise")
+
+
+def test_without_labels_scores_are_those_of_the_predicted_class(digits):
+    rows = evaluate_degraded(network(), ArraySamples(digits.images, None, "test", "digits"), "blur", preprocess="raw")
+    assert "correct" not in rows.column_names
+    assert "avh_pred" in rows.column_names
+    told = mean_by_level(rows)
+    assert pc.unique(told["value"]).to_pylist()[0] == "avh_pred"
+    assert plot_degradation({"net": rows}).get_axes()[0].get_lines()
+
+
+def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_path, monkeypatch):
+    from hardsight.scoring.engine import Engine
+
+    def evaluate(names="noise", levels=None, seed=0, **options):
+        return evaluate_degraded(
+            network(seed), digits, names, levels, preprocess="raw", out=tmp_path / "run", **options
+        )
+
+    run, made = Engine.run, []
+
+    def counted(engine, *args, **options):
+        made.append(engine.samples.level)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return run(engine, *args, **options)
+
+    monkeypatch.setattr(Engine, "run", counted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate()
+    assert made == [0.0, 0.1, 0.2]
+    rows = evaluate()
+    assert made == [0.0, 0.1, 0.2, 0.2, 0.3, 0.4]
+    assert evaluate().equals(rows)
+    assert read_degraded(tmp_path / "run").equals(rows)
+    assert len(made) == 6
+    evaluate("noise", [0.05])  # one more level joins
+    assert pc.unique(read_degraded(tmp_path / "run")["level"]).to_pylist() == [0.0, 0.05, 0.1, 0.2, 0.3, 0.4]
+    for other in ({"seed": 1}, {"grey": True}):
+        with pytest.raises(FileExistsError, match="noise=0 holds pictures of another network or data set, or the one"):
+            evaluate("contrast", [1.0], **other)
+    evaluate("contrast", [1.0], seed=1, overwrite=True)
+    with pytest.raises(RuntimeError, match="of several networks or data sets, or some grey"):
+        read_degraded(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="holds no degraded pictures; make them with: hardsight evaluate"):
+        read_degraded(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Summaries.
+
+
+@pytest.fixture
+def rows():
+    """200 pictures of which AVH follows the level, confidence less, and norm not at all."""
+    made = np.random.default_rng(0)
+    levels = np.array([0.0, 0.1, 0.2, 0.4])
+    own = made.normal(size=(200, 1))
+    noise = made.normal(size=(3, 200, 4))
+    columns = {
+        "avh": 0.1 + levels + 0.1 * own + 0.1 * noise[0],
+        "confidence": 0.9 - levels + own + noise[1],
+        "norm": own + noise[2],
+        "correct": noise[0] + own > 5 * levels - 1,
+    }
+    ids = np.repeat([f"test:{i}" for i in range(200)], 4)
+    table = {"degradation": ["noise"] * 800, "level": np.tile(levels, 200), "id": ids}
+    return pa.table(table | {name: values.ravel() for name, values in columns.items()}), columns, levels
+
+
+def test_means_have_the_intervals_of_scipy(rows):
+    table, columns, levels = rows
+    told = mean_by_level(table).to_pylist()
+    assert list(dict.fromkeys(row["value"] for row in told)) == ["correct", "avh", "confidence", "norm"]
+    for row in told:
+        own = columns[row["value"]][:, levels.tolist().index(row["level"])]
+        if row["value"] == "correct":
+            ends = stats.binomtest(int(own.sum()), 200).proportion_ci(method="wilson")
+        else:
+            ends = stats.ttest_1samp(own, 0).confidence_interval()
+        assert row["n"] == 200
+        np.testing.assert_allclose([row["mean"], row["low"], row["high"]], [own.mean(), *ends], rtol=1e-9)
+
+
+def test_correlation_with_the_level_is_scipys_and_its_interval_that_of_resampled_pictures(rows):
+    table, columns, levels = rows
+    made = np.random.default_rng(1)
+    for row in follows_level(table, ["avh", "confidence", "norm"]).to_pylist():
+        own = columns[row["value"]]
+        assert row["spearman"] == pytest.approx(stats.spearmanr(own.ravel(), np.tile(levels, 200))[0], abs=1e-12)
+        drawn = [own[made.integers(0, 200, 200)] for _ in range(400)]
+        resampled = [stats.spearmanr(matrix.ravel(), np.tile(levels, 200))[0] for matrix in drawn]
+        width = (row["high"] - row["low"]) / 2 / 1.96
+        assert width == pytest.approx(np.std(resampled), rel=0.15)
+        assert (row["pictures"], row["levels"]) == (200, 4)
+        assert row["expected"] == (1 if row["value"] == "avh" else -1)
+        each = np.array([row["expected"] * stats.spearmanr(one, levels)[0] for one in own])
+        share = (each > 1e-12).mean() + (abs(each) <= 1e-12).mean() / 2
+        assert row["moves"] == pytest.approx(share)
+        assert row["moves_low"] < share < row["moves_high"]
+
+
+def test_the_direction_turns_with_the_degradation(rows):
+    table, _, _ = rows
+    contrast = table.set_column(0, "degradation", pa.array(["contrast"] * 800))
+    contrast = contrast.set_column(1, "level", pc.subtract(1.0, table["level"]))
+    noise, turned = (follows_level(one, ["avh"]).to_pylist()[0] for one in (table, contrast))
+    assert turned["expected"] == -1
+    assert turned["spearman"] == pytest.approx(-noise["spearman"])
+    assert turned["moves"] == noise["moves"]
+
+
+def test_summaries_of_little_or_nothing_are_null_or_a_sentence(rows):
+    table, _, _ = rows
+    with pytest.raises(ValueError, match="two levels or more of noise, got 1"):
+        follows_level(table.filter(pc.equal(table["level"], 0.1)))
+    few = table.slice(0, 12)  # three pictures
+    assert follows_level(few, ["avh"])["spearman"].to_pylist() == [None]
+    flat = table.append_column("flat", pa.array(np.ones(800)))
+    assert follows_level(flat, ["flat"])["spearman"].to_pylist() == [None]
+    holed = table.set_column(3, "avh", pa.array(np.r_[np.nan, table["avh"].to_numpy()[1:]]))
+    assert follows_level(holed, ["avh"])["pictures"].to_pylist() == [199]
+
+
+TRIALS = "subj,object_response,category,condition\n" + "a,dog,dog,c30\n" * 3 + "a,na,dog,c30\na,cat,cat,0.10\n"
+
+
+def test_trials_of_people_become_accuracy_by_level(tmp_path):
+    file = tmp_path / "trials.csv"
+    file.write_text(TRIALS)
+    told = human_accuracy(file).to_pylist()
+    assert [(row["degradation"], row["level"], row["n"], row["mean"]) for row in told] == [
+        ("contrast", 0.3, 4, 0.75),
+        ("noise", 0.1, 1, 1.0),
+    ]
+    ends = stats.binomtest(3, 4).proportion_ci(method="wilson")
+    assert (told[0]["low"], told[0]["high"]) == pytest.approx((ends.low, ends.high))
+    file.write_text("experiment," + TRIALS.replace("\na,", "\nuniform-noise,a,").replace("c30", "0.35"))
+    assert {row["degradation"] for row in human_accuracy(file).to_pylist()} == {"noise"}
+    for text, words in (
+        ("id,hsf\na,1\n", "must be a table of trials"),
+        (TRIALS.replace("c30", "x").replace("0.10", "y"), "no trials"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            human_accuracy(file)
+    with pytest.raises(FileNotFoundError, match="human: there is no file"):
+        human_accuracy(tmp_path / "none.csv")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures and the command.
+
+
+def test_figures_draw_the_means_harder_to_the_right(digits, tmp_path):
+    rows = evaluate_degraded(network(), digits, ["noise", "contrast"], preprocess="raw")
+    (tmp_path / "trials.csv").write_text(TRIALS)
+    axes = plot_degradation({"a": rows, "b": rows}, human_accuracy(tmp_path / "trials.csv")).get_axes()
+    assert [axis.get_ylabel() for axis in axes[:4]] == ["norm of the feature", "C · AVH", "accuracy", "confidence"]
+    assert axes[0].xaxis_inverted()  # contrast
+    assert not axes[4].xaxis_inverted()
+    means = mean_by_level(rows, ["avh"])
+    expected = 10 * means.filter(pc.equal(means["degradation"], "noise"))["mean"].to_numpy()
+    np.testing.assert_allclose(axes[5].get_lines()[1].get_ydata(), expected)
+    assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["a", "b", "people (Geirhos et al.)"]
+    figure = plot_degraded_avh({"a": rows})
+    drawn = [axis for axis in figure.get_axes() if "Spearman" in axis.get_title(loc="left")]
+    assert len(drawn) == 2
+    assert [tick.get_text() for tick in drawn[0].get_xticklabels()] == ["1", "0.6", "0.3", "0.2", "0.1"]
+    shares = drawn[1].collections[0].get_array().reshape(40, 5)
+    np.testing.assert_allclose(shares.sum(0), 1)
+
+
+def test_every_level_recorded_while_training_is_drawn_by_epoch(digits, tmp_path):
+    view = at_every_level(digits, "noise", [0.2, 0.0])
+    assert len(view) == 120
+    assert [view.id(0), view.id(61)] == ["noise=0/test:0", "noise=0.2/test:1"]
+    np.testing.assert_array_equal(view.images[:60, ..., 0], digits.images)
+    np.testing.assert_array_equal(view.images[60:], _rounded(DegradedSamples(digits, "noise", 0.2)))
+    net = network()
+    recorder = hs.Recorder(tmp_path / "test", name="net", data=view)
+    for _ in range(2):
+        with torch.no_grad(), hs.capture(net) as head:
+            net(torch.from_numpy(view.images).permute(0, 3, 1, 2) / 255)
+        recorder.update([view.id(i) for i in range(120)], head, torch.from_numpy(view.labels))
+        recorder.end_epoch()
+    recorder.close()
+    assert draw("degradation", [tmp_path / "test"], out=tmp_path / "d.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="pictures in memory"):
+        at_every_level(TensorDataset(torch.rand(3, 1, 4, 4)), "noise")
+
+
+def _rounded(samples):
+    return np.stack([samples.load(i, 1)[0] for i in range(len(samples))])
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+def other():
+    return build(1)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(MODEL)
+    pictures, labels = load_digits()
+    np.savez("digits.npz", test_images=pictures[:80], test_labels=labels[:80])
+    main(["score", "net.py:build", "digits.npz", "-o", "run"])
+
+
+def failure(capsys, *args):
+    with pytest.raises(SystemExit):
+        main(list(args))
+    return capsys.readouterr().err
+
+
+def test_evaluate_tells_the_levels_and_what_to_do_next(here, capsys):
+    Path("trials.csv").write_text(TRIALS)
+    main(["evaluate", "run", "--degrade", "noise,contrast", "--model", "net.py:build", "--human", "trials.csv"])
+    told = capsys.readouterr().out
+    for words in ("C·AVH and level: Spearman", "people: 0.3: 75%", "next: hardsight figure degradation run", "  0.4 "):
+        assert words in told
+    main(["figure", "degradation", "run", "--human", "trials.csv", "-o", "d.png"])
+    main(["figure", "degradation-avh", "run", "-o", "a.svg"])
+    assert Path("d.png").stat().st_size > 10_000
+    main(["score", "net.py:build", "digits.npz", "-o", "run"])  # degraded pictures in it are no strangers
+    assert "was complete already" in capsys.readouterr().out
+    main(["score", "net.py:other", "digits.npz", "-o", "run", "--overwrite"])
+    with pytest.raises(FileNotFoundError, match="holds no degraded pictures"):  # they were of a network that is gone
+        read_degraded("run")
+
+
+def test_levels_of_other_data_stop_an_evaluation_before_it_writes(here, capsys):
+    main(["evaluate", "run", "--degrade", "noise", "--levels", "0.3", "--model", "net.py:build"])
+    pictures, _ = load_digits()
+    np.savez("more.npz", test_images=pictures[:90])
+    given = ["evaluate", "run", "--degrade", "noise", "--levels", "0,0.3", "--model", "net.py:build"]
+    for more in (["--data", "more.npz"], ["--grey"]):
+        assert "noise=0.3 holds pictures of another network or data set" in failure(capsys, *given, *more)
+    assert [path.name for path in Path("run/degraded").iterdir()] == ["noise=0.3"]
+    main([*given, "--data", "more.npz", "--overwrite"])
+    assert "without labels: no accuracy" in capsys.readouterr().out
+    assert len(read_degraded("run")) == 180
+
+
+def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pictures, labels = load_digits()
+    np.savez("digits.npz", images=pictures[:20], labels=labels[:20])
+    torch.manual_seed(0)
+    torch.save(build_network("small-cnn", 10, 1).state_dict(), "net.pt")
+    main(["score", "hardsight:small-cnn", "digits.npz", "--checkpoint", "net.pt", "-o", "run"])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    main(["evaluate", "../run", "--degrade", "noise", "--levels", "0"])
+    assert "model: small-cnn (checkpoint net.pt)" in capsys.readouterr().out
+    meta = json.loads(Path("../run/meta.json").read_text())
+    meta["built"]["model"] = "evil.py:build"  # a run folder makes no code run
+    Path("../run/meta.json").write_text(json.dumps(meta))
+    Path("evil.py").write_text("raise SystemExit('ran')")
+    assert "cannot be built again from what it says" in failure(capsys, "evaluate", "../run", "--degrade", "noise")
+
+
+@pytest.mark.filterwarnings("default")
+def test_evaluate_warns_when_the_network_is_not_that_of_the_run(here, capsys):
+    main(["evaluate", "run", "--degrade", "blur", "--model", "net.py:other"])
+    assert "warning: RUN: run predicts its clean pictures otherwise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("evaluate run", "say what to try: --degrade noise,contrast"),
+        ("evaluate --degrade noise", "RUN is missing"),
+        ("evaluate run --degrade nois", "did you mean noise?"),
+        ("evaluate run --degrade noise --levels 0,much", "level of noise must lie in [0, 1], got 'much'"),
+        ("evaluate run --degrade noise,blur --levels 0,.1", "--levels goes with one degradation, got noise, blur"),
+        ("evaluate run --degrade jpeg --levels 33.5", "level of jpeg must be a whole number, got '33.5'"),
+        ("evaluate run --degrade noise", "name the network with --model (and --checkpoint), as when it was scored"),
+        ("evaluate none --degrade noise", "none holds no hardsight run"),
+        ("evaluate run run --degrade noise --model net.py:build", "go with one RUN, got 2"),
+        ("evaluate run --degrade noise --model net.py:build --human none.csv", "human: there is no file none.csv"),
+        ("figure degradation run", "run holds no degraded pictures; make them with"),
+    ],
+)
+def test_mistakes_are_sentences(here, capsys, args, words):
+    assert words in failure(capsys, *args.split())
+
+
+@pytest.mark.slow
+def test_a_training_is_evaluated_with_its_own_checkpoint(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pictures, labels = load_digits()
+    np.savez("digits.npz", images=pictures[:200], labels=labels[:200])
+    given = ["digits.npz", "--model", "small-cnn", "--test", "digits.npz", "-o", "run", "--epochs", "1"]
+    main(["train", *given])
+    main(["evaluate", "run", "--degrade", "contrast", "--levels", "1,0.3"])
+    assert "wrote run/test/degraded/" in capsys.readouterr().out
+    rows = read_degraded("run")
+    clean = rows.filter(pc.equal(rows["level"], 1.0))
+    recorded = hs.SampleTable.load("run/test")
+    assert dict(zip(recorded["id"], recorded["pred"], strict=True)) == dict(
+        zip(clean["id"].to_pylist(), clean["pred"].to_pylist(), strict=True)
+    )
+    main(["evaluate", "run/test", "--degrade", "contrast", "--levels", "1"])
+    assert open_data("digits.npz").origin in capsys.readouterr().out
