@@ -41,11 +41,11 @@ const scatter = makeScatter(report);
 makeThemeButton();
 report.refilter();
 
-const suspects = find("see-suspects");
-if (suspects && gallery.has("suspects")) {
-  suspects.hidden = false;
-  suspects.addEventListener("click", () => {
-    gallery.select("suspects");
+for (const button of document.querySelectorAll("[data-list]")) {
+  if (!gallery.has(button.dataset.list)) continue;
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    gallery.select(button.dataset.list);
     comeTo("pictures");
   });
 }
@@ -98,7 +98,16 @@ function makeThemeButton() {
   show();
 }
 
-const later = [drawTraining, drawHistograms, drawRidge, drawClassTable, drawGroups, drawClusters, drawComparison];
+const later = [
+  drawTraining,
+  drawPeople,
+  drawHistograms,
+  drawRidge,
+  drawClassTable,
+  drawGroups,
+  drawClusters,
+  drawComparison,
+];
 
 function drawNext() {
   const part = later.shift();

@@ -22,6 +22,7 @@ _SCRIPTS = (
     "page_charts.js",
     "page_lines.js",
     "page_training.js",
+    "page_people.js",
     "page_tables.js",
     "page.js",
 )
@@ -51,6 +52,7 @@ _EMPTY: dict[str, Any] = {
     "label_errors": None,
     "comparison": None,
     "training": None,
+    "people": None,
     "bad": {"count": 0, "rows": [], "note": ""},
     "made": [],
 }

@@ -223,8 +223,8 @@ function makeCard(report, i, open) {
   if (label[i] >= 0) lines.push(line("labelled", report.className(label[i])));
   lines.push(line("predicted", report.className(pred[i]), kind));
   if (suggested[i] >= 0 && suggested[i] !== label[i]) lines.push(line("perhaps", report.className(suggested[i])));
-  const figures = [samples.hardness, samples.confidence]
-    .filter((key, at, keys) => key && keys.indexOf(key) === at)
+  const figures = [samples.hardness, samples.confidence, "hsf"]
+    .filter((key, at, keys) => samples.columns.has(key) && keys.indexOf(key) === at)
     .map((key) => make("span", {}, `${shortTitle(payload, key)} ${number(samples.columns.get(key)[i])}`));
   const look = {
     pointerenter: () => report.point(i),
@@ -277,5 +277,6 @@ function describe(report, i) {
 const scoreTitle = (payload, key) => visible(payload.scores[key]?.title ?? key);
 
 function shortTitle(payload, key) {
+  if (key === "hsf") return "people";
   return key.startsWith("confidence") ? "conf." : scoreTitle(payload, key);
 }

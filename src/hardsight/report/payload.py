@@ -17,6 +17,7 @@ from hardsight.report.curves import training_section
 from hardsight.report.datamap import Recorded, data_map, described, read_recorded, recorded_lists, recorded_notices
 from hardsight.report.groups import MOST_COLUMNS, find_groups, given_groups, group_rows, in_points
 from hardsight.report.lists import Listed, by_class, disagreements, hardest_and_easiest
+from hardsight.report.people import People, described_people, people_lists, people_section, people_view, read_people
 from hardsight.report.points import choose_points
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects, find_suspects, label_errors_section
@@ -72,6 +73,7 @@ def make_payload(
     """
     groups = None if groups is None else read_by_id(groups, "groups")
     recorded = None if dynamics is None else read_recorded(rows, dynamics)
+    people = read_people(rows, run)
     found_groups, group_notes = find_groups(rows, groups)
     suspects, no_suspects = find_suspects(rows)
     if recorded is not None and suspects is None:
@@ -81,12 +83,14 @@ def make_payload(
     lists += [suspects.listed] if suspects is not None else []
     lists += disagreements(rows)
     lists += recorded_lists(recorded) if recorded is not None else []
+    lists += people_lists(rows, people) if people is not None else []
     lists += change_lists(rows, changed) if changed is not None else []
     hard_by_class, easy_by_class, class_note = by_class(rows)
     hidden = clusters.harder_clusters(rows)
     examples = [cluster.members[: clusters.EXAMPLES] for cluster in hidden.clusters]
     seen = views(rows)
     seen += data_map(recorded) if recorded is not None else []
+    seen += people_view(rows, people) if people is not None else []
     if changed is not None and (view := change_view(rows, changed)) is not None:
         seen.append(view)
     over_all = [*(listed.rows for listed in lists), *(members[:_CLUSTER_PICTURES] for members in examples)]
@@ -115,9 +119,13 @@ def make_payload(
         "chance": rows.classes,
         "labelled": rows.labelled,
         "tiles": notices.tiles(rows, suspects),
-        "scores": _described(rows, seen) | (described(recorded) if recorded is not None else {}),
+        "scores": {
+            **_described(rows, seen),
+            **(described(recorded) if recorded is not None else {}),
+            **(described_people(people) if people is not None else {}),
+        },
         "points": {
-            **_points(rows, points, codes, suspects, _columns(rows, seen, changed, recorded)),
+            **_points(rows, points, codes, suspects, _columns(rows, seen, changed, recorded, people)),
             "groups": in_points(found_groups, points),
         },
         "pictures": [],
@@ -137,6 +145,7 @@ def make_payload(
         "label_errors": label_errors_section(suspects, run) if suspects is not None else None,
         "comparison": comparison_section(rows, changed, room) if changed is not None else None,
         "training": _training(rows, recorded, groups, room) if recorded is not None else None,
+        "people": people_section(rows, people) if people is not None else None,
         "bad": notices.bad_rows(rows),
         "made": notices.made(rows),
     }
@@ -172,7 +181,9 @@ def _shown_classes(rows: Rows, points: np.ndarray, suspects: Suspects | None) ->
     return codes[codes >= 0]
 
 
-def _columns(rows: Rows, seen: list[View], changed: Changes | None, recorded: Recorded | None) -> dict[str, np.ndarray]:
+def _columns(
+    rows: Rows, seen: list[View], changed: Changes | None, recorded: Recorded | None, people: People | None
+) -> dict[str, np.ndarray]:
     """The numbers of each point: every score, the main one first, and what the views need."""
     main = {rows.main: rows.value} if rows.main is not None else {}
     columns = {**main, **rows.scores}
@@ -181,7 +192,9 @@ def _columns(rows: Rows, seen: list[View], changed: Changes | None, recorded: Re
         columns.setdefault(view.y.column, view.ys)
     if changed is not None and changed.by is not None:
         columns["change"] = changed.change
-    return {**columns, **(recorded.columns if recorded is not None else {})}
+    for more in (recorded, people):
+        columns |= more.columns if more is not None else {}
+    return columns
 
 
 def _points(

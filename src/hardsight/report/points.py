@@ -56,7 +56,7 @@ def axis(column: str, title: str, values: np.ndarray, within: tuple[float, float
         low, high = max(low, inner_low - reach), min(high, inner_high + reach)
     if 0 < low <= 0.4 * high:
         low = 0.0
-    if not high > low:
+    if not high - low > 1e-5 * max(abs(low), abs(high)):  # the same but for rounding: six digits tell no ends apart
         low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
     step = 10.0 ** np.floor(np.log10(high - low)) / 10
     low, high = float(np.floor(low / step + 1e-9) * step), float(np.ceil(high / step - 1e-9) * step)

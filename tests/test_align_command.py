@@ -1,0 +1,292 @@
+"""`hardsight align`, `score --human` and `figure people` as a stranger meets them."""
+
+import contextlib
+import io
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from naive import triple
+from PIL import Image
+from report_runs import in_page, record
+from scipy import stats
+
+import hardsight as hs
+from hardsight import figures
+from hardsight.alignment.folder import read_alignment
+from hardsight.alignment.run import merged
+from hardsight.cli import main
+from hardsight.human import Human
+from hardsight.table import SampleTable
+
+NAMES = ["ant", "bee", "cat", "dog", "eel"]
+PEOPLE = 20
+
+
+def run(capsys, *args):
+    """Exit code, standard output and standard error of a command."""
+    try:
+        main([str(a) for a in args])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def counted(table, seed=1):
+    """Counts of people by class, in the order of the data; they find hard what the model does, up to a point."""
+    draw = np.random.default_rng(seed)
+    n, classes = len(table), len(NAMES)
+    share = np.clip(1.8 - classes * table["avh"] + draw.normal(0, 0.2, n), 0.02, 1)
+    chances = np.repeat((1 - share)[:, None] / (classes - 1), classes, 1)
+    chances[np.arange(n), table["label"]] = share
+    place = np.array([int(key.rpartition(":")[2]) for key in table["id"]])
+    counts = np.zeros((n, classes), np.int64)
+    counts[place] = draw.multinomial(PEOPLE, chances)
+    return counts
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A scored run, people's counts, and the folder with both."""
+    folder = tmp_path_factory.mktemp("align")
+    torch.manual_seed(0)
+    features, weight, labels, bias = triple(300, 12, 5)
+    table = hs.score_features(features, weight, labels, bias, [f"test:{i}" for i in range(300)], name="a net")
+    table.meta["class_names"] = NAMES
+    table.save(folder / "run")
+    np.savez(folder / "people.npz", counts=counted(table))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(made):
+    """What the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        main(["align", str(made / "run"), "--human", str(made / "people.npz")])
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def aligned(made, told):
+    return read_alignment(made / "run")
+
+
+def test_it_says_what_agrees_what_was_written_and_what_to_do_next(made, told, capsys):
+    lines = told.strip().splitlines()
+    assert lines[0].startswith("people: people.npz: 300 of 300 samples have answers")
+    for name in ("avh", "angle", "confidence", "ceiling"):
+        assert re.search(rf"^{name} +0\.\d{{3}} \(0\.\d{{3}} to 0\.\d{{3}}\)", told, re.MULTILINE)
+    for name in range(1, 5):
+        assert re.search(rf"^Hypothesis {name}: (holds|does not hold|not decided)\. ", told, re.MULTILINE)
+    assert lines[-1].startswith(f"wrote {made / 'run'}/alignment/ — next: hardsight report {made / 'run'}")
+    said = re.search(r"next: hardsight (\w+) (\S+)", told)
+    assert run(capsys, *said.groups())[0] == 0
+    people = in_page(made / "run" / "report.html")["people"]
+    assert people["board"]["rows"][0]["spearman"] > 0.3
+    assert people["tests"] == [line for line in lines if "paired bootstrap" in line]
+    assert len(people["hypotheses"]) == 4
+
+
+def test_the_rows_are_scipy_s(made, aligned):
+    table = SampleTable.load(made / "run")
+    counts = np.load(made / "people.npz")["counts"]
+    place = np.array([int(key.rpartition(":")[2]) for key in table["id"]])
+    hsf = counts[place, table["label"]] / counts[place].sum(1)
+    people = dict(zip(aligned.people["id"].to_pylist(), aligned.people["hsf"].to_pylist(), strict=True))
+    np.testing.assert_allclose([people[key] for key in table["id"]], hsf)
+    found = {
+        (row["score"], row["coefficient"]): row["value"] for row in aligned.rows.to_pylist() if row["bin"] == "all"
+    }
+    board = {row["score"]: row for row in aligned.leaderboard.to_pylist()}
+    for score, sign in (("avh", -1), ("confidence", 1), ("norm", 1)):
+        for name, witness in (
+            ("spearman", stats.spearmanr), ("pearson", stats.pearsonr), ("kendall", stats.kendalltau),
+        ):  # fmt: skip
+            expected = float(witness(table[score].astype(float), hsf).statistic)
+            assert board[score][name] == pytest.approx(sign * expected, abs=1e-9)
+            assert found[score, name] == pytest.approx(expected, abs=1e-9)
+    majority = counts.argmax(1)[place]
+    tied = (counts == counts.max(1, keepdims=True)).sum(1)[place] > 1
+    assert aligned.summary["other"] == int(((majority != table["label"]) & ~tied).sum())
+    assert aligned.people["answers"].to_pylist() == [PEOPLE] * 300
+
+
+def test_avh_is_tested_against_confidence_by_every_coefficient(aligned):
+    found = aligned.differences.to_pylist()
+    assert [(row["first"], row["second"]) for row in found] == [("avh", "confidence")] * 3
+    assert {row["coefficient"] for row in found} == {"spearman", "pearson", "kendall"}
+    board = {row["score"]: row for row in aligned.leaderboard.to_pylist()}
+    for row in found:
+        name = row["coefficient"]
+        assert row["difference"] == pytest.approx(board["avh"][name] - board["confidence"][name], abs=1e-9)
+        assert row["low"] < row["difference"] < row["high"]
+
+
+def test_the_summary_is_plain_json(made, aligned):
+    summary = json.loads((made / "run" / "alignment" / "summary.json").read_text())
+    assert summary["samples"] == 300
+    assert {one["coefficient"] for one in summary["ceilings"]} == {"spearman", "pearson", "kendall"}
+    assert [one["verdict"] in ("holds", "does not hold", "not decided") for one in summary["hypotheses"]] == [True] * 4
+    assert summary["made"]["versions"]["numpy"]
+
+
+COARSE = ["insect", "insect", "beast", "beast", "fish"]
+
+
+def coarse_file(path, names):
+    path.write_text("\n".join(["class,coarse", *(f"{name},{COARSE[k]}" for k, name in enumerate(names))]))
+    return path
+
+
+def test_answers_are_counted_on_coarser_classes_and_other_scores_compared(made, capsys, tmp_path):
+    table = SampleTable.load(made / "run")
+    table.save(tmp_path / "run")
+    command = ("align", tmp_path / "run", "--human", made / "people.npz", "--compare", "margin, norm", "--coarser")
+    code, out, _ = run(capsys, *command, coarse_file(tmp_path / "coarse.csv", NAMES))
+    assert code == 0
+    tests = read_alignment(tmp_path / "run").differences.to_pylist()
+    assert [(test["first"], test["second"]) for test in tests] == [("margin", "norm")] * 3
+    assert all(test["words"] in out for test in tests)
+    counts = np.load(made / "people.npz")["counts"]
+    people = read_alignment(tmp_path / "run").people.to_pydict()
+    label = dict(zip(table["id"], table["label"].tolist(), strict=True))
+    for key, hsf in zip(people["id"], people["hsf"], strict=True):
+        row = counts[int(key.rpartition(":")[2])]
+        same = [k for k in range(5) if COARSE[k] == COARSE[label[key]]]
+        assert hsf == pytest.approx(row[same].sum() / PEOPLE)
+    for content, words in (("class,rough\nant,1", "has no coarse"), ("class,coarse\nant,1", "none for 'bee'")):
+        (tmp_path / "wrong.csv").write_text(content)
+        code, _, err = run(capsys, *command, tmp_path / "wrong.csv")
+        assert code == 2
+        assert words in err
+
+
+def test_classes_without_names_are_merged_by_number(tmp_path):
+    people = Human(None, np.arange(10).reshape(2, 5), None, "people.npz")
+    found = merged(people, coarse_file(tmp_path / "coarse.csv", range(5)))
+    assert found.counts.tolist() == [[1, 5, 4], [11, 15, 9]]
+    with pytest.raises(ValueError, match="coarse class for each of the 5 classes by number; none for 0"):
+        merged(people, coarse_file(tmp_path / "named.csv", NAMES))
+    with pytest.raises(ValueError, match="needs counts by class, got frequencies only"):
+        merged(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
+
+
+def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys, tmp_path):
+    path = record(tmp_path / "net" / "test", epochs=4)
+    dynamics = hs.Dynamics(path)
+    draw = np.random.default_rng(0)
+    hsf = np.clip(1.2 - 3 * dynamics.matrix("avh").mean(1) + draw.normal(0, 0.05, len(dynamics)), 0, 1).round(2)
+    lines = [f"{key},{value}" for key, value in zip(dynamics.ids, hsf, strict=True)][:70]
+    (tmp_path / "people.csv").write_text("\n".join(["id,hsf", *lines]))
+    code, out, err = run(capsys, "align", path, "--human", tmp_path / "people.csv")
+    assert (code, err) == (0, "")
+    assert "70 of 80" in out  # what does not overlap is told
+    found = read_alignment(path)
+    assert found.summary["epoch"] == 4
+    board = {row["score"]: row for row in found.leaderboard.to_pylist()}
+    expected = -stats.spearmanr(dynamics.matrix("avh").mean(1)[:70], hsf[:70]).statistic
+    assert board["avh_epochs"]["spearman"] == pytest.approx(expected, abs=1e-6)
+    expected = -stats.spearmanr(dynamics.matrix("avh")[:70, -1], hsf[:70]).statistic
+    assert board["avh"]["spearman"] == pytest.approx(expected, abs=1e-6)
+    code, _, err = run(capsys, "align", tmp_path / "net", "--human", tmp_path / "people.csv")
+    assert code == 2
+    assert f"holds a training; name {path}" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (None, (), "there is no file"),
+        ("id,hsf\nother/1.png,0.5\nother/2.png,1\n", (), "has no answers for any of the 300 samples"),
+        ("id,hsf\ntest:0,1.5\ntest:1,1\n", (), "must lie between 0 and 1, got 1.5"),
+        ("id,hsf\ntest:0,0.5\ntest:1,1\n", (), "got 2"),
+        ("id,hsf\n" + "".join(f"test:{i},1\n" for i in range(300)), (), ""),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh,confidenc"), "compare must name scores of the run"),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh"), "compare must name two scores or more, got avh"),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", ","), "compare must name two scores or more, got none"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_in_one_sentence(made, capsys, tmp_path, content, options, words):
+    SampleTable.load(made / "run").save(tmp_path / "run")
+    if content is not None:
+        (tmp_path / "people.csv").write_text(content)
+    code, _, err = run(capsys, "align", tmp_path / "run", "--human", tmp_path / "people.csv", *options)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.strip().count("\n") == 0
+    assert words in err
+    assert not (tmp_path / "run" / "alignment").exists()
+
+
+def test_samples_without_labels_are_refused(made, capsys, tmp_path):
+    rows = SampleTable.load(made / "run").to_arrow().drop_columns(["label"])
+    SampleTable(rows, {"model": {"name": "a net", "classes": 5}}).save(tmp_path / "run")
+    code, _, err = run(capsys, "align", tmp_path / "run", "--human", made / "people.npz")
+    assert code == 2
+    assert "has no labels, and people are asked about the label" in err
+
+
+def test_scoring_can_end_with_people(made, capsys, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    features, weight, labels, bias = triple(60, 12, 5)
+    rows = {"feature": list(features.numpy()), "label": labels.numpy(), "id": [f"test:{i}" for i in range(60)]}
+    pq.write_table(pa.table(rows), tmp_path / "features.parquet")
+    torch.save({"weight": weight, "bias": bias}, tmp_path / "head.pt")
+    monkeypatch.chdir(tmp_path)
+    command = ("score", "features.parquet", "--head", "head.pt", "-o", "run", "--human")
+    code, _, err = run(capsys, *command, "nothing.csv")
+    assert code == 2
+    assert "there is no file" in err
+    assert not (tmp_path / "run").exists()  # told before anything is scored
+    code, out, err = run(capsys, *command, made / "people.npz")
+    assert (code, err) == (0, "")
+    assert "60 samples scored" in out
+    assert out.strip().splitlines()[-1].startswith("wrote run/alignment/ — next: hardsight report run")
+    assert len(read_alignment("run").people) == 60
+
+
+def test_help_tells_what_a_file_may_hold(capsys):
+    code, out, _ = run(capsys, "align", "--help")
+    assert code == 0
+    for word in ("CIFAR-10H", "Geirhos", "--compare", "--coarser"):
+        assert word in out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The figure.
+
+
+def test_the_figure_counts_every_sample_once(made):
+    table = SampleTable.load(made / "run")
+    hsf = np.random.default_rng(0).integers(0, 21, 300) / 20
+    hsf[:4] = np.nan
+    drawn = figures.plot_people({"a net": table}, {"a net": hsf}).get_axes()
+    panels = [axis for axis in drawn if axis.get_xlabel() == "human selection frequency"]
+    assert [axis.get_ylabel() for axis in panels] == [
+        "C · AVH", "angle to the label's class (rad)", "confidence", "norm, scaled within its class",
+    ]  # fmt: skip
+    for axis in panels:
+        assert axis.collections[0].get_array().filled(0).sum() == 296
+        assert axis.get_title(loc="left").startswith("a net, n = 296\nSpearman ")
+    rho = stats.spearmanr(table["avh"][4:], hsf[4:]).statistic
+    assert f"Spearman {rho:.3f} (" in panels[0].get_title(loc="left")
+    last = 5 * np.median(table["avh"][hsf >= 0.96])
+    assert panels[0].get_lines()[0].get_ydata()[-1] == pytest.approx(last)
+
+
+def test_the_figure_is_drawn_from_runs_of_either_kind(made, capsys, tmp_path):
+    path = record(tmp_path / "net" / "test", n=40, epochs=2, classes=5)
+    out = tmp_path / "people.png"
+    code, told, _ = run(capsys, "figure", "people", made / "run", path, "--human", made / "people.npz", "-o", out)
+    assert (code, told) == (0, f"wrote {out}\n")
+    with Image.open(out) as picture:
+        assert picture.width > picture.height
+    code, _, err = run(capsys, "figure", "people", made / "run", "-o", out)
+    assert code == 2
+    assert "the figure people needs --human" in err
