@@ -162,7 +162,8 @@ def _board(people: People) -> dict[str, Any]:
     """The leaderboard: a row a score, the best first."""
     lines = []
     for row in people.found.leaderboard.to_pylist():
-        numbers = {key: number(value) for key, value in row.items() if isinstance(value, float) or value is None}
+        # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.
+        numbers = {key: value and float(f"{value:.7g}") for key, value in row.items() if not isinstance(value, str)}
         lines.append({**numbers, "title": cut_name(_title(row["score"])), "kind": row["kind"]})
     ceilings = {one["coefficient"]: one["ceiling"] for one in people.found.summary.get("ceilings", [])}
     by = people.found.summary["coefficient"]
