@@ -287,6 +287,8 @@ def test_the_figure_is_drawn_from_runs_of_either_kind(made, capsys, tmp_path):
     assert (code, told) == (0, f"wrote {out}\n")
     with Image.open(out) as picture:
         assert picture.width > picture.height
-    code, _, err = run(capsys, "figure", "people", made / "run", "-o", out)
+    code, _, err = run(capsys, "figure", "people", path, "-o", out)
     assert code == 2
     assert "the figure people needs --human" in err
+    assert run(capsys, "align", path, "--human", made / "people.npz")[0] == 0
+    assert run(capsys, "figure", "people", path, "-o", out)[0] == 0  # the run has people in it now

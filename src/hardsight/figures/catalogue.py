@@ -35,9 +35,10 @@ FIGURES = {
         "correlation of scores with human frequency by epoch, with intervals", (1, _MANY), needs=("human",)
     ),
     "people": FigureKind(
-        "2-D histograms of human selection frequency and scores, a row a network (Fig. 5, 16)",
+        "2-D histograms of human selection frequency and scores, a row a network (Fig. 5, 16); --human, or runs that "
+        "hardsight align has seen",
         (1, _MANY),
-        needs=("human",),
+        takes=("human",),
     ),
     "degradation": FigureKind(
         "norm, AVH, accuracy and confidence by level of degradation (hardsight evaluate --degrade; Fig. 11, 12), "

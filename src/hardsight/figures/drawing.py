@@ -111,6 +111,7 @@ def _agreement(given: Inputs) -> Figure:
 
 
 def _people(given: Inputs) -> Figure:
+    from hardsight.alignment.folder import read_alignment
     from hardsight.human import match, read_human
 
     tables = {name: SampleTable.load(path) for name, path in given.named.items()}
@@ -119,7 +120,13 @@ def _people(given: Inputs) -> Figure:
         if "label" not in table:
             raise ValueError(f"RUN: {name} has no labels, and people are asked about the label.")
         names = table.meta.get("class_names") or None
-        hsf[name] = match(read_human(given.human or Path(), classes=names), table["id"], table["label"], names).hsf
+        if given.human is not None:
+            human = read_human(given.human, classes=names)
+        elif (found := read_alignment(given.named[name])) is not None:
+            human = found.people.select(["id", "hsf"])
+        else:
+            raise ValueError(f"the figure people needs --human, or a RUN that hardsight align has seen, unlike {name}.")
+        hsf[name] = match(human, table["id"], table["label"], names).hsf
     return plot_people(tables, hsf)
 
 
