@@ -90,6 +90,7 @@ def test_a_picture_is_degraded_the_same_in_any_batch_and_order(name, images):
         assert torch.equal(torch.cat(parts), whole[order])
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", DEGRADATIONS)
 def test_a_gpu_degrades_like_a_cpu(name, images):

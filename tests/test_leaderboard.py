@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -248,8 +250,13 @@ def _study(path, seed: int = 0, n: int = 600):
     return path
 
 
-def test_the_study_chooses_on_one_half_and_reports_on_the_other(tmp_path, capsys, monkeypatch):
-    report = pytest.importorskip("benchmarks.alignment_report")
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))  # they are no part of the package
+
+
+def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmarks, tmp_path, capsys, monkeypatch):
+    report = importlib.import_module("benchmarks.alignment_report")
     monkeypatch.setattr(report, "compare_scores", partial(report.compare_scores, test="jackknife"))  # in a moment
     out = _study(tmp_path / "study")
     chosen, people = report.split(out / "people.npz", np.zeros(10_000, int))
@@ -275,8 +282,8 @@ def test_the_study_chooses_on_one_half_and_reports_on_the_other(tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_the_study_runs_from_one_command_and_does_not_train_twice(tmp_path):
-    study = pytest.importorskip("benchmarks.alignment_study")
+def test_the_study_runs_from_one_command_and_does_not_train_twice(benchmarks, tmp_path):
+    study = importlib.import_module("benchmarks.alignment_study")
     random = np.random.default_rng(0)
     arrays = {
         "train_images": random.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8),
