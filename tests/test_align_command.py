@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from command_line import run
 from naive import triple
 from PIL import Image
 from report_runs import in_page, record
@@ -25,17 +26,6 @@ from hardsight.table import SampleTable
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 PEOPLE = 20
-
-
-def run(capsys, *args):
-    """Exit code, standard output and standard error of a command."""
-    try:
-        main([str(a) for a in args])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def counted(table, seed=1):

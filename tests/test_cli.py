@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from command_line import run
 from naive import triple
 from PIL import Image
 from safetensors.torch import save_file
 
 import hardsight
 from hardsight import SampleTable
-from hardsight.cli import COMMANDS, main
+from hardsight.cli import COMMANDS
 
 MODEL = """
 import torch
@@ -50,17 +51,6 @@ def here(tmp_path, monkeypatch):
         for i in range(4):
             Image.fromarray(generator.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(f"pics/{name}/{i}.png")
     return tmp_path
-
-
-def run(capsys, *args):
-    """Exit code, standard output and standard error of a command."""
-    try:
-        main([str(a) for a in args])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_help_names_the_commands_and_imports_no_torch():
