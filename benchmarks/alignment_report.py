@@ -16,16 +16,17 @@ import numpy as np
 from scipy import special, stats
 
 from hardsight.alignment.candidates import facts
-from hardsight.alignment.derived import mean_rank, temperature_confidence, uncertainty
+from hardsight.alignment.derived import temperature_confidence, uncertainty
 from hardsight.alignment.differences import compare_scores
 from hardsight.alignment.leaderboard import leaderboard
 from hardsight.alignment.nets import over_nets
+from hardsight.comparison import mid_ranks
 from hardsight.correlation import COEFFICIENTS
 from hardsight.human import Human, halves, match, read_human
 
 SEED, IMAGES = 20200713, 10_000  # a part of the images is split as the whole
-_NO_COLUMNS = ("labels", "accuracy", "log_probabilities")
-_DIRECTIONS = {"grand": -1, "mahalanobis": -1, "mahalanobis_margin": -1}
+_NO_COLUMNS = ("labels", "accuracy", "log_probabilities", "by_epoch")
+_DIRECTIONS = {"grand": -1, "mahalanobis": -1, "mahalanobis_margin": -1, "neighbour_agreement": 1}
 ALWAYS = ("avh", "angle", "confidence", "angular_margin")
 _PAIRED = 12  # so many of the best are tried in pairs
 
@@ -34,7 +35,7 @@ Net = dict[str, np.ndarray]
 
 def direction(name: str) -> int:
     """+1 for what people should choose more often as it grows; ``name@what`` goes the way of its name."""
-    base = name.partition("@")[0]
+    base = name.partition("@")[0].removesuffix("_dropout")
     known = facts(base)
     return -1 if " + " in name else _DIRECTIONS[base] if known is None else known.direction
 
@@ -51,6 +52,8 @@ def read(out: Path) -> dict[str, Net]:
         with np.load(file, allow_pickle=False) as arrays:
             net = {name: arrays[name].astype(np.float64) for name in arrays.files}
         net["labels"] = net["labels"].astype(np.int64)
+        if "by_epoch" in net:
+            net["soft_margin_late"] = net["by_epoch"][:, net["by_epoch"].shape[1] // 2 :].mean(1)
         net["temperature_confidence"] = temperature_confidence(net["log_probabilities"], net["labels"])
         found[file.stem] = net
     if not found:
@@ -100,7 +103,7 @@ def column(net: Net, name: str) -> np.ndarray:
     parts = name.split(" + ")
     if len(parts) == 1:
         return net[name]
-    return mean_rank({part: net[part] for part in parts}, {part: direction(part) for part in parts})
+    return np.mean([mid_ranks(-direction(part) * net[part]) for part in parts], axis=0)
 
 
 def agreements(net: Net, names: list[str], hsf: np.ndarray) -> dict[str, dict[str, Any]]:

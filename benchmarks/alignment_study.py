@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.alignment_report import final, report
-from hardsight.alignment.derived import epoch_means, soft_margin, uncertainty, within_class
-from hardsight.alignment.neighbours import neighbours
+from benchmarks.neighbours import neighbours
+from hardsight.alignment.derived import epoch_means, uncertainty, within_class
 from hardsight.data import open_data
 from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
@@ -50,11 +50,14 @@ NETS = {
     "resnet50-32": ("epochs=15", "lr=0.1"),
     "alexnet-32": ("epochs=30", "lr=0.02", "batch_size=256"),
     "small-cnn": ("epochs=15", "lr=0.1"),  # to see that everything runs
+    # Trainings that do not memorise: a margin to keep, and parts of pictures.
+    "resnet18-32+cosface": ("epochs=30", "loss=ce@cosface"),
+    "resnet18-32+crops": ("epochs=30", "resized_crop=true", "crop=0"),
 }
 DEFAULT = ("resnet18-32", "amc13", "vgg19-32", "densenet121-32")
 _SMOKE = ("epochs=3", "batch_size=32", "precision=float32", "graph=false", "warmup=1")
 # Scores that are followed through changed pictures and other geometries.
-_VIEWED = ("avh", "angular_margin", "confidence", "nll")
+_VIEWED = ("avh", "angular_margin", "confidence", "nll", "soft_margin")
 _ANGLES = ("avh", "angle", "angular_margin")
 DEGRADED = ("noise", "contrast", "blur", "resolution", "occlusion")  # each at its two mildest levels
 NEIGHBOURS, SOFTNESS, PASSES = (10, 50, 200), 0.07, 20
@@ -92,7 +95,7 @@ def run(data: str, out: Path, nets: list[str], seeds: int, minutes: float, smoke
                 print("out of time", flush=True)
                 return
             told = [*_COMMON, *NETS[net], *(_SMOKE if smoke else ()), *settings, f"seed={seed}"]
-            found = _one(net, data, out / "run", changed(PRESETS["cifar-resnet18"].recipe, told))
+            found = _one(net.partition("+")[0], data, out / "run", changed(PRESETS["cifar-resnet18"].recipe, told))
             part = target.with_suffix(".part")
             with part.open("wb") as file:
                 np.savez_compressed(file, **found)
@@ -127,7 +130,9 @@ def _one(net: str, data: str, path: Path, recipe: Recipe) -> dict[str, np.ndarra
 def _over_epochs(dynamics: Dynamics, ids: list[str]) -> dict[str, np.ndarray]:
     place = {key: row for row, key in enumerate(dynamics.ids.tolist())}
     rows = np.array([place[key] for key in ids])
-    return {name: values[rows] for name, values in epoch_means(dynamics).items()}
+    found = {name: values[rows] for name, values in epoch_means(dynamics).items()}
+    found["by_epoch"] = dynamics.matrix("soft_margin")[rows]
+    return found
 
 
 @torch.no_grad()
@@ -162,7 +167,7 @@ def measured(network: nn.Module, known: Pictures, test: Pictures) -> dict[str, n
     viewed("views", [view for one in moved for view in (one, one.flip(3))])
     for name in DEGRADED:
         viewed(name, [degrade(pixels, name, level, ids=test.ids) for level in DEGRADATIONS[name].levels[1:3]])
-    for score in (*_VIEWED, "soft_margin"):
+    for score in _VIEWED:
         found[f"{score}@degraded"] = np.mean([found[f"{score}@{name}"] for name in DEGRADED], 0)
     return found | _dropout(network, pixels)
 
@@ -170,7 +175,7 @@ def measured(network: nn.Module, known: Pictures, test: Pictures) -> dict[str, n
 def _scores(x: Tensor, weight: Tensor, y: Tensor, bias: Tensor | None, names: tuple[str, ...] = tuple(SCORES)) -> dict:
     found = {name: values.cpu().numpy() for name, values in compute_scores(x, weight, y, bias, names).items()}
     found.pop("pred")
-    return found | ({"soft_margin": soft_margin(found["nll"])} if "nll" in found else {})
+    return found
 
 
 @torch.no_grad()

@@ -37,6 +37,7 @@ def _one(x, weight, y, bias):
         "avc": _share([math.pi - a for a in angles], y),
         "confidence": p[y],
         "nll": math.log1p(math.exp(m)) if m < 50 else m,
+        "soft_margin": m,
         "norm": length,
         "margin": z[y] - max(z[k] for k in others),
         "angle": angles[y],

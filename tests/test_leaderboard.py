@@ -182,11 +182,13 @@ def _recorded(path, epochs: int = 7) -> hs.Dynamics:
     return hs.Dynamics(path)
 
 
-def test_epoch_means_are_means_over_all_epochs_and_over_the_first_third(tmp_path):
+def test_epoch_means_are_means_over_all_epochs_and_parts_of_them(tmp_path):
     dynamics = _recorded(tmp_path / "run")
     found = epoch_means(dynamics, ("avh", "soft_margin"))
     np.testing.assert_allclose(found["avh_epochs"], dynamics.matrix("avh").mean(1))
     np.testing.assert_allclose(found["soft_margin_early"], dynamics.matrix("soft_margin")[:, :3].mean(1))
+    half = len(dynamics.epochs) // 2
+    np.testing.assert_allclose(found["soft_margin_late"], dynamics.matrix("soft_margin")[:, half:].mean(1))
 
 
 def test_a_recorded_run_has_epoch_means_among_its_candidates(tmp_path):
@@ -217,7 +219,7 @@ def test_a_run_of_several_networks_has_uncertainties_among_its_candidates(tmp_pa
     np.testing.assert_allclose(table["temperature_confidence"], expected, rtol=1e-4)
     hsf = pa.table({"id": table["id"], "hsf": random.uniform(size=40)})
     kinds = {row["score"]: row["kind"] for row in leaderboard(table, hsf).to_pylist()}
-    assert (kinds["avh"], kinds["epistemic"], kinds["soft_margin"]) == ("ensemble", "uncertainty", "derived")
+    assert (kinds["avh"], kinds["epistemic"], kinds["temperature_confidence"]) == ("ensemble", "uncertainty", "derived")
 
 
 def test_a_run_without_labels_is_refused(tmp_path):
@@ -279,6 +281,23 @@ def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmarks, tmp_
     assert "AVH ahead of confidence, spearman: -" in capsys.readouterr().out
     for name in ("choosing.csv", "reporting.csv", "avh-confidence.csv"):
         assert (out / name).stat().st_size
+
+
+def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmarks, monkeypatch):
+    module = importlib.import_module("benchmarks.neighbours")
+    x, among = (torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (50, 70))
+    for reference in (None, among):
+        cosines = torch.nn.functional.cosine_similarity(x[:, None], (x if reference is None else among)[None], dim=2)
+        if reference is None:
+            cosines.fill_diagonal_(-2)
+        expected = cosines.sort(descending=True)
+        for block in (1 << 27, 350):
+            monkeypatch.setattr(module, "BLOCK", block)
+            values, rows = module.neighbours(x, reference, k=7)
+            assert torch.equal(rows, expected.indices[:, :7])
+            torch.testing.assert_close(values, expected.values[:, :7])
+    with pytest.raises(ValueError, match=r"between 1 and the number of other samples \(2\), got 3"):
+        module.neighbours(torch.eye(3), k=3)
 
 
 @pytest.mark.slow

@@ -31,16 +31,17 @@ IGNORES_A_SHIFT_OF_ALL_LOGITS = {
     "norm",
     "confidence",
     "nll",
+    "soft_margin",
     "margin",
     "entropy",
     "el2n",
 }
 FOLLOWS_A_SHIFT_OF_ALL_LOGITS = {"max_logit", "free_energy"}
 
-NEEDS_LABELS = {"avh", "avc", "confidence", "nll", "margin", "angle", "angular_margin", "el2n"}
+NEEDS_LABELS = {"avh", "avc", "confidence", "nll", "soft_margin", "margin", "angle", "angular_margin", "el2n"}
 NEEDS_NO_LABELS = {"norm", "entropy", "max_logit", "free_energy"}
 
-HARDER_WHEN_HIGHER = {"avh", "nll", "angle", "angular_margin", "entropy", "el2n", "free_energy"}
+HARDER_WHEN_HIGHER = {"avh", "nll", "soft_margin", "angle", "angular_margin", "entropy", "el2n", "free_energy"}
 HARDER_WHEN_LOWER = {"avc", "confidence", "norm", "margin", "max_logit"}
 
 SIZES = [5, 80]  # float64 throughout, and screened in float32

@@ -425,6 +425,6 @@ def scores_of(rows: pa.Table, classes: int) -> pa.Table:
     columns["pred"] = rows["pred"].cast(pa.int64())
     angle, total = block.column("angle"), block.column("angle_sum")
     columns |= {"avh": block.column("avh"), "avc": (np.pi - angle) / (classes * np.pi - total)}
-    for name in ("confidence", "nll", "norm", "margin", "angle", "el2n"):
+    for name in ("confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n"):
         columns[name] = block.column(name)
     return pa.table(columns)

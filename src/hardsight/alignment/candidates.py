@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.alignment.derived import epoch_means, soft_margin, temperature_confidence, uncertainty, within_class
+from hardsight.alignment.derived import epoch_means, temperature_confidence, uncertainty, within_class
 from hardsight.dynamics import Dynamics
 from hardsight.ensemble import matrix
 from hardsight.hardness import SCORES
@@ -26,18 +26,15 @@ Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
 TREATMENTS: dict[str, Kind] = {
     "_pred": "score",
     "_within_class": "derived",
-    "_views": "derived",
     "_epochs": "epoch mean",
     "_early": "epoch mean",
+    "_late": "epoch mean",
     "_ensemble": "ensemble",
 }
 
 # Beside the registered scores; +1 where more people should choose the label as the value grows.
 DERIVED: dict[str, tuple[Kind, int]] = {
-    "soft_margin": ("derived", -1),
     "temperature_confidence": ("derived", 1),
-    "neighbour_agreement": ("derived", 1),
-    "mean_rank": ("derived", -1),
     "total": ("uncertainty", -1),
     "aleatoric": ("uncertainty", -1),
     "epistemic": ("uncertainty", -1),
@@ -73,9 +70,9 @@ def facts(name: str) -> Facts | None:
 def candidates(run: str | Path) -> SampleTable:
     """A run's table with every column beside it that can be made of what the run keeps.
 
-    ``avh_within_class`` and ``soft_margin``; from a recorded run means over all epochs (``avh_epochs``) and over the
-    first third of them (``avh_early``); ``temperature_confidence`` where probabilities were kept, and ``total``,
-    ``aleatoric`` and ``epistemic`` uncertainty where there are several networks.
+    ``avh_within_class``; from a recorded run means over all epochs (``avh_epochs``), the first third of them
+    (``avh_early``) and the second half (``avh_late``); ``temperature_confidence`` where probabilities were kept, and
+    ``total``, ``aleatoric`` and ``epistemic`` uncertainty where there are several networks.
 
     Args:
         run: The run folder; its samples must have labels.
@@ -85,8 +82,6 @@ def candidates(run: str | Path) -> SampleTable:
         raise ValueError(f"RUN: {run} has no labels, and people are asked about the label; score labelled samples.")
     labels = table["label"]
     columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
-    if "nll" in table:
-        columns["soft_margin"] = soft_margin(table["nll"])
     if has_records(run):
         dynamics = Dynamics(run)
         place = np.asarray(pc.index_in(table.to_arrow()["id"], value_set=pa.array(dynamics.ids, pa.string())))

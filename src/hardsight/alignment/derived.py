@@ -1,23 +1,18 @@
-"""Columns made of what a model says, none of them from people: within classes, over epochs, networks and views.
+"""Columns made of what a model says, none of them from people: within classes, over epochs and networks.
 
 `hardsight.alignment.candidates` makes those that a run allows; `leaderboard` ranks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from scipy import optimize, special
-from torch import Tensor, nn
 
 from hardsight.comparison import mid_ranks
 from hardsight.extras import printable
-from hardsight.hardness import SCORES
-from hardsight.hardness.scores import compute_scores
-from hardsight.heads import capture
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -56,56 +51,19 @@ def within_class(values: Any, labels: Any) -> np.ndarray:
     return found
 
 
-def soft_margin(nll: Any) -> np.ndarray:
-    """``logsumexp of the other logits − logit of the label``: confidence and nll before they saturate.
-
-    In one network it ranks samples as they do, but its values keep differences where confidence is 1 for all: it is
-    what to average over epochs, networks and views.
-
-    Args:
-        nll: ``(N,)`` negative log-likelihoods of the label.
-
-    Examples:
-        >>> soft_margin([np.log(2.0), np.log(1 + np.exp(3.0))]).round(6).tolist()
-        [0.0, 3.0]
-    """
-    nll = np.maximum(as_column(nll, "nll"), np.finfo(np.float64).tiny)
-    return nll + np.log(-np.expm1(-nll))
-
-
-def mean_rank(columns: Mapping[str, Any], directions: Mapping[str, int]) -> np.ndarray:
-    """Several columns as one: the mean of their ranks, each scaled to (0, 1) with 1 the hardest.
-
-    Args:
-        columns: ``(N,)`` each.
-        directions: +1 for a column that falls with hardness (confidence), −1 for one that grows with it (AVH).
-
-    Examples:
-        >>> mean_rank({"avh": [0.1, 0.3], "confidence": [0.9, 0.2]}, {"avh": -1, "confidence": 1}).tolist()
-        [0.25, 0.75]
-    """
-    if not columns or any(name not in directions for name in columns):
-        raise ValueError(
-            f"columns must be one or more, each with a direction; got {list(columns)}, {dict(directions)}."
-        )
-    ranks = [mid_ranks(-directions[name] * as_column(values, name)) for name, values in columns.items()]
-    if len(lengths := {len(column) for column in ranks}) > 1:
-        raise ValueError(f"columns must be of one length, got {' and '.join(map(str, sorted(lengths)))}.")
-    return np.mean(ranks, axis=0)
-
-
 def epoch_means(dynamics: Dynamics, scores: Sequence[str] = RECORDED) -> dict[str, np.ndarray]:
-    """Each score averaged over all epochs (``avh_epochs``) and over their first third (``avh_early``).
+    """Each score averaged over all epochs (``avh_epochs``), their first third (``avh_early``), their second half
+    (``avh_late``).
 
     Args:
         dynamics: The recorded run; the order is that of its `ids`. An epoch that did not see a sample does not count.
         scores: Columns of its records.
     """
-    early = -(-len(dynamics.epochs) // 3)
+    early, late = -(-len(dynamics.epochs) // 3), len(dynamics.epochs) // 2
     found = {}
     for name in scores:
         values = dynamics.matrix(name)
-        for ending, part in (("epochs", values), ("early", values[:, :early])):
+        for ending, part in (("epochs", values), ("early", values[:, :early]), ("late", values[:, late:])):
             seen = np.isfinite(part)
             total = np.where(seen, part, 0.0).sum(1)
             found[f"{name}_{ending}"] = np.divide(total, seen.sum(1), out=np.full(len(part), np.nan), where=seen.any(1))
@@ -170,38 +128,6 @@ def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
         raise ValueError("probabilities must be 0 or more and sum to 1 over the classes; apply a softmax first.")
     total, aleatoric = special.entr(p.mean(0)).sum(1), special.entr(p).sum(2).mean(0)
     return {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
-
-
-@torch.no_grad()
-def over_views(
-    network: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    views: Iterable[Callable[[Tensor], Tensor]],
-    scores: Sequence[str] = tuple(SCORES),
-    batch: int = 1000,
-) -> dict[str, np.ndarray]:
-    """Each score averaged over changed pictures (``avh_views``): hard is what changes make hard.
-
-    Args:
-        network: The classifier, in eval mode.
-        images: ``(N, C, H, W)`` as the network takes them, on its device.
-        labels: ``(N,)`` class indices, there too.
-        views: Functions of a batch of images: mirrored, shifted, degraded, or as they are.
-        scores: Names of registered scores.
-        batch: Images at a time.
-    """
-    found = []
-    for view in views:
-        parts = []
-        for x, y in zip(images.split(batch), labels.split(batch), strict=True):
-            with capture(network) as head:
-                network(view(x))
-            parts.append(compute_scores(head.features, head.weight, y, head.bias, scores))
-        found.append({name: torch.cat([p[name] for p in parts]).cpu().numpy() for name in parts[0] if name != "pred"})
-    if not found:
-        raise ValueError("views must hold one function or more, got none.")
-    return {f"{name}_views": np.mean([one[name] for one in found], axis=0) for name in found[0]}
 
 
 def _same_length(labels: Any, values: np.ndarray) -> np.ndarray:

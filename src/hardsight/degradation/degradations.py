@@ -100,7 +100,8 @@ def _jpeg(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """JPEG compression by Pillow, on the CPU; the level is its quality, 100 the picture as it is."""
     pixels = (images * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy()
     made = np.stack([_compressed(picture, int(level)) for picture in pixels])
-    return torch.from_numpy(made).permute(0, 3, 1, 2).to(images) / 255
+    # A GPU divides by a number through its reciprocal, which rounds otherwise.
+    return (torch.from_numpy(made).permute(0, 3, 1, 2).to(images.dtype) / 255).to(images.device)
 
 
 def _compressed(picture: np.ndarray, quality: int) -> np.ndarray:

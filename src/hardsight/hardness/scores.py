@@ -154,6 +154,19 @@ def nll(r: Reading) -> Tensor:
 
 
 @_score(
+    higher_is_harder=True,
+    needs_labels=True,
+    range=(-math.inf, math.inf),
+    tolerance=(1e-5, 1e-5),
+    reference="log-odds against the target; Zhao et al., Encouraging Loss, AAAI 2022, Eq. 4 (its conservative end)",
+    logits=True,
+)
+def soft_margin(r: Reading) -> Tensor:
+    """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks."""
+    return r.soft_margin
+
+
+@_score(
     higher_is_harder=False,
     needs_labels=False,
     range=(0.0, math.inf),

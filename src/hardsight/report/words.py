@@ -67,6 +67,7 @@ def between(low: float | None, high: float | None, form: str = ".3g") -> str:
 
 _TITLES = {
     "avh": "C·AVH", "avc": "angular confidence", "confidence": "confidence", "nll": "loss (nll)", "norm": "norm",
+    "soft_margin": "soft margin",
     "margin": "logit margin", "angle": "angle", "angular_margin": "angular margin", "entropy": "entropy",
     "el2n": "EL2N", "max_logit": "largest logit", "free_energy": "free energy",
 }  # fmt: skip
