@@ -54,7 +54,7 @@ NETS = {
     "resnet18-32+cosface": ("epochs=30", "loss=ce@cosface"),
     "resnet18-32+crops": ("epochs=30", "resized_crop=true", "crop=0"),
 }
-DEFAULT = ("resnet18-32", "amc13", "vgg19-32", "densenet121-32")
+DEFAULT = ("resnet18-32", "densenet121-32", "resnet50-32", "vgg19-32", "alexnet-32", "amc13")
 _SMOKE = ("epochs=3", "batch_size=32", "precision=float32", "graph=false", "warmup=1")
 # Scores that are followed through changed pictures and other geometries.
 _VIEWED = ("avh", "angular_margin", "confidence", "nll", "soft_margin")

@@ -151,7 +151,7 @@ def test_a_table_without_labels(tmp_path):
 
 def test_it_shows_itself(table):
     text = repr(table)
-    assert text.startswith("SampleTable: 50 rows × 15 columns")
+    assert text.startswith("SampleTable: 50 rows × 16 columns")
     assert "data:0" in text
 
 
