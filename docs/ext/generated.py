@@ -73,7 +73,10 @@ class ScoreList(_Lines):
     def lines(self) -> Iterable[str]:
         yield from (".. py:currentmodule:: hardsight", "")
         for s in hardsight.SCORES.values():
-            yield from (f".. py:data:: {s.name}", "   :type: hardsight.Score", "")
+            # One of them shares its name with the function that makes the same number from logits.
+            taken = () if getattr(hardsight, s.name) is s else ("   :no-index:",)
+            name = s.name if not taken else f'SCORES["{s.name}"]'
+            yield from (f".. py:data:: {name}", "   :type: hardsight.Score", *taken, "")
             labels = f"needs labels; ``{s.column(False)}`` without them" if s.needs_labels else "needs no labels"
             bias = "the bias counts" if s.logits else "the bias does not count"
             yield from (f"   {s.summary}", "")
