@@ -167,6 +167,29 @@ def test_classes_without_names_are_merged_by_number(tmp_path):
         merged(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
 
 
+def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, made, tmp_path):
+    features, weight, labels, bias = triple(300, 12, 5)
+    for seed, name in enumerate(("wide", "wide", "deep")):
+        torch.manual_seed(seed)
+        noisy = features + torch.randn_like(features)
+        hs.score_features(noisy, weight, labels, bias, [f"test:{i}" for i in range(300)], name=name).save(
+            tmp_path / str(seed)
+        )
+    runs = [tmp_path / str(seed) for seed in range(3)]
+    code, out, err = run(capsys, "align", *runs, "--human", made / "people.npz")
+    assert (code, err) == (0, "")
+    assert "over networks (wide, deep)\n" in out
+    found = [read_alignment(path).differences.to_pylist()[0] for path in runs]
+    assert found[0]["coefficient"] == "spearman"
+    expected = hs.over_nets([row["difference"] for row in found], ["wide", "wide", "deep"]).words
+    assert f"avh ahead of confidence, spearman: {expected}\n" in out
+    assert "over 2 architectures (3 nets)" in expected
+    assert run(capsys, "align", "--human", made / "people.npz")[::2] == (
+        2,
+        "error: RUN is missing: hardsight align RUN --human FILE.\n",
+    )
+
+
 def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys, tmp_path):
     path = record(tmp_path / "net" / "test", epochs=4)
     dynamics = hs.Dynamics(path)

@@ -80,6 +80,7 @@ def align_run(
         leaderboard=leaderboard(table, matched.hsf, coefficient=_RANKED_BY),
         differences=pa.Table.from_pylist([test._asdict() for test in tests], schema=_DIFFERENCES),
         summary={
+            "model": (table.meta.get("model") or {}).get("name"),
             "source": people.source,
             "words": matched.words,
             "notes": notes,

@@ -17,13 +17,16 @@ _SHOWN = 12  # scores of the table
 
 
 def align(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN", help_behavior_hint="")] = (),
     *,
     human: Annotated[Path, arg(metavar="FILE")],
     compare: Annotated[str | None, optional("SCORE,SCORE")] = None,
     coarser: Annotated[Path | None, optional("FILE")] = None,
 ) -> None:
     """Compare a run with people: which score agrees with them best, and how well any could.
+
+    Of several runs each is compared, and what was tested is told over the networks too:
+    seeds of one architecture are averaged first.
 
     FILE is CSV or Parquet with id and hsf (the share of people who chose the label),
     with a column of counts a class, or with one row an answer; counts (samples ×
@@ -33,7 +36,7 @@ def align(
     What comes out is in RUN/alignment/, and hardsight report RUN shows it.
 
     Args:
-        run: Run folder that hardsight score or a recorder wrote; of a training RUN/test.
+        runs: Run folders that hardsight score or a recorder wrote; of a training RUN/test.
         human: What people said.
         compare: Scores to test, the first against each of the others; avh,confidence if not given.
         coarser: CSV or Parquet with the columns class and coarse: answers are counted on the coarse classes.
@@ -41,10 +44,16 @@ def align(
     from hardsight.alignment.folder import write_alignment
     from hardsight.alignment.run import align_run
 
+    if not runs:
+        raise ValueError("RUN is missing: hardsight align RUN --human FILE.")
     names = None if compare is None else [name.strip() for name in compare.split(",") if name.strip()]
-    found = align_run(run, human, compare=names, merge=coarser)
-    print("\n".join(_in_words(found)))
-    print(f"wrote {write_alignment(run, found)}/ — next: hardsight report {run}   (a page with people in it)")
+    every = []
+    for run in runs:
+        every.append(found := align_run(run, human, compare=names, merge=coarser))
+        print("\n".join([f"\n{run}"] * (len(runs) > 1) + _in_words(found)))
+        print(f"wrote {write_alignment(run, found)}/ — next: hardsight report {run}   (a page with people in it)")
+    if len(runs) > 1:
+        print("\n".join(_over_nets(runs, every)))
 
 
 def _in_words(found: Aligned) -> list[str]:
@@ -64,6 +73,24 @@ def _in_words(found: Aligned) -> list[str]:
     lines += [test["words"] for test in tests]
     lines += [f"{one['name']}: {one['verdict']}. {one['words']}" for one in summary["hypotheses"]]
     return [*lines, *(f"note: {printable(note)}" for note in summary["notes"])]
+
+
+def _over_nets(runs: Sequence[Path], every: Sequence[Aligned]) -> list[str]:
+    """What the tests say of networks, not only of these pictures."""
+    from hardsight.alignment.nets import over_nets
+    from hardsight.dynamics.recorder import UNNAMED
+    from hardsight.extras import printable
+
+    # A recorder may not know what it records: then each run stands for a network of its own.
+    names = [found.summary["model"] for found in every]
+    models = [str(run) if name in (None, UNNAMED) else name for run, name in zip(runs, names, strict=True)]
+    tests = [{(t["first"], t["second"], t["coefficient"]): t for t in f.differences.to_pylist()} for f in every]
+    shared = [key for key in tests[0] if all(key in own for own in tests)]
+    lines = [f"\nover networks ({', '.join(map(printable, dict.fromkeys(models)))})"] if shared else []
+    for first, second, coefficient in shared:
+        found = over_nets([own[first, second, coefficient]["difference"] for own in tests], models)
+        lines.append(f"{first} ahead of {second}, {coefficient}: {found.words}")
+    return lines
 
 
 def _table(board: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, Any]]) -> list[str]:

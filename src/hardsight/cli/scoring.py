@@ -122,7 +122,7 @@ def score(
         print(f"data: {table.meta['data']['origin']}")
     _tell(table, out, by, show)
     if human is not None and "counts" in table.meta:  # of several processes the last one
-        align(out, human=human)
+        align((out,), human=human)
 
 
 def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) -> Any:

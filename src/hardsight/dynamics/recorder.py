@@ -43,6 +43,9 @@ class HeadLike(Protocol):
     def bias(self) -> Tensor | None: ...
 
 
+UNNAMED = "a network in training"
+
+
 class Recorder:
     """Records what the head makes of each sample, in any loop.
 
@@ -84,7 +87,7 @@ class Recorder:
         overwrite: bool = False,
         split: str = "data",
         unit: str = "epoch",
-        name: str = "a network in training",
+        name: str = UNNAMED,
         class_names: Sequence[str] | None = None,
         data: Samples | None = None,
         held_out: bool = False,
