@@ -13,6 +13,7 @@ from benchmarks.measure import interleaved, ratios, row
 from benchmarks.measure import report as show
 from benchmarks.records import imagenet
 from benchmarks.report import report
+from benchmarks.selection import selection
 
 
 def features() -> list[dict]:
@@ -123,7 +124,7 @@ def demo() -> list[dict]:
     return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
 
 
-BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, losses, report, alignment)}
+BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, losses, report, alignment, selection)}
 BENCHMARKS["records"] = imagenet
 
 

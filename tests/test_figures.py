@@ -137,7 +137,10 @@ def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(
         studies, "iterations", lambda data, out, seed: studies.avh.iterations(data, out, count=3, seed=seed)
     )
-    for name in sorted(name for name, kind in figures.FIGURES.items() if "data" in (*kind.needs, *kind.takes)):
+    trained = [
+        name for name, kind in figures.FIGURES.items() if "data" in (*kind.needs, *kind.takes) and not kind.runs[0]
+    ]
+    for name in trained:
         assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
 
 

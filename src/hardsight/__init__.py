@@ -6,6 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hardsight.adaptation import METHODS as METHODS
+    from hardsight.adaptation import VALIDATORS as VALIDATORS
+    from hardsight.adaptation import Adapted as Adapted
+    from hardsight.adaptation import Method as Method
+    from hardsight.adaptation import self_train as self_train
     from hardsight.alignment import align as align
     from hardsight.alignment import ceiling as ceiling
     from hardsight.alignment import compare_all as compare_all
@@ -110,6 +115,7 @@ __version__ = "0.1.0"
 
 # Names are imported at first use: `import hardsight` costs next to nothing, and the command's help no torch.
 _HOMES = {
+    "hardsight.adaptation": ("METHODS", "VALIDATORS", "Adapted", "Method", "self_train"),
     "hardsight.alignment": (
         "align", "ceiling", "compare_all", "compare_scores", "hypotheses", "leaderboard", "over_nets",
     ),

@@ -124,6 +124,12 @@ def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
     return network
 
 
+def _visda_resnet101(classes: int, channels: int) -> nn.Module:
+    network: Any = _torchvision("resnet101", classes, channels)
+    network.fc = nn.Sequential(nn.Linear(2048, 512), nn.ReLU(), nn.Linear(512, classes))
+    return network
+
+
 def _replace_first_convolution(network: nn.Module, **changed: Any) -> None:
     """The same first convolution with some of its arguments changed."""
     path, old = next((p, m) for p, m in network.named_modules() if isinstance(m, nn.Conv2d))
@@ -306,6 +312,13 @@ NETWORKS = {
             "ten convolutions (7×7×64, then 3×3: 3×64, 3×128, 3×256), 512 features, for PACS; not said by the paper "
             "and chosen: stride 2 and padding 3 of the first, 224 pixels, average over positions before the 512",
             f"{_AVH} App. F",
+        ),
+        Network(
+            "visda-resnet101",
+            _visda_resnet101,
+            224,
+            "torchvision's ResNet-101 with 2048 → 512 → ReLU → classes for its head: 512 features, for VisDA-17",
+            "CRST (ICCV 2019); head of DRST's released code",
         ),
         Network(
             "amc13",

@@ -41,7 +41,8 @@ class Recipe:
         label_smoothing: Share of a target that is spread over all classes.
         mixup: α of the mixing share's Beta(α, α); 0: none.
         crop: Pixels by which pictures are shifted at most, mirrored at the edge.
-        resized_crop: A random part (8–100 %) of the picture, resized.
+        resized_crop: A random part of the picture, resized.
+        smallest_part: Smallest share of the picture in a random part.
         flip: Mirror half of the pictures.
         clip: Largest norm of the gradient; 0: none.
         ema: Decay of the averaged weights that are then evaluated and kept; 0: none.
@@ -50,6 +51,7 @@ class Recipe:
         compile: `torch.compile` of all parts but the head.
         graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
         drop_last: Leave out the last, smaller batch.
+        frozen_norm: Batch norm keeps its running statistics and uses them, as in eval mode; its weights still learn.
         seed: Of weights, order and augmentation.
     """
 
@@ -70,6 +72,7 @@ class Recipe:
     mixup: float = 0.0
     crop: int = 0
     resized_crop: bool = False
+    smallest_part: float = 0.08
     flip: bool = False
     clip: float = 0.0
     ema: float = 0.0
@@ -78,6 +81,7 @@ class Recipe:
     compile: bool = False
     graph: bool = False
     drop_last: bool = False
+    frozen_norm: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -144,6 +148,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "label_smoothing": (0.0, 1.0),
     "mixup": (0.0, math.inf),
     "crop": (0, math.inf),
+    "smallest_part": (0.01, 1.0),
     "clip": (0.0, math.inf),
     "ema": (0.0, 1.0),
     "seed": (0, math.inf),
@@ -314,6 +319,23 @@ PRESETS = {
         "PACS, rate 1e-3, batch 40; epochs, weight decay and augmentation are not said by the paper and chosen; the "
         "paper starts from ImageNet",
         "AVH (ICML 2020) App. F",
+    ),
+    "visda": Preset(
+        "visda-resnet101",
+        Recipe(
+            epochs=20,
+            batch_size=16,
+            lr=1e-5,
+            nesterov=True,
+            weight_decay=5e-4,
+            schedule="step",
+            steps=(7, 14),
+            resized_crop=True,
+            smallest_part=0.7,
+            flip=True,
+        ),
+        "VisDA-17: rate 1e-5 ÷ 10 every 7 epochs or rounds, batch 16, parts of 70–100 %; start from ImageNet (weights)",
+        "CBST (ECCV 2018), CRST (ICCV 2019); settings of DRST's released code, neither paper gives them",
     ),
     "amc13": Preset(
         "amc13",

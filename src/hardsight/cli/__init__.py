@@ -7,6 +7,7 @@ import warnings
 
 import tyro
 
+from hardsight.cli.adapting import adapt
 from hardsight.cli.aligning import align
 from hardsight.cli.evaluating import evaluate
 from hardsight.cli.pages import clean, demo, figure, report, with_figures
@@ -28,6 +29,7 @@ COMMANDS = {
     "report": report,
     "clean": clean,
     "train": train,
+    "adapt": adapt,
     "align": align,
     "evaluate": evaluate,
     "figure": figure,

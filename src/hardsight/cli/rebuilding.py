@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardsight.data import Samples, data_of
 from hardsight.models import Model, load_model
-from hardsight.networks import NETWORKS
 from hardsight.runfolder import is_run, read_run
-from hardsight.training.checkpoint import CHECKPOINT, PLAN, RECORDS
+from hardsight.training.checkpoint import PLAN, RECORDS
+from hardsight.training.saved import trained_model
 
 # Names that stand for a library's network. A file of the user's own is never run because a run folder says so.
 _LIBRARIES = ("timm:", "torchvision:", "hf:", "hardsight:")
@@ -43,22 +41,12 @@ def rebuilt(run: Path, model: str | None = None, checkpoint: Path | None = None,
     meta = read_run(folder, partial=True, kinds=())[1]
     training = folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
     if training is not None:
-        network = _trained(training, model, checkpoint)
+        network = trained_model(training, model, checkpoint)
     elif model is not None:
         network = load_model(model, checkpoint)
     else:
         network = load_model(*_library_model(folder, meta, checkpoint))
     return Rebuilt(network, data_of(meta, data), folder, meta)
-
-
-def _trained(run: Path, model: str | None, checkpoint: Path | None) -> Model:
-    """The network of a training run with the weights of its last epoch."""
-    told = json.loads((run / PLAN).read_text())["model"]
-    if model is None and told["name"] not in NETWORKS:
-        raise ValueError(f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say.")
-    found = load_model(model or f"hardsight:{told['name']}", checkpoint or run / CHECKPOINT)
-    # Arrays went in as they are: the network itself resizes them.
-    return replace(found, transform=None, takes="any") if told["preprocessing"].startswith("none") else found
 
 
 def _library_model(run: Path, meta: dict[str, Any], checkpoint: Path | None) -> tuple[str, Path | str | None]:

@@ -1,4 +1,4 @@
-"""Names → samples: folders, ``.npz``, torchvision, Hugging Face and the embedded digits."""
+"""Names → samples: folders, lists of pictures, ``.npz``, torchvision, Hugging Face and the embedded digits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from hardsight.data.lists import ListSamples
 from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
 from hardsight.extras import first_line, need
 
@@ -31,8 +32,9 @@ def open_data(
     """Whatever a user calls a data set, as `Samples`.
 
     Args:
-        data: A folder, ``FILE.npz[:split]``, ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or
-            Hugging Face data set, or a `DataLoader` (whose data set is taken).
+        data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` a line), ``torchvision:NAME[:split]``,
+            ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, or a `DataLoader` (whose data set is
+            taken).
         split: First part of the ids, for data sets that do not say.
         ids: The user's own ids, one a sample.
         columns: Which columns hold image, label and id.
@@ -117,12 +119,14 @@ def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
         return _npz(Path(path), wanted)
     if Path(path).is_dir():
         return FolderSamples(path)
+    if path.endswith(".txt") and Path(path).is_file():
+        return ListSamples(path)
     if not Path(path).exists():
         raise FileNotFoundError(
-            f"DATA: there is no {name!r}; expected a folder, FILE.npz[:split], torchvision:NAME, hf:NAME, digits, or "
-            "FILE.parquet/.safetensors with features."
+            f"DATA: there is no {name!r}; expected a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME, "
+            "digits, or FILE.parquet/.safetensors with features."
         )
-    raise ValueError(f"DATA: {Path(path).name} is neither a folder, an .npz, .parquet nor a .safetensors file.")
+    raise ValueError(f"DATA: {Path(path).name} is neither a folder, an .npz, .txt, .parquet nor a .safetensors file.")
 
 
 def split_off(name: str) -> tuple[str, str | None]:

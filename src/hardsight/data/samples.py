@@ -81,7 +81,8 @@ class Samples:
         raise NotImplementedError
 
 
-def _hash(*parts: Any) -> str:
+def content_hash(*parts: Any) -> str:
+    """Hash of arrays, byte by byte, and of anything else as it is written."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray) and part.dtype != object:
@@ -128,13 +129,18 @@ class FolderSamples(Samples):
         return open_picture(self._files[index], channels), None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
-        return _hash([(self.id(i), _stamp(path)) for i, path in enumerate(self._files)])
+        return file_hash([(self.id(i), path) for i, path in enumerate(self._files)])
 
 
 def file_id(split: str, path: Path, root: Path) -> str:
     """``split/relative/path`` as text, whatever bytes the file name is made of."""
     name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
     return f"{split}/{name}"
+
+
+def file_hash(files: Sequence[tuple[str, Path]], *more: Any) -> str:
+    """Hash of files by their ids, sizes and times, and of whatever else."""
+    return content_hash([(id_, _stamp(path)) for id_, path in files], *more)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -192,7 +198,7 @@ class ArraySamples(Samples):
         return self.images[index], None if self.labels is None else int(self.labels[index])
 
     def fingerprint(self) -> str:
-        return _hash(self.images, self.labels, self.split, *([] if self._ids is None else [self._ids]))
+        return content_hash(self.images, self.labels, self.split, *([] if self._ids is None else [self._ids]))
 
 
 class DatasetSamples(Samples):
@@ -285,7 +291,9 @@ class DatasetSamples(Samples):
         spread = sorted(
             {round(i * (len(self) - 1) / 15) for i in range(16)}
         )  # of the rest, a few samples stand for all
-        return _hash(inner, len(self), self.labels, self._index, [(self.id(i), self._glimpse(i)) for i in spread])
+        return content_hash(
+            inner, len(self), self.labels, self._index, [(self.id(i), self._glimpse(i)) for i in spread]
+        )
 
     def _glimpse(self, index: int) -> Any:
         try:
@@ -298,7 +306,7 @@ def _content(x: Any) -> str:
     """Hash of a tensor, an array or a picture."""
     if isinstance(x, Tensor):
         x = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _hash(np.asarray(x) if not isinstance(x, dict) else sorted((k, _content(v)) for k, v in x.items()))
+    return content_hash(np.asarray(x) if not isinstance(x, dict) else sorted((k, _content(v)) for k, v in x.items()))
 
 
 def _split_of(dataset: Any) -> str:
@@ -328,7 +336,7 @@ class ChosenSamples(Samples):
         return self.whole.load(int(self.index[index]), channels)
 
     def fingerprint(self) -> str:
-        return _hash(self.whole.fingerprint(), self.index)
+        return content_hash(self.whole.fingerprint(), self.index)
 
 
 class StreamSamples(Samples):
@@ -353,7 +361,7 @@ class StreamSamples(Samples):
             yield self.id(index) if self._columns.id is None else self._columns.id_of(item), x, label
 
     def fingerprint(self) -> str:
-        return _hash(
+        return content_hash(
             type(self.dataset).__name__, str(getattr(self.dataset, "info", None) and self.dataset.info.dataset_name)
         )
 

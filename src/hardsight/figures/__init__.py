@@ -9,6 +9,8 @@ from hardsight.figures.catalogue import FIGURES as FIGURES
 from hardsight.figures.catalogue import FigureKind as FigureKind
 
 if TYPE_CHECKING:
+    from hardsight.figures.adaptation import plot_adaptation as plot_adaptation
+    from hardsight.figures.adaptation import plot_adaptation_gallery as plot_adaptation_gallery
     from hardsight.figures.curves import plot_agreement as plot_agreement
     from hardsight.figures.curves import plot_dynamics as plot_dynamics
     from hardsight.figures.curves import plot_loss_drivers as plot_loss_drivers
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # The catalogue is read by the command's help, which waits for no torch: the rest is imported at first use.
 _HOMES = {
+    "adaptation": ("plot_adaptation", "plot_adaptation_gallery"),
     "curves": ("plot_agreement", "plot_dynamics", "plot_loss_drivers", "plot_plateaus"),
     "degradation": ("plot_degradation", "plot_degraded_avh"),
     "drawing": ("draw",),

@@ -47,6 +47,15 @@ FIGURES = {
         takes=("human",),
     ),
     "degradation-avh": FigureKind("where AVH lies at each level of degradation (Fig. 17, 18)", (1, _MANY)),
+    "adaptation": FigureKind(
+        "accuracy and right pseudo-labels against round of hardsight adapt, a line a run (Fig. 6)", (1, _MANY)
+    ),
+    "adaptation-gallery": FigureKind(
+        "pictures of the target (--data) that the first round of one adaptation chooses and that of another does not "
+        "(Fig. 21)",
+        (2, 2),
+        needs=("data",),
+    ),
     "data-map": FigureKind("each sample by mean and spread of its confidence", (1, 1)),
     "iterations": FigureKind(
         "norm, angle and AVH by iteration; without a RUN, of a small CNN that is trained on --data (Fig. 15)",

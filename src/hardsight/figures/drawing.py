@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardsight.degradation import human_accuracy, read_degraded
 from hardsight.dynamics import Dynamics
+from hardsight.figures.adaptation import plot_adaptation, plot_adaptation_gallery
 from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
 from hardsight.figures.degradation import plot_degradation, plot_degraded_avh
@@ -139,6 +140,21 @@ def _degradation(given: Inputs) -> Figure:
     return plot_degradation({name: read_degraded(path) for name, path in given.named.items()}, people)
 
 
+def _adaptation(given: Inputs) -> Figure:
+    from hardsight.adaptation import read_rounds
+
+    return plot_adaptation({name: read_rounds(path) for name, path in given.named.items()})
+
+
+def _adaptation_gallery(given: Inputs) -> Figure:
+    from hardsight.adaptation import read_selection
+    from hardsight.data import open_data
+    from hardsight.training.prepare import training_split
+
+    first, second = ((name, read_selection(path, 1)) for name, path in given.named.items())
+    return plot_adaptation_gallery(first, second, open_data(training_split(given.data)), given.seed)
+
+
 def _plateaus(given: Inputs) -> Figure:
     [(name, run)] = given.courses.items()
     return plot_plateaus(run, plateaus(run, seed=given.seed), name)
@@ -174,6 +190,8 @@ _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
     "degradation-avh": lambda given: plot_degraded_avh(
         {name: read_degraded(path) for name, path in given.named.items()}
     ),
+    "adaptation": _adaptation,
+    "adaptation-gallery": _adaptation_gallery,
     "data-map": lambda given: plot_data_map(given.one[1].summary(), given.one[0]),
     "iterations": _iterations,
     "embeddings": _embeddings,
@@ -216,7 +234,8 @@ def draw(
     kind = FIGURES[name]
     fewest, most = kind.runs
     if not fewest <= len(runs) <= most:
-        wanted = "no RUN" if not most else "one RUN" if fewest == most else f"{fewest} to {most} RUNs"
+        several = f"{most} RUNs" if fewest == most else f"{fewest} to {most} RUNs"
+        wanted = {0: "no RUN", 1: "one RUN"}.get(most, several)
         raise ValueError(f"the figure {name} takes {wanted}, got {len(runs)}.")
     given = {"data": data, "groups": groups, "human": human}
     for option, value in given.items():

@@ -109,7 +109,7 @@ class Engine:
         total, batches = self._batches(done, shard, batch_size, workers)
         progress = tqdm(total=total, initial=len(done), unit=" samples", disable=None if bar else True, desc="scoring")
         pending = _Pending()
-        with _evaluating(self.network, self.device), capture(self.network, self.head) as head, progress:
+        with evaluating(self.network, self.device), capture(self.network, self.head) as head, progress:
             try:
                 for ids, inputs, labels, bad in batches:
                     if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
@@ -215,7 +215,7 @@ def _stream_batches(samples: StreamSamples, prepared: Prepared, done: set[str], 
 
 
 @contextmanager
-def _evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
+def evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
     """Eval mode on the device, and back to how each submodule was."""
     modes = {module: module.training for module in network.modules()}
     home = next((p.device for p in network.parameters()), device)

@@ -22,7 +22,7 @@ def augment(x: Tensor, recipe: Recipe, generator: torch.Generator, size: int | N
         size: Pixels a side of a random part; as large as the pictures if None.
     """
     if recipe.resized_crop:
-        return random_part(x, generator, size, recipe.flip)
+        return random_part(x, generator, size, recipe.flip, recipe.smallest_part)
     if recipe.crop:
         x = shift(x, recipe.crop, generator)
     if recipe.flip:
@@ -49,11 +49,13 @@ def _mirrored(place: Tensor, length: int) -> Tensor:
     return (length - 1) - ((length - 1) - place.abs()).abs()
 
 
-def random_part(x: Tensor, generator: torch.Generator, size: int | None = None, flip: bool = False) -> Tensor:
-    """A part of 8–100 % of each picture with sides between 3:4 and 4:3, resized, half of them mirrored if `flip`."""
+def random_part(
+    x: Tensor, generator: torch.Generator, size: int | None = None, flip: bool = False, smallest: float = 0.08
+) -> Tensor:
+    """A part of each picture with sides between 3:4 and 4:3, resized, half of them mirrored if `flip`."""
     n, channels, height, width = x.shape
     draw = torch.rand(5, n, device=x.device, generator=generator)
-    area = 0.08 + 0.92 * draw[0]
+    area = smallest + (1 - smallest) * draw[0]
     shape = torch.exp((2 * draw[1] - 1) * (math.log(4 / 3) / 2))
     tall, wide = (area.sqrt() / shape).clamp(max=1), (area.sqrt() * shape).clamp(max=1)
     # grid_sample's coordinates: −1 and 1 are the edges of the picture, wherever the part ends up inside.
@@ -67,7 +69,15 @@ def random_part(x: Tensor, generator: torch.Generator, size: int | None = None, 
 
 
 def mix(x: Tensor, y: Tensor, classes: int, alpha: float, chance: random.Random) -> tuple[Tensor, Tensor]:
-    """Mixup: each picture blended with another of the batch, and the targets ``(N, classes)`` with them."""
+    """Mixup: each picture blended with another of the batch, and the targets ``(N, classes)`` with them.
+
+    Args:
+        x: Pictures.
+        y: ``(N,)`` class indices, or target rows ``(N, classes)``.
+        classes: How many there are.
+        alpha: Of the share's Beta(α, α).
+        chance: Where the share comes from.
+    """
     share = chance.betavariate(alpha, alpha)
-    targets = F.one_hot(y, classes).to(x.dtype)
+    targets = (y if y.is_floating_point() else F.one_hot(y, classes)).to(x.dtype)
     return torch.lerp(x.flip(0), x, share), torch.lerp(targets.flip(0), targets, share)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-from hardsight.data import ArraySamples, Prepared, Samples, StreamSamples, collate
+from hardsight.data import Prepared, Samples, StreamSamples, collate, in_memory
 from hardsight.extras import printable
 from hardsight.models import Model, input_channels
 
-# Rows of the data set, network inputs and labels on the device.
-Batch = tuple[Tensor, Any, Tensor]
+# Rows of the data set; network inputs, labels, and what to train toward, on the device.
+Batch = tuple[Tensor, Any, Tensor, Tensor]
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Source:
         model: The network with its preprocessing, for what is loaded.
         workers: Loader processes.
         device: Where batches go.
+        targets: ``(n, C)`` rows to train toward instead of the labels, with the network's classes; None: the labels.
         unreadable: Ids of samples that could not be read since it was last emptied, and why.
     """
 
@@ -40,6 +41,7 @@ class Source:
     model: Model
     workers: int
     device: torch.device
+    targets: Tensor | None = None
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -65,17 +67,19 @@ class Source:
         # Once for the whole pass: a copy a step would make the device wait.
         places = torch.cat(list(parts)).to(self.pixels.device).split([len(rows) for rows in parts])
         labels = self.labels.to(self.pixels.device)
+        targets = labels if self.targets is None else self.targets.to(self.pixels.device)
         for rows, at in zip(parts, places, strict=True):
             x = self.pixels[at].to(self.device, non_blocking=True)
             x = x.float() / 255 if x.dtype == torch.uint8 else x
-            yield rows, x, labels[at].to(self.device, non_blocking=True)
+            y, t = (values[at].to(self.device, non_blocking=True) for values in (labels, targets))
+            yield rows, x, y, t
 
     def some(self, count: int) -> Tensor:
         """All pictures where they are arrays, otherwise up to `count` of them from all over the data."""
         if self.pixels is not None:
             return self.pixels
         rows = torch.linspace(0, len(self) - 1, min(count, len(self))).long()
-        return torch.cat([x.cpu() for _, x, _ in self._loaded(rows.split(64))])
+        return torch.cat([x.cpu() for _, x, *_ in self._loaded(rows.split(64))])
 
     def _loaded(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
         prepared = _Numbered(Prepared(self.samples, self.model, input_channels(self.model.module)))
@@ -95,7 +99,9 @@ class Source:
                 first = ": ".join(next(iter(reasons.items())))
                 raise ValueError(f"DATA: no sample of a whole batch can be read; first: {first}.")
             rows = torch.tensor([int(number) for number in numbers])
-            yield rows, _moved(inputs, self.device), self.labels[rows].to(self.device, non_blocking=True)
+            targets = self.labels if self.targets is None else self.targets
+            y, t = (values[rows].to(self.device, non_blocking=True) for values in (self.labels, targets))
+            yield rows, _moved(inputs, self.device), y, t
 
 
 class _Numbered(Dataset[Any]):
@@ -140,19 +146,9 @@ def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> T
         channels: Channels that the network takes, None if it does not say.
         device: Where to put them, unless they would take more than half of its memory.
     """
-    if isinstance(samples, ArraySamples):
-        images = samples.images[:, None] if samples.images.ndim == 3 else samples.images
-        if samples.images.ndim == 4 and images.shape[-1] in (1, 3, 4):  # as `pictures.channels_last` tells them apart
-            images = images.transpose(0, 3, 1, 2)
-        if images.dtype != np.uint8 and images.dtype.kind != "f":
-            return None
-        pixels = torch.from_numpy(images if images.flags.writeable else images.copy())
-    else:
-        dataset = getattr(samples, "_dataset", None)
-        if not isinstance(dataset, TensorDataset) or dataset.tensors[0].ndim < 2:
-            return None
-        index = getattr(samples, "_index", None)
-        pixels = dataset.tensors[0] if index is None else dataset.tensors[0][torch.from_numpy(index)]
+    pixels = in_memory(samples)
+    if pixels is None:
+        return None
     if pixels.dtype != torch.uint8:
         pixels = pixels.float()
     if device.type != "cuda" or pixels.nbytes < torch.cuda.mem_get_info(device)[0] // 2:

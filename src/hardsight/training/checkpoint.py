@@ -16,12 +16,14 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hardsight.recipes import Recipe
 from hardsight.records import read_index
 from hardsight.runfolder import disk_in_words, write_json, write_whole
 
@@ -80,7 +82,10 @@ def _plan_in(path: Path) -> dict[str, Any] | None:
         plan = json.loads((path / PLAN).read_text())
     except ValueError:
         return None
-    return plan if isinstance(plan, dict) else None
+    if not isinstance(plan, dict) or not isinstance(plan.get("recipe"), dict):
+        return None
+    defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
+    return plan | {"recipe": {**defaults, **plan["recipe"]}}  # an older run did not know of every option
 
 
 def _lacking(path: Path, records: Sequence[str], epochs: int) -> list[str]:

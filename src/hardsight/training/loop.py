@@ -75,6 +75,10 @@ class Training:
         if hasattr(self.loss, "at") and self.loss.at(epoch - 1):
             self.graph = None  # it would go on with the old numbers
         self.network.train()
+        if recipe.frozen_norm:
+            for layer in self.network.modules():
+                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                    layer.eval()
         graphed = (
             *(recipe.graph, device.type == "cuda", self.processes.world == 1, source.pixels is not None),
             *(len(rows) == recipe.batch_size for rows in batches),
@@ -84,13 +88,12 @@ class Training:
             watched = (recorder is not None or self.needs_head) and not graphed
             head = stack.enter_context(capture(self.called)) if watched else None
             mine = [rows[self.processes.rank :: self.processes.world] for rows in batches]
-            for step, (rows, x, y) in enumerate(source.batches(mine)):
+            for step, (rows, x, y, targets) in enumerate(source.batches(mine)):
                 self.set_rate(epoch - 1 + step / len(batches))
-                targets = y
                 if isinstance(x, Tensor) and x.ndim == 4:
                     x = self.laid_out(augment(x, recipe, generator, self.size))
                 if recipe.mixup:
-                    x, targets = mix(x, y, self.classes, recipe.mixup, chance)
+                    x, targets = mix(x, targets, self.classes, recipe.mixup, chance)
                 if graphed:
                     self.graph = self.graph or GraphedStep(self.network, self.logits, self.loss, x, targets)
                     loss, logits, head = self.graph(x, targets)
@@ -133,7 +136,7 @@ class Training:
             head = None if recorder is None else stack.enter_context(capture(self.result))
             stack.enter_context(torch.no_grad())
             # A share may be empty; then this process only takes part in the sums.
-            for part, x, y in source.batches(list(rows.split(self.recipe.batch_size)) if len(rows) else []):
+            for part, x, y, _ in source.batches(list(rows.split(self.recipe.batch_size)) if len(rows) else []):
                 with self.autocast():
                     logits = logits_of(self.result, self.laid_out(x))
                 if recorder is not None and head is not None:

@@ -15,6 +15,7 @@ from hardsight.angles import unit
 from hardsight.heads import find_head
 from hardsight.losses.composite import CompositeLoss, build_loss
 from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.lossnames import parse_loss
 from hardsight.models import describe
 from hardsight.recipes import Recipe
 
@@ -22,10 +23,17 @@ from hardsight.recipes import Recipe
 Loss = Callable[..., Tensor]
 
 
-def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor) -> Loss:
-    """The loss that was given, or the one that the recipe names, which may need to know the training labels."""
+def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor, soft: bool = False) -> Loss:
+    """The loss that was given, or the one that the recipe names, which may need to know the training labels.
+
+    With `soft` it is put on target rows.
+    """
     layer = find_head(network)
     if given is None:
+        if soft and (sharp := parse_loss(recipe.loss).needing_indices()):
+            raise ValueError(
+                f"targets: {sharp[0]} needs one class a sample; leave targets out, or choose another loss."
+            )
         weight = layer.module._parameters.get("weight")  # as it is: a computed one may change when it is read
         given = build_loss(
             recipe.loss,

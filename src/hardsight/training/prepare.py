@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hardsight.data import Samples, class_mapping
 from hardsight.data.samples import MissingColumnError
 from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, input_channels, load_model
+from hardsight.models import Model, as_model, describe, input_channels, load_model
 from hardsight.networks import NETWORKS, Network, build_network, picture_transform
 from hardsight.recipes import PRESETS, Recipe
 from hardsight.scoring.checks import check_known_labels
@@ -26,6 +26,7 @@ from hardsight.scoring.one import check_samples, class_count
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of
 from hardsight.training.processes import Processes
+from hardsight.training.weights import start_from
 
 # So many pictures tell the mean and spread of data that are loaded one by one.
 _MEASURED = 1024
@@ -52,6 +53,8 @@ def prepared(
     recipe: Recipe,
     group: Processes,
     workers: int | None,
+    targets: Any = None,
+    weights: str | Path | None = None,
 ) -> tuple[Model, Source, Source | None]:
     """The network, and the data on the device or behind a loader, after every check that can be made beforehand."""
     labels = all_labels(samples, "DATA")
@@ -60,6 +63,8 @@ def prepared(
         raise ValueError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
     seed_all(seed_of(recipe.seed, 0))
     found, network = _model(model, samples, classes)
+    if weights is not None:
+        found = replace(found, weights=start_from(found.module, weights))
     if recipe.batch_size > len(samples):
         raise ValueError(
             f"recipe: batch_size must be at most the number of samples ({len(samples):,}), got {recipe.batch_size:,}."
@@ -73,7 +78,7 @@ def prepared(
     if workers is None:
         workers = 0 if group.device.type == "cpu" else min(8, os.cpu_count() or 1)
 
-    def source(samples: Samples, argument: str, transform: Any) -> Source:
+    def source(samples: Samples, argument: str, transform: Any, targets: Any = None) -> Source:
         labels = all_labels(samples, argument)
         try:
             check_samples(samples, None)
@@ -84,18 +89,53 @@ def prepared(
         plain = network is not None or found.transform is None
         pixels = as_pixels(samples, input_channels(found.module), group.device) if plain else None
         known = torch.from_numpy(labels if mapping is None else mapping[labels])
-        return Source(samples, known, pixels, replace(found, transform=transform), workers, group.device)
+        rows = None if targets is None else checked_targets(targets, len(samples), outputs, mapping)
+        return Source(samples, known, pixels, replace(found, transform=transform), workers, group.device, rows)
 
-    wider = network is not None and recipe.resized_crop
-    train = source(samples, "DATA", picture_transform(network.size, margin=True) if wider else found.transform)
+    transform, own = found.transform, NETWORKS.get(found.name)
+    # A random part needs the margin that the preprocessing of our networks, new or trained before, cuts off.
+    if recipe.resized_crop and own is not None and found.preprocessing == describe(picture_transform(own.size)):
+        transform = picture_transform(own.size, margin=True)
+    train = source(samples, "DATA", transform, targets)
     test = None if tested is None else source(tested, "test", found.transform)
     if network is not None and network.standardise:
         first: Any = found.module.get_submodule("normalise")
-        for own, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
-            own.copy_(measured[:, None, None])
+        if bool((first.std == 1).all()):  # else the weights have told how
+            for told, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
+                told.copy_(measured[:, None, None])
     if train.pixels is not None:
         found = replace(found, transform=None, takes="any")  # so it is scored as it was trained: the network resizes
     return found, train, test
+
+
+def checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray | None = None) -> Tensor:
+    """Rows of target weights, float32 ``(count, outputs)``, after every check.
+
+    Args:
+        targets: An array ``(count, C)``.
+        count: Samples.
+        outputs: Classes of the network.
+        mapping: ``(C,)`` where the classes of the data lie among them; None: they are the same.
+
+    Examples:
+        >>> checked_targets([[0.0, 1.0]], 1, 3, np.array([2, 0]))
+        tensor([[1., 0., 0.]])
+    """
+    try:
+        rows = np.array(targets.detach().cpu().float().numpy() if isinstance(targets, Tensor) else targets, np.float32)
+    except (TypeError, ValueError):
+        raise TypeError(f"targets must be an array of numbers, got {type(targets).__name__}.") from None
+    wanted = (count, outputs if mapping is None else len(mapping))
+    if rows.shape != wanted:
+        raise ValueError(f"targets must have a row a sample and a column a class, shape {wanted}, got {rows.shape}.")
+    for end in (rows.min(), rows.max()):  # NaN is both
+        if not 0 <= end < np.inf:
+            raise ValueError(f"targets must hold finite numbers that are 0 or more, got {end}.")
+    if mapping is not None:
+        placed = np.zeros((count, outputs), np.float32)
+        placed[:, mapping] = rows
+        rows = placed
+    return torch.from_numpy(rows)
 
 
 def _model(model: str | nn.Module | Model, samples: Samples, classes: int) -> tuple[Model, Network | None]:

@@ -61,6 +61,8 @@ def train(
     recipe: Recipe | str | None = None,
     loss: str | Loss | None = None,
     sampler: Iterable[int] | None = None,
+    targets: Any = None,
+    weights: str | Path | None = None,
     record: Sequence[Literal["train", "test"]] = RECORDS,
     device: str | torch.device | None = None,
     workers: int | None = None,
@@ -87,6 +89,12 @@ def train(
         sampler: Rows in the order to train on, drawn anew each epoch (after `set_epoch`, from 0, where there is one).
             Its ``generator`` of torch, if any, is seeded anew too; what else it draws from must depend on the epoch
             alone, or a resumed run will differ.
+        targets: ``(n, C)``, a row of weights t for each sample to train toward instead of its label: the loss is
+            ``−Σ t log p`` (or another that takes distributions). Rows are 0 or more and need not sum to 1; columns
+            are classes as the labels count them. Labels still tell accuracies and are recorded; label smoothing
+            shrinks a row and spreads its share, mixup blends two.
+        weights: A checkpoint to start from that fits all but the last layers, such as torchvision's for ImageNet; the
+            last ones stay new. Colours are then standardised as it was trained with, not by the data.
         record: Which samples to record: ``"train"`` as they pass through training, ``"test"`` in eval mode.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -103,12 +111,13 @@ def train(
     out, said = Path(out), _checked_records(record)
     with processes(device) as group, steady(group.device):
         samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
-        network, source, target = prepared(model, samples, tested, recipe, group, workers)
+        network, source, target = prepared(model, samples, tested, recipe, group, workers, targets, weights)
         talk = progress and group.first
         blended = bool(recipe.mixup) and "train" in said
         said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
-        used = chosen_loss(loss, recipe, network.module, source.labels)
+        used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
+        plan |= {"targets": _plain(source.targets), "weights": None if weights is None else network.weights}
         state = group.told(lambda: begin(out, plan, overwrite))
         training = Training(network.module, recipe, group, used)
         if state is not None:
@@ -116,6 +125,8 @@ def train(
             if talk:
                 print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is done already.")
         if len(training.history) < recipe.epochs:
+            if weights is not None and talk:
+                print(f"weights: {network.weights}.")
             if blended and talk:
                 print("mixup: a training sample is a blend of two, so training samples are not recorded.")
             if loss is None and parse_loss(recipe.loss).endless and talk:
@@ -129,8 +140,8 @@ def train(
                     "are brought to one norm: what it predicts is what the loss means."
                 )
             _run(training, source, target, sampler, out, said, log, talk)
-        weights = f"trained, {out / 'checkpoint.pt'}"
-        network = replace(network, module=training.result.eval(), weights=weights, built=None)
+        words = f"trained, {out / 'checkpoint.pt'}"
+        network = replace(network, module=training.result.eval(), weights=words, built=None)
         return Trained(network, training.history, out, group.first)
 
 

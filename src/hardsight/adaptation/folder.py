@@ -1,0 +1,138 @@
+"""What self-training leaves on disk, and how a killed one goes on.
+
+::
+
+    run/adaptation.json            what adapts to what and how; a later start that says the same resumes
+    run/source/                    the training of the source model, where it was trained here
+    run/rounds/01/selection.parquet  (id)  what the network of the round before chose; see `selection_table`
+    run/rounds/01/training/        the retraining on it, a training run: checkpoint.pt holds the weights
+    run/rounds.parquet             (round) what `hardsight.adaptation.rounds` says of each round that is whole
+    run/test/                      the last network's scores of the test samples, a run of its own
+    run/summary.json               last round, oracle, what validators pick; written last
+
+Files are written under a temporary name and renamed. The selection of a round is there before the row of the round
+before it: between any two files the same call goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hardsight.adaptation.rounds import schema
+from hardsight.runfolder import SUMMARY, disk_in_words, write_json, write_whole
+
+PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
+SOURCE, TEST, TRAINING, SELECTION = "source", "test", "training", "selection.parquet"
+_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, TABLE, SUMMARY)))})\.[0-9a-f]+\.tmp")
+
+
+def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str, Any]]:
+    """Make the folder ready; returns the rows of the rounds that are whole.
+
+    Args:
+        path: The run folder.
+        plan: What is computed. A folder that holds another is refused.
+        overwrite: Throw away what is there, unless it is an unfinished run of the same plan.
+    """
+    plan = json.loads(json.dumps(plan, default=str))
+    if path.is_file():
+        raise FileExistsError(f"out: {path} is a file; name a folder.")
+    with disk_in_words(path):
+        path.mkdir(parents=True, exist_ok=True)
+        for stray in (file for file in path.iterdir() if _OURS.fullmatch(file.name)):  # what kills left half-written
+            stray.unlink(missing_ok=True)
+        if not (path / PLAN).exists():
+            if any(path.iterdir()):
+                raise FileExistsError(f"out: {path} has other things in it and no adaptation; choose another folder.")
+            write_json(path / PLAN, plan, secrets.token_hex(4))
+        there = _read_plan(path)
+        differing = [key for key in {**plan, **there} if plan.get(key) != there.get(key)]
+        if differing and not overwrite:
+            raise FileExistsError(
+                f"out: {path} holds another adaptation (not the same: {', '.join(differing)}); choose another folder, "
+                "or overwrite it."
+            )
+        if overwrite and (differing or (path / SUMMARY).exists()):
+            for name in (SUMMARY, TABLE):  # first what would let the rest be resumed
+                (path / name).unlink(missing_ok=True)
+            for name in (ROUNDS, SOURCE, TEST):
+                shutil.rmtree(path / name, ignore_errors=True)
+            write_json(path / PLAN, plan, secrets.token_hex(4))
+    return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads((path / PLAN).read_text())
+    except ValueError:
+        plan = None
+    return plan if isinstance(plan, dict) else {"damaged": PLAN}
+
+
+def round_folder(path: Path, number: int) -> Path:
+    """The folder of a round."""
+    return path / ROUNDS / f"{number:02d}"
+
+
+def read_rounds(run: str | Path) -> pa.Table:
+    """A row a round of a run of self-training, as far as it is whole; round 0 is the source model.
+
+    Args:
+        run: The run folder.
+    """
+    return _read(Path(run) / TABLE)
+
+
+def read_selection(run: str | Path, number: int) -> pa.Table:
+    """What was chosen for a round, a row a target sample.
+
+    Args:
+        run: The run folder.
+        number: Of the round, from 1.
+    """
+    return _read(round_folder(Path(run), number) / SELECTION)
+
+
+def _read(file: Path) -> pa.Table:
+    if not file.is_file():
+        raise FileNotFoundError(f"RUN: there is no {file}; run hardsight adapt first.")
+    try:
+        return pq.read_table(file)
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        raise RuntimeError(
+            f"RUN: {file} is damaged ({error}); bring it back, or adapt again with --overwrite."
+        ) from None
+
+
+def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> None:
+    """The rows of all rounds that are whole; the names of the classes are in the metadata, as JSON."""
+    told = schema().with_metadata({"classes": json.dumps(names)})
+    _write(path / TABLE, pa.Table.from_pylist(list(rows), schema=told))
+
+
+def write_selection(path: Path, number: int, table: pa.Table) -> None:
+    """What was chosen for a round. A training that another selection had begun there would stand in the way."""
+    shutil.rmtree(round_folder(path, number) / TRAINING, ignore_errors=True)
+    _write(round_folder(path, number) / SELECTION, table)
+
+
+def _write(file: Path, table: pa.Table) -> None:
+    with disk_in_words(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, partial(pq.write_table, table), secrets.token_hex(4))
+
+
+def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
+    """The end of a run: it is whole if and only if this is there."""
+    with disk_in_words(path):
+        write_json(path / SUMMARY, summary, secrets.token_hex(4))

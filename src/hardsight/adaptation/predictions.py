@@ -1,0 +1,163 @@
+"""What a network says of every sample of a data set: probabilities, angular confidences and features."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hardsight.angles import angle_matrix
+from hardsight.data import Samples, StreamSamples
+from hardsight.hardness import SCORES
+from hardsight.heads import capture, find_head, uncompiled
+from hardsight.models import Model, as_model, input_channels
+from hardsight.scoring.engine import evaluating
+from hardsight.scoring.one import check_samples, find_device
+from hardsight.training.batches import Source, as_pixels
+from hardsight.training.loop import logits_of
+
+# A matrix of more bytes is kept in a temporary file.
+_IN_MEMORY = 2**30
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a network says of N samples. With a mirrored view every value but `features` is the mean of both views.
+
+    Attributes:
+        ids: Of the samples that could be read.
+        rows: ``(N,)`` where they are in the data set, ascending.
+        probabilities: ``(N, C)`` softmax.
+        avc: ``(N, C)`` angular visual confidence of every class.
+        features: ``(N, D)`` input of the last linear layer.
+        norms: ``(N,)`` their lengths.
+        weight: ``(C, D)`` of the last linear layer.
+        bias: ``(C,)``, or None.
+        mirrored: ``(N, D)`` features of the mirrored pictures, or None.
+    """
+
+    ids: list[str]
+    rows: np.ndarray
+    probabilities: np.ndarray
+    avc: np.ndarray
+    features: np.ndarray
+    norms: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray | None
+    mirrored: np.ndarray | None = None
+
+    def at(self, name: str, labels: np.ndarray | Sequence[int]) -> np.ndarray:
+        """A registered score ``(N,)`` at given labels, its sign turned where needed: higher is more confident.
+
+        Args:
+            name: In `hardsight.SCORES`.
+            labels: ``(N,)`` class indices.
+        """
+        if name not in SCORES:
+            near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
+            raise ValueError(f"score: there is no {name!r}; did you mean {' or '.join(near)}?")
+        score, views = SCORES[name], [self.features, *([] if self.mirrored is None else [self.mirrored])]
+        judged = np.array(labels)
+        values = [score(np.ascontiguousarray(view), self.weight, judged, bias=self.bias).double() for view in views]
+        mean = torch.stack(values).mean(0).numpy()
+        return -mean if score.higher_is_harder else mean
+
+
+def predict(
+    model: Model | nn.Module,
+    samples: Samples,
+    *,
+    flip: bool = True,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    workers: int | None = None,
+) -> Predictions:
+    """Run a network over a data set in eval mode; labels are not looked at.
+
+    Arrays go to the device as a whole, as in training. Matrices above 1 GiB are memory-mapped temporary files, which
+    are gone with them.
+
+    Args:
+        model: The network with its preprocessing.
+        samples: The data set.
+        flip: Also look at each picture mirrored, and average.
+        batch_size: Samples at a time.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+
+    Examples:
+        >>> from hardsight.data import open_data
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> predict(net, open_data("digits"), device="cpu").probabilities.shape
+        (1797, 10)
+    """
+    found, where = as_model(model), find_device(device)
+    if isinstance(samples, StreamSamples):
+        raise ValueError("DATA: adapting goes over the data many times, and a stream is read once; download it.")
+    check_samples(samples, None)
+    network = uncompiled(found.module)
+    layer, count = find_head(network), len(samples)
+    if workers is None:
+        workers = 0 if where.type == "cpu" else min(8, os.cpu_count() or 1)
+    pixels = as_pixels(samples, input_channels(network), where) if found.transform is None else None
+    unlabelled = torch.zeros(count, dtype=torch.long)
+    source = Source(samples, unlabelled, pixels, replace(found, module=network), workers, where)
+    told: dict[str, np.ndarray] = {}
+    rows, done = np.empty(count, np.int64), 0
+    with evaluating(network, where), capture(network, layer.path) as head, torch.no_grad():
+        for at, x, *_ in source.batches(torch.arange(count).tensor_split(-(-count // batch_size))):
+            if flip and (not isinstance(x, Tensor) or x.ndim != 4):
+                raise ValueError("flip: only pictures (N, C, H, W) can be mirrored; set flip=False.")
+            views = []
+            for view in (x, x.flip(3)) if flip else (x,):
+                logits = logits_of(network, view)
+                views.append(_told(logits, head.features, head.weight))
+            means, features = zip(*views, strict=True)
+            batch = {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
+            batch |= dict(zip(("features", "mirrored"), features, strict=False))
+            for name, values in batch.items():
+                if name not in told:
+                    told[name] = _room((count, *values.shape[1:]))
+                told[name][done : done + len(at)] = values.float().cpu().numpy()
+            rows[done : done + len(at)] = at.numpy()
+            done += len(at)
+        weight, bias = head.weight.float().cpu().numpy(), None if head.bias is None else head.bias.float().cpu().numpy()
+    if bad := source.unreadable:
+        first = ": ".join(next(iter(bad.items())))
+        warnings.warn(
+            f"DATA: {len(bad):,} of {count:,} samples left out because they cannot be read; first: {first}.",
+            UserWarning,
+            stacklevel=2,
+        )
+    if not all(np.isfinite(told[name][:done]).all() for name in ("norms", "probabilities")):
+        raise ValueError(
+            "model: its features or logits hold NaN or infinity; train it again, with a lower rate perhaps."
+        )
+    kept = {name: values[:done] for name, values in told.items()}
+    return Predictions([samples.id(int(row)) for row in rows[:done]], rows[:done], **kept, weight=weight, bias=bias)
+
+
+def _told(logits: Tensor, features: Tensor, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """What one view of a batch gives, and its features. Angles in float64: arccos costs half the digits."""
+    where = "cpu" if features.device.type == "mps" else features.device  # which has no float64
+    z, x, w = (tensor.to(where).double() for tensor in (logits, features, weight))
+    confidence = torch.pi - angle_matrix(x, w)
+    total = confidence.sum(1, keepdim=True)
+    nothing = total <= 1e-14 * len(w)  # opposite to every class: equal shares, as `hardsight.avc` has it
+    avc = torch.where(nothing, 1 / len(w), confidence / total.masked_fill(nothing, 1.0))
+    return {"probabilities": z.softmax(1), "avc": avc, "norms": torch.linalg.vector_norm(x, dim=1)}, features
+
+
+def _room(shape: tuple[int, ...]) -> np.ndarray:
+    """An empty float32 array, in a temporary file where it is large."""
+    if 4 * int(np.prod(shape)) <= _IN_MEMORY:
+        return np.empty(shape, np.float32)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.float32, "w+", shape=shape)

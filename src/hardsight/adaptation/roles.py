@@ -1,0 +1,169 @@
+"""Who is who in self-training: source, target, test, and a few labelled target samples; opened, checked, and said."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardsight.data import Samples, StreamSamples, in_form_of, open_data
+from hardsight.extras import printable
+from hardsight.scoring.one import check_samples, class_count
+from hardsight.training.batches import all_labels, as_pixels
+from hardsight.training.prepare import training_split
+
+# Data sets hold a few pictures twice; more than this share of the test in the target is no accident.
+_SHARED = 0.01
+
+
+@dataclass(frozen=True)
+class Role:
+    """A data set and what it is for.
+
+    Attributes:
+        samples: The data set.
+        labels: ``(n,)`` as the source counts its classes; None: unknown.
+        words: What it is and what its labels are used for.
+    """
+
+    samples: Samples
+    labels: np.ndarray | None
+    words: str
+
+    def known(self, rows: np.ndarray) -> np.ndarray | None:
+        """Labels of some rows, if there are any."""
+        return None if self.labels is None else self.labels[rows]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The data sets of self-training; labels of all count classes as the source does."""
+
+    source: Role
+    target: Role
+    test: Role | None
+    labelled: Role | None
+    classes: int
+    names: list[str] | None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        given = (self.source, self.target, self.labelled, self.test)
+        return tuple(role.words for role in given if role is not None)
+
+    def renumbered(self, order: np.ndarray | None, names: list[str] | None) -> Roles:
+        """The same with labels as a network counts its classes; None: as the source does."""
+
+        def moved(role: Any) -> Any:
+            known = role is not None and role.labels is not None
+            return replace(role, labels=order[role.labels]) if known and order is not None else role
+
+        return Roles(
+            moved(self.source), moved(self.target), moved(self.test), moved(self.labelled), self.classes, names
+        )
+
+
+def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None, *, same_images: bool = False) -> Roles:
+    """Open the data sets, and refuse what cannot be adapted.
+
+    Args:
+        source: Labelled samples.
+        target: Samples whose labels, if any, are for reporting only.
+        test: Samples of the target domain for reporting only.
+        labelled: A few samples of the target domain whose labels are trained on.
+        same_images: Whether `test` may hold pictures of `target`.
+    """
+    own = _opened(training_split(source), "source")
+    labels = all_labels(own, "source")
+    classes, names = class_count(own, 2), None if own.classes is None else list(own.classes)
+
+    def role(data: Any, argument: str, use: str, needed: bool = False) -> Role:
+        samples = _opened(data, argument)
+        known = all_labels(samples, argument) if needed else samples.labels
+        known = _as_the_source(samples, known, argument, classes, names)
+        use = use if known is not None else "without labels"
+        return Role(in_form_of(samples, own), known, f"{argument}: {_counted(samples)}, {use}")
+
+    unseen = role(training_split(target), "target", "whose labels are for reporting only")
+    few = None if labelled is None else role(training_split(labelled), "labelled", "trained on in every round", True)
+    tested = None if test is None else role(test, "test", "for reporting only")
+    if tested is not None and few is not None and _shared(few, tested) > _SHARED:
+        raise ValueError("test: it holds pictures of labelled, which are trained on with their labels; give others.")
+    if tested is not None and (part := _shared(unseen, tested)):
+        if part > _SHARED and not same_images:
+            raise ValueError(
+                f"test: {part:.1%} of its pictures are those of the target, so accuracy on them is no accuracy on new "
+                "ones; give others, leave test out, or say that it is meant with same_images (--same-images)."
+            )
+        tested = replace(tested, words=f"{tested.words}; {part:.1%} are pictures of the target, too")
+    words = f"source: {_counted(own)}, {classes} classes"
+    return Roles(Role(own, labels, words), unseen, tested, few, classes, names)
+
+
+def _counted(samples: Samples) -> str:
+    count = f", {len(samples):,} samples"
+    return printable(samples.origin).removesuffix(count) + count
+
+
+def _opened(data: Any, argument: str) -> Samples:
+    samples = open_data(data)
+    if isinstance(samples, StreamSamples):
+        raise ValueError(f"{argument}: self-training goes over the data many times, and a stream is read once.")
+    try:
+        check_samples(samples, None)
+    except ValueError as error:
+        raise ValueError(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
+    return samples
+
+
+def _as_the_source(
+    samples: Samples, labels: np.ndarray | None, argument: str, classes: int, names: list[str] | None
+) -> np.ndarray | None:
+    """Labels as the source counts them, None where there are none; or a sentence where the classes are others."""
+    if samples.classes is not None and names is not None:
+        for same in (str, _plain):  # exactly, or else whatever the case, dashes and underscores
+            place = {same(name): k for k, name in enumerate(names)}
+            wanted = [same(name) for name in samples.classes]
+            if sorted(place) == sorted(wanted) and len(place) == len(names):
+                return None if labels is None else np.array([place[name] for name in wanted])[labels]
+        raise ValueError(
+            f"{argument}: its classes must be those of the source ({_listed(names)}), got "
+            f"{_listed(list(samples.classes))}; take out what is not in both, or name them alike."
+        )
+    if labels is None:
+        return None
+    top = class_count(samples, int(labels.max()) + 1)
+    if labels.min() < 0 or top != classes:
+        raise ValueError(
+            f"{argument}: its classes must be those of the source, 0 to {classes - 1}, got {int(labels.min())} to "
+            f"{top - 1}; take out what is not in both, or name the classes of both."
+        )
+    return labels.astype(np.int64)
+
+
+def _plain(name: str) -> str:
+    return " ".join(str(name).lower().replace("_", " ").replace("-", " ").split())
+
+
+def _listed(names: list[str]) -> str:
+    more = f" … of {len(names)}" if len(names) > 4 else ""
+    return ", ".join(printable(name) for name in names[:4]) + more
+
+
+def _shared(role: Role, tested: Role) -> float:
+    """Share of the test's pictures that are in another data set: by their pixels, or by the files they are."""
+    seen = set(_pictures(role.samples))
+    return float(np.mean([picture in seen for picture in _pictures(tested.samples)]))
+
+
+def _pictures(samples: Samples) -> list[Any]:
+    """What tells the pictures of a data set apart."""
+    pixels = as_pixels(samples, None, torch.device("cpu"))
+    if pixels is not None:
+        return [hashlib.sha256(row.tobytes()).digest() for row in pixels.numpy()]
+    if hasattr(samples, "path"):
+        return [samples.path(i).resolve() for i in range(len(samples))]
+    return [(samples.fingerprint(), i) for i in range(len(samples))]

@@ -1,0 +1,172 @@
+"""`hardsight adapt`: a labelled domain and an unlabelled one in, an adapted network and a table of its rounds out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import UseAppendAction, arg
+
+from hardsight.cli.arguments import optional
+
+if TYPE_CHECKING:
+    from hardsight.models import Model
+
+
+def adapt(
+    *,
+    source: Annotated[str, arg(metavar="DATA")],
+    target: Annotated[str, arg(metavar="DATA")],
+    model: Annotated[str, arg(metavar="MODEL")],
+    test: Annotated[str | None, optional("DATA")] = None,
+    labelled: Annotated[str | None, optional("DATA")] = None,
+    checkpoint: Annotated[Path | None, optional("FILE")] = None,
+    out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
+    method: Annotated[str, arg(metavar="METHOD")] = "cbst+avh",
+    rounds: Annotated[int, arg(metavar="N")] = 5,
+    epochs: Annotated[int, arg(metavar="N")] = 1,
+    portion: Annotated[str, arg(metavar="FIRST,STEP,MOST")] = "0.2,0.05,0.5",
+    source_portion: Annotated[str, arg(metavar="FIRST,STEP,MOST")] = "0.065,0.0085,0.165",
+    balance: Annotated[str, arg(metavar="HOW")] = "class",
+    strict: bool = False,
+    flip: Annotated[bool, arg(help_behavior_hint="")] = True,
+    recipe: Annotated[str | None, optional("PRESET")] = None,
+    batch_size: Annotated[int | None, optional("N")] = None,
+    lr: Annotated[float | None, optional("RATE")] = None,
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME=VALUE", help_behavior_hint="")] = (),
+    seed: int = 0,
+    same_images: bool = False,
+    device: Annotated[str | None, optional("NAME")] = None,
+    workers: Annotated[int | None, optional("N")] = None,
+    overwrite: bool = False,
+) -> None:
+    """Adapt a classifier to data without labels: label them by itself, choose the surest, retrain, and again.
+
+    Killed at any point, the same command goes on where it stopped. Labels that the target
+    has are never trained on; they and --test are for the table that is printed.
+
+    MODEL is the RUN of hardsight train, or what hardsight score takes with its
+    --checkpoint: a network that is trained. A preset or a name alone is trained on the
+    source first, into RUN/source.
+
+    METHOD is cbst, crst, crst-mrkld, crst-lrent (softmax confidence selects), cbst+avh
+    (the AVH paper's Eq. 4: angular confidence selects), cbst+avh-slides (it labels,
+    too), cbst+avh-hybrid, or cbst+SCORE: cbst+margin, say.
+
+    Args:
+        source: Labelled data; a name without a split means its train split.
+        target: Data to adapt to, likewise.
+        model: What to adapt.
+        test: Other data of the target's domain, to report on.
+        labelled: A few labelled samples of the target's domain, trained on in every round.
+        checkpoint: Weights of MODEL.
+        out: Run folder to write.
+        method: What labels and what selects.
+        rounds: How many times to choose and retrain.
+        epochs: Passes over what was chosen, in each round.
+        portion: Share of the target that is chosen: at first, more a round, at most; or one number.
+        source_portion: Share of the source that is trained on beside it, likewise.
+        balance: class: the portion of each; global: of all together; or the share of each class, with commas.
+        strict: Choose only above the threshold, as the papers print, not at it.
+        flip: Do not average predictions over mirrored pictures.
+        recipe: Retrain as a preset does; else as MODEL was trained, at a constant tenth of its rate.
+        batch_size: Samples a step.
+        lr: Learning rate of the rounds.
+        set: Any other part of the recipe of the rounds, as often as you like: frozen_norm=true, optimiser=adam, …
+        seed: Of every draw and training.
+        same_images: The test may hold pictures of the target.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+        overwrite: Throw away another run in RUN.
+    """
+    portions = [_numbers("--portion", portion), _numbers("--source-portion", source_portion)]
+    shares: Any = balance if balance in ("class", "global") else _numbers("--balance", balance, "class, global or ")
+    from hardsight.adaptation.loop import self_train
+    from hardsight.adaptation.retraining import recipe_for_rounds
+    from hardsight.adaptation.rounds import conclusions
+    from hardsight.recipes import changed
+
+    given = {"batch_size": batch_size, "lr": lr}
+    told = [*(f"{name}={value}" for name, value in given.items() if value is not None), *set]
+    chosen = changed(recipe_for_rounds(model, recipe), told)
+    adapted = self_train(
+        model if checkpoint is None else _with_weights(model, checkpoint),
+        source,
+        target,
+        test=test,
+        method=method,
+        labelled=labelled,
+        rounds=rounds,
+        epochs=epochs,
+        target_portion=portions[0],
+        source_portion=portions[1],
+        balance=shares,
+        strict=strict,
+        flip=flip,
+        recipe=chosen,
+        out=out,
+        device=device,
+        workers=workers,
+        seed=seed,
+        same_images=same_images,
+        overwrite=overwrite,
+    )
+    rows = adapted.rounds.to_pylist()
+    print("\n".join(["", *_table(rows), "", *conclusions(rows)]))
+    seen = f"hardsight report {out / 'test'}" if test is not None else f"hardsight figure adaptation {out}"
+    print(f"wrote {out}/ — next: {seen}")
+
+
+def _numbers(argument: str, text: str, otherwise: str = "") -> Any:
+    """One number, or several in a list."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{argument} must be {otherwise}numbers with commas between them, got {text!r}.") from None
+    return found if len(found) > 1 else found[0]
+
+
+def _with_weights(model: str, checkpoint: Path) -> Model:
+    """A network with the weights in a file; a preset or a bare name is one of hardsight's own."""
+    from hardsight.models import load_model
+    from hardsight.recipes import PRESETS
+
+    name = PRESETS[model].network if model in PRESETS else model
+    return load_model(name if ":" in name else f"hardsight:{name}", checkpoint)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line a round: what was chosen, and what came of it; only what is known."""
+    classes = len(rows[0]["predicted_by_class"])
+    shares = {
+        "tp_rate": "right",
+        "hard_tp_rate": "of the hard",
+        "target_accuracy": "target",
+        "target_mean_class": "by class",
+        "test_accuracy": "test",
+        "test_mean_class": "by class",
+    }
+    numbers = {
+        "balance_distance": "imbalance",
+        "confidence": "confidence",
+        "avc": "C·AVC",
+        "avh": "C·AVH",
+        "norm": "norm",
+    }
+
+    def column(name: str, title: str, told: str, times: int = 1) -> list[str]:
+        return [title, *("–" if row[name] is None else format(times * row[name], told) for row in rows)]
+
+    columns = [
+        column("round", "round", "d"),
+        column("selected", "chosen", ",d"),
+        column("selected_share", "share", ".1%"),
+    ]
+    columns += [column(n, title, ".3f", classes if "av" in n else 1) for n, title in numbers.items()]
+    known = [name for name in shares if any(row[name] is not None for row in rows)]
+    columns += [column(name, shares[name], ".2%") for name in known]
+    widths = [max(map(len, cells)) for cells in columns]
+    return [
+        "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in zip(*columns, strict=True)
+    ]

@@ -1,0 +1,45 @@
+"""The network that a training run left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from hardsight.models import Model, load_model
+from hardsight.networks import NETWORKS
+from hardsight.recipes import Recipe
+from hardsight.training.checkpoint import CHECKPOINT, PLAN
+
+
+def trained_model(run: Path, model: str | None = None, checkpoint: Path | None = None) -> Model:
+    """The network of a training run with the weights of its last epoch.
+
+    Args:
+        run: The folder.
+        model: What to build where it is no network of hardsight's own.
+        checkpoint: Its weights; the run's own if not given.
+    """
+    told = _plan(run)["model"]
+    if model is None and told["name"] not in NETWORKS:
+        raise ValueError(f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say.")
+    found = load_model(model or f"hardsight:{told['name']}", checkpoint or run / CHECKPOINT)
+    # Arrays went in as they are: the network itself resizes them.
+    return replace(found, transform=None, takes="any") if told["preprocessing"].startswith("none") else found
+
+
+def trained_recipe(run: Path) -> Recipe:
+    """How a training run was trained, but for its loss."""
+    told: dict[str, Any] = _plan(run)["recipe"]
+    names = [field.name for field in fields(Recipe) if field.name in told]
+    return Recipe(**{name: told[name] for name in names} | {"steps": tuple(told["steps"])})
+
+
+def is_training(run: Any) -> bool:
+    """Whether something names the folder of a training run."""
+    return isinstance(run, (str, Path)) and (Path(run) / PLAN).is_file()
+
+
+def _plan(run: Path) -> dict[str, Any]:
+    return json.loads((run / PLAN).read_text())

@@ -1,0 +1,189 @@
+"""`hardsight adapt` as a user calls it: who is who, a line a round, a table at the end; sentences for what is wrong."""
+
+import numpy as np
+import pytest
+import torch
+from command_line import run
+
+from hardsight.adaptation.folder import read_rounds
+from hardsight.cli import adapting
+from hardsight.data import load_digits
+from hardsight.models import load_model
+from hardsight.networks import build_network
+from hardsight.recipes import Recipe
+from hardsight.training import train
+
+QUICK = ["--rounds", "2", "--no-flip", "--device", "cpu", "--batch-size", "32", "--lr", "0.003"]
+
+
+def save(path, start, stop, dim=1.0, **changed):
+    images, labels = load_digits()
+    arrays = {"images": (images[start:stop] * dim).astype(np.uint8), "labels": labels[start:stop], **changed}
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return {
+        "source": save(folder / "source.npz", 0, 300),
+        "target": save(folder / "target.npz", 300, 600, 0.7),
+        "test": save(folder / "test.npz", 600, 750, 0.7),
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    recipe = Recipe(8, 32, "adamw", lr=0.01, weight_decay=0.05, schedule="constant")
+    out = tmp_path_factory.mktemp("trained") / "run"
+    train("small-cnn", data["source"], out=out, recipe=recipe, record=(), device="cpu", progress=False)
+    return out
+
+
+def adapt(capsys, data, model, out, *options, **changed):
+    given = {**data, **changed}
+    named = [part for name, value in given.items() if value is not None for part in (f"--{name}", value)]
+    return run(capsys, "adapt", *named, "--model", model, "-o", out, *QUICK, *options)
+
+
+def test_it_says_who_is_who_a_line_a_round_and_a_table_with_last_and_oracle_apart(capsys, data, trained, tmp_path):
+    out = tmp_path / "run"
+    code, said, err = adapt(capsys, data, trained, out)
+    assert (code, err) == (0, "")
+    lines = said.splitlines()
+    assert lines[0] == "source: source.npz, split data, 300 samples, 10 classes"
+    assert lines[1] == "target: target.npz, split data, 300 samples, whose labels are for reporting only"
+    assert lines[2] == "test: test.npz, split data, 150 samples, for reporting only"
+    assert lines[3].startswith("method: cbst+avh: labels by the softmax, selection by AVC")
+    assert lines[4].startswith("round 0/2  source model  target ")
+    assert lines[5].startswith("round 1/2  chose ")
+    [head] = [i for i, line in enumerate(lines) if line.startswith("round  chosen")]
+    titles = "round chosen share imbalance confidence C·AVC C·AVH norm right of the hard target by class test by class"
+    assert lines[head].split() == titles.split()
+    assert len({len(line) for line in lines[head : head + 4]}) == 1  # columns stand below one another
+    assert max(map(len, lines[head : head + 4])) < 125
+    rows = read_rounds(out).to_pylist()
+    assert lines[head + 3].split()[:2] == ["2", str(rows[2]["selected"])]
+    assert lines[head + 3].split()[-2:] == [f"{rows[2][name]:.2%}" for name in ("test_accuracy", "test_mean_class")]
+    assert f"last round (2): test accuracy {rows[2]['test_accuracy']:.2%}" in said
+    assert "best by labels (oracle, for comparison only), round " in said
+    assert "snd picks round " in said
+    assert lines[-1] == f"wrote {out}/ — next: hardsight report {out}/test"
+    code, again, err = adapt(capsys, data, trained, out)
+    assert (code, err) == (0, "")
+    assert "all 2 rounds are done already." in again
+    assert again.splitlines()[-len(lines[head:]) :] == lines[head:]
+    code, page, _ = run(capsys, "report", out / "test", "--data", data["test"])
+    assert code == 0
+    assert "report.html" in page
+
+
+def test_without_labels_the_table_shows_what_is_known(capsys, data, trained, tmp_path):
+    bare = save(tmp_path / "bare.npz", 300, 600, 0.7, labels=None)
+    code, said, err = adapt(capsys, data, trained, tmp_path / "run", target=bare, test=None)
+    assert (code, err) == (0, "")
+    assert "target: bare.npz, split data, 300 samples, without labels" in said
+    assert "there is no accuracy; validators pick round: information_maximisation " in said
+    assert "target  by class" not in said
+    assert said.splitlines()[-1].endswith(f"next: hardsight figure adaptation {tmp_path / 'run'}")
+
+
+def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(capsys, data, tmp_path, monkeypatch):
+    from hardsight.adaptation import loop
+
+    torch.manual_seed(0)
+    torch.save(build_network("small-cnn", 10, 1).state_dict(), tmp_path / "w.pt")
+    got = {}
+    monkeypatch.setattr(loop, "self_train", lambda *args, **options: got.update(args=args, **options) or 1 / 0)
+    options = ["--checkpoint", tmp_path / "w.pt", "--method", "crst", "--portion", "0.3", "--source-portion", ".1,0,.2"]
+    options += ["--balance", ",".join(["0.1"] * 10), "--set", "frozen_norm=true", "--strict", "--seed", "4"]
+    code, _, err = adapt(capsys, data, "small-cnn", tmp_path / "run", *options, "--epochs", "3", labelled=data["test"])
+    assert (code, err) == (2, "error: division by zero\n")
+    model, source, target = got.pop("args")
+    assert (source, target) == (data["source"], data["target"])
+    same = load_model("hardsight:small-cnn", tmp_path / "w.pt").module.state_dict()
+    assert all(torch.equal(a, b) for a, b in zip(same.values(), model.module.state_dict().values(), strict=True))
+    assert (got["target_portion"], got["source_portion"], got["balance"]) == (0.3, [0.1, 0.0, 0.2], [0.1] * 10)
+    assert (got["strict"], got["flip"], got["seed"], got["epochs"], got["rounds"]) == (True, False, 4, 3, 2)
+    assert (got["recipe"].frozen_norm, got["recipe"].lr, got["recipe"].batch_size) == (True, 0.003, 32)
+    assert (got["recipe"].optimiser, got["recipe"].schedule) == ("adamw", "constant")  # as the preset, gently
+    assert (got["method"], got["labelled"], got["test"]) == ("crst", data["test"], data["test"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--portion", "0"], "target_portion: a portion must lie in (0, 1]"),
+        (["--portion", "1.5"], "target_portion: a portion must lie in (0, 1]"),
+        (["--source-portion", "0.2,0.1,7"], "source_portion: a portion must lie in (0, 1]"),
+        (["--portion", "some"], "--portion must be numbers with commas between them, got 'some'"),
+        (["--balance", "equal"], "--balance must be class, global or numbers with commas between them, got 'equal'"),
+        (["--balance", "0.5,0.5"], "balance must be 10 shares"),
+        (["--method", "cbst+avx"], "method must name a way of self-training, got 'cbst+avx'; did you mean"),
+        (["--set", "norm=frozen"], "recipe: expected NAME=VALUE, got 'norm=frozen'"),
+        (["--recipe", "visdaa"], "there is no preset or network 'visdaa'"),
+    ],
+)
+def test_wrong_options_are_a_sentence_and_write_nothing(capsys, data, trained, tmp_path, options, words):
+    code, _, err = adapt(capsys, data, trained, tmp_path / "run", *options)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_data_are_a_sentence_and_write_nothing(capsys, data, trained, tmp_path):
+    digits = load_digits()[1][300:600]
+    nine = save(tmp_path / "nine.npz", 300, 600, labels=np.minimum(digits, 8))
+    empty = save(tmp_path / "empty.npz", 0, 0)
+    letters = save(tmp_path / "letters.npz", 300, 600, classes=np.array(list("abcdefghij")))
+    named = save(tmp_path / "named.npz", 0, 300, classes=np.array(list("0123456789")))
+    cases = [
+        ({"target": nine}, "target: its classes must be those of the source, 0 to 9, got 0 to 8"),
+        ({"target": letters, "source": named}, "target: its classes must be those of the source (0, 1, 2, 3 … of 10)"),
+        ({"target": empty}, "target: it is empty"),
+        ({"test": data["target"]}, "test: 100.0% of its pictures are those of the target"),
+        ({"source": empty}, "source: it is empty"),
+        ({"target": "nowhere.npz"}, "there is no"),
+    ]
+    for changed, words in cases:
+        code, _, err = adapt(capsys, data, trained, tmp_path / "run", **changed)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith("error: ")
+        assert words in err
+        assert not (tmp_path / "run").exists()
+    code, said, err = adapt(capsys, data, trained, tmp_path / "run", "--same-images", test=data["target"])
+    assert (code, err) == (0, "")
+    assert "300 samples, for reporting only; 100.0% are pictures of the target, too" in said
+
+
+def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef headless(): return nn.Sequential(nn.Flatten(), nn.ReLU())\n"
+    )
+    torch.save(build_network("small-cnn", 7, 1).state_dict(), tmp_path / "seven.pt")
+    stuck = load_model("hardsight:small-cnn", trained / "checkpoint.pt").module.state_dict()
+    stuck[list(stuck)[-1]][3] = 1e4  # the bias of the head
+    torch.save(stuck, tmp_path / "stuck.pt")
+    cases = [
+        ([f"{tmp_path}/net.py:headless"], "no head found"),
+        (["small-cnn", "--checkpoint", tmp_path / "seven.pt"], "as many outputs as the source has classes (10), got 7"),
+        (["small-cnn", "--checkpoint", tmp_path / "stuck.pt"], "all 300 samples are predicted to one class (3)"),
+        (["small-cnnn"], "there is no preset or network 'small-cnnn'; did you mean small-cnn"),
+    ]
+    for number, ((model, *options), words) in enumerate(cases):
+        code, _, err = adapt(capsys, data, model, tmp_path / str(number), *options)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert words in err
+    [row] = read_rounds(tmp_path / "2").to_pylist()
+    assert "predicted to one class" in row["alarm"]
+
+
+def test_numbers_that_are_not_known_are_a_dash():
+    row = dict.fromkeys(("selected", "selected_share", "balance_distance", "confidence", "avc", "avh", "norm"))
+    shares = ("tp_rate", "hard_tp_rate", "target_accuracy", "target_mean_class", "test_accuracy", "test_mean_class")
+    lines = adapting._table([{"round": 0, "predicted_by_class": [1, 1], **row, **dict.fromkeys(shares)}])
+    assert lines[0].split() == ["round", "chosen", "share", "imbalance", "confidence", "C·AVC", "C·AVH", "norm"]
+    assert lines[1].split() == ["0", *"–" * 7]
