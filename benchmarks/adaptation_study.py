@@ -227,7 +227,6 @@ def adapt(job: Job, out: Path, smoke: bool) -> list[dict[str, Any]]:
             epochs=1 if smoke else pair.epochs,
             target_portion=TARGET_PORTION,
             source_portion=source_portion(counts[pair.source], counts[pair.target]),
-            flip=domain.recipe.flip,
             recipe=recipe,
             out=path,
             seed=job.seed,

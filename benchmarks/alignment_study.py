@@ -7,7 +7,8 @@ to OUT/columns/NET-SEED.npz. What is there already is not trained again, no trai
 seeds are the outer loop, so that what is cut short is cut evenly. ``key=value`` changes the recipes; ``--smoke`` trains
 on a few hundred images to see that everything runs.
 
-``… --report`` makes OUT/choosing.csv from those files, on the choosing half of images and people.
+Then it makes OUT/choosing.csv from those files, on the choosing half of images and people; ``… --report`` does only
+that.
 ``… --final NAME …`` makes OUT/reporting.csv on the other half: once, for scores that were chosen before.
 No column knows what people said. The split stands in `benchmarks.alignment_report`.
 """
@@ -278,6 +279,7 @@ def main() -> None:
         report(told.human, told.out)
     else:
         run(told.data, told.out, told.nets, told.seeds, told.minutes, told.smoke, told.settings)
+        report(told.human, told.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from hardsight.networks import build_network
 from hardsight.recipes import Recipe
 from hardsight.training import train
 
-QUICK = ["--rounds", "2", "--no-flip", "--device", "cpu", "--batch-size", "32", "--lr", "0.003"]
+QUICK = ["--rounds", "2", "--device", "cpu", "--batch-size", "32", "--lr", "0.003"]
 
 
 def save(path, start, stop, dim=1.0, **changed):
@@ -59,13 +59,15 @@ def test_it_says_who_is_who_a_line_a_round_and_a_table_with_last_and_oracle_apar
     assert lines[4].startswith("round 0/2  source model  target ")
     assert lines[5].startswith("round 1/2  chose ")
     [head] = [i for i, line in enumerate(lines) if line.startswith("round  chosen")]
-    titles = "round chosen share imbalance confidence C·AVC C·AVH norm right of the hard target by class test by class"
+    titles = "round chosen share imbalance confidence C·AVC C·AVH norm right of the hard"
     assert lines[head].split() == titles.split()
-    assert len({len(line) for line in lines[head : head + 4]}) == 1  # columns stand below one another
-    assert max(map(len, lines[head : head + 4])) < 125
+    assert lines[head + 5].split() == ["round", "target", "target", "by", "class", "test", "test", "by", "class"]
+    for start in (head, head + 5):
+        assert len({len(line) for line in lines[start : start + 4]}) == 1  # columns stand below one another
+    assert max(map(len, lines[head:-1])) <= 100
     rows = read_rounds(out).to_pylist()
     assert lines[head + 3].split()[:2] == ["2", str(rows[2]["selected"])]
-    assert lines[head + 3].split()[-2:] == [f"{rows[2][name]:.2%}" for name in ("test_accuracy", "test_mean_class")]
+    assert lines[head + 8].split()[-2:] == [f"{rows[2][name]:.2%}" for name in ("test_accuracy", "test_mean_class")]
     assert f"last round (2): test accuracy {rows[2]['test_accuracy']:.2%}" in said
     assert "best by labels (oracle, for comparison only), round " in said
     assert "snd picks round " in said
@@ -84,9 +86,9 @@ def test_without_labels_the_table_shows_what_is_known(capsys, data, trained, tmp
     code, said, err = adapt(capsys, data, trained, tmp_path / "run", target=bare, test=None)
     assert (code, err) == (0, "")
     assert "target: bare.npz, split data, 300 samples, without labels" in said
-    assert "there is no accuracy; validators pick round: information_maximisation " in said
-    assert "target  by class" not in said
-    assert said.splitlines()[-1].endswith(f"next: hardsight figure adaptation {tmp_path / 'run'}")
+    assert "there is no accuracy; validators pick round: information_maximisation " in " ".join(said.split())
+    assert "by class" not in said
+    assert said.splitlines()[-1].endswith(f" — the network is in {tmp_path}/run/rounds/02/training")
 
 
 def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(capsys, data, tmp_path, monkeypatch):
@@ -105,7 +107,7 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
     same = load_model("hardsight:small-cnn", tmp_path / "w.pt").module.state_dict()
     assert all(torch.equal(a, b) for a, b in zip(same.values(), model.module.state_dict().values(), strict=True))
     assert (got["target_portion"], got["source_portion"], got["balance"]) == (0.3, [0.1, 0.0, 0.2], [0.1] * 10)
-    assert (got["strict"], got["flip"], got["seed"], got["epochs"], got["rounds"]) == (True, False, 4, 3, 2)
+    assert (got["strict"], got["seed"], got["epochs"], got["rounds"]) == (True, 4, 3, 2)
     assert (got["recipe"].frozen_norm, got["recipe"].lr, got["recipe"].batch_size) == (True, 0.003, 32)
     assert (got["recipe"].optimiser, got["recipe"].schedule) == ("adamw", "constant")  # as the preset, gently
     assert (got["method"], got["labelled"], got["test"]) == ("crst", data["test"], data["test"])
@@ -114,8 +116,8 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--portion", "0"], "target_portion: a portion must lie in (0, 1]"),
-        (["--portion", "1.5"], "target_portion: a portion must lie in (0, 1]"),
+        (["--portion", "0"], "target_portion (--portion): a portion must lie in (0, 1]"),
+        (["--portion", "1.5"], "target_portion (--portion): a portion must lie in (0, 1]"),
         (["--source-portion", "0.2,0.1,7"], "source_portion: a portion must lie in (0, 1]"),
         (["--portion", "some"], "--portion must be numbers with commas between them, got 'some'"),
         (["--balance", "equal"], "--balance must be class, global or numbers with commas between them, got 'equal'"),
@@ -146,7 +148,8 @@ def test_wrong_data_are_a_sentence_and_write_nothing(capsys, data, trained, tmp_
         ({"target": empty}, "target: it is empty"),
         ({"test": data["target"]}, "test: 100.0% of its pictures are those of the target"),
         ({"source": empty}, "source: it is empty"),
-        ({"target": "nowhere.npz"}, "there is no"),
+        ({"target": "nowhere.npz"}, "target: there is no file nowhere.npz"),
+        ({"source": save(tmp_path / "one.npz", 0, 300, labels=np.zeros(300, int))}, "source: it must have two classes"),
     ]
     for changed, words in cases:
         code, _, err = adapt(capsys, data, trained, tmp_path / "run", **changed)
@@ -171,6 +174,7 @@ def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, t
         ([f"{tmp_path}/net.py:headless"], "no head found"),
         (["small-cnn", "--checkpoint", tmp_path / "seven.pt"], "as many outputs as the source has classes (10), got 7"),
         (["small-cnn", "--checkpoint", tmp_path / "stuck.pt"], "all 300 samples are predicted to one class (3)"),
+        ([tmp_path], "holds no training; of an adaptation, name its source/"),
         (["small-cnnn"], "there is no preset or network 'small-cnnn'; did you mean small-cnn"),
     ]
     for number, ((model, *options), words) in enumerate(cases):
@@ -184,6 +188,7 @@ def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, t
 def test_numbers_that_are_not_known_are_a_dash():
     row = dict.fromkeys(("selected", "selected_share", "balance_distance", "confidence", "avc", "avh", "norm"))
     shares = ("tp_rate", "hard_tp_rate", "target_accuracy", "target_mean_class", "test_accuracy", "test_mean_class")
-    lines = adapting._table([{"round": 0, "predicted_by_class": [1, 1], **row, **dict.fromkeys(shares)}])
+    lines = adapting._tables([{"round": 0, "predicted_by_class": [1, 1], **row, **dict.fromkeys(shares)}])
     assert lines[0].split() == ["round", "chosen", "share", "imbalance", "confidence", "C·AVC", "C·AVH", "norm"]
     assert lines[1].split() == ["0", *"–" * 7]
+    assert lines[2:] == [""]  # no accuracies, no second table

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from hardsight.data import ArraySamples, ChosenSamples, JoinedSamples, in_form_of, load_digits, open_data
+from hardsight.data import ArraySamples, ChosenSamples, JoinedSamples, in_form_of, in_memory, load_digits, open_data
 from hardsight.data.joined import in_form
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
@@ -338,3 +338,22 @@ def test_an_old_checkpoint_without_counts_of_batches_fits(tmp_path):
     state = {k: v for k, v in small_cnn().state_dict().items() if "num_batches" not in k}
     torch.save(state, tmp_path / "old.pt")
     assert start_from(small_cnn(), tmp_path / "old.pt").endswith("new: nothing")
+
+
+def test_a_data_set_in_another_form_has_the_fingerprint_of_its_own():
+    """Else a report of its scores would say that the data have changed since."""
+    images, labels = load_digits()
+    small = ArraySamples(images[:5], labels[:5], "test", "digits")
+    large = ArraySamples(np.zeros((2, 16, 16, 3), np.uint8), None, "train", "zeros")
+    assert in_form_of(small, large).fingerprint() == small.fingerprint()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_tensors_in_another_form_are_still_tensors_with_channels_first(channels):
+    large = open_data(TensorDataset(torch.rand(4, channels, 16, 16), torch.arange(4)))
+    small = open_data(TensorDataset(torch.rand(4, channels, 8, 8), torch.arange(4)))
+    formed = in_form_of(small, large)
+    x, label = formed.load(1, None)
+    assert isinstance(x, torch.Tensor)
+    assert (x.shape, label) == ((channels, 16, 16), 1)
+    assert torch.equal(x, in_memory(formed)[1])

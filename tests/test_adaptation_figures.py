@@ -94,6 +94,8 @@ def test_a_gallery_shows_what_one_method_chooses_and_the_other_does_not(target):
     assert said.count(r"\$cat\$") == 1  # 2; 4 is chosen by both
     shown = [int(axis.images[0].get_array()[0, 0] * 255 / 5 + 0.5) for axis in figure.get_axes() if axis.images]
     assert shown == [2, 3, 7]
+    other = plot_adaptation_gallery(("a", selection([2])), ("b", selection([])), target, names=["dog", "$cat$"])
+    assert "dog" in texts(other)  # as the network counts, which the data need not
 
 
 def test_a_gallery_of_many_shows_some_drawn_at_random_and_the_same_for_the_same_seed(target):

@@ -21,6 +21,7 @@ from hardsight import figures
 from hardsight.alignment.folder import read_alignment
 from hardsight.alignment.run import merged
 from hardsight.cli import main
+from hardsight.dynamics.recorder import UNNAMED
 from hardsight.human import Human
 from hardsight.table import SampleTable
 
@@ -188,6 +189,30 @@ def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, m
         2,
         "error: RUN is missing: hardsight align RUN --human FILE.\n",
     )
+
+
+def test_runs_that_are_one_or_of_other_samples_are_not_told_over_networks(capsys, made, tmp_path):
+    features, weight, labels, bias = triple(300, 12, 5)
+    for name, rows in (("one", slice(0, 300)), ("two", slice(0, 300)), ("fewer", slice(0, 200))):
+        ids = [f"test:{i}" for i in range(300)][rows]
+        hs.score_features(features[rows], weight, labels[rows], bias, ids, name=UNNAMED).save(tmp_path / name)
+    one, two, fewer = (tmp_path / name for name in ("one", "two", "fewer"))
+    again = tmp_path / "link"
+    again.symlink_to(one)
+    human = ("--human", made / "people.npz")
+    for runs, words in (
+        ((one, again), f"RUN must be named once, got {one} twice"),
+        ((one, tmp_path / "none"), f"RUN: {tmp_path / 'none'} holds no hardsight run: no such folder."),
+    ):
+        code, out, err = run(capsys, "align", *runs, *human)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert read_alignment(one) is None  # found before anything was computed
+    out = run(capsys, "align", one, fewer, *human)[1]
+    assert f"those of {fewer} are not those of {one}" in out
+    assert "over networks (" not in out
+    out = run(capsys, "align", one, two, *human)[1]
+    assert "2 of 2 runs do not say which architecture they are" in out
 
 
 def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys, tmp_path):

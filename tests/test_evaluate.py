@@ -126,6 +126,14 @@ def test_without_labels_scores_are_those_of_the_predicted_class(digits):
     assert plot_degradation({"net": rows}).get_axes()[0].get_lines()
 
 
+def test_levels_from_before_a_score_was_added_are_read_beside_newer_ones(digits, tmp_path):
+    options = {"preprocess": "raw", "out": tmp_path / "run"}
+    old = evaluate_degraded(network(), digits, "contrast", [1.0, 0.6], scores=("avh", "confidence"), **options)
+    new = evaluate_degraded(network(), digits, "noise", [0.0, 0.1], **options)
+    assert "soft_margin" in new.column_names
+    assert read_degraded(tmp_path / "run").equals(pa.concat_tables([old, new.select(old.column_names)]))
+
+
 def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_path, monkeypatch):
     from hardsight.scoring.engine import Engine
 

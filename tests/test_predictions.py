@@ -172,3 +172,24 @@ def test_unknown_scores_and_wrong_labels_are_sentences():
         told.at("avh", LABELS[:-1])
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\]"):
         told.at("avh", LABELS + 5)
+
+
+def test_asked_again_with_some_labels_changed_only_those_samples_are_computed(monkeypatch):
+    told, fresh = (predict(net(), digits(), device="cpu") for _ in range(2))
+    first, second = LABELS.astype(np.int64), LABELS.astype(np.int64).copy()
+    second[[3, 50]] = (second[[3, 50]] + 1) % 10
+    monkeypatch.setattr(predictions, "_ROWS", 16)
+    computed, whole = [], predictions.Predictions._at
+
+    def watched(self, name, rows, labels):
+        computed.extend(rows.tolist())
+        return whole(self, name, rows, labels)
+
+    monkeypatch.setattr(predictions.Predictions, "_at", watched)
+    before = told.at("avh", first)
+    assert computed == list(range(70))
+    before[:] = np.nan  # what was handed out is the caller's own
+    again = told.at("avh", second)
+    assert computed[70:] == [3, 50]
+    np.testing.assert_allclose(again, fresh.at("avh", second), rtol=0, atol=1e-12)
+    assert np.array_equal(told.at("avh", second), again)

@@ -60,7 +60,7 @@ def net(fitted):
 
 def adapted(net, out, **options):
     given = {"source": SOURCE, "target": TARGET, "test": TEST, "recipe": GENTLE, "rounds": 2, "epochs": 2}
-    given |= {"flip": False, "device": "cpu", "progress": False, **options}
+    given |= {"device": "cpu", "progress": False, **options}
     return self_train(net, given.pop("source"), given.pop("target"), out=out, **given)
 
 
@@ -296,6 +296,9 @@ def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
             adapted(net, tmp_path / "run", **change)
     result = adapted(net, tmp_path / "run", method="cbst", overwrite=True)
     assert torch.equal(weights(result), weights(adapted(net, tmp_path / "new", method="cbst")))
+    with pytest.raises(ValueError, match="device must be"):
+        adapted(net, tmp_path / "failed", device="gpu")
+    adapted(net, tmp_path / "failed", method="cbst")  # nothing had been computed there: it holds no other adaptation
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="has other things in it and no adaptation"):
@@ -326,7 +329,7 @@ def test_a_preset_is_trained_on_the_source_first_and_a_training_run_is_taken_as_
     short = Recipe(2, 64, "adamw", lr=0.01, weight_decay=0.05, schedule="constant")
     monkeypatch.setitem(PRESETS, "small-cnn", PRESETS["small-cnn"].__class__("small-cnn", short, "", ""))
     source, target, test = digits("train", 0, 500), digits("dim", 500, 900, 0.6, 2), digits("test", 900, 1100, 0.6)
-    options = {"test": test, "rounds": 1, "flip": False, "device": "cpu"}
+    options = {"test": test, "rounds": 1, "device": "cpu"}
     first = self_train("small-cnn", source, target, out=tmp_path / "run", **options)
     assert "source: digits 0–500, 500 samples, 10 classes" in capsys.readouterr().out
     recipe = json.loads((tmp_path / "run" / "rounds" / "01" / "training" / "training.json").read_text())["recipe"]
@@ -394,10 +397,10 @@ def test_few_labels_and_a_pool_of_the_same_domain_are_the_same_loop(tmp_path):
         ({"labelled": TensorDataset(TEST.tensors[0])}, "labelled: training needs a class index"),
         ({"source": TensorDataset(SOURCE.tensors[0])}, "source: training needs a class index"),
         ({"source": blobs(0, 0, classes=4), "target": blobs(0, 1, classes=4), "test": None}, "model: .* got 3"),
-        ({"target_portion": 0}, r"target_portion: a portion must lie in \(0, 1\]"),
-        ({"target_portion": (0.2, 0.05, 1.5)}, r"target_portion: a portion must lie in \(0, 1\]"),
+        ({"target_portion": 0}, r"target_portion .--portion.: a portion must lie in \(0, 1\]"),
+        ({"target_portion": (0.2, 0.05, 1.5)}, r"target_portion .--portion.: a portion must lie in \(0, 1\]"),
         ({"source_portion": 1.5}, r"source_portion: a portion must lie in \(0, 1\]"),
-        ({"target_portion": (0.2, 0.1)}, "target_portion must be one number, or three"),
+        ({"target_portion": (0.2, 0.1)}, "target_portion .--portion. must be one number, or three"),
         ({"rounds": 0}, "rounds must be an integer 1 or more, got 0"),
         ({"epochs": 1.5}, "epochs must be an integer 1 or more, got 1.5"),
         ({"method": "cbts"}, "did you mean cbst"),
@@ -491,3 +494,59 @@ def test_every_round_says_what_it_promises(net, tmp_path):
         assert (row["label"] is None) or row["avc"] >= thresholds[row["label"]] - 1e-7
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [one["validator"] for one in summary["picked"]] == list(VALIDATORS)
+
+
+def named(data, order):
+    """A data set of three classes that counts them in another order, and says so."""
+    place = {name: k for k, name in enumerate(order)}
+    samples = open_data(data)
+    samples.labels = np.array([place["abc"[k]] for k in data.tensors[1]])
+    samples.classes = list(order)
+    return samples
+
+
+def test_the_scores_of_the_test_count_classes_as_the_rounds_do(net, tmp_path):
+    """A network without class names, and a test that counts them otherwise: its accuracy is still the same."""
+    roles = named(SOURCE, "abc"), named(TARGET, "bca")
+    told = {"rounds": 1, "recipe": GENTLE, "device": "cpu", "progress": False}
+    adapted = self_train(net, *roles, test=named(TEST, "cab"), out=tmp_path / "run", **told)
+    [*_, last] = adapted.rounds.to_pylist()
+    table = SampleTable.load(tmp_path / "run" / "test")
+    assert table.accuracy == pytest.approx(last["test_accuracy"])
+    assert last["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_labels_without_a_name_are_refused(net, tmp_path, wrong):
+    target = named(TARGET, "bca")
+    target.labels[5] = wrong
+    with pytest.raises(ValueError, match="target: labels must be 0 to 2, a number for each of its class names, got"):
+        self_train(net, named(SOURCE, "abc"), target, out=tmp_path / "run", progress=False)
+
+
+def test_a_test_with_pictures_that_are_trained_on_with_labels_is_refused(net, tmp_path):
+    told = {"test": TEST, "out": tmp_path / "run", "progress": False}
+    few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
+    with pytest.raises(ValueError, match="test: it holds pictures of labelled, which are trained on"):
+        self_train(net, SOURCE, TARGET, labelled=few, **told)
+    with pytest.raises(ValueError, match="test: it holds pictures of source, which are trained on"):
+        self_train(net, TEST, TARGET, **told)
+
+
+def test_pictures_and_tensors_cannot_be_mixed_and_that_is_said_before_anything_runs(tmp_path):
+    images, labels = load_digits()
+    source = ArraySamples(images[:50], labels[:50], "train", "digits")
+    target = TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match="target: raw pictures and tensors ready to use cannot be mixed"):
+        self_train(net, source, target, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_kill_while_a_selection_is_written_leaves_nothing_behind(net, tmp_path):
+    told = {"rounds": 1, "recipe": GENTLE, "device": "cpu", "progress": False, "out": tmp_path / "run"}
+    self_train(net, SOURCE, TARGET, **told)
+    stray = folder.round_folder(tmp_path / "run", 1) / ".selection.parquet.0badf00d.tmp"
+    stray.write_bytes(b"half")
+    self_train(net, SOURCE, TARGET, **told)
+    assert not stray.exists()

@@ -33,7 +33,7 @@ from hardsight.runfolder import SUMMARY, disk_in_words, write_json, write_whole
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
 SOURCE, TEST, TRAINING, SELECTION = "source", "test", "training", "selection.parquet"
-_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, TABLE, SUMMARY)))})\.[0-9a-f]+\.tmp")
+_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, TABLE, SUMMARY, SELECTION)))})\.[0-9a-f]+\.tmp")
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str, Any]]:
@@ -49,18 +49,22 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str
         raise FileExistsError(f"out: {path} is a file; name a folder.")
     with disk_in_words(path):
         path.mkdir(parents=True, exist_ok=True)
-        for stray in (file for file in path.iterdir() if _OURS.fullmatch(file.name)):  # what kills left half-written
+        half = [
+            file for at in (path, *path.glob(f"{ROUNDS}/*/")) for file in at.iterdir() if _OURS.fullmatch(file.name)
+        ]
+        for stray in half:  # what kills left
             stray.unlink(missing_ok=True)
-        if not (path / PLAN).exists():
-            if any(path.iterdir()):
-                raise FileExistsError(f"out: {path} has other things in it and no adaptation; choose another folder.")
+        names = {file.name for file in path.iterdir()}
+        if names <= {PLAN}:  # a start that failed before it computed anything binds nobody
             write_json(path / PLAN, plan, secrets.token_hex(4))
+        elif PLAN not in names:
+            raise FileExistsError(f"out: {path} has other things in it and no adaptation; choose another folder.")
         there = _read_plan(path)
         differing = [key for key in {**plan, **there} if plan.get(key) != there.get(key)]
         if differing and not overwrite:
             raise FileExistsError(
                 f"out: {path} holds another adaptation (not the same: {', '.join(differing)}); choose another folder, "
-                "or overwrite it."
+                "or overwrite it (--overwrite)."
             )
         if overwrite and (differing or (path / SUMMARY).exists()):
             for name in (SUMMARY, TABLE):  # first what would let the rest be resumed

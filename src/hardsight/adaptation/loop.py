@@ -76,7 +76,6 @@ def self_train(
     source_portion: float | Sequence[float] = (0.065, 0.0085, 0.165),
     balance: str | Sequence[float] = "class",
     strict: bool = False,
-    flip: bool = True,
     recipe: Recipe | str | None = None,
     out: str | Path = "run",
     device: str | torch.device | None = None,
@@ -109,10 +108,10 @@ def self_train(
         balance: ``"class"``, ``"global"``, or the share of each class as the network counts them; see
             `class_thresholds`.
         strict: Choose only what lies above its threshold, as the papers print.
-        flip: Predict by the mean over each picture and its mirror image.
         recipe: How to retrain; its schedule goes over all rounds, each at the rate it begins with, and its epochs and
             seed are those given here. If None, as the source model was trained, with plain cross-entropy at a constant
-            tenth of the rate. Batches are smaller where a round has fewer samples.
+            tenth of the rate. Where it mirrors pictures, predictions are means over both. Batches are smaller where a
+            round has fewer samples.
         out: Run folder; see `hardsight.adaptation.folder`.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -136,11 +135,11 @@ def self_train(
         if int(number) != number or number < 1:
             raise ValueError(f"{name} must be an integer 1 or more, got {number!r}.")
     way = parse_method(method)
-    portions = _portions("target_portion", target_portion), _portions("source_portion", source_portion)
+    portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
     whole = changed(recipe_for_rounds(model, recipe), [f"epochs={rounds * epochs}"])
     roles = open_roles(source, target, test, labelled, same_images=same_images)
     shares = check_balance(balance, roles.classes)
-    settings = _Settings(way, rounds, epochs, *portions, shares, strict, flip, replace(whole, seed=seed), seed)
+    settings = _Settings(way, rounds, epochs, *portions, shares, strict, replace(whole, seed=seed), seed)
     given, out, where = _given(model), Path(out), {"device": device, "workers": workers}
     if given is not None:
         roles = _agreed(given, roles)
@@ -153,10 +152,11 @@ def self_train(
     }
     rows = folder.begin(out, plan, overwrite)
     say = print if progress else lambda *_, **__: None
-    say("\n".join([*roles.words, f"method: {way.name}: {way.summary[:1].lower()}{way.summary[1:]}"]))
+    summary = way.summary if way.summary[1:2].isupper() else way.summary[:1].lower() + way.summary[1:]
+    say("\n".join([*roles.words, f"method: {way.name}: {summary}"]))
     if given is None:
-        own = replace(recipe_of(str(model)), seed=seed)
-        at = out / folder.SOURCE
+        own, at = recipe_of(str(model)), out / folder.SOURCE
+        own = replace(own, seed=seed, batch_size=min(own.batch_size, len(roles.source.samples)))
         given = train(str(model), roles.source.samples, out=at, recipe=own, record=(), progress=progress, **where).model
         roles = _agreed(given, roles)
     network = replace(given, module=copy.deepcopy(given.module))
@@ -169,7 +169,7 @@ def self_train(
         if number:
             network, told = _retrained(network, roles, settings, number, out, where)
             row |= told
-        found, told = _seen(network, roles, flip, where)
+        found, told = _seen(network, roles, whole.flip, where)
         row |= told
         counts, chosen = row["predicted_by_class"], None
         stop = collapse(counts, roles.names)
@@ -180,7 +180,7 @@ def self_train(
         row["seconds"] = time.perf_counter() - began
         rows.append(row)
         folder.write_rounds(out, rows, roles.names)
-        say(round_line(row, rounds), flush=True)
+        say(round_line(row if stop is None else row | {"alarm": None}, rounds), flush=True)  # the error has the words
         if log is not None:
             log(row)
         if stop is not None:
@@ -188,7 +188,7 @@ def self_train(
     words = (*roles.words, *conclusions(rows))
     if not (out / SUMMARY).exists():
         if roles.test is not None:
-            score(network, roles.test.samples, out=out / folder.TEST, progress=False, **where)
+            score(network, roles.test.counted_as(roles.names), out=out / folder.TEST, progress=False, **where)
         folder.write_summary(out, {"words": words, "picked": picked(rows), "made": provenance()})
     return Adapted(replace(network, module=network.module.eval()), folder.read_rounds(out), out, words)
 
@@ -204,7 +204,6 @@ class _Settings:
     source_portion: tuple[float, float, float]
     balance: str | np.ndarray
     strict: bool
-    flip: bool
     recipe: Recipe
     seed: int
 

@@ -100,11 +100,11 @@ def parse_method(method: str | Method) -> Method:
         return METHODS[method]
     base, _, score = str(method).partition("+")
     if base in METHODS and score in SCORES:
-        named = f"{METHODS[base].summary.rstrip('.')}; {score} selects."
+        named = f"As {base}, but {score} selects."
         # Both are kept for every class, and means over mirrored pictures: they need not be computed again.
         rule = {"confidence": "softmax"}.get(score, score)
         return replace(METHODS[base], name=str(method), select_by=rule, summary=named)
-    known = [*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)]
+    known = {*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)}
     near = difflib.get_close_matches(str(method), known, 3, 0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(METHODS)} and cbst+SCORE."
     raise ValueError(f"method must name a way of self-training, got {method!r}; {hint}")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from hardsight.adaptation.methods import Method
 from hardsight.adaptation.pseudolabels import target_rows
 from hardsight.adaptation.roles import Roles
+from hardsight.adaptation.thresholds import down
 from hardsight.data import JoinedSamples
 from hardsight.recipes import Recipe, learning_rate, recipe_of
 from hardsight.training.loop import seed_of
@@ -89,7 +90,7 @@ def to_train_on(
     else:
         targets = target_rows(labels, classes, method.mrkld)
     count = len(roles.source.samples)
-    drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(portion * count))]
+    drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(down(portion * count)))]
     parts = [("source", roles.source, np.sort(drawn))]
     parts += [] if roles.labelled is None else [("labelled", roles.labelled, np.arange(len(roles.labelled.samples)))]
     known = [(name, role.samples, rows, role.labels[rows]) for name, role, rows in parts if role.labels is not None]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardsight.data import Samples, StreamSamples, in_form_of, open_data
+from hardsight.data import RelabelledSamples, Samples, StreamSamples, in_form_of, open_data
 from hardsight.extras import printable
 from hardsight.scoring.one import check_samples, class_count
 from hardsight.training.batches import all_labels, as_pixels
@@ -36,6 +36,10 @@ class Role:
     def known(self, rows: np.ndarray) -> np.ndarray | None:
         """Labels of some rows, if there are any."""
         return None if self.labels is None else self.labels[rows]
+
+    def counted_as(self, names: list[str] | None) -> Samples:
+        """The data set with the labels of its role, which count classes of these names as the network does."""
+        return self.samples if self.labels is None else RelabelledSamples(self.samples, self.labels, names)
 
 
 @dataclass(frozen=True)
@@ -79,28 +83,37 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
     own = _opened(training_split(source), "source")
     labels = all_labels(own, "source")
     classes, names = class_count(own, 2), None if own.classes is None else list(own.classes)
+    if classes < 2:
+        raise ValueError(f"source: it must have two classes or more, got {classes}.")
 
     def role(data: Any, argument: str, use: str, needed: bool = False) -> Role:
         samples = _opened(data, argument)
         known = all_labels(samples, argument) if needed else samples.labels
+        if samples.pixels != own.pixels:
+            raise ValueError(
+                f"{argument}: raw pictures and tensors ready to use cannot be mixed; give it as the source is given."
+            )
         known = _as_the_source(samples, known, argument, classes, names)
         use = use if known is not None else "without labels"
         return Role(in_form_of(samples, own), known, f"{argument}: {_counted(samples)}, {use}")
 
     unseen = role(training_split(target), "target", "whose labels are for reporting only")
     few = None if labelled is None else role(training_split(labelled), "labelled", "trained on in every round", True)
+    if few is not None and (part := _shared(few, unseen)[0]):
+        few = replace(few, words=f"{few.words}; {part:.1%} are pictures of the target, too")
     tested = None if test is None else role(test, "test", "for reporting only")
-    if tested is not None and few is not None and _shared(few, tested) > _SHARED:
-        raise ValueError("test: it holds pictures of labelled, which are trained on with their labels; give others.")
-    if tested is not None and (part := _shared(unseen, tested)):
+    true = Role(own, labels, f"source: {_counted(own)}, {classes} classes")
+    for name, one in (("source", true), ("labelled", few)):  # of a few labelled ones all may be in a large test
+        if tested is not None and one is not None and max(_shared(tested, one)) > _SHARED:
+            raise ValueError(f"test: it holds pictures of {name}, which are trained on with their labels; give others.")
+    if tested is not None and (part := _shared(tested, unseen)[0]):
         if part > _SHARED and not same_images:
             raise ValueError(
                 f"test: {part:.1%} of its pictures are those of the target, so accuracy on them is no accuracy on new "
                 "ones; give others, leave test out, or say that it is meant with same_images (--same-images)."
             )
         tested = replace(tested, words=f"{tested.words}; {part:.1%} are pictures of the target, too")
-    words = f"source: {_counted(own)}, {classes} classes"
-    return Roles(Role(own, labels, words), unseen, tested, few, classes, names)
+    return Roles(true, unseen, tested, few, classes, names)
 
 
 def _counted(samples: Samples) -> str:
@@ -109,13 +122,14 @@ def _counted(samples: Samples) -> str:
 
 
 def _opened(data: Any, argument: str) -> Samples:
-    samples = open_data(data)
+    try:
+        samples = open_data(data)
+        check_samples(samples, None)
+    except (ValueError, FileNotFoundError) as error:
+        kind = ValueError if isinstance(error, ValueError) else FileNotFoundError
+        raise kind(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
     if isinstance(samples, StreamSamples):
         raise ValueError(f"{argument}: self-training goes over the data many times, and a stream is read once.")
-    try:
-        check_samples(samples, None)
-    except ValueError as error:
-        raise ValueError(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
     return samples
 
 
@@ -128,6 +142,11 @@ def _as_the_source(
             place = {same(name): k for k, name in enumerate(names)}
             wanted = [same(name) for name in samples.classes]
             if sorted(place) == sorted(wanted) and len(place) == len(names):
+                if labels is not None and not 0 <= labels.min() <= labels.max() < classes:
+                    raise ValueError(
+                        f"{argument}: labels must be 0 to {classes - 1}, a number for each of its class names, got "
+                        f"{int(labels.min())} to {int(labels.max())}; take out samples without a class."
+                    )
                 return None if labels is None else np.array([place[name] for name in wanted])[labels]
         raise ValueError(
             f"{argument}: its classes must be those of the source ({_listed(names)}), got "
@@ -153,10 +172,15 @@ def _listed(names: list[str]) -> str:
     return ", ".join(printable(name) for name in names[:4]) + more
 
 
-def _shared(role: Role, tested: Role) -> float:
-    """Share of the test's pictures that are in another data set: by their pixels, or by the files they are."""
-    seen = set(_pictures(role.samples))
-    return float(np.mean([picture in seen for picture in _pictures(tested.samples)]))
+def _shared(first: Role, second: Role) -> tuple[float, float]:
+    """Share of the pictures of the first that are in the second, and of the second that are in the first.
+
+    They are told apart by their pixels, or by the files they are.
+    """
+    theirs, own = _pictures(second.samples), _pictures(first.samples)
+    both = set(theirs) & set(own)
+    in_theirs, in_own = (float(np.mean([one in both for one in pictures])) for pictures in (own, theirs))
+    return in_theirs, in_own
 
 
 def _pictures(samples: Samples) -> list[Any]:

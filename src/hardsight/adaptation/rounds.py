@@ -232,7 +232,7 @@ def conclusions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
     def told(row: Mapping[str, Any]) -> str:
         low, high = row[f"{name}_low"], row[f"{name}_high"]
-        return f"{row[name]:.2%} [{low:.2%}, {high:.2%}], mean over classes {row[f'{of}_mean_class']:.2%}"
+        return f"{row[name]:.2%} [{low:.2%}, {high:.2%}], by class {row[f'{of}_mean_class']:.2%}"
 
     first, last = rows[0], rows[-1]
     gain = f"{100 * (last[name] - first[name]):+.2f} points by adapting"

@@ -47,11 +47,11 @@ def class_thresholds(
         raise ValueError(f"portion must lie in (0, 1], got {portion}; 0.2 chooses every fifth sample.")
     counts, shares = np.bincount(predicted, minlength=classes), check_balance(balance, classes)
     if not isinstance(shares, str):
-        ranks = np.minimum(_down(portion * len(values) * shares), counts)
+        ranks = np.minimum(down(portion * len(values) * shares), counts)
     elif shares == "class":
-        ranks = np.maximum(_down(portion * counts), counts > 0)
+        ranks = np.maximum(down(portion * counts), counts > 0)
     else:
-        nth = len(values) - max(1, int(_down(portion * len(values))))
+        nth = len(values) - max(1, int(down(portion * len(values))))
         return np.where(counts > 0, np.partition(values, nth)[nth].astype(np.float64), np.inf)
     # One stable sort by class (a radix sort up to 65,536 of them) beats a mask a class.
     grouped = values[np.argsort(predicted.astype(np.min_scalar_type(classes)), kind="stable")]
@@ -116,6 +116,6 @@ def check_balance(balance: Any, classes: int) -> str | np.ndarray:
     return shares
 
 
-def _down(amount: Any) -> np.ndarray:
+def down(amount: Any) -> np.ndarray:
     """Rounded down, as if it had been multiplied exactly: .29 of 100 are 29, not 28.999999999999996."""
     return np.floor(np.round(amount, 6)).astype(np.int64)

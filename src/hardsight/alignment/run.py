@@ -22,7 +22,7 @@ from hardsight.extras import printable
 from hardsight.human import Human, as_human, coarser, match, read_human
 from hardsight.idtables import as_arrow
 from hardsight.provenance import provenance
-from hardsight.runfolder import is_run
+from hardsight.runfolder import is_run, read_run
 from hardsight.table import SampleTable
 
 _COMPARED = ("avh", "confidence")  # the AVH paper's claim
@@ -47,9 +47,7 @@ def align_run(
         merge: CSV or Parquet with the columns ``class`` and ``coarse``: people's answers are counted on the coarse
             classes.
     """
-    inside = [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]
-    if inside and not is_run(run):
-        raise FileNotFoundError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
+    check_run(run)
     table = candidates(run)
     compared = _compared(table, compare)
     names = table.meta.get("class_names") or None
@@ -94,6 +92,19 @@ def align_run(
             "made": provenance(),
         },
     )
+
+
+def check_run(run: str | Path) -> None:
+    """Whether a folder holds a run to compare with people, or a sentence on what it holds.
+
+    Args:
+        run: The folder.
+    """
+    if is_run(run):
+        return
+    if inside := [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]:
+        raise FileNotFoundError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
+    read_run(run, kinds=())  # says what is wrong
 
 
 def _compared(table: SampleTable, compare: Sequence[str] | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,6 @@ def adapt(
     source_portion: Annotated[str, arg(metavar="FIRST,STEP,MOST")] = "0.065,0.0085,0.165",
     balance: Annotated[str, arg(metavar="HOW")] = "class",
     strict: bool = False,
-    flip: Annotated[bool, arg(help_behavior_hint="")] = True,
     recipe: Annotated[str | None, optional("PRESET")] = None,
     batch_size: Annotated[int | None, optional("N")] = None,
     lr: Annotated[float | None, optional("RATE")] = None,
@@ -69,11 +69,10 @@ def adapt(
         source_portion: Share of the source that is trained on beside it, likewise.
         balance: class: the portion of each; global: of all together; or the share of each class, with commas.
         strict: Choose only above the threshold, as the papers print, not at it.
-        flip: Do not average predictions over mirrored pictures.
         recipe: Retrain as a preset does; else as MODEL was trained, at a constant tenth of its rate.
         batch_size: Samples a step.
         lr: Learning rate of the rounds.
-        set: Any other part of the recipe of the rounds, as often as you like: frozen_norm=true, optimiser=adam, …
+        set: Any other part of the recipe of the rounds, as often as you like: frozen_norm=true, flip=true, …
         seed: Of every draw and training.
         same_images: The test may hold pictures of the target.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
@@ -82,11 +81,17 @@ def adapt(
     """
     portions = [_numbers("--portion", portion), _numbers("--source-portion", source_portion)]
     shares: Any = balance if balance in ("class", "global") else _numbers("--balance", balance, "class, global or ")
+    from hardsight.adaptation.folder import TRAINING, round_folder
     from hardsight.adaptation.loop import self_train
     from hardsight.adaptation.retraining import recipe_for_rounds
-    from hardsight.adaptation.rounds import conclusions
+    from hardsight.adaptation.rounds import best, conclusions
     from hardsight.recipes import changed
+    from hardsight.training.saved import is_training
 
+    if Path(model).is_dir() and not is_training(model):
+        raise ValueError(
+            f"--model: the folder {model} holds no training; of an adaptation, name its source/ or rounds/05/training/."
+        )
     given = {"batch_size": batch_size, "lr": lr}
     told = [*(f"{name}={value}" for name, value in given.items() if value is not None), *set]
     chosen = changed(recipe_for_rounds(model, recipe), told)
@@ -103,7 +108,6 @@ def adapt(
         source_portion=portions[1],
         balance=shares,
         strict=strict,
-        flip=flip,
         recipe=chosen,
         out=out,
         device=device,
@@ -113,9 +117,15 @@ def adapt(
         overwrite=overwrite,
     )
     rows = adapted.rounds.to_pylist()
-    print("\n".join(["", *_table(rows), "", *conclusions(rows)]))
-    seen = f"hardsight report {out / 'test'}" if test is not None else f"hardsight figure adaptation {out}"
-    print(f"wrote {out}/ — next: {seen}")
+    told = (textwrap.fill(line, 100, subsequent_indent="  ") for line in conclusions(rows))
+    print("\n".join(["", *_tables(rows), *told]))
+    if test is not None:
+        seen = f"next: hardsight report {out / 'test'}"
+    elif best(rows) is not None:
+        seen = f"next: hardsight figure adaptation {out}"
+    else:  # no accuracy, nothing to draw
+        seen = f"the network is in {round_folder(out, rounds) / TRAINING}"
+    print(f"wrote {out}/ — {seen}")
 
 
 def _numbers(argument: str, text: str, otherwise: str = "") -> Any:
@@ -136,37 +146,43 @@ def _with_weights(model: str, checkpoint: Path) -> Model:
     return load_model(name if ":" in name else f"hardsight:{name}", checkpoint)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line a round: what was chosen, and what came of it; only what is known."""
+# Columns by their titles: the name in rounds.parquet, and how it is written.
+_CHOSEN = {
+    "round": ("round", "d"),
+    "chosen": ("selected", ",d"),
+    "share": ("selected_share", ".1%"),
+    "imbalance": ("balance_distance", ".3f"),
+    "confidence": ("confidence", ".3f"),
+    "C·AVC": ("avc", ".3f"),
+    "C·AVH": ("avh", ".3f"),
+    "norm": ("norm", ".3f"),
+    "right": ("tp_rate", ".2%"),
+    "of the hard": ("hard_tp_rate", ".2%"),
+}
+_OUTCOME = {
+    "round": ("round", "d"),
+    "target": ("target_accuracy", ".2%"),
+    "target by class": ("target_mean_class", ".2%"),
+    "test": ("test_accuracy", ".2%"),
+    "test by class": ("test_mean_class", ".2%"),
+}
+
+
+def _tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was chosen, a line a round, and what came of it; only what is known."""
     classes = len(rows[0]["predicted_by_class"])
-    shares = {
-        "tp_rate": "right",
-        "hard_tp_rate": "of the hard",
-        "target_accuracy": "target",
-        "target_mean_class": "by class",
-        "test_accuracy": "test",
-        "test_mean_class": "by class",
-    }
-    numbers = {
-        "balance_distance": "imbalance",
-        "confidence": "confidence",
-        "avc": "C·AVC",
-        "avh": "C·AVH",
-        "norm": "norm",
-    }
 
-    def column(name: str, title: str, told: str, times: int = 1) -> list[str]:
-        return [title, *("–" if row[name] is None else format(times * row[name], told) for row in rows)]
+    def cell(row: Mapping[str, Any], name: str, told: str) -> str:
+        return "–" if row[name] is None else format((classes if name in ("avc", "avh") else 1) * row[name], told)
 
-    columns = [
-        column("round", "round", "d"),
-        column("selected", "chosen", ",d"),
-        column("selected_share", "share", ".1%"),
-    ]
-    columns += [column(n, title, ".3f", classes if "av" in n else 1) for n, title in numbers.items()]
-    known = [name for name in shares if any(row[name] is not None for row in rows)]
-    columns += [column(name, shares[name], ".2%") for name in known]
-    widths = [max(map(len, cells)) for cells in columns]
-    return [
-        "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in zip(*columns, strict=True)
-    ]
+    lines = []
+    for titles in (_CHOSEN, _OUTCOME):
+        columns = [
+            [title, *(cell(row, name, told) for row in rows)]
+            for title, (name, told) in titles.items()
+            if told != ".2%" or any(row[name] is not None for row in rows)
+        ]
+        if len(columns) > 1:
+            cells = ([text.rjust(max(map(len, column))) for text in column] for column in columns)
+            lines += [*map("  ".join, zip(*cells, strict=True)), ""]
+    return lines

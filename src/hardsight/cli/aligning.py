@@ -42,10 +42,15 @@ def align(
         coarser: CSV or Parquet with the columns class and coarse: answers are counted on the coarse classes.
     """
     from hardsight.alignment.folder import write_alignment
-    from hardsight.alignment.run import align_run
+    from hardsight.alignment.run import align_run, check_run
 
     if not runs:
         raise ValueError("RUN is missing: hardsight align RUN --human FILE.")
+    places = [run.resolve() for run in runs]
+    if twice := [run for run, place in zip(runs, places, strict=True) if places.count(place) > 1]:
+        raise ValueError(f"RUN must be named once, got {twice[0]} twice: one network is not two.")
+    for run in runs:  # a misspelt one must not wait for the others
+        check_run(run)
     names = None if compare is None else [name.strip() for name in compare.split(",") if name.strip()]
     every = []
     for run in runs:
@@ -81,15 +86,26 @@ def _over_nets(runs: Sequence[Path], every: Sequence[Aligned]) -> list[str]:
     from hardsight.dynamics.recorder import UNNAMED
     from hardsight.extras import printable
 
+    ids = [set(found.people["id"].to_pylist()) for found in every]
+    if other := [run for run, own in zip(runs, ids, strict=True) if own != ids[0]]:
+        return [
+            f"\nnote: nothing is told over networks: they must be compared on the same samples, and those of "
+            f"{printable(other[0])} are not those of {printable(runs[0])}."
+        ]
     # A recorder may not know what it records: then each run stands for a network of its own.
-    names = [found.summary["model"] for found in every]
-    models = [str(run) if name in (None, UNNAMED) else name for run, name in zip(runs, names, strict=True)]
+    names = [None if found.summary["model"] == UNNAMED else found.summary["model"] for found in every]
+    models = [str(run) if name is None else name for run, name in zip(runs, names, strict=True)]
     tests = [{(t["first"], t["second"], t["coefficient"]): t for t in f.differences.to_pylist()} for f in every]
     shared = [key for key in tests[0] if all(key in own for own in tests)]
     lines = [f"\nover networks ({', '.join(map(printable, dict.fromkeys(models)))})"] if shared else []
     for first, second, coefficient in shared:
         found = over_nets([own[first, second, coefficient]["difference"] for own in tests], models)
         lines.append(f"{first} ahead of {second}, {coefficient}: {found.words}")
+    if shared and (unnamed := names.count(None)):
+        lines.append(
+            f"note: {unnamed} of {len(runs)} runs do not say which architecture they are, and each counts as one of "
+            "its own; if some differ in the seed only, intervals and p are too small."
+        )
     return lines
 
 

@@ -22,6 +22,7 @@ def train(
     batch_size: Annotated[int | None, optional("N")] = None,
     lr: Annotated[float | None, optional("RATE")] = None,
     seed: Annotated[int | None, optional("N")] = None,
+    weights: Annotated[Path | None, optional("FILE")] = None,
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME=VALUE", help_behavior_hint="")] = (),
     device: Annotated[str | None, optional("NAME")] = None,
     workers: Annotated[int | None, optional("N")] = None,
@@ -55,6 +56,7 @@ def train(
         batch_size: Samples a step, over all processes together.
         lr: Largest learning rate.
         seed: Of weights, order and augmentation.
+        weights: Checkpoint to begin with, all but the head: torchvision's of ImageNet, say.
         set: Any other part of the recipe, as often as you like: optimiser=adamw, schedule=cosine, precision=bf16, …
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -74,6 +76,7 @@ def train(
         test,
         out=out,
         recipe=chosen,
+        weights=weights,
         record=("train", "test") if record else (),
         device=device,
         workers=workers,

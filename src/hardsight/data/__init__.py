@@ -4,6 +4,7 @@ from hardsight.data.features import FeatureSet as FeatureSet
 from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
 from hardsight.data.joined import JoinedSamples as JoinedSamples
+from hardsight.data.joined import RelabelledSamples as RelabelledSamples
 from hardsight.data.joined import in_form_of as in_form_of
 from hardsight.data.joined import in_memory as in_memory
 from hardsight.data.lists import ListSamples as ListSamples

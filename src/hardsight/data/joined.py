@@ -111,6 +111,10 @@ def in_memory(samples: Samples) -> Tensor | None:
     """All inputs of a data set as one tensor ``(n, …)``, pictures ``(n, C, H, W)``; None where they must be loaded."""
     if isinstance(samples, JoinedSamples):
         return samples.tensor
+    if isinstance(samples, FormedSamples):
+        return samples.values
+    if isinstance(samples, RelabelledSamples):
+        return in_memory(samples.whole)
     if isinstance(samples, ChosenSamples):
         whole = in_memory(samples.whole)
         return None if whole is None else whole[torch.from_numpy(samples.index)]
@@ -170,15 +174,67 @@ def in_form_of(samples: Samples, like: Samples) -> Samples:
     values, other = in_memory(samples), in_memory(like)
     if values is None or other is None or values.ndim != 4 or values.shape[1:] == other.shape[1:]:
         return samples
-    formed = in_form(values, other.shape[1:])
-    size = " × ".join(map(str, formed.shape[1:]))
-    fitted = ArraySamples(
-        formed.permute(0, 2, 3, 1).numpy(),
-        samples.labels,
-        samples.split,
-        f"{samples.origin}, brought to {size}",
-        samples.classes,
-        [samples.id(i) for i in range(len(samples))],
-    )
-    fitted.pixels, fitted.source = samples.pixels, samples.source
-    return fitted
+    return FormedSamples(samples, in_form(values, other.shape[1:]))
+
+
+class FormedSamples(ArraySamples):
+    """The pictures of a data set in another size or other colours: its ids and labels, and its fingerprint.
+
+    The form is no part of the fingerprint, so that data opened again are found to be the same.
+
+    Args:
+        whole: The data set.
+        values: ``(n, C, H, W)`` its pictures in their new form.
+    """
+
+    def __init__(self, whole: Samples, values: Tensor) -> None:
+        size = " × ".join(map(str, values.shape[1:]))
+        ids = [whole.id(i) for i in range(len(whole))]
+        origin = f"{whole.origin}, brought to {size}"
+        images = values.permute(0, 2, 3, 1).numpy()
+        super().__init__(images, whole.labels, whole.split, origin, whole.classes, ids)
+        self.whole, self.values = whole, values
+        self.pixels, self.source = whole.pixels, whole.source
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        x, label = super().load(index, channels)
+        if self.pixels:
+            return x, label
+        ready = self.values[index]  # channels first, as a network takes it
+        return (ready.float() / 255 if ready.dtype == torch.uint8 else ready), label
+
+    def fingerprint(self) -> str:
+        return self.whole.fingerprint()
+
+
+class RelabelledSamples(Samples):
+    """A data set with other labels; all else, its fingerprint, too, stays.
+
+    Args:
+        whole: The data set.
+        labels: ``(n,)`` class indices.
+        classes: Their names.
+
+    Examples:
+        >>> digits = ArraySamples(np.zeros((2, 8, 8), np.uint8), np.array([0, 1]), "test", "two digits", ["a", "b"])
+        >>> turned = RelabelledSamples(digits, np.array([1, 0]), ["b", "a"])
+        >>> turned.load(0, None)[1], turned.fingerprint() == digits.fingerprint()
+        (1, True)
+    """
+
+    def __init__(self, whole: Samples, labels: np.ndarray, classes: Sequence[str] | None) -> None:
+        self.whole, self._labels, self.classes = whole, labels, classes
+        self.labels = labels
+        self.split, self.origin, self.pixels, self.source = whole.split, whole.origin, whole.pixels, whole.source
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def id(self, index: int) -> str:
+        return self.whole.id(index)
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        return self.whole.load(index, channels)[0], int(self._labels[index])
+
+    def fingerprint(self) -> str:
+        return self.whole.fingerprint()

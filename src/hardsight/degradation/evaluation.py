@@ -139,7 +139,8 @@ def _rows(table: SampleTable, name: str, level: float) -> pa.Table:
 def read_degraded(run: str | Path) -> pa.Table:
     """The rows that `evaluate_degraded` wrote into a run: every degradation and level that is whole, in order.
 
-    Of a training, those of its test samples, or else of its training samples.
+    Of a training, those of its test samples, or else of its training samples. Scores that some level lacks are left
+    out.
     """
     places = [Path(run, *inside, DEGRADED) for inside in ((), ("test",), ("train",))]
     place = next((place for place in places if place.is_dir()), places[0])
@@ -155,7 +156,9 @@ def read_degraded(run: str | Path) -> pa.Table:
         )
     ways = list(DEGRADATIONS)
     found.sort(key=lambda one: (ways.index(one.name), abs(one.level - DEGRADATIONS[one.name].clean)))
-    return pa.concat_tables([_rows(SampleTable.load(one.folder), one.name, one.level) for one in found])
+    tables = [_rows(SampleTable.load(one.folder), one.name, one.level) for one in found]
+    shared = set.intersection(*(set(table.column_names) for table in tables))  # an older level may lack a newer score
+    return pa.concat_tables([table.select([name for name in table.column_names if name in shared]) for table in tables])
 
 
 class _Level(NamedTuple):

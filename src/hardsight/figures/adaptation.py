@@ -93,6 +93,7 @@ def plot_adaptation_gallery(
     samples: Samples,
     seed: int = 0,
     figure: Figure | None = None,
+    names: Sequence[str] | None = None,
 ) -> Figure:
     """Samples that one method chooses and another does not, and the reverse (Fig. 21), drawn at random.
 
@@ -105,7 +106,9 @@ def plot_adaptation_gallery(
         samples: The target data, for the pictures.
         seed: Of which of them are shown.
         figure: Drawn into this one.
+        names: Of the classes as the network counts them; if None, those of the samples.
     """
+    names = names or samples.classes
     if figure is None:
         figure = need("matplotlib.figure").Figure(figsize=(9, 7), layout="constrained")
     figure.clear()
@@ -127,7 +130,7 @@ def plot_adaptation_gallery(
         for axis, row, place in zip(axes.flat, rows, samples.find([row["id"] for row in rows]), strict=False):
             if place is None:
                 raise ValueError(f"data: there is no sample {row['id']!r} in it; give the target that was adapted to.")
-            _draw_picture(axis, samples, place, row)
+            _draw_picture(axis, samples, place, row, names)
     return figure
 
 
@@ -137,12 +140,14 @@ def _only(own: pa.Table, others: pa.Table) -> list[dict[str, Any]]:
     return [row for row in own.to_pylist() if row["label"] is not None and row["id"] not in taken]
 
 
-def _draw_picture(axis: Axes, samples: Samples, place: int, row: Mapping[str, Any]) -> None:
+def _draw_picture(
+    axis: Axes, samples: Samples, place: int, row: Mapping[str, Any], names: Sequence[str] | None
+) -> None:
     pixels = to_tensor(samples.load(place, None)[0]).clamp(0, 1).permute(1, 2, 0).numpy()
     axis.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="grey", vmin=0, vmax=1)
 
     def named(k: Any) -> str:
-        return plain(samples.classes[k]) if samples.classes else str(k)
+        return plain(names[k]) if names else str(k)
 
     wrong = row["true"] is not None and row["true"] != row["label"]
     title = f"{named(row['label'])}, is {named(row['true'])}" if wrong else named(row["label"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -147,12 +148,13 @@ def _adaptation(given: Inputs) -> Figure:
 
 
 def _adaptation_gallery(given: Inputs) -> Figure:
-    from hardsight.adaptation import read_selection
+    from hardsight.adaptation import read_rounds, read_selection
     from hardsight.data import open_data
     from hardsight.training.prepare import training_split
 
     first, second = ((name, read_selection(path, 1)) for name, path in given.named.items())
-    return plot_adaptation_gallery(first, second, open_data(training_split(given.data)), given.seed)
+    names = json.loads((read_rounds(given.paths[0]).schema.metadata or {}).get(b"classes", "null"))
+    return plot_adaptation_gallery(first, second, open_data(training_split(given.data)), given.seed, names=names)
 
 
 def _plateaus(given: Inputs) -> Figure:

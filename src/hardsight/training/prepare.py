@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +41,9 @@ def training_split(data: Any) -> Any:
         return data
     name = str(data)
     whole = name.endswith(".npz") or (name.startswith(("torchvision:", "hf:")) and name.count(":") == 1)
-    if name.endswith(".npz") and Path(name).is_file():
-        with np.load(name, allow_pickle=False) as arrays:
-            whole = "images" not in arrays.files
+    if name.endswith(".npz") and zipfile.is_zipfile(name):  # what is none is told when it is opened
+        with zipfile.ZipFile(name) as file:
+            whole = "images.npy" not in file.namelist()
     return f"{name}:train" if whole else data
 
 

@@ -23,7 +23,10 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
     """
     told = _plan(run)["model"]
     if model is None and told["name"] not in NETWORKS:
-        raise ValueError(f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say.")
+        raise ValueError(
+            f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say, or "
+            f"file.py:function, and --checkpoint {run / CHECKPOINT}."
+        )
     found = load_model(model or f"hardsight:{told['name']}", checkpoint or run / CHECKPOINT)
     # Arrays went in as they are: the network itself resizes them.
     return replace(found, transform=None, takes="any") if told["preprocessing"].startswith("none") else found

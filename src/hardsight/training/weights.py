@@ -25,7 +25,10 @@ def start_from(module: nn.Module, file: str | Path) -> str:
         module: The network, changed in place.
         file: A state dict, ``.safetensors`` or ``.pt``, read as data.
     """
-    state = {name.removeprefix("module."): tensor for name, tensor in read_checkpoint(file).items()}
+    try:
+        state = {name.removeprefix("module."): tensor for name, tensor in read_checkpoint(file).items()}
+    except (OSError, ValueError) as error:
+        raise type(error)(str(error).replace("--checkpoint", "weights", 1)) from None
     own = module.state_dict()
     found = {key: state.get(key, state.get(key.removeprefix("network."))) for key in own}
     fitting = {key: held for key, held in found.items() if held is not None and held.shape == own[key].shape}
