@@ -66,7 +66,7 @@ def test_probabilities_and_confidences_are_those_of_the_network_at_every_class(f
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_at_given_labels_is_the_score_turned_toward_confidence(name, bias):
     network = net(bias)
-    told = predict(network, digits(), device="cpu")
+    told = predict(network, digits(), flip=True, device="cpu")
     features, _ = by_hand(network, True)
     head = network[-1]
     values = [hs.SCORES[name](f, head.weight, LABELS, bias=head.bias).detach().double().numpy() for f in features]
@@ -75,14 +75,17 @@ def test_a_score_at_given_labels_is_the_score_turned_toward_confidence(name, bia
 
 
 def test_confidence_and_avc_at_labels_are_entries_of_the_matrices():
-    told = predict(net(), digits(), device="cpu")
+    told = predict(net(), digits(), flip=True, device="cpu")
     every = np.arange(len(LABELS))
     np.testing.assert_allclose(told.at("confidence", LABELS), told.probabilities[every, LABELS], rtol=1e-5)
     np.testing.assert_allclose(told.at("avc", LABELS), told.avc[every, LABELS], rtol=1e-5)
 
 
 def test_labels_are_not_looked_at_and_batches_do_not_matter():
-    a, b = (predict(net(), digits(y), batch_size=n, device="cpu") for y, n in ((None, 70), (LABELS[::-1].copy(), 9)))
+    a, b = (
+        predict(net(), digits(y), flip=True, batch_size=n, device="cpu")
+        for y, n in ((None, 70), (LABELS[::-1].copy(), 9))
+    )
     np.testing.assert_allclose(a.probabilities, b.probabilities, rtol=1e-5, atol=1e-8)
 
 
@@ -90,17 +93,17 @@ def test_every_part_of_the_network_is_left_in_its_mode_and_without_hooks():
     network = net().train()
     network[1].eval()
     before = {key: value.clone() for key, value in network.state_dict().items()}
-    told = predict(network, digits(), device="cpu")
+    told = predict(network, digits(), flip=True, device="cpu")
     assert [part.training for part in network] == [True, False, True, True, True, True]
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert not any(part._forward_hooks for part in network.modules())
-    np.testing.assert_array_equal(told.probabilities, predict(net(), digits(), device="cpu").probabilities)
+    np.testing.assert_array_equal(told.probabilities, predict(net(), digits(), flip=True, device="cpu").probabilities)
 
 
 def test_large_matrices_are_memory_mapped_and_the_same(monkeypatch):
-    plain = predict(net(), digits(), device="cpu")
+    plain = predict(net(), digits(), flip=True, device="cpu")
     monkeypatch.setattr(predictions, "_IN_MEMORY", 1000)
-    mapped = predict(net(), digits(), device="cpu")
+    mapped = predict(net(), digits(), flip=True, device="cpu")
     for name in ("probabilities", "avc", "features", "mirrored"):
         assert isinstance(getattr(mapped, name), np.memmap)
         np.testing.assert_array_equal(getattr(mapped, name), getattr(plain, name))
@@ -113,7 +116,7 @@ def test_a_feature_opposite_to_every_class_has_equal_shares():
     with torch.no_grad():
         network[1].weight.copy_(-torch.ones(3, 4))
     data = open_data(TensorDataset(torch.ones(2, 1, 2, 2)))
-    np.testing.assert_allclose(predict(network, data, device="cpu").avc, 1 / 3, rtol=1e-6)
+    np.testing.assert_allclose(predict(network, data, flip=True, device="cpu").avc, 1 / 3, rtol=1e-6)
 
 
 def test_what_cannot_be_read_is_left_out_and_rows_say_who_is_there():
@@ -126,11 +129,11 @@ def test_what_cannot_be_read_is_left_out_and_rows_say_who_is_there():
     samples = Broken(IMAGES, None, "test", "digits")
     model = Model(net(), "net", nn.Identity(), "tensor")
     with pytest.warns(UserWarning, match=r"2 of 70 samples left out .*; first: test:3: OSError: cut short"):
-        told = predict(model, samples, batch_size=16, device="cpu")
+        told = predict(model, samples, flip=True, batch_size=16, device="cpu")
     kept = [i for i in range(70) if i not in (3, 69)]
     assert told.rows.tolist() == kept
     assert told.ids == [f"test:{i}" for i in kept]
-    whole = predict(net(), digits(), device="cpu")
+    whole = predict(net(), digits(), flip=True, device="cpu")
     np.testing.assert_allclose(told.probabilities, whole.probabilities[kept], rtol=1e-5, atol=1e-8)
     assert told.at("margin", LABELS[kept]).shape == (68,)
 
@@ -149,7 +152,12 @@ def broken():
 
 BAD = {
     "no head": (lambda: nn.Conv2d(1, 3, 3), digits, {}, "no head found"),
-    "vectors": (lambda: nn.Linear(64, 10), lambda: open_data(TensorDataset(torch.rand(4, 64))), {}, "set flip=False"),
+    "vectors": (
+        lambda: nn.Linear(64, 10),
+        lambda: open_data(TensorDataset(torch.rand(4, 64))),
+        {"flip": True},
+        "set flip=False",
+    ),
     "empty": (net, lambda: ArraySamples(IMAGES[:0], None, "test", "nothing"), {}, "DATA is empty"),
     "stream": (net, lambda: open_data(Endless()), {}, "a stream is read once"),
     "damaged": (broken, digits, {}, "hold NaN or infinity"),
@@ -165,7 +173,7 @@ def test_bad_input_is_a_sentence(case):
 
 
 def test_unknown_scores_and_wrong_labels_are_sentences():
-    told = predict(net(), digits(), device="cpu")
+    told = predict(net(), digits(), flip=True, device="cpu")
     with pytest.raises(ValueError, match="score: there is no 'angular_margn'; did you mean angular_margin"):
         told.at("angular_margn", LABELS)
     with pytest.raises(ValueError, match=r"labels must have shape \(70,\)"):
@@ -175,7 +183,7 @@ def test_unknown_scores_and_wrong_labels_are_sentences():
 
 
 def test_asked_again_with_some_labels_changed_only_those_samples_are_computed(monkeypatch):
-    told, fresh = (predict(net(), digits(), device="cpu") for _ in range(2))
+    told, fresh = (predict(net(), digits(), flip=True, device="cpu") for _ in range(2))
     first, second = LABELS.astype(np.int64), LABELS.astype(np.int64).copy()
     second[[3, 50]] = (second[[3, 50]] + 1) % 10
     monkeypatch.setattr(predictions, "_ROWS", 16)
