@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardsight.data import RelabelledSamples, Samples, StreamSamples, in_form_of, open_data
+from hardsight.data import RelabelledSamples, Samples, StreamSamples, in_form_of, open_data, places_by_name
 from hardsight.extras import printable
 from hardsight.scoring.one import check_samples, class_count
 from hardsight.training.batches import all_labels, as_pixels
@@ -138,20 +138,18 @@ def _as_the_source(
 ) -> np.ndarray | None:
     """Labels as the source counts them, None where there are none; or a sentence where the classes are others."""
     if samples.classes is not None and names is not None:
-        for same in (str, _plain):  # exactly, or else whatever the case, dashes and underscores
-            place = {same(name): k for k, name in enumerate(names)}
-            wanted = [same(name) for name in samples.classes]
-            if sorted(place) == sorted(wanted) and len(place) == len(names):
-                if labels is not None and not 0 <= labels.min() <= labels.max() < classes:
-                    raise ValueError(
-                        f"{argument}: labels must be 0 to {classes - 1}, a number for each of its class names, got "
-                        f"{int(labels.min())} to {int(labels.max())}; take out samples without a class."
-                    )
-                return None if labels is None else np.array([place[name] for name in wanted])[labels]
-        raise ValueError(
-            f"{argument}: its classes must be those of the source ({_listed(names)}), got "
-            f"{_listed(list(samples.classes))}; take out what is not in both, or name them alike."
-        )
+        order = places_by_name(samples.classes, names) if len(samples.classes) == len(names) else None
+        if order is None:
+            raise ValueError(
+                f"{argument}: its classes must be those of the source ({_listed(names)}), got "
+                f"{_listed(list(samples.classes))}; take out what is not in both, or name them alike."
+            )
+        if labels is not None and not 0 <= labels.min() <= labels.max() < classes:
+            raise ValueError(
+                f"{argument}: labels must be 0 to {classes - 1}, a number for each of its class names, got "
+                f"{int(labels.min())} to {int(labels.max())}; take out samples without a class."
+            )
+        return None if labels is None else order[labels]
     if labels is None:
         return None
     top = class_count(samples, int(labels.max()) + 1)
@@ -161,10 +159,6 @@ def _as_the_source(
             f"{top - 1}; take out what is not in both, or name the classes of both."
         )
     return labels.astype(np.int64)
-
-
-def _plain(name: str) -> str:
-    return " ".join(str(name).lower().replace("_", " ").replace("-", " ").split())
 
 
 def _listed(names: list[str]) -> str:

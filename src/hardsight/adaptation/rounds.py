@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from hardsight.adaptation.predictions import Predictions
 from hardsight.adaptation.selection import Selection
-from hardsight.adaptation.validators import VALIDATORS, picked
+from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
 from hardsight.extras import printable
 from hardsight.intervals import wilson
 
@@ -214,10 +214,8 @@ def best(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | N
 
     Of equal ones it is the first; None where there are no labels.
     """
-    for name in ("test_accuracy", "target_accuracy"):
-        if all(row.get(name) is not None for row in rows):
-            return name, max(rows, key=lambda row: row[name])
-    return None
+    measure = measure_of(rows)
+    return None if measure is None else (measure, max(rows, key=lambda row: row[measure]))
 
 
 def conclusions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -130,6 +130,12 @@ VALIDATORS: dict[str, Validator] = {
 }
 
 
+def measure_of(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """By which accuracy rounds are compared: on the test where every round has it, or else on the target."""
+    measures = ("test_accuracy", "target_accuracy")
+    return next((name for name in measures if rounds and all(_known(row, name) for row in rounds)), None)
+
+
 def picked(rounds: Sequence[Mapping[str, Any]], names: Iterable[str] = tuple(VALIDATORS)) -> list[dict[str, Any]]:
     """Which round each validator picks, and, where true labels are known, what that is worth.
 
@@ -150,9 +156,7 @@ def picked(rounds: Sequence[Mapping[str, Any]], names: Iterable[str] = tuple(VAL
         [{'validator': 'snd', 'round': 1, 'measure': 'test_accuracy', 'accuracy': 0.75, 'behind_oracle': 0.25,
           'ahead_of_last': -0.25}]
     """
-    measures = ("test_accuracy", "target_accuracy")
-    measure = next((name for name in measures if rounds and all(_known(row, name) for row in rounds)), None)
-    rows = []
+    measure, rows = measure_of(rounds), []
     for name in names:
         best = max((row for row in rounds if _known(row, name)), key=lambda row: row[name], default=None)
         found = dict.fromkeys(("validator", "round", "measure", "accuracy", "behind_oracle", "ahead_of_last"))

@@ -17,6 +17,7 @@ from hardsight.data.prepared import Item as Item
 from hardsight.data.prepared import Prepared as Prepared
 from hardsight.data.prepared import class_mapping as class_mapping
 from hardsight.data.prepared import collate as collate
+from hardsight.data.prepared import places_by_name as places_by_name
 from hardsight.data.samples import ArraySamples as ArraySamples
 from hardsight.data.samples import ChosenSamples as ChosenSamples
 from hardsight.data.samples import Columns as Columns

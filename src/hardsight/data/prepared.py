@@ -107,12 +107,8 @@ def class_mapping(
     """
     if data_classes is None or list(data_classes) == list(model_classes or ()):
         return None
-    for same in (str, _plain):  # exactly, or else whatever the case, dashes and underscores
-        place = {same(name): i for i, name in enumerate(model_classes or ())}
-        wanted = [same(name) for name in data_classes]
-        if set(wanted) <= place.keys() and len(place) == len(model_classes or ()) and len(set(wanted)) == len(wanted):
-            mapping = np.array([place[name] for name in wanted])
-            return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
+    if (mapping := places_by_name(data_classes, model_classes or ())) is not None:
+        return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
     known = {_plain(name) for name in model_classes or ()}
     unknown = [name for name in data_classes if _plain(name) not in known]
     if known and not unknown:
@@ -129,6 +125,23 @@ def class_mapping(
             f"DATA has {len(data_classes)} classes ({', '.join(data_classes[:3])} …) but the model has {outputs} "
             "outputs, and their names do not tell which is which; give the model's class names or matching data."
         )
+    return None
+
+
+def places_by_name(names: Sequence[str], among: Sequence[str]) -> np.ndarray | None:
+    """Where each name stands among others: exactly, or else whatever the case, dashes and underscores.
+
+    None where one of them is not there, or stands twice.
+
+    Examples:
+        >>> places_by_name(["T-shirt", "bag"], ["Bag", "t_shirt", "coat"])
+        array([1, 0])
+    """
+    for same in (str, _plain):
+        place = {same(name): i for i, name in enumerate(among)}
+        wanted = [same(name) for name in names]
+        if set(wanted) <= place.keys() and len(place) == len(among) and len(set(wanted)) == len(wanted):
+            return np.array([place[name] for name in wanted])
     return None
 
 
