@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.alignment import alignment
+from benchmarks.evaluation import evaluation
 from benchmarks.losses import losses
 from benchmarks.measure import interleaved, ratios, row
 from benchmarks.measure import report as show
@@ -124,7 +125,9 @@ def demo() -> list[dict]:
     return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
 
 
-BENCHMARKS = {f.__name__: f for f in (features, folder, memory, startup, demo, losses, report, alignment, selection)}
+BENCHMARKS = {
+    f.__name__: f for f in (features, folder, memory, startup, demo, losses, report, alignment, selection, evaluation)
+}
 BENCHMARKS["records"] = imagenet
 
 

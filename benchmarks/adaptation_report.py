@@ -9,7 +9,6 @@ chose otherwise than CBST, which saw the same network), and a figure a pair wher
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
+from benchmarks.jobs import read_rows, write_rows
 from hardsight.adaptation.folder import SELECTION
 from hardsight.adaptation.validators import picked
 from hardsight.intervals import holm
@@ -38,8 +38,7 @@ def report(out: Path, order: Sequence[str] = ()) -> list[dict[str, Any]]:
         out: The study's folder.
         order: Pairs and methods in the order that they are listed in; what is not named comes last.
     """
-    texts = [file.read_text().splitlines() for file in sorted((out / "rows").glob("*+*+*.csv"))]
-    rows = [{key: _value(text) for key, text in row.items()} for lines in texts for row in csv.DictReader(lines)]
+    rows = [row for file in sorted((out / "rows").glob("*+*+*.csv")) for row in read_rows(file)]
     places = {name: place for place, name in enumerate(order)}
     rows.sort(key=lambda row: [places.get(row[name], len(places)) for name in ("pair", "method")])
     runs: dict[tuple[str, str, int], Run] = defaultdict(list)
@@ -49,10 +48,10 @@ def report(out: Path, order: Sequence[str] = ()) -> list[dict[str, Any]]:
         print("nothing to report yet")
         return []
     summary = summarised(runs)
-    _write(out / "rounds.csv", rows)
-    _write(out / "summary.csv", summary)
-    _write(out / "validators.csv", chosen_rounds(runs))
-    _write(out / "choices.csv", choices(out, runs))
+    write_rows(out / "rounds.csv", rows)
+    write_rows(out / "summary.csv", summary)
+    write_rows(out / "validators.csv", chosen_rounds(runs))
+    write_rows(out / "choices.csv", choices(out, runs))
     if importlib.util.find_spec("matplotlib") is not None:
         draw(out, runs)
     _say(summary)
@@ -171,27 +170,6 @@ def draw(out: Path, runs: Mapping[tuple[str, str, int], Run]) -> None:
             if of == pair:
                 lines[method].append(pa.Table.from_pylist(run))
         write_figure(plot_adaptation(lines), out / f"{pair}.png")
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text or None
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = dict.fromkeys(key for row in rows for key in row)
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
-        )
-    part.rename(path)
 
 
 def _say(summary: Sequence[Mapping[str, Any]]) -> None:

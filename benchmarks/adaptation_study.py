@@ -26,13 +26,9 @@ What was chosen before anything was run, and from where; no target label is used
 from __future__ import annotations
 
 import argparse
-import csv
-import fcntl
 import shutil
 import time
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +39,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.adaptation_report import report
+from benchmarks.jobs import locked, write_rows
+from benchmarks.jobs import work as share
 from benchmarks.measure import hardware
 from hardsight.adaptation.folder import SELECTION, read_rounds, round_folder
 from hardsight.adaptation.loop import self_train
@@ -262,45 +260,15 @@ def _on_this_machine(recipe: Recipe, smoke: bool) -> Recipe:
     return recipe
 
 
-@contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Whether this process alone has the lock; it ends with the process, however that ends."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 def work(jobs: Sequence[Job], out: Path, deadline: float, smoke: bool) -> None:
     """Do what nobody else does until nothing is left; a source comes before its methods."""
-    rows, failed = out / "rows", set()
-    left = list(jobs)
-    while left := [job for job in left if job not in failed and not (rows / f"{job.name}.csv").exists()]:
-        for job in left:
-            source = Job(job.pair, None, job.seed)
-            if job.method and not (rows / f"{source.name}.csv").exists():
-                continue
-            with locked(out / "locks" / job.name) as mine:
-                if not mine or (rows / f"{job.name}.csv").exists():
-                    continue
-                if time.perf_counter() > deadline:
-                    print("out of time", flush=True)
-                    return
-                try:
-                    _do(job, out, smoke)
-                except Exception:  # the others go on, and the next start tries again
-                    traceback.print_exc()
-                    failed |= {job} if job.method else {other for other in left if _needs(other, job)}
-                break
-        else:
-            time.sleep(0.2)
-
-
-def _needs(job: Job, source: Job) -> bool:
-    return (PAIRS[job.pair].source, job.seed) == (PAIRS[source.pair].source, source.seed)
+    share(
+        jobs,
+        out,
+        deadline,
+        lambda job: _do(job, out, smoke),
+        lambda job: Job(job.pair, None, job.seed).name if job.method else None,
+    )
 
 
 def _do(job: Job, out: Path, smoke: bool) -> None:
@@ -309,13 +277,8 @@ def _do(job: Job, out: Path, smoke: bool) -> None:
         rows = adapt(job, out, smoke)
     else:
         rows = [{"source": job.name, **row} for row in source_model(job, out, smoke)[1]]
-    columns = dict.fromkeys(key for row in rows for key, value in row.items() if not isinstance(value, (list, dict)))
-    part = out / "rows" / f"{job.name}.part"
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(columns), extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    part.rename(part.with_suffix(".csv"))
+    flat = [{key: value for key, value in row.items() if not isinstance(value, (list, dict))} for row in rows]
+    write_rows(out / "rows" / f"{job.name}.csv", flat)
     if job.method:  # weights of six rounds of a hundred runs would fill the disk
         for name in ("rounds", "test"):
             shutil.rmtree(out / "runs" / job.name / name, ignore_errors=True)

@@ -3,13 +3,21 @@
 Each page gets an empty folder and its blocks run there in order. A block with a caption is a file of that name,
 ``console`` blocks are commands, ``pycon`` blocks a Python session; what they print is compared, ``...`` stands for
 anything. Other blocks (``sh``, ``text``) are not run: they need a network or a machine of your own.
+
+A page and each of its commands have a process of their own: what it imports and changes ends with it. Most of what
+they cost is to import the same libraries, so these are imported once and the processes forked from there; hardsight
+itself each of them imports anew.
 """
 
 from __future__ import annotations
 
 import doctest
+import multiprocessing
 import os
 import re
+import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +30,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # what the pages train is too sma
 
 HERE = Path(__file__).resolve().parent
 FENCE = re.compile(r"^```(?:\{code-block\} )?(\w+)\n(?::caption: (\S+)\n\n?)?(.*?)^```$", re.M | re.S)
-COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)\n((?:(?!\$ ).*\n)*)", re.M)
+COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.M)
+PYTHON = re.compile(r"(?:python|hardsight) [^|&;<>$*`]*")  # no work for a shell
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
+    ["torch._dynamo", "pandas", "pyarrow.parquet", "scipy.stats", "sklearn.datasets", "safetensors.torch", "tyro"]
+)
 
 
 def failures(page: Path) -> Iterator[str]:
@@ -46,35 +60,64 @@ def failures(page: Path) -> Iterator[str]:
 
 
 def _commands(body: str) -> Iterator[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command, wanted in COMMAND.findall(body):
-        ran = subprocess.run(
-            command, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path, "COLUMNS": "100"}
-        )
-        got = ran.stdout + ran.stderr
-        same = any(doctest.OutputChecker().check_output(wanted, said, LOOSE) for said in (got, ran.stdout))
+        code, out, err = _ran(command)
+        same = any(doctest.OutputChecker().check_output(wanted, said, LOOSE) for said in (out + err, out))
         if wanted.strip() and not same:
-            yield f"{command}\nexpected:\n{wanted}got:\n{got}"
-        elif not wanted.strip() and ran.returncode:
-            yield f"{command}\nfailed:\n{got}"
+            yield f"{command}\nexpected:\n{wanted}got:\n{out}{err}"
+        elif not wanted.strip() and code:
+            yield f"{command}\nfailed:\n{out}{err}"
 
 
-def run(page: Path) -> int:
-    """How many blocks of a page lie, run in an empty folder."""
+def _ran(command: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors."""
+    if not PYTHON.fullmatch(command):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "COLUMNS": "100"}
+        ran = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
+        return ran.returncode, ran.stdout, ran.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = FORKED.Process(target=_script, args=(shlex.split(command.replace("\\\n", " ")), out, err))
+        process.start()
+        process.join()
+        return process.exitcode, out.read_text(), err.read_text()
+
+
+def _script(words: list[str], out: Path, err: Path) -> None:
+    """What ``python FILE …`` or an installed command does."""
+    for stream, path in ((sys.stdout, out), (sys.stderr, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
+    multiprocessing.set_start_method(None, force=True)  # not ours: the one that a fresh process has
+    os.environ["COLUMNS"] = "100"
+    if words[0] == "python":
+        sys.argv = words[1:]
+    else:
+        sys.argv = [shutil.which(words[0], path=Path(sys.executable).parent) or words[0], *words[1:]]
+    sys.path[0] = str(Path(sys.argv[0]).parent.resolve())
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def run(page: Path) -> None:
+    """Run a page in an empty folder; the exit code says whether it lies."""
+    multiprocessing.set_start_method(None, force=True)  # not ours: the one that a fresh process has
     sys.path.insert(0, "")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         found = list(failures(page))
         os.chdir(HERE)
     print(*found, f"{page.relative_to(HERE)}: run", sep="\n", flush=True)
-    return len(found)
+    sys.exit(bool(found))
 
 
 def main(pages: list[Path]) -> int:
-    """How many pages lie. Each has a process of its own: what it imports and changes ends with it."""
+    """How many pages lie."""
 
-    def alone(page: Path) -> int:
-        return subprocess.run([sys.executable, __file__, page]).returncode
+    def alone(page: Path) -> bool:
+        process = FORKED.Process(target=run, args=(page,))
+        process.start()
+        process.join()
+        return process.exitcode != 0
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return sum(pool.map(alone, pages))
@@ -82,4 +125,4 @@ def main(pages: list[Path]) -> int:
 
 if __name__ == "__main__":
     asked = [Path(page).resolve() for page in sys.argv[1:]] or sorted(HERE.glob("**/*.md"))
-    sys.exit(min(1, run(asked[0]) if len(asked) == 1 else main(asked)))
+    sys.exit(min(1, main(asked)))

@@ -1,7 +1,13 @@
+import os
+
 import pytest
+
+# Tensors here are small, and a second thread on a busy machine is waited for; so it is in processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
-torch.set_num_threads(1)  # tensors here are small, and a second thread on a busy machine is waited for
+torch.set_num_threads(1)  # also where torch was imported before this file
 
 
 @pytest.fixture(autouse=True)

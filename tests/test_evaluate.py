@@ -403,7 +403,7 @@ def test_evaluate_warns_when_the_network_is_not_that_of_the_run(here, capsys):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("evaluate run", "say what to try: --degrade noise,contrast"),
+        ("evaluate run", "name the network with --model (and --checkpoint), as when it was scored"),
         ("evaluate --degrade noise", "RUN is missing"),
         ("evaluate run --degrade nois", "did you mean noise?"),
         ("evaluate run --degrade noise --levels 0,much", "level of noise must lie in [0, 1], got 'much'"),

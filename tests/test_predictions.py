@@ -9,11 +9,11 @@ from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hardsight as hs
-from hardsight.adaptation import predictions
-from hardsight.adaptation.predictions import predict
+from hardsight import predictions
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.hardness import SCORES
 from hardsight.models import Model
+from hardsight.predictions import predict
 
 IMAGES, LABELS = load_digits()
 IMAGES, LABELS = IMAGES[:70], LABELS[:70]

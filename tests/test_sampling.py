@@ -2,9 +2,8 @@
 
 import itertools
 import json
+import multiprocessing
 import pickle
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -254,17 +253,23 @@ def test_samplers_can_be_sent_to_another_process(name):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # Python 3.12; the children use no lock
 def test_processes_that_see_different_losses_draw_what_the_first_one_sees(tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*launch, __file__, tmp_path], check=True, timeout=240)
+    both = multiprocessing.get_context("fork")
+    target = draw_in_one_of_two_processes
+    jobs = [both.Process(target=target, args=(rank, tmp_path), daemon=True) for rank in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(timeout=240)
+        assert job.exitcode == 0
     parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert len(parts[0]) == len(parts[1]) == 3
     assert set(parts[0] + parts[1]) == {0, 1, 2, 3, 4, 5}
 
 
-def draw_in_one_of_two_processes(folder):
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
+def draw_in_one_of_two_processes(rank, folder):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     hardness = np.arange(12.0) if rank == 0 else -np.arange(12.0)
     sampler = SelfPacedSampler(lambda: hardness, lambda t: 0.5, 2, num_replicas=2, rank=rank)
     Path(folder, f"{rank}.json").write_text(json.dumps(list(sampler)))
@@ -358,10 +363,6 @@ def test_missing_ids_are_counted_and_the_first_is_named():
         hardness_of(table, ["a"], by="avg")
     with pytest.raises(ValueError, match="data is a stream"):
         hardness_of(table, iter([1]))
-
-
-if __name__ == "__main__":
-    draw_in_one_of_two_processes(sys.argv[1])
 
 
 def test_a_run_that_is_begun_but_has_no_epoch_knows_nothing_yet(tmp_path):

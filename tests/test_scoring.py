@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import run
 from naive import naive_scores
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -259,8 +260,9 @@ def test_provenance_is_all_there(network, digits, tmp_path):
 
 
 @pytest.fixture
-def long_job(tmp_path):
+def long_job(tmp_path, monkeypatch):
     """10,000 tiny pictures and a network that can be made to stall."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NET)
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (10_000, 4, 4), dtype=np.uint8)
@@ -281,6 +283,11 @@ def started(command, cwd, **env):
     )
 
 
+def here(command, capsys):
+    """The same command in this process, where nothing has to be killed or limited."""
+    return run(capsys, *command[3:])
+
+
 def until_stalled(process):
     for line in process.stdout:
         if "stalled" in line:
@@ -294,7 +301,7 @@ def expected_rows(cwd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
-def test_a_killed_run_resumes_and_loses_nothing(long_job, kill):
+def test_a_killed_run_resumes_and_loses_nothing(long_job, kill, capsys):
     command, cwd = long_job
     with started(command, cwd, STALL_AFTER="6000") as process:
         until_stalled(process)
@@ -311,8 +318,7 @@ def test_a_killed_run_resumes_and_loses_nothing(long_job, kill):
         assert safe >= 5900  # also what was waiting to be written
     else:
         assert safe == 4096
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert here(command, capsys)[0] == 0
     assert SampleTable.load(cwd / "run").meta["resumed"] == safe
     both = SampleTable.load(cwd / "run").to_arrow().sort_by("id")
     assert both.equals(expected_rows(cwd).sort_by("id"))
@@ -332,7 +338,7 @@ def test_two_processes_share_a_run(long_job):
 
 
 @pytest.mark.slow
-def test_a_real_full_disk(long_job):
+def test_a_real_full_disk(long_job, capsys):
     """A limit on file size stands in for the end of the disk; with space again, the run goes on."""
     resource = pytest.importorskip("resource")
     command, cwd = long_job
@@ -346,19 +352,18 @@ def test_a_real_full_disk(long_job):
     assert limited.returncode == 2
     assert "is full; what was committed is safe" in limited.stderr
     assert "Traceback" not in limited.stderr
-    assert subprocess.run(command, cwd=cwd, capture_output=True).returncode == 0
+    assert here(command, capsys)[0] == 0
     assert len(SampleTable.load(cwd / "run")) == 10_000
 
 
-@pytest.mark.slow
-def test_changed_data_or_checkpoint_is_another_run(long_job):
+def test_changed_data_or_checkpoint_is_another_run(long_job, capsys):
     command, cwd = long_job
-    assert subprocess.run(command, cwd=cwd, capture_output=True).returncode == 0
+    assert here(command, capsys)[0] == 0
     with np.load(cwd / "data.npz") as arrays:
         np.savez(cwd / "data.npz", test_images=arrays["test_images"][:-1], test_labels=arrays["test_labels"][:-1])
-    refused = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "holds another run (not the same: data)" in refused.stderr
+    code, _, err = here(command, capsys)
+    assert code == 2
+    assert "holds another run (not the same: data)" in err
 
 
 def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):

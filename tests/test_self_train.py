@@ -14,12 +14,12 @@ from hardsight.adaptation import folder, loop
 from hardsight.adaptation.folder import read_rounds, read_selection
 from hardsight.adaptation.loop import self_train
 from hardsight.adaptation.methods import METHODS
-from hardsight.adaptation.predictions import predict
 from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds
 from hardsight.adaptation.rounds import schema
 from hardsight.adaptation.validators import VALIDATORS
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.models import Model
+from hardsight.predictions import predict
 from hardsight.recipes import PRESETS, Recipe
 from hardsight.table import SampleTable
 from hardsight.training import train

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from hardsight.angles import angle_matrix as angle_matrix
     from hardsight.angles import angle_sum_series as angle_sum_series
     from hardsight.angles import paired_angle as paired_angle
+    from hardsight.calibration import classwise_ece as classwise_ece
+    from hardsight.calibration import ece as ece
+    from hardsight.calibration import fit_temperature as fit_temperature
+    from hardsight.calibration import reliability as reliability
     from hardsight.cleaning import clean as clean
     from hardsight.cleaning import read_ids as read_ids
     from hardsight.cleaning import to_datalab as to_datalab
+    from hardsight.clusters import cluster_metrics as cluster_metrics
     from hardsight.comparison import compare as compare
     from hardsight.data import Columns as Columns
     from hardsight.data import open_data as open_data
@@ -33,6 +38,10 @@ if TYPE_CHECKING:
     from hardsight.degradation import evaluate_degraded as evaluate_degraded
     from hardsight.dynamics import Dynamics as Dynamics
     from hardsight.dynamics import Recorder as Recorder
+    from hardsight.evaluation import Evaluation as Evaluation
+    from hardsight.evaluation import Subject as Subject
+    from hardsight.evaluation import evaluate as evaluate
+    from hardsight.explanation import cam as cam
     from hardsight.hardness import SCORES as SCORES
     from hardsight.hardness import Score as Score
     from hardsight.hardness import Tolerance as Tolerance
@@ -88,11 +97,20 @@ if TYPE_CHECKING:
     from hardsight.losses import sphereface_logits as sphereface_logits
     from hardsight.losses import spherical_logits as spherical_logits
     from hardsight.losses import taylor_logits as taylor_logits
+    from hardsight.margins import energy_by_class as energy_by_class
+    from hardsight.margins import logit_margin as logit_margin
     from hardsight.models import Model as Model
     from hardsight.models import load_model as load_model
+    from hardsight.ood import DETECTORS as DETECTORS
+    from hardsight.ood import Detection as Detection
+    from hardsight.ood import detection as detection
+    from hardsight.ood import ood_scores as ood_scores
     from hardsight.recipes import PRESETS as PRESETS
     from hardsight.recipes import Recipe as Recipe
     from hardsight.report import write_report as write_report
+    from hardsight.robustness import ATTACKS as ATTACKS
+    from hardsight.robustness import attack as attack
+    from hardsight.robustness import check_masking as check_masking
     from hardsight.sampling import PACINGS as PACINGS
     from hardsight.sampling import CurriculumSampler as CurriculumSampler
     from hardsight.sampling import HardnessSampler as HardnessSampler
@@ -120,11 +138,15 @@ _HOMES = {
         "align", "ceiling", "compare_all", "compare_scores", "hypotheses", "leaderboard", "over_nets",
     ),
     "hardsight.angles": ("angle_matrix", "angle_sum_series", "paired_angle"),
+    "hardsight.calibration": ("classwise_ece", "ece", "fit_temperature", "reliability"),
     "hardsight.cleaning": ("clean", "read_ids", "to_datalab"),
+    "hardsight.clusters": ("cluster_metrics",),
     "hardsight.comparison": ("compare",),
     "hardsight.data": ("Columns", "open_data", "read_features"),
     "hardsight.degradation": ("DEGRADATIONS", "degrade", "evaluate_degraded"),
     "hardsight.dynamics": ("Dynamics", "Recorder"),
+    "hardsight.evaluation": ("Evaluation", "Subject", "evaluate"),
+    "hardsight.explanation": ("cam",),
     "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
     "hardsight.hardness.scores": (
         "avh", "avc", "confidence", "nll", "norm", "margin", "angle", "angular_margin", "entropy", "el2n", "max_logit",
@@ -142,9 +164,12 @@ _HOMES = {
         "effective_number_weights", "encouraging_loss", "ldam_margins", "soft_margin", "soft_margins",
         "sphereface_logits", "spherical_logits", "taylor_logits",
     ),
+    "hardsight.margins": ("energy_by_class", "logit_margin"),
     "hardsight.models": ("Model", "load_model"),
-    "hardsight.report": ("write_report",),
+    "hardsight.ood": ("DETECTORS", "Detection", "detection", "ood_scores"),
     "hardsight.recipes": ("PRESETS", "Recipe"),
+    "hardsight.report": ("write_report",),
+    "hardsight.robustness": ("ATTACKS", "attack", "check_masking"),
     "hardsight.sampling": (
         "PACINGS", "CurriculumSampler", "HardnessSampler", "SelfPacedSampler", "hardness_of", "latest_hardness",
         "within_class",

@@ -16,6 +16,7 @@ _EXTRA = {
     "matplotlib": "plots",
     "lightning": "lightning",
     "pytorch_metric_learning": "metric-learning",
+    "pytorch_ood": "ood",
 }
 
 

@@ -7,8 +7,6 @@ from hardsight.adaptation.loop import self_train as self_train
 from hardsight.adaptation.methods import METHODS as METHODS
 from hardsight.adaptation.methods import Method as Method
 from hardsight.adaptation.methods import parse_method as parse_method
-from hardsight.adaptation.predictions import Predictions as Predictions
-from hardsight.adaptation.predictions import predict as predict
 from hardsight.adaptation.pseudolabels import lrent_chosen as lrent_chosen
 from hardsight.adaptation.pseudolabels import lrent_labels as lrent_labels
 from hardsight.adaptation.pseudolabels import pseudo_labels as pseudo_labels

@@ -17,7 +17,6 @@ from torch import nn
 
 from hardsight.adaptation import folder
 from hardsight.adaptation.methods import Method, parse_method
-from hardsight.adaptation.predictions import Predictions, predict
 from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds, to_train_on
 from hardsight.adaptation.roles import Role, Roles, open_roles
 from hardsight.adaptation.rounds import (
@@ -36,6 +35,7 @@ from hardsight.adaptation.validators import picked
 from hardsight.data import class_mapping
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
+from hardsight.predictions import Predictions, predict
 from hardsight.provenance import provenance
 from hardsight.recipes import Recipe, changed, recipe_of
 from hardsight.runfolder import SUMMARY

@@ -28,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.adaptation.predictions import Predictions
 from hardsight.adaptation.selection import Selection
 from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
 from hardsight.extras import printable
 from hardsight.intervals import wilson
+from hardsight.predictions import Predictions
 
 # Predictions that have lost this share of their classes, measured by the entropy of their shares, are collapsing.
 _LOST = 0.3

@@ -1,23 +1,27 @@
-"""`hardsight evaluate`: a run's network on other pictures than those it was scored on."""
+"""`hardsight evaluate`: runs in, what they are worth beyond accuracy out, side by side."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from hardsight.cli.arguments import optional
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from hardsight.cli.rebuilding import Rebuilt
-
 
 def evaluate(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN", help_behavior_hint="")] = (),
     *,
+    ood: Annotated[str | None, optional("DATA[,DATA]")] = None,
+    attack: Annotated[str | None, optional("NAMES")] = None,
+    eps: Annotated[str | None, optional("LIST")] = None,
+    explain: bool = False,
+    boxes: Annotated[Path | None, optional("FILE")] = None,
+    dropout: Annotated[int, arg(metavar="N")] = 0,
+    names: Annotated[str | None, optional("A,A,B,B")] = None,
+    limit: Annotated[int | None, optional("N")] = None,
+    out: Annotated[Path, arg(aliases=["-o"], metavar="OUT")] = Path("evaluation"),
     degrade: Annotated[str | None, optional("NAMES")] = None,
     levels: Annotated[str | None, optional("LEVELS")] = None,
     grey: bool = False,
@@ -30,18 +34,30 @@ def evaluate(
     workers: Annotated[int | None, optional("N")] = None,
     overwrite: bool = False,
 ) -> None:
-    """Try a run's network on pictures that are made harder by degrees: RUN/degraded.
+    """Compare networks by more than accuracy: calibration, margins, clusters, and what you ask for.
 
-    It prints accuracy, AVH, confidence and norm by level, and how closely each follows
-    the level. What is there already is not computed again.
+    Runs that differ in the seed only form a group. Every group is compared with the first:
+    mean ± sd and a paired or Welch test over runs, or over samples where there is one run of
+    each, corrected for the number of tests. OUT holds the numbers (Parquet, CSV, LaTeX) and a
+    page to look at. What is there already is not computed again.
 
-    NAMES are, with commas between them, of contrast, noise, blur, brightness, jpeg,
-    resolution and occlusion; they act on raw pixels, before the network's own
-    preprocessing.
+    --attack takes fgsm, pgd, pgd-l2, pgd-margin, pgd-dlr, noise and autoattack; ε is in
+    pixel values from 0 to 1. --degrade takes contrast, noise, blur, brightness, jpeg,
+    resolution and occlusion, which act on raw pixels, before the network's own
+    preprocessing; it writes into RUN/degraded.
 
     Args:
-        runs: Run folders that hardsight score or hardsight train wrote.
-        degrade: What to do to the pictures: noise,contrast, say.
+        runs: Run folders that hardsight score or hardsight train wrote; the first is what others are compared with.
+        ood: Data of other kinds, which the networks should tell from their own.
+        attack: How to change pixels so that the networks err: fgsm,pgd, say.
+        eps: How far pixels may be changed: 0.1,0.3 or 8/255, say.
+        explain: Where do the networks look (class activation maps), and does their answer rest on it?
+        boxes: Where the objects are, for --explain: CSV with id, x0, y0, x1, y1, or masks as .npy.
+        dropout: Passes with dropout left on, for what the networks do not know.
+        names: The group of each run, in their order, instead of what their settings say.
+        limit: Samples that are attacked (1,000) and explained (500).
+        out: Folder to write.
+        degrade: Make pictures harder by degrees: noise,contrast, say.
         levels: Of one degradation, instead of its own: 0,0.1,0.2, say.
         grey: Take the colour away first.
         human: Trial table of people on degraded pictures (Geirhos et al.), whose accuracy is told too.
@@ -51,108 +67,63 @@ def evaluate(
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         batch_size: Samples a forward.
         workers: Loader processes.
-        overwrite: Throw away degraded pictures of another network in RUN.
+        overwrite: Throw away another evaluation in OUT, or degraded pictures of another network in RUN.
     """
     if not runs:
-        raise ValueError("RUN is missing: hardsight evaluate RUN --degrade noise,contrast.")
-    if degrade is None:
-        raise ValueError("evaluate: say what to try: --degrade noise,contrast.")
-    if len(runs) != 1 and (model, checkpoint, data) != (None, None, None):
+        raise ValueError("RUN is missing: hardsight evaluate RUN [RUN …].")
+    named = (model, checkpoint, data)
+    if len(runs) != 1 and named != (None, None, None):
         raise ValueError(f"--model, --checkpoint and --data go with one RUN, got {len(runs)}.")
-    from hardsight.cli.rebuilding import has_one_network, rebuilt
-    from hardsight.degradation import chosen_levels, evaluate_degraded, human_accuracy
+    forward = {"device": device, "batch_size": batch_size, "workers": workers, "overwrite": overwrite}
+    if degrade is not None:
+        from hardsight.cli.degrading import evaluate_levels
 
-    names = [name.strip() for name in degrade.split(",") if name.strip()]
-    given: Any = None if levels is None else [level.strip() for level in levels.split(",")]
-    if levels is not None and len(names) > 1:
-        raise ValueError(f"--levels goes with one degradation, got {', '.join(names)}; evaluate them one by one.")
-    chosen_levels(names, given)  # a misspelt name must not wait until a network is built
-    people = None if human is None else human_accuracy(human)
-    for run in runs:
-        found = rebuilt(run, model, checkpoint, data)
-        print(f"model: {found.model.name} ({found.model.weights})\ndata: {found.samples.origin}")
-        rows = evaluate_degraded(
-            found.model,
-            found.samples,
-            names,
-            given,
-            out=found.folder,
-            grey=grey,
-            head=found.meta["model"].get("head") if has_one_network(found.meta) else None,
-            use_bias=found.meta.get("bias", True),
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-            overwrite=overwrite,
-        )
-        if not grey:
-            _compare(rows, found)
-        _tell(rows, people)
-        print(f"wrote {found.folder / 'degraded'}/ — next: hardsight figure degradation {run}")
+        evaluate_levels(runs, degrade, levels, human, named, grey=grey, **forward)
+        if not (ood or attack or explain or dropout):
+            return
+    elif levels is not None or grey or human is not None:
+        raise ValueError("--levels, --grey and --human go with --degrade; name what to do: --degrade noise,contrast.")
+    if boxes is not None and not explain:
+        raise ValueError("--boxes goes with --explain, which makes the maps that are compared with them.")
+    from hardsight.cli.comparing import heading, table_of, told
+    from hardsight.evaluation import evaluate as evaluate_runs
+    from hardsight.report.comparisonpage import write_comparison
 
-
-def _compare(rows: pa.Table, found: Rebuilt) -> None:
-    """A warning if clean pictures are not predicted as in the run: then the network is not the one that made it."""
-    import warnings
-
-    import pyarrow.compute as pc
-
-    from hardsight.degradation import DEGRADATIONS
-    from hardsight.table import SampleTable
-
-    name = rows["degradation"][0].as_py()
-    clean = rows.filter(pc.and_(pc.equal(rows["degradation"], name), pc.equal(rows["level"], DEGRADATIONS[name].clean)))
-    run = SampleTable.load(found.folder, partial=True).to_arrow()
-    at = pc.index_in(clean["id"], value_set=run["id"].combine_chunks())
-    alike = pc.mean(pc.equal(clean["pred"], run["pred"].take(at)).cast("double")).as_py()
-    if len(clean) and (alike is None or alike < 0.95):
-        told = "none of them is in the run" if alike is None else f"{alike:.0%} of them alike"
-        warnings.warn(
-            f"RUN: {found.folder} predicts its clean pictures otherwise ({told}): is it the same network, "
-            "preprocessing and data?",
-            UserWarning,
-            stacklevel=2,
-        )
+    found = evaluate_runs(
+        runs if named == (None, None, None) else [_subject(runs[0], *named)],
+        ood=_listed(ood),
+        attacks=_listed(attack),
+        eps=None if eps is None else [_number(text) for text in _listed(eps)],
+        explain=explain,
+        dropout=dropout,
+        boxes=None if boxes is None else str(boxes),
+        names=None if names is None else names.split(","),
+        limit=limit,
+        out=out,
+        **forward,
+    )
+    print("\n".join([heading(found), *table_of(found), "", *told(found)]))
+    print(f"wrote {out}/ — next: open {write_comparison(out)}")
 
 
-def _tell(rows: pa.Table, people: pa.Table | None) -> None:
-    """Means by level, and how closely they follow it."""
-    from hardsight.degradation import follows_level, mean_by_level
-
-    scale = int((rows.schema.metadata or {}).get(b"classes", 1))
-    means = mean_by_level(rows).to_pylist()
-    if "correct" not in rows.column_names:
-        print("without labels: no accuracy, and scores of the predicted class")
-    for name in dict.fromkeys(row["degradation"] for row in means):
-        own = [row for row in means if row["degradation"] == name]
-        values = list(dict.fromkeys(row["value"] for row in own))
-        print((f"\n{name:<12}" + "".join(f"{_title(value):<24}" for value in values)).rstrip())
-        for level in dict.fromkeys(row["level"] for row in own):
-            cells = [_cell(row, scale) for row in own if row["level"] == level]
-            print(f"  {level:<10g}" + "".join(f"{cell:<24}" for cell in cells).rstrip())
-        if len({row["level"] for row in own}) > 1:
-            chosen = rows.filter([one == name for one in rows["degradation"].to_pylist()])
-            for row in follows_level(chosen).to_pylist():
-                if row["spearman"] is not None:
-                    print(
-                        f"  {_title(row['value'])} and level: Spearman {row['spearman']:+.3f} "
-                        f"[{row['low']:+.3f}, {row['high']:+.3f}]; it gets harder with the picture for "
-                        f"{row['moves']:.0%} of {row['pictures']:,}"
-                    )
-        shown = [] if people is None else [row for row in people.to_pylist() if row["degradation"] == name]
-        if shown:
-            print("  people: " + ", ".join(f"{row['level']:g}: {row['mean']:.0%}" for row in shown))
+def _listed(text: str | None) -> list[str]:
+    return [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _title(value: str) -> str:
-    name = value.removesuffix("_pred")
-    return {"correct": "accuracy", "avh": "C·AVH"}.get(name, name)
+def _number(text: str) -> float:
+    """A number, or one over another: 8/255."""
+    above, _, below = text.partition("/")
+    try:
+        return float(above) / (float(below) if below else 1.0)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--eps must be numbers with commas between them, 0.1 or 8/255 say, got {text!r}.") from None
 
 
-def _cell(row: dict[str, Any], scale: int) -> str:
-    """A mean with its interval."""
-    if row["value"] == "correct":
-        return f"{row['mean']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
-    times = scale if row["value"].startswith("avh") else 1
-    middle, low, high = (times * row[end] for end in ("mean", "low", "high"))
-    return f"{middle:.3f}" if low != low else f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+def _subject(run: Path, model: str | None, checkpoint: Path | None, data: str | None) -> Any:
+    """A run whose network or data the user names."""
+    from hardsight.evaluation import Subject
+    from hardsight.evaluation.rebuilding import rebuilt
+
+    found = rebuilt(run, model, checkpoint, data)
+    found.model.module.eval()
+    return Subject(run.resolve().name, found.model, found.samples)

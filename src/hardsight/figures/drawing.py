@@ -17,6 +17,8 @@ from hardsight.figures.adaptation import plot_adaptation, plot_adaptation_galler
 from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
 from hardsight.figures.degradation import plot_degradation, plot_degraded_avh
+from hardsight.figures.evaluated import read_evaluated
+from hardsight.figures.evaluation import plot_clusters, plot_evaluated, plot_maps, plot_strangers
 from hardsight.figures.losses import plot_bonuses, plot_encouraging_loss, plot_label_noise
 from hardsight.figures.people import plot_people
 from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
@@ -157,6 +159,11 @@ def _adaptation_gallery(given: Inputs) -> Figure:
     return plot_adaptation_gallery(first, second, open_data(training_split(given.data)), given.seed, names=names)
 
 
+def _evaluated(plot: Callable[..., Figure], *which: str) -> Callable[[Inputs], Figure]:
+    """A figure of an evaluation's folder."""
+    return lambda given: plot(read_evaluated(given.paths[0]), *which)
+
+
 def _plateaus(given: Inputs) -> Figure:
     [(name, run)] = given.courses.items()
     return plot_plateaus(run, plateaus(run, seed=given.seed), name)
@@ -194,6 +201,13 @@ _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
     ),
     "adaptation": _adaptation,
     "adaptation-gallery": _adaptation_gallery,
+    "reliability": _evaluated(plot_evaluated, "calibration", "reliability"),
+    "ood": _evaluated(plot_strangers),
+    "robustness": _evaluated(plot_evaluated, "robustness", "attack"),
+    "margins": _evaluated(plot_evaluated, "margins", "margin"),
+    "energy": _evaluated(plot_evaluated, "margins", "energy"),
+    "maps": _evaluated(plot_maps),
+    "clusters": _evaluated(plot_clusters),
     "data-map": lambda given: plot_data_map(given.one[1].summary(), given.one[0]),
     "iterations": _iterations,
     "embeddings": _embeddings,

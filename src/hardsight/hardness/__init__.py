@@ -10,4 +10,5 @@ from hardsight.hardness.scores import compute_scores as compute_scores
 from hardsight.hardness.scores import norm_within_class as norm_within_class
 from hardsight.hardness.triple import bad_rows as bad_rows
 from hardsight.hardness.triple import check_labels as check_labels
+from hardsight.hardness.triple import check_logits as check_logits
 from hardsight.hardness.triple import check_triple as check_triple

@@ -68,6 +68,24 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     return labels
 
 
+def check_logits(logits: Any, name: str = "logits") -> Tensor:
+    """A finite matrix ``(N, C)`` of two classes or more, float32 or better and without its graph, or one sentence."""
+    logits = _tensor(logits)
+    if logits.ndim != 2 or logits.is_complex():
+        raise ValueError(f"{name} must be real numbers (N, C), got {logits.dtype} {tuple(logits.shape)}.")
+    if not len(logits) or logits.shape[1] < 2:
+        raise ValueError(f"{name} must hold a row or more and at least 2 classes, got shape {tuple(logits.shape)}.")
+    logits = logits.detach().to("cpu" if logits.device.type == "mps" else logits.device)  # mps has no float64
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    bad = bad_rows(logits)
+    if bad.any():
+        raise ValueError(
+            f"{name} hold NaN or infinity in {int(bad.sum()):,} of {len(logits):,} rows "
+            f"(first: row {int(bad.nonzero()[0, 0])}); leave those rows out, or train with a lower rate."
+        )
+    return logits
+
+
 def bad_rows(features: Tensor) -> Tensor:
     """``(N,)`` mask of rows with NaN or infinity."""
     bad = ~torch.isfinite(features.detach().sum(1))  # one cheap look; large finite rows may overflow here

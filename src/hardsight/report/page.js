@@ -38,7 +38,7 @@ report.mainTitle = report.samples.hardness ? scoreTitle(payload, report.samples.
 const gallery = makeGallery(report);
 const dialog = makeDialog(report);
 const scatter = makeScatter(report);
-makeThemeButton();
+makeThemeButton(() => scatter.redraw(), drawAll);
 report.refilter();
 
 for (const button of document.querySelectorAll("[data-list]")) {
@@ -56,46 +56,6 @@ function comeTo(id) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   find(id).scrollIntoView({ behavior: still ? "auto" : "smooth" });
   find("tabs").querySelector('[aria-selected="true"]').focus({ preventScroll: true });
-}
-
-function makeThemeButton() {
-  const button = find("theme");
-  const root = document.documentElement;
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
-  const show = () => {
-    button.textContent = isDark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", `Change to the ${isDark() ? "light" : "dark"} theme`);
-    scatter.redraw();
-  };
-  // Storage may be closed to files and to private windows; the theme then lasts as long as the page.
-  try {
-    const kept = localStorage.getItem("hardsight-theme");
-    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
-  } catch {}
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    try {
-      localStorage.setItem("hardsight-theme", root.dataset.theme);
-    } catch {}
-    show();
-  });
-  dark.addEventListener("change", show);
-  // Paper is white: the canvas has to be drawn for it.
-  let worn = null;
-  addEventListener("beforeprint", () => {
-    drawAll();
-    worn = root.dataset.theme ?? "";
-    root.dataset.theme = "light";
-    scatter.redraw();
-  });
-  addEventListener("afterprint", () => {
-    if (worn) root.dataset.theme = worn;
-    else delete root.dataset.theme;
-    scatter.redraw();
-  });
-  show();
 }
 
 const later = [

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -15,6 +16,7 @@ from markupsafe import Markup
 # In the order in which the browser reads them; together they are one script with one hash.
 _SCRIPTS = (
     "page_elements.js",
+    "page_theme.js",
     "page_samples.js",
     "page_gallery.js",
     "page_dialog.js",
@@ -73,18 +75,33 @@ def render(payload: dict[str, Any]) -> str:
     """
     given = {key: value for key, value in payload.items() if value is not None}
     whole = _EMPTY | given
-    style = _beside("page.css")
-    script = "(() => {\n" + "\n".join(_beside(name) for name in _SCRIPTS) + "\n})();"
+    return fill("page.html.jinja", whole, whole, _SCRIPTS, ("page.css",))
+
+
+def fill(
+    template: str, shown: dict[str, Any], data: dict[str, Any], scripts: Sequence[str], styles: Sequence[str]
+) -> str:
+    """A page with the policy that allows its own scripts and styles and nothing else.
+
+    Args:
+        template: A file beside this one.
+        shown: What it writes, as ``report``.
+        data: What its scripts draw.
+        scripts: Files beside this one, one script together.
+        styles: Files, one style together.
+    """
+    style = "\n".join(_beside(name) for name in styles)
+    script = "(() => {\n" + "\n".join(_beside(name) for name in scripts) + "\n})();"
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True
     )
-    page = environment.from_string(_beside("page.html.jinja")).render(
-        report=whole,
+    page = environment.from_string(_beside(template)).render(
+        report=shown,
         policy=_policy(script, style),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own files
-        data=Markup(_embedded(whole)),  # noqa: S704 - escaped for a script element
-        version=_version(whole["made"]),
+        data=Markup(_embedded(data)),  # noqa: S704 - escaped for a script element
+        version=_version(shown["made"]),
     )
     # A file name may hold bytes that are no text; the page must be encodable all the same.
     return page.encode("utf-8", "replace").decode("utf-8")

@@ -1,25 +1,28 @@
-// Charts over the epochs: lines with bands, and bars. The pointer or the arrow keys read the numbers of one epoch.
+// Charts over the epochs, or over any other numbers: lines with bands, and bars. The pointer or the arrow keys read the
+// numbers of one epoch.
 
 const BANDS = 5; // with more lines only the one that is looked at shows its band
 
 // marks(x, y, width): the nodes; read(k): what the tip says of the k-th epoch; dots(k): [value, class] of its marks.
 function epochChart({ key, title, head, label, epochs, unit, low, high, kind, marks, read, dots, ...sizes }) {
-  const { height = 220, room = 14, pad = 0 } = sizes;
+  const { height = 220, room = 14, pad = 0, side = "", span } = sizes;
+  const top = side ? 28 : 12; // what the y axis is called stands above it
   const canvas = make("div", { class: "canvas" });
   const tip = make("div", { class: "tip", role: "status", hidden: true, "data-testid": `tip-${key}` });
   const over = make("div", { class: "over" }, canvas, tip);
   const figure = make("figure", { "data-testid": `chart-${key}` }, make("figcaption", {}, named(title), head), over);
-  const [first, last] = [epochs[0] - pad, epochs[epochs.length - 1] + pad];
+  const [first, last] = span ?? [epochs[0] - pad, epochs[epochs.length - 1] + pad];
   const write = (text) => (kind === "percent" ? `${text} %` : text);
   const factor = kind === "percent" ? 100 : 1;
+  const writeAt = epochs.every(Number.isInteger) ? whole : number;
   let at = -1;
 
   function paint(width) {
     const gutter = 54;
     const floor = height - 42;
     const x = scale(first, last, gutter, width - room);
-    const y = scale(low, high, floor, 12);
-    const rule = draw("line", { class: "rule", y1: 12, y2: floor });
+    const y = scale(low, high, floor, top);
+    const rule = draw("line", { class: "rule", y1: top, y2: floor });
     const reading = draw("g", { class: "reading" }, rule);
     const hide = () => {
       at = -1;
@@ -36,7 +39,7 @@ function epochChart({ key, title, head, label, epochs, unit, low, high, kind, ma
         .map(([value, style]) => draw("circle", { class: `point ${style}`, cx: x(epochs[k]), cy: y(value), r: 3.5 }));
       reading.replaceChildren(rule, ...points);
       reading.classList.add("on");
-      tip.replaceChildren(make("strong", {}, `${visible(unit)} ${whole(epochs[k])}`), ...read(k));
+      tip.replaceChildren(make("strong", {}, `${visible(unit)} ${writeAt(epochs[k])}`), ...read(k));
       tip.hidden = false;
       const left = x(epochs[k]) > width / 2 ? x(epochs[k]) - tip.offsetWidth - 10 : x(epochs[k]) + 10;
       tip.style.left = `${Math.max(0, Math.min(left, width - tip.offsetWidth))}px`;
@@ -72,6 +75,7 @@ function epochChart({ key, title, head, label, epochs, unit, low, high, kind, ma
           event.preventDefault();
         },
       },
+      side ? words(0, 12, visible(side), "start", "title") : null,
       ...ticks(low * factor, high * factor, 5).map(([value, text]) =>
         draw(
           "g",
@@ -89,10 +93,12 @@ function epochChart({ key, title, head, label, epochs, unit, low, high, kind, ma
   return { figure, start: () => drawnToWidth(canvas, paint) };
 }
 
-// Epochs are whole numbers.
+// Where all are whole numbers, as epochs are, so are the marks.
 function epochAxis(x, epochs, y, count, title, [first, last]) {
-  const [low, high] = [epochs[0], epochs[epochs.length - 1]];
-  const marks = ticks(low, high, Math.min(count, Math.max(high - low, 1))).filter(([value]) => Number.isInteger(value));
+  const [low, high] = [Math.min(first, epochs[0]), Math.max(last, epochs[epochs.length - 1])];
+  const isWhole = epochs.every(Number.isInteger);
+  const most = isWhole ? Math.min(count, Math.max(high - low, 1)) : count;
+  const marks = ticks(low, high, most).filter(([value]) => !isWhole || Number.isInteger(value));
   return draw(
     "g",
     {},
@@ -110,7 +116,8 @@ function epochAxis(x, epochs, y, count, title, [first, last]) {
 }
 
 // lines: {name, style, values, low?, high?, faint?}; ends of bands may lie where no value can, and are cut there.
-function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, mark, write, height, ends = false }) {
+// diagonal: both axes from 0 to 1, and the line where they say the same; join: lines go on over numbers that are missing.
+function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, mark, write, ends = false, ...more }) {
   const cut = (value) => Math.max(least ?? -Infinity, Math.min(most ?? Infinity, value));
   const banded = lines.filter((line) => line.low);
   const inside = lines.length <= BANDS ? banded.flatMap((line) => [...line.low, ...line.high]) : [];
@@ -120,6 +127,7 @@ function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, 
   const air = 0.04 * (high - low);
   [low, high] = [cut(low - air), cut(high + air)];
   if (low > 0 && low < 0.35 * high) low = 0;
+  if (more.diagonal) [low, high] = [0, 1];
   const marked = isNumber(mark) && mark > low && mark < high;
   const names = lines.map((line) => `${visible(line.name)} ${write(lastOf(line.values))}`);
   const shown = names.length > 6 ? [...names.slice(0, 6), "…"] : names;
@@ -132,18 +140,21 @@ function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, 
     low,
     high,
     kind,
-    height,
+    height: more.height,
+    side: more.side,
+    span: more.diagonal ? [0, 1] : undefined,
     room: ends ? 120 : 14,
     label: `${visible(title)} by ${visible(unit)}; at the last: ${shown.join(", ")}. Arrow keys read the others.`,
     marks: (x, y, width) => [
       marked ? across("chance", epochs[0], epochs.at(-1), mark, x, y) : null,
+      more.diagonal ? draw("line", { class: "chance", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }) : null,
       ...lines.map((line) =>
         draw(
           "g",
           { class: `series ${line.style}${lines.length > BANDS ? " many" : ""}`, "data-line": line.k },
-          line.low ? draw("path", { class: "band", d: bandPath(epochs, line, x, y, cut, low, high) }) : null,
-          draw("path", { class: "curve", d: linePath(epochs, line.values, x, y) }),
-          ...alone(epochs, line.values, x, y),
+          line.low ? draw("path", { class: "band", d: bandPath(epochs, line, x, y, cut, [low, high], more.join) }) : null,
+          draw("path", { class: "curve", d: linePath(epochs, line.values, x, y, more.join) }),
+          ...(more.join ? everyPoint : alone)(epochs, line.values, x, y),
         ),
       ),
       ...(ends ? endNames(lines, y, width - 120, y(low)) : []),
@@ -164,13 +175,13 @@ const tipEntry = (sign, name, text) => make("span", { class: "entry" }, sign, na
 
 const lastOf = (values) => values.findLast(isNumber);
 
-// A gap in the numbers is a gap in the line.
-function linePath(epochs, values, x, y) {
+// A gap in the numbers is a gap in the line, unless it is joined.
+function linePath(epochs, values, x, y, join = false) {
   let d = "";
   let pen = false;
   values.forEach((value, k) => {
     if (isNumber(value)) d += `${pen ? "L" : "M"}${x(epochs[k]).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = isNumber(value);
+    pen = isNumber(value) || (pen && join);
   });
   return d;
 }
@@ -183,7 +194,9 @@ function alone(epochs, values, x, y) {
     .map(([value, k]) => draw("circle", { class: "point", cx: x(epochs[k]), cy: y(value), r: 2.5 }));
 }
 
-function bandPath(epochs, line, x, y, cut, low, high) {
+const everyPoint = (epochs, values, x, y) => values.flatMap((value, k) => alone([epochs[k]], [value], x, y));
+
+function bandPath(epochs, line, x, y, cut, [low, high], join = false) {
   const at = (k, value) => `${x(epochs[k]).toFixed(1)} ${y(Math.max(low, Math.min(high, cut(value)))).toFixed(1)}`;
   let d = "";
   let run = [];
@@ -193,7 +206,7 @@ function bandPath(epochs, line, x, y, cut, low, high) {
     if (run.length > 1) d += `M${[...above, ...below].join("L")}Z`;
     run = [];
   };
-  epochs.forEach((_, k) => (isNumber(line.low[k]) && isNumber(line.high[k]) ? run.push(k) : close()));
+  epochs.forEach((_, k) => (isNumber(line.low[k]) && isNumber(line.high[k]) ? run.push(k) : join || close()));
   close();
   return d;
 }
@@ -219,6 +232,33 @@ const lineSwatch = (style) =>
     { class: `swatch series ${style}`, viewBox: "0 0 22 12", width: 22, height: 12, "aria-hidden": "true" },
     draw("path", { class: "curve", d: "M1 6H21" }),
   );
+
+// A line's name as a button: pressed, the line is shown; looked at, it stands out among the lines of a box.
+function lineKey(line, box, shown, toggle) {
+  const stress = (on) => {
+    for (const node of box.querySelectorAll(".series[data-line]")) {
+      const own = node.dataset.line === String(line.k);
+      node.classList.toggle("strong", on && own);
+      node.classList.toggle("faint", on && !own);
+    }
+  };
+  return make(
+    "button",
+    {
+      type: "button",
+      class: "quiet key",
+      "aria-pressed": String(shown),
+      "data-testid": "curve-line",
+      click: toggle,
+      pointerenter: () => stress(true),
+      pointerleave: () => stress(false),
+      focus: () => stress(true),
+      blur: () => stress(false),
+    },
+    lineSwatch(line.style),
+    named(line.name),
+  );
+}
 
 // Two parts of a change, one on the other, above and below zero, with their sum as a dot.
 function barsChart({ key, title, head, epochs, unit, parts, total, write }) {

@@ -65,34 +65,11 @@ function drawCurves(training) {
   }
 
   function legendButton(line) {
-    const stress = (on) => {
-      for (const node of find("curves").querySelectorAll(".series[data-line]")) {
-        const own = node.dataset.line === String(line.k);
-        node.classList.toggle("strong", on && own);
-        node.classList.toggle("faint", on && !own);
-      }
-    };
-    const toggle = () => {
+    return lineKey(line, find("curves"), !hidden.has(line.k), () => {
       if (!hidden.delete(line.k)) hidden.add(line.k);
       show();
       find("curve-legend").children[line.k].focus();
-    };
-    return make(
-      "button",
-      {
-        type: "button",
-        class: "quiet key",
-        "aria-pressed": String(!hidden.has(line.k)),
-        "data-testid": "curve-line",
-        click: toggle,
-        pointerenter: () => stress(true),
-        pointerleave: () => stress(false),
-        focus: () => stress(true),
-        blur: () => stress(false),
-      },
-      lineSwatch(line.style),
-      named(line.name),
-    );
+    });
   }
 
   value.addEventListener("change", show);

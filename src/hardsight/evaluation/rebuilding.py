@@ -33,20 +33,33 @@ def rebuilt(run: Path, model: str | None = None, checkpoint: Path | None = None,
         checkpoint: Its weights; the run's own if not given.
         data: Where the data are, if they have moved or were not named.
     """
+    folder, meta = folder_of(run)
+    return Rebuilt(network_of(folder, meta, model, checkpoint), data_of(meta, data), folder, meta)
+
+
+def folder_of(run: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder that holds the rows of a run, and what it says of itself: of a training those of the test."""
     folder = run
     if (run / PLAN).is_file():
         folder = next((run / name for name in reversed(RECORDS) if is_run(run / name)), run)
         if folder == run:
             raise FileNotFoundError(f"RUN: {run} was trained without records; name what to evaluate: {run}/test.")
-    meta = read_run(folder, partial=True, kinds=())[1]
-    training = folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
+    return folder, read_run(folder, partial=True, kinds=())[1]
+
+
+def training_of(folder: Path) -> Path | None:
+    """The training whose records a folder holds, or None."""
+    return folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
+
+
+def network_of(folder: Path, meta: dict[str, Any], model: str | None = None, checkpoint: Path | None = None) -> Model:
+    """The network of a run; arguments as for `rebuilt`."""
+    training = training_of(folder)
     if training is not None:
-        network = trained_model(training, model, checkpoint)
-    elif model is not None:
-        network = load_model(model, checkpoint)
-    else:
-        network = load_model(*_library_model(folder, meta, checkpoint))
-    return Rebuilt(network, data_of(meta, data), folder, meta)
+        return trained_model(training, model, checkpoint)
+    if model is not None:
+        return load_model(model, checkpoint)
+    return load_model(*_library_model(folder, meta, checkpoint))
 
 
 def _library_model(run: Path, meta: dict[str, Any], checkpoint: Path | None) -> tuple[str, Path | str | None]:

@@ -43,6 +43,7 @@ class Predictions:
         weight: ``(C, D)`` of the last linear layer.
         bias: ``(C,)``, or None.
         mirrored: ``(N, D)`` features of the mirrored pictures, or None.
+        logits: ``(N, C)``, where they were asked for.
         device: Where scores are computed, some rows at a time.
     """
 
@@ -55,6 +56,7 @@ class Predictions:
     weight: np.ndarray
     bias: np.ndarray | None
     mirrored: np.ndarray | None = None
+    logits: np.ndarray | None = None
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it cannot be changed
     _known: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -94,6 +96,7 @@ def predict(
     samples: Samples,
     *,
     flip: bool = False,
+    logits: bool = False,
     batch_size: int = 256,
     device: str | torch.device | None = None,
     workers: int | None = None,
@@ -107,6 +110,7 @@ def predict(
         model: The network with its preprocessing.
         samples: The data set.
         flip: Also look at each picture mirrored, and average.
+        logits: Keep them, too.
         batch_size: Samples at a time.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -119,7 +123,7 @@ def predict(
     """
     found, where = as_model(model), find_device(device)
     if isinstance(samples, StreamSamples):
-        raise ValueError("DATA: adapting goes over the data many times, and a stream is read once; download it.")
+        raise ValueError("DATA: the network goes over the data more than once, and a stream is read once; download it.")
     check_samples(samples, None)
     network = uncompiled(found.module)
     layer, count = find_head(network), len(samples)
@@ -134,10 +138,8 @@ def predict(
         for at, x, *_ in source.batches(torch.arange(count).tensor_split(-(-count // batch_size))):
             if flip and (not isinstance(x, Tensor) or x.ndim != 4):
                 raise ValueError("flip: only pictures (N, C, H, W) can be mirrored; set flip=False.")
-            views = []
-            for view in (x, x.flip(3)) if flip else (x,):
-                logits = logits_of(network, view)
-                views.append(_told(logits, head.features, head.weight))
+            both = (x, x.flip(3)) if flip else (x,)
+            views = [_told(logits_of(network, view), head.features, head.weight, logits) for view in both]
             means, features = zip(*views, strict=True)
             batch = {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
             batch |= dict(zip(("features", "mirrored"), features, strict=False))
@@ -164,7 +166,7 @@ def predict(
     return Predictions(ids, rows[:done], **kept, weight=weight, bias=bias, device=where)
 
 
-def _told(logits: Tensor, features: Tensor, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _told(logits: Tensor, features: Tensor, weight: Tensor, keep: bool) -> tuple[dict[str, Tensor], Tensor]:
     """What one view of a batch gives, and its features. Angles in float64: arccos costs half the digits."""
     where = "cpu" if features.device.type == "mps" else features.device  # which has no float64
     z, x, w = (tensor.to(where).double() for tensor in (logits, features, weight))
@@ -172,7 +174,8 @@ def _told(logits: Tensor, features: Tensor, weight: Tensor) -> tuple[dict[str, T
     total = confidence.sum(1, keepdim=True)
     nothing = total <= 1e-14 * len(w)  # opposite to every class: equal shares, as `hardsight.avc` has it
     avc = torch.where(nothing, 1 / len(w), confidence / total.masked_fill(nothing, 1.0))
-    return {"probabilities": z.softmax(1), "avc": avc, "norms": torch.linalg.vector_norm(x, dim=1)}, features
+    told = {"probabilities": z.softmax(1), "avc": avc, "norms": torch.linalg.vector_norm(x, dim=1)}
+    return told | ({"logits": z} if keep else {}), features
 
 
 def _room(shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,95 @@
+"""What a question about a network is answered with: rows of numbers, curves to draw, columns by sample, sentences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import numpy as np
+
+
+class Row(TypedDict):
+    """One number: a metric of one score on one set at one level, with its interval over samples."""
+
+    question: str  # ood, calibration, uncertainty, margins, robustness, explanation, clusters
+    metric: str  # auroc, ece, …
+    score: str  # what was judged: msp, avc, pgd, …; "" where there is only one thing
+    on: str  # another data set than the run's own: that of the strangers, say; "" else
+    level: float  # strength (ε, …); NaN where there is none
+    value: float
+    low: float  # 95 % interval over samples; NaN where there is none
+    high: float
+    n: int  # samples
+    better: str  # "higher", "lower", or "" where neither is
+
+
+class Point(TypedDict):
+    """One point of a curve, or one bar of a histogram."""
+
+    question: str
+    curve: str  # reliability, attack, energy, margin, …
+    score: str
+    on: str
+    x: float
+    y: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one question found out about one network.
+
+    Attributes:
+        rows: The numbers.
+        points: The curves.
+        samples: Columns by sample, in the order of the predictions: two networks are compared on them, in pairs. A
+            column whose mean is a row's value has the name ``metric``, ``metric:score`` or ``metric:score@level``.
+        words: What must be said with the numbers.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    samples: dict[str, np.ndarray] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+
+
+def row(
+    question: str,
+    metric: str,
+    value: float,
+    *,
+    score: str = "",
+    on: str = "",
+    level: float = math.nan,
+    low: float = math.nan,
+    high: float = math.nan,
+    n: int,
+    better: str = "",
+) -> Row:
+    """A row with what does not apply left out."""
+    return Row(
+        question=question, metric=metric, score=score, on=on, level=float(level), value=float(value),
+        low=float(low), high=float(high), n=int(n), better=better,
+    )  # fmt: skip
+
+
+def point(
+    question: str,
+    curve: str,
+    x: float,
+    y: float,
+    *,
+    score: str = "",
+    on: str = "",
+    low: float = math.nan,
+    high: float = math.nan,
+    n: int = 0,
+) -> Point:
+    """A point with what does not apply left out."""
+    return Point(
+        question=question, curve=curve, score=score, on=on, x=float(x), y=float(y), low=float(low), high=float(high),
+        n=int(n),
+    )  # fmt: skip

@@ -1,0 +1,373 @@
+"""Calibration: is a network right as often as it says?
+
+A confidence of .8 should be right four times in five. The calibration error is the mean gap between the two over bins
+of like confidence; a temperature, one number that divides all logits, is the simplest way to close it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.answers import Answer, point, row
+from hardsight.hardness import check_labels, check_logits
+from hardsight.intervals import mean_interval, share_interval, wilson
+from hardsight.predictions import Predictions
+
+Binning = Literal["width", "mass"]
+
+# Where a temperature is looked for.
+TEMPERATURES = (1e-3, 1e3)
+
+# Rows read at a time, and samples that a first guess of the temperature is made from.
+_ROWS, _FEW = 4096, 4096
+
+
+class Reliability(NamedTuple):
+    """Bins of like confidence, ascending, without the empty ones: arrays of one length.
+
+    Attributes:
+        confidence: Mean confidence.
+        accuracy: Share that is right.
+        low: Wilson's 95 % interval of that share.
+        high: Its upper end.
+        n: Samples.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: np.ndarray
+
+
+def reliability(confidence: Any, correct: Any, bins: int = 15, binning: Binning = "width") -> Reliability:
+    """The reliability diagram: how often samples of like confidence are right.
+
+    Args:
+        confidence: ``(N,)`` in [0, 1].
+        correct: ``(N,)`` true or false.
+        bins: How many.
+        binning: ``"width"``: equal widths, closed on the right, ``(lo, hi]``; 0 falls into the first bin and 1 into the
+            last. ``"mass"``: bins of as equal numbers of samples as ties allow, for samples that tie share a bin.
+
+    Examples:
+        >>> found = reliability([0.9, 0.95, 0.3], [True, False, False], bins=2)
+        >>> found.confidence.round(3).tolist(), found.accuracy.tolist()
+        ([0.3, 0.925], [0.0, 0.5])
+    """
+    confidence, correct = _pairs(confidence, correct)
+    if not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins must be a whole number of 1 or more, got {bins!r}.")
+    if binning == "width":
+        edges = np.linspace(0, 1, bins + 1)[1:-1]
+    elif binning == "mass":
+        edges = np.sort(confidence)[-(-np.arange(1, bins) * len(confidence) // bins) - 1]
+    else:
+        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}.")
+    where = np.searchsorted(edges, confidence, "left")
+    n = np.bincount(where, minlength=bins)
+    filled = n > 0
+    sure, right = (np.bincount(where, values, minlength=bins)[filled] for values in (confidence, correct))
+    n = n[filled]
+    return Reliability(sure / n, right / n, *wilson(right, n), n)
+
+
+def ece(confidence: Any, correct: Any, bins: int = 15, binning: Binning = "width") -> float:
+    """Expected calibration error: mean gap between confidence and accuracy over the bins of `reliability`.
+
+    With bins of equal mass it is also called adaptive. It is biased upward: with few samples a bin even a calibrated
+    network has some.
+
+    Args:
+        confidence: ``(N,)`` in [0, 1]; that of the predicted class.
+        correct: ``(N,)`` whether the prediction is right.
+        bins: How many.
+        binning: See `reliability`.
+
+    Examples:
+        >>> round(ece([0.9, 0.95, 0.3], [True, False, False], bins=2), 4)  # (2 · .425 + .3) / 3
+        0.3833
+    """
+    found = reliability(confidence, correct, bins, binning)
+    return float((found.n * np.abs(found.accuracy - found.confidence)).sum() / found.n.sum())
+
+
+def classwise_ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
+    """Calibration error of every class's probability over all samples, bins of equal width, mean over the classes.
+
+    Most probabilities of many classes lie in the first bin, so it is small where C is large.
+
+    Args:
+        probabilities: ``(N, C)`` in [0, 1].
+        labels: ``(N,)`` class indices.
+        bins: Of each class.
+
+    Examples:
+        >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 4)  # |.9 − 1| + .8 over 2 samples
+        0.45
+    """
+    p, y = _checked_probabilities(probabilities, labels)
+    gaps = _ClasswiseGaps(p.shape[1], bins)
+    for part in _blocks(len(p)):
+        gaps.add(p[part], y[part])
+    return gaps.mean(len(p))
+
+
+def brier(probabilities: Any, labels: Any) -> float:
+    """Brier score over all classes: mean squared distance between the probabilities and the one-hot label, in [0, 2].
+
+    Args:
+        probabilities: ``(N, C)``.
+        labels: ``(N,)`` class indices.
+
+    Examples:
+        >>> round(brier([[0.8, 0.2], [0.4, 0.6]], [0, 1]), 4)
+        0.2
+    """
+    p, y = _checked_probabilities(probabilities, labels)
+    return float(torch.cat([_brier(p[part].double(), y[part]) for part in _blocks(len(p))]).mean())
+
+
+def nll(logits: Any, labels: Any) -> float:
+    """Mean negative log-likelihood: the cross-entropy, in nats. Log-probabilities are logits, too.
+
+    Args:
+        logits: ``(N, C)``.
+        labels: ``(N,)`` class indices.
+
+    Examples:
+        >>> round(nll([[2.0, 0.0], [0.0, 0.0]], [0, 1]), 4)
+        0.41
+    """
+    z = check_logits(logits)
+    y = check_labels(labels, len(z), z.shape[1]).to(z.device)
+    losses = [torch.nn.functional.cross_entropy(z[p], y[p], reduction="none").double() for p in _blocks(len(z))]
+    return float(torch.cat(losses).mean())
+
+
+def fit_temperature(logits: Any, labels: Any) -> float:
+    """The temperature T at which the negative log-likelihood of ``logits / T`` is least, within `TEMPERATURES`.
+
+    That is a convex function of ``1 / T``; its minimum is found by Newton's method kept between bounds. Where every
+    label has the largest logit the likelihood grows for ever as T → 0, and the lower bound comes back; where logits are
+    no better than none (the minimum is at infinity) the upper bound does.
+
+    Args:
+        logits: ``(N, C)``; of data that the network was not trained on.
+        labels: ``(N,)`` class indices.
+
+    Examples:
+        >>> round(fit_temperature([[4.0, 0.0]] * 3 + [[0.0, 4.0]], [0, 0, 0, 0]), 4)  # right 3 times in 4: 4 / log 3
+        3.641
+    """
+    z = check_logits(logits)
+    return _fit(z, check_labels(labels, len(z), z.shape[1]).to(z.device))
+
+
+def _fit(z: Tensor, y: Tensor) -> float:
+    target = z.gather(1, y[:, None])[:, 0]
+    # The slope by 1/T is Σ (mean logit − target) at T = ∞ and Σ (largest − target) at T = 0; it only grows.
+    if (z.amax(1) == target).all():
+        return TEMPERATURES[0]
+    if (z.mean(1) - target).sum(dtype=torch.float64) >= 0:
+        return TEMPERATURES[1]
+    low, inverse, high = 1 / TEMPERATURES[1], 1.0, 1 / TEMPERATURES[0]
+    if len(z) > 2 * _FEW:  # most steps with a few samples, so that one or two with all of them are enough
+        few = torch.arange(0, len(z), len(z) // _FEW, device=z.device)
+        inverse = 1 / _fit(z[few], y[few])
+    tried: set[float] = set()
+    for _ in range(100):
+        slope, curvature = _slopes(z, y, inverse)
+        tried.add(inverse)
+        low, high = (inverse, high) if slope < 0 else (low, inverse)
+        step = float(np.clip(inverse - slope / curvature, low, high)) if curvature > 0 else low
+        if step in tried and slope:  # Newton's step leads past where the minimum is: half way on a logarithmic scale
+            step = float(np.sqrt(low * high))
+        moved, inverse = abs(step - inverse), step
+        if low >= high or moved <= 1e-4 * inverse:  # at a bound; or the next step would be about the square of this
+            break
+    return float(np.clip(1 / inverse, *TEMPERATURES))
+
+
+def _slopes(z: Tensor, y: Tensor, inverse: float) -> tuple[float, float]:
+    """First and second derivative of the mean negative log-likelihood by 1/T."""
+    slope = curvature = 0.0
+    for part in _blocks(len(z)):
+        block = z[part]
+        below = block - block.amax(1, keepdim=True)
+        weights = (below * inverse).exp_()
+        total, target = weights.sum(1), below.gather(1, y[part, None])[:, 0]
+        mean = weights.mul_(below).sum(1).div_(total).double()
+        square = weights.mul_(below).sum(1).div_(total).double()
+        slope += float((mean - target).sum())
+        curvature += float((square - mean**2).sum())
+    return slope / len(z), curvature / len(z)
+
+
+class _ClasswiseGaps:
+    """Sums of probabilities and labels by class and bin, some rows at a time.
+
+    Fewer than `bins` probabilities of a row lie above the first bin, so only those are sorted into bins; the first has
+    the rest.
+    """
+
+    def __init__(self, classes: int, bins: int) -> None:
+        self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+        self.gap = torch.zeros(classes, bins, dtype=torch.float64)
+
+    def add(self, p: Tensor, y: Tensor) -> None:
+        classes, bins = self.gap.shape
+        edges = self.edges.to(p.device)
+        above = p > edges[0] if len(edges) else torch.zeros_like(p, dtype=torch.bool)
+        rows, columns = above.nonzero(as_tuple=True)
+        high = p[rows, columns].double()
+        place = columns * bins + torch.bucketize(high, edges)
+        gap = torch.zeros(classes * bins, dtype=torch.float64, device=p.device)
+        gap = gap.index_add_(0, place, high).view(classes, bins)
+        gap[:, 0] += p.sum(0, dtype=torch.float64) - gap.sum(1)
+        own = torch.bucketize(p.gather(1, y[:, None])[:, 0].double(), edges)
+        gap -= torch.bincount(y * bins + own, minlength=classes * bins).view(classes, bins)
+        self.gap += gap.cpu()
+
+    def mean(self, n: int) -> float:
+        return float(self.gap.abs().sum(1).mean() / n)
+
+
+class _Judged(NamedTuple):
+    """``(N,)`` float64 arrays of one way to make probabilities, and the class-wise calibration error."""
+
+    confidence: np.ndarray
+    correct: np.ndarray
+    nll: np.ndarray
+    brier: np.ndarray
+    classwise: float
+
+
+def _judged(z: Tensor, y: Tensor, temperature: Tensor, bins: int) -> _Judged:
+    gaps, columns = _ClasswiseGaps(z.shape[1], bins), []
+    for part in _blocks(len(z)):
+        log_p = (z[part] / temperature[part, None]).log_softmax(1)
+        p, at = log_p.exp(), y[part]
+        confidence, predicted = p.max(1)
+        gaps.add(p, at)
+        columns.append((confidence, predicted == at, -log_p.gather(1, at[:, None])[:, 0], _brier(p, at)))
+    sure, correct, nll, brier = (torch.cat(part).double().cpu().numpy() for part in zip(*columns, strict=True))
+    return _Judged(sure, correct, nll, brier, gaps.mean(len(z)))
+
+
+def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) -> Answer:
+    """Calibration of a network's softmax and of its angular visual confidence, as they are and with a temperature.
+
+    Temperatures are fitted on one half of the samples and used on the other, both halves in turn, so that every sample
+    is judged by a temperature it had no part in. AVC is a share of ``π − angle``, which no class has much more of than
+    another: its largest value is at most about ``2 / C`` where the other classes lie at right angles, .01 for 200
+    classes. As a probability it is therefore far too modest; ``avc+T`` is ``AVC^(1/T)``, scaled to sum to 1.
+
+    Args:
+        predictions: With logits.
+        labels: ``(N,)`` class indices, in the order of the predictions.
+        seed: Of the halves.
+
+    Returns:
+        Rows ``ece`` (15 bins of equal width), ``ace`` (of equal mass), ``classwise_ece``, ``nll`` and ``brier`` of the
+        scores ``softmax``, ``softmax+T``, ``avc`` and ``avc+T``, ``accuracy`` and ``temperature`` (geometric mean of
+        both halves); curve ``reliability`` (x: confidence, y: accuracy).
+    """
+    if predictions.logits is None:
+        raise ValueError("predictions hold no logits; make them with predict(…, logits=True).")
+    n = len(predictions.rows)
+    if n < 2:
+        raise ValueError(f"predictions must be of 2 samples or more, a half to fit and a half to judge, got {n}.")
+    y = check_labels(labels, n, len(predictions.weight))
+    halves = torch.from_numpy(np.random.default_rng(seed).permutation(n)).tensor_split(2)
+    answer = Answer()
+    tiny = np.finfo(np.float32).tiny  # a class exactly opposite has AVC 0
+    for name, raw in (("softmax", predictions.logits), ("avc", np.log(np.maximum(predictions.avc, tiny)))):
+        z = check_logits(raw)
+        one = torch.ones(n, dtype=z.dtype)
+        fitted = [_fit(z[half], y[half]) for half in halves]
+        other = one.clone()
+        other[halves[0]], other[halves[1]] = fitted[1], fitted[0]
+        for score, temperature in ((name, one), (f"{name}+T", other)):
+            _add(answer, score, _judged(z, y, temperature, 15))
+        value = float(np.sqrt(fitted[0] * fitted[1]))
+        answer.rows.append(row("calibration", "temperature", value, score=name, n=n))
+        if bound := set(fitted) & set(TEMPERATURES):
+            answer.words.append(
+                f"{name}: the temperature went to {bound.pop():g}, the end of what is searched: every label of a half "
+                "has the largest value, or the values tell nothing of the labels. More samples are needed to calibrate."
+            )
+    classes, largest = len(predictions.weight), float(predictions.avc.max(1).mean())
+    answer.words.append(
+        f"AVC is a share of angles over {classes} classes: its largest is {largest:.3g} on average, and chance is "
+        f"{1 / classes:.3g}. As it stands it is no probability of being right; avc+T can be one."
+    )
+    return answer
+
+
+def _add(answer: Answer, score: str, judged: _Judged) -> None:
+    n = len(judged.correct)
+    errors = {
+        "ece": ece(judged.confidence, judged.correct),
+        "ace": ece(judged.confidence, judged.correct, binning="mass"),
+        "classwise_ece": judged.classwise,
+    }
+    for metric, value in errors.items():
+        answer.rows.append(row("calibration", metric, value, score=score, n=n, better="lower"))
+    for metric, values in (("nll", judged.nll), ("brier", judged.brier)):
+        low, high = mean_interval(values)
+        answer.rows.append(
+            row("calibration", metric, values.mean(), score=score, low=low, high=high, n=n, better="lower")
+        )
+        answer.samples[f"{metric}:{score}"] = values
+    if not score.endswith("+T"):  # which changes no prediction
+        low, high = share_interval(judged.correct.sum(), n)
+        accuracy = judged.correct.mean()
+        answer.rows.append(
+            row("calibration", "accuracy", accuracy, score=score, low=low, high=high, n=n, better="higher")
+        )
+        answer.samples[f"accuracy:{score}"] = judged.correct
+    for x, y, low, high, count in zip(*reliability(judged.confidence, judged.correct), strict=True):
+        answer.points.append(point("calibration", "reliability", x, y, score=score, low=low, high=high, n=count))
+
+
+def _brier(p: Tensor, y: Tensor) -> Tensor:
+    """Of each sample; ``Σ p² − 2 p_y + 1`` without the cancellation at the end."""
+    own = p.gather(1, y[:, None])[:, 0]
+    return (p.square().sum(1) - own.square()).clamp_min(0) + (1 - own).square()
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(start, start + _ROWS) for start in range(0, n, _ROWS))
+
+
+def _pairs(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
+    both = [x.detach().cpu().double().numpy() if isinstance(x, Tensor) else x for x in (confidence, correct)]
+    sure, right = (np.asarray(x, dtype=np.float64) for x in both)
+    if sure.ndim != 1 or not len(sure) or sure.shape != right.shape:
+        raise ValueError(
+            f"confidence and correct must be of one length, (N,) with N ≥ 1, got {sure.shape} and {right.shape}."
+        )
+    if not ((sure >= 0) & (sure <= 1)).all():  # NaN is neither
+        bad = ~((sure >= 0) & (sure <= 1))
+        raise ValueError(
+            f"confidence must lie in [0, 1], got {sure[bad][0]} at row {int(np.flatnonzero(bad)[0])} "
+            f"({bad.sum():,} such rows); take the softmax of logits."
+        )
+    if not np.isin(right, (0, 1)).all():
+        raise ValueError("correct must be true or false for each sample; compare predictions with labels.")
+    return sure, right
+
+
+def _checked_probabilities(probabilities: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    p = check_logits(probabilities, "probabilities")
+    if p.min() < 0 or p.max() > 1:
+        raise ValueError(
+            f"probabilities must lie in [0, 1], got {float(p.min()):.3g} to {float(p.max()):.3g}; take the softmax."
+        )
+    return p, check_labels(labels, len(p), p.shape[1]).to(p.device)

@@ -1,0 +1,202 @@
+"""Do features of one class lie together? Clusters against classes, silhouettes in angle, and pictures of the whole.
+
+AMC-Loss reports homogeneity, completeness and V-measure of the classifier's *predictions*: functions of the confusion
+matrix, which say nothing of features. Both are here: ``kmeans`` of the features' directions, and ``predictions``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from hardsight.angles import angle_matrix, unit
+from hardsight.answers import Answer, row
+from hardsight.intervals import moments
+from hardsight.predictions import Predictions
+
+# Samples whose angles to all others are looked at, and those that get a place in the plane.
+_ANGLES, _DRAWN = 2000, 1000
+# Beyond so many samples k-means sees a part of them at a time.
+_AT_ONCE = 10_000
+
+
+class ClusterMetrics(NamedTuple):
+    """How far a division into clusters agrees with one into classes, each in [0, 1]."""
+
+    homogeneity: float
+    completeness: float
+    v_measure: float
+    nmi: float
+
+
+def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetrics:
+    """Homogeneity, completeness, V-measure and normalised mutual information.
+
+    NMI is normalised by the mean of the two entropies, and therefore equals the V-measure; both names are asked for.
+
+    Args:
+        labels: ``(N,)`` classes.
+        assignments: ``(N,)`` clusters.
+
+    Examples:
+        >>> cluster_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 2])).completeness
+        0.66...
+    """
+    from sklearn.metrics import homogeneity_completeness_v_measure, normalized_mutual_info_score
+
+    if np.shape(labels) != np.shape(assignments) or np.ndim(labels) != 1 or not len(labels):
+        raise ValueError(
+            f"labels and assignments must be one number a sample, got {np.shape(labels)} and {np.shape(assignments)}."
+        )
+    parts = homogeneity_completeness_v_measure(labels, assignments)
+    return ClusterMetrics(*(float(x) for x in (*parts, normalized_mutual_info_score(labels, assignments))))
+
+
+def angular_silhouette(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Silhouette of each sample with the angle for distance: near 1 deep in its class, below 0 nearer to another.
+
+    Every sample is compared with every other: give it a few thousand.
+
+    Args:
+        features: ``(N, D)``.
+        labels: ``(N,)``, at least two classes, and fewer classes than samples.
+
+    Examples:
+        >>> angular_silhouette(np.array([[1.0, 0], [2.0, 0], [0, 1.0], [0, 3.0]]), np.array([0, 0, 1, 1])).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+    from sklearn.metrics import silhouette_samples
+
+    if not 2 <= (classes := len(np.unique(labels))) < len(labels):
+        raise ValueError(
+            f"labels must have at least two classes and fewer classes than samples, got {classes} of {len(labels)}."
+        )
+    directions = torch.from_numpy(np.asarray(features, np.float64))
+    angles = angle_matrix(directions, directions).numpy()
+    np.fill_diagonal(angles, 0.0)  # arccos is good to half the digits there
+    return silhouette_samples(angles, labels, metric="precomputed")
+
+
+def angular_kmeans(features: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
+    """Clusters ``(N,)`` of the features' directions; the same whatever the number of cores.
+
+    Examples:
+        >>> found = angular_kmeans(np.array([[1.0, 0], [9.0, 0.1], [0, 1.0]]), 2)
+        >>> bool(found[0] == found[1] != found[2])
+        True
+    """
+    from sklearn.cluster import KMeans, MiniBatchKMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    directions = _directions(features)
+    kind = KMeans if len(directions) <= _AT_ONCE else MiniBatchKMeans
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # collapsed features have fewer directions than clusters
+        return kind(min(k, len(directions)), n_init=4, random_state=seed).fit_predict(directions)
+
+
+def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0) -> Answer:
+    """How far the features, and the predictions, divide the samples as the labels do.
+
+    Args:
+        predictions: Of the network.
+        labels: ``(N,)`` true classes of the samples they are for.
+        seed: Of k-means, of t-SNE, and of who is looked at where all would take too long.
+
+    Returns:
+        Rows of `cluster_metrics` for ``kmeans`` (as many clusters as classes) and ``predictions``, and of the mean
+        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and places to draw ``layout_x``,
+        ``layout_y`` and, on the sphere of three features, ``layout_z``, with ``layout_class``.
+    """
+    features, labels = predictions.features, np.asarray(labels)
+    if len(labels) != len(features):
+        raise ValueError(f"labels must be one a sample, {len(features):,}, got {len(labels):,}.")
+    classes = len(np.unique(labels))
+    if classes < 2 or classes >= len(labels):
+        found = "all samples are of one class" if classes < 2 else "every class has one sample"
+        return Answer(words=[f"Clusters cannot be compared with classes: {found}."])
+    divided = {
+        "kmeans": angular_kmeans(features, classes, seed),
+        "predictions": predictions.probabilities.argmax(1),
+    }
+    rows = [
+        row("clusters", name, value, score=score, n=len(labels), better="higher")
+        for score, assignments in divided.items()
+        for name, value in cluster_metrics(labels, assignments)._asdict().items()
+    ]
+    looked = np.random.default_rng(seed).permutation(len(labels))[:_ANGLES]
+    words, columns = [], {}
+    if 2 <= len(np.unique(labels[looked])) < len(looked):
+        silhouette = _column(len(labels), looked, angular_silhouette(features[looked], labels[looked]))
+        of = moments(silhouette, np.zeros(len(labels), np.int64), 1)
+        (low,), (high,) = of.interval()
+        rows.append(row("clusters", "silhouette", of.mean[0], low=low, high=high, n=len(looked), better="higher"))
+        columns["silhouette"] = silhouette
+        if len(looked) < len(labels):
+            words.append(f"The silhouette is that of {len(looked):,} samples among one another, chosen at random.")
+    if (empty := int((predictions.norms == 0).sum())) > 0:
+        words.append(f"{empty:,} features are zero and have no direction: k-means sees them at the origin.")
+    how = "sphere" if features.shape[1] in (2, 3) else "tsne"
+    drawn = looked[:_DRAWN]
+    if how == "sphere" or len(drawn) >= 5:
+        places = layout(features[drawn], how, seed=seed)
+        columns |= {
+            f"layout_{axis}": _column(len(labels), drawn, at) for axis, at in zip("xyz", places.T, strict=False)
+        }
+        columns["layout_class"] = _column(len(labels), drawn, labels[drawn])
+    return Answer(rows, samples=columns, words=words)
+
+
+def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne", *, seed: int = 0) -> np.ndarray:
+    """Places ``(N, 2)`` or ``(N, 3)`` to draw features at.
+
+    Args:
+        features: ``(N, D)``; for t-SNE of 10,000 samples allow a minute.
+        how: ``"tsne"`` or ``"umap"`` (needs umap-learn) of the features' directions, or ``"sphere"``: directions of
+            features of two or three numbers as they are.
+        seed: Of the former two.
+
+    Examples:
+        >>> layout(np.array([[0.0, 4.0]]), "sphere").tolist()
+        [[0.0, 1.0]]
+    """
+    if np.ndim(features) != 2 or not np.isfinite(features).all():
+        raise ValueError(f"features must be finite numbers (N, D), got shape {np.shape(features)} or NaN in it.")
+    directions = _directions(features)
+    n, width = directions.shape
+    if how == "sphere":
+        if width not in (2, 3):
+            raise ValueError(f"how='sphere' needs features of 2 or 3 numbers, got {width}; take 'tsne'.")
+        return directions
+    if n < 5:
+        raise ValueError(f"features must be of at least 5 samples for a layout, got {n}.")
+    if how == "umap":
+        try:
+            from umap import UMAP
+        except ModuleNotFoundError as error:
+            raise RuntimeError("umap is not installed; install it with: pip install umap-learn") from error
+        return np.asarray(
+            UMAP(metric="cosine", random_state=seed, n_neighbors=min(15, n - 1)).fit_transform(directions)
+        )
+    if how != "tsne":
+        raise ValueError(f"how must be 'tsne', 'umap' or 'sphere', got {how!r}.")
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        start = "pca" if directions.std() > 0 else "random"
+        return TSNE(perplexity=min(30.0, (n - 1) / 3), init=start, random_state=seed).fit_transform(directions)
+
+
+def _directions(features: np.ndarray) -> np.ndarray:
+    return unit(torch.from_numpy(np.array(features, np.float32)))[0].numpy()
+
+
+def _column(length: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    column = np.full(length, np.nan)
+    column[at] = values
+    return column

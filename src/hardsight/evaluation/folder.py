@@ -1,0 +1,171 @@
+"""What an evaluation leaves on disk, and how a killed one goes on.
+
+::
+
+    out/evaluation.json     runs (name, group, seed, network …), data, questions and options, how it was made
+    out/parts/              what each question found out about each run, as soon as it is known
+    out/rows.parquet, .csv  a number a line: run, group, seed, and what `hardsight.answers.Row` has; the numbers of a
+                            group's ensemble have no run ("") and no seed
+    out/tests.parquet, .csv a comparison a line: a number of a group against the first group; see `statistics.py`
+    out/points.parquet      curves: run, group, seed, and what `hardsight.answers.Point` has
+    out/samples/*.parquet   a file a run: id, label, pred, avh, and the columns that its questions left, by name
+                            ``question/metric:score@level``
+    out/words.json          ``[{"question", "run", "group", "words"}, …]``; about all runs where run and group are ""
+    out/table.tex           the numbers of the groups side by side
+    out/maps/               where explanations were asked for: see `maps.py`
+
+A part is two files under one name, made of what decides its content: the network, the data, the question and its
+options. So the same call goes on where it stopped, and more runs or questions join what is there. Files are written
+under a temporary name and renamed; a part is there if and only if its ``.json`` is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from hardsight.answers import Answer
+from hardsight.runfolder import disk_in_words, write_json, write_whole
+
+PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
+TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
+_WRITTEN = {PLAN, PARTS, *(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv"))}
+_WRITTEN |= {WORDS, TABLE, SAMPLES, MAPS, PAGE}
+
+_TEXT = dict.fromkeys(("question", "metric", "score", "on"), pa.string())
+_OF = {"run": pa.string(), "group": pa.string(), "seed": pa.int64()}
+_NUMBERS = dict.fromkeys(("level", "value", "low", "high"), pa.float64()) | {"n": pa.int64(), "better": pa.string()}
+SCHEMAS = {
+    ROWS: pa.schema(_OF | _TEXT | _NUMBERS),
+    POINTS: pa.schema(
+        _OF | dict.fromkeys(("question", "curve", "score", "on"), pa.string())
+        | dict.fromkeys(("x", "y", "low", "high"), pa.float64()) | {"n": pa.int64()}
+    ),
+    TESTS: pa.schema(
+        _TEXT | {"level": pa.float64(), "better": pa.string(), "group": pa.string(), "baseline": pa.string()}
+        | {"mean": pa.float64(), "sd": pa.float64(), "n": pa.int64()}
+        | {"baseline_mean": pa.float64(), "baseline_sd": pa.float64(), "baseline_n": pa.int64()}
+        | dict.fromkeys(("difference", "low", "high", "p", "p_holm"), pa.float64()) | {"how": pa.string()}
+    ),
+}  # fmt: skip
+
+
+def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
+    """Make the folder ready: an evaluation of the same data grows, one of other runs or data is refused.
+
+    Args:
+        path: The folder.
+        plan: What is evaluated.
+        overwrite: Throw away the evaluation that is there, unless it is an unfinished one of the same plan.
+    """
+    if path.is_file():
+        raise FileExistsError(f"out: {path} is a file; name a folder.")
+    plan = json.loads(json.dumps(plan, default=str))
+    with disk_in_words(path):
+        path.mkdir(parents=True, exist_ok=True)
+        for stray in (p for p in path.rglob(".*.tmp") if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", p.name)):
+            stray.unlink(missing_ok=True)  # what kills left
+        names = {p.name for p in path.iterdir()}
+        if names and (PLAN not in names or names - _WRITTEN):
+            other = sorted(names - _WRITTEN) or sorted(names)
+            raise FileExistsError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")
+        there = _read(path / PLAN) if names else plan
+        lost = [run["name"] for run in there.get("runs", ()) if _network(run) not in map(_network, plan["runs"])]
+        differing = [*(["data"] if there.get("data") != plan["data"] else []), *(f"run {name}" for name in lost)]
+        if differing and not overwrite:
+            raise FileExistsError(
+                f"out: {path} holds another evaluation (not in this one: {', '.join(differing)}); choose another "
+                "folder, or overwrite it (--overwrite)."
+            )
+        if overwrite and (differing or there.get("whole")):
+            for name in (PLAN, *sorted(_WRITTEN - {PLAN, PARTS, SAMPLES, MAPS})):  # what would call the rest whole
+                (path / name).unlink(missing_ok=True)
+            for name in (PARTS, SAMPLES, MAPS):
+                shutil.rmtree(path / name, ignore_errors=True)
+        (path / PARTS).mkdir(exist_ok=True)
+        write_json(path / PLAN, {**plan, "whole": False}, secrets.token_hex(4))
+
+
+def _network(run: Mapping[str, Any]) -> Any:
+    return run.get("network")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise RuntimeError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.")
+    return content
+
+
+def committed(path: Path, key: str) -> bool:
+    """Whether a part is there."""
+    return (path / PARTS / f"{key}.json").is_file()
+
+
+def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
+    """Write what a question found out about a run."""
+    with disk_in_words(path):
+        table = {"id": list(ids)} | {name: np.asarray(values) for name, values in answer.samples.items()}
+        write_table(path / PARTS / f"{key}.parquet", pa.table(table))
+        told = {"rows": answer.rows, "points": answer.points, "words": answer.words}
+        write_json(path / PARTS / f"{key}.json", told, secrets.token_hex(4))
+
+
+def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table]:
+    """The rows, points and words of a part, and its columns by sample."""
+    try:
+        return _read(path / PARTS / f"{key}.json"), pq.read_table(path / PARTS / f"{key}.parquet")
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        raise RuntimeError(
+            f"out: {path / PARTS / key}.parquet is damaged ({error}); remove {key}.json, and the same call makes it "
+            "again."
+        ) from None
+
+
+def write_table(file: Path, table: pa.Table) -> None:
+    """A table as Parquet, whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    write_whole(file, partial(pq.write_table, table), secrets.token_hex(4))
+
+
+def write_results(
+    path: Path,
+    tables: Mapping[str, pa.Table],
+    samples: Mapping[str, pa.Table],
+    words: Sequence[Mapping[str, str]],
+    latex: str,
+    plan: Mapping[str, Any],
+) -> None:
+    """Everything that is read later; the plan, which says that all is there, comes last."""
+    token = secrets.token_hex(4)
+    with disk_in_words(path):
+        shutil.rmtree(path / SAMPLES, ignore_errors=True)
+        for number, (run, table) in enumerate(samples.items()):
+            write_table(path / SAMPLES / f"{number:02d}-{file_name(run)}.parquet", table)
+        for name, table in tables.items():
+            write_table(path / f"{name}.parquet", table)
+            if name != POINTS:
+                write_whole(path / f"{name}.csv", partial(pa_csv.write_csv, table), token)
+        write_json(path / WORDS, list(words), token)
+        write_whole(path / TABLE, lambda file: file.write_text(latex, encoding="utf-8"), token)
+        (path / PAGE).unlink(missing_ok=True)  # it would show numbers that are gone
+        write_json(path / PLAN, {**plan, "whole": True}, token)
+
+
+def file_name(name: str) -> str:
+    """A name that is safe as a file's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "run"

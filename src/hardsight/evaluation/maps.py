@@ -1,0 +1,85 @@
+"""Where several networks look in the same pictures, side by side, as pictures."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from hardsight.data import Samples
+from hardsight.evaluation.folder import MAPS, file_name
+from hardsight.evaluation.subjects import Case
+from hardsight.runfolder import disk_in_words, write_json, write_whole
+
+# So many pictures, at least so high, with so many white pixels between them.
+_PICTURES, _HEIGHT, _GAP = 12, 96, 4
+
+
+def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table, device: torch.device) -> None:
+    """``maps/00-ID.png`` …: each a picture and, right of it, the maps of the first run of every group; ``index.json``.
+
+    Pictures are chosen from the easiest to the hardest for the first run, at equal distances in the order of their AVH.
+    The index holds ``runs``, in the order of the maps, and of each picture ``file``, ``id``, ``label``, and by run
+    ``classes`` (predicted) and ``confidence``.
+
+    Args:
+        path: The evaluation's folder.
+        cases: The networks.
+        data: The data set.
+        known: Columns ``id``, ``avh`` and ``label`` of the first run.
+        device: Where to run.
+    """
+    from PIL import Image
+
+    from hardsight.explanation import cam_gallery, overlay
+
+    order = np.argsort(known["avh"].to_numpy(), kind="stable")
+    at = order[np.unique(np.linspace(0, len(order) - 1, _PICTURES).round().astype(int))]
+    ids = [known["id"][int(i)].as_py() for i in at]
+    first = list({case.group: case for case in reversed(cases)}.values())[::-1]
+    made_of = {"networks": [case.network for case in first], "ids": ids}
+    index = path / MAPS / "index.json"
+    if index.is_file() and made_of.items() <= json.loads(index.read_text()).items():
+        return
+    found = [cam_gallery({case.name: case.opened()}, data, ids, device=device) for case in first]
+    pictures = found[0].pictures
+    maps = [
+        overlay(pictures, _sized(one.maps[case.name], pictures.shape)) for case, one in zip(first, found, strict=True)
+    ]
+    told, token = [], secrets.token_hex(4)
+    with disk_in_words(path):
+        shutil.rmtree(path / MAPS, ignore_errors=True)
+        (path / MAPS).mkdir()
+        for k, id_ in enumerate(ids):
+            strip = Image.fromarray(_strip([pictures[k], *(one[k] for one in maps)]))
+            name = f"{k:02d}-{file_name(id_)}.png"
+            write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"), token)
+            by_run = list(zip(first, found, strict=True))
+            told.append({
+                "file": name, "id": id_, "label": int(known["label"][int(at[k])].as_py()),
+                "classes": {case.name: int(one.classes[case.name][k]) for case, one in by_run},
+                "confidence": {case.name: float(one.confidence[case.name][k]) for case, one in by_run},
+            })  # fmt: skip
+        write_json(index, {**made_of, "runs": [case.name for case in first], "pictures": told}, token)
+
+
+def _sized(maps: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Maps in the size of the pictures, which another network may see at another size."""
+    if maps.shape[1:] == shape[1:3]:
+        return maps
+    values = torch.from_numpy(maps)[:, None]
+    return torch.nn.functional.interpolate(values, shape[1:3], mode="bilinear")[:, 0].numpy()
+
+
+def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures beside one another, small ones enlarged without blurring."""
+    times = -(-_HEIGHT // pictures[0].shape[0])
+    large = [picture.repeat(times, 0).repeat(times, 1) for picture in pictures]
+    gap = np.full((large[0].shape[0], _GAP, 3), 255, np.uint8)
+    return np.concatenate([part for one in large for part in (gap, one)][1:], axis=1)

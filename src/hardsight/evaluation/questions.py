@@ -1,0 +1,318 @@
+"""What is asked of each network: one job a question, each a function of what the network says of the data."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.answers import Answer
+from hardsight.data import ChosenSamples, Samples, StreamSamples, in_form_of, in_memory, open_data
+from hardsight.data.samples import content_hash
+from hardsight.extras import printable
+from hardsight.models import Model
+from hardsight.predictions import Predictions, predict
+from hardsight.scoring.one import check_samples
+
+# Questions that need nothing but the network and its data; the others follow from other arguments.
+QUESTIONS = ("calibration", "margins", "clusters")
+
+
+class Strangers(NamedTuple):
+    """Data that a network was not made for.
+
+    Attributes:
+        name: What rows call them.
+        samples: The data.
+        formed: In the size and the colours of the network's own data, for networks that take arrays as they are.
+        words: What must be said of them.
+    """
+
+    name: str
+    samples: Samples
+    formed: Samples
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked, and how it is computed."""
+
+    questions: tuple[str, ...]
+    strangers: tuple[Strangers, ...] = ()
+    attacks: tuple[str, ...] = ()
+    eps: tuple[float, ...] | None = None
+    explain: bool = False
+    dropout: int = 0
+    boxes: Any = None
+    limit: int | None = None
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it cannot be changed
+    batch_size: int = 256
+    workers: int | None = None
+    seed: int = 0
+    progress: bool = True
+
+    @property
+    def forward(self) -> dict[str, Any]:
+        return {"device": self.device, "batch_size": self.batch_size, "workers": self.workers}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A network and its data; what it says of them is computed once, when the first question wants it."""
+
+    model: Model
+    samples: Samples
+    options: Options
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        return predict(self.model, self.samples, logits=True, **self.options.forward)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        return np.asarray(self.samples.labels)[self.predictions.rows]
+
+    @cached_property
+    def avh(self) -> np.ndarray:
+        return -self.predictions.at("avh", self.labels)
+
+    @cached_property
+    def readable(self) -> Samples:
+        """The samples that the predictions are of."""
+        rows = self.predictions.rows
+        return self.samples if len(rows) == len(self.samples) else ChosenSamples(self.samples, rows)
+
+
+class Job(NamedTuple):
+    """A question with its options: ``made_of`` is all that decides its answer beside the network and its data."""
+
+    question: str
+    made_of: Any
+    ask: Callable[[Seen], Answer]
+
+
+def jobs(options: Options) -> list[Job]:
+    """What is asked of each run, in order."""
+    found = [Job("samples", None, _samples)]
+    found += [Job(name, options.seed, _ASKED[name]) for name in options.questions]
+    for one in options.strangers:
+        found.append(Job("ood", [one.name, one.samples.fingerprint()], partial(_ood, strangers=one)))
+    if options.dropout:
+        found.append(Job("uncertainty", [options.dropout, options.seed], _dropout))
+    if options.attacks:
+        told = [options.attacks, options.eps, options.limit, options.seed]
+        found.append(Job("robustness", told, _robustness))
+    if options.explain:
+        told = [options.limit, options.seed, _content(options.boxes)]
+        found.append(Job("explanation", told, _explanation))
+    return found
+
+
+def _content(boxes: Any) -> str | None:
+    """What changes when the boxes do."""
+    if isinstance(boxes, (str, Path)) and Path(boxes).is_file():
+        return content_hash(Path(boxes).read_bytes())
+    if isinstance(boxes, Mapping):
+        return content_hash(*((name, list(column)) for name, column in boxes.items()))
+    return None if boxes is None else content_hash(boxes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The questions.
+
+
+def _samples(seen: Seen) -> Answer:
+    predicted = seen.predictions.probabilities.argmax(1)
+    return Answer(samples={"label": seen.labels, "pred": predicted, "avh": seen.avh})
+
+
+def _calibration(seen: Seen) -> Answer:
+    from hardsight.calibration import calibration_answer
+
+    return calibration_answer(seen.predictions, seen.labels, seed=seen.options.seed)
+
+
+def _margins(seen: Seen) -> Answer:
+    from hardsight.margins import margins_answer
+
+    return margins_answer(seen.predictions, seen.labels)
+
+
+def _clusters(seen: Seen) -> Answer:
+    from hardsight.clusters import clusters_answer
+
+    return clusters_answer(seen.predictions, seen.labels, seen.options.seed)
+
+
+_ASKED: dict[str, Callable[[Seen], Answer]] = {"calibration": _calibration, "margins": _margins, "clusters": _clusters}
+
+
+def _ood(seen: Seen, strangers: Strangers) -> Answer:
+    from hardsight.ood import ood_answer
+
+    # Preprocessing of its own brings pictures of any size to what the network takes.
+    others = strangers.formed if seen.model.transform is None else strangers.samples
+    outside = predict(seen.model, others, logits=True, **seen.options.forward)
+    return ood_answer(seen.predictions, outside, strangers.name)
+
+
+def _dropout(seen: Seen) -> Answer:
+    from hardsight.uncertainty import dropout_predictions, uncertainty_answer
+
+    options = seen.options
+    passes = dropout_predictions(
+        seen.model, seen.readable, passes=options.dropout, seed=options.seed, **options.forward
+    )
+    return said_by("dropout", uncertainty_answer(passes, seen.avh, seen.labels))
+
+
+def _robustness(seen: Seen) -> Answer:
+    from hardsight.robustness import robustness_answer
+
+    options = seen.options
+    given = {} if options.limit is None else {"limit": options.limit}
+    return robustness_answer(
+        seen.model,
+        seen.readable,
+        attacks=options.attacks,
+        eps=options.eps,
+        hardness=seen.avh,
+        device=options.device,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        progress=options.progress,
+        **given,
+    )
+
+
+def _explanation(seen: Seen) -> Answer:
+    from hardsight.explanation import explanation_answer
+
+    options = seen.options
+    given = {} if options.limit is None else {"limit": options.limit}
+    return explanation_answer(
+        seen.model, seen.samples, seen.predictions, seed=options.seed, boxes=options.boxes, device=options.device,
+        **given,
+    )  # fmt: skip
+
+
+def said_by(whose: str, answer: Answer) -> Answer:
+    """An answer of several forwards, whose rows and curves say so: dropout, or an ensemble."""
+    rows = [_renamed(row, whose) for row in answer.rows]
+    points = [_renamed(point, whose) for point in answer.points]
+    return replace(answer, rows=rows, points=points, samples={_said(n, whose): v for n, v in answer.samples.items()})
+
+
+def _renamed(told: Any, whose: str) -> Any:
+    return {**told, "score": f"{whose} {told['score']}".strip()}
+
+
+def _said(column: str, whose: str) -> str:
+    metric, _, rest = column.partition(":")
+    return f"{metric}:{whose} {rest}".strip()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is checked before the first forward.
+
+
+def check_asked(
+    questions: Sequence[str], attacks: Sequence[str], eps: Sequence[float] | None, dropout: int, limit: int | None
+) -> None:
+    """Refuse what cannot be asked."""
+    for name in questions:
+        if name not in QUESTIONS:
+            near = difflib.get_close_matches(name, QUESTIONS, 1, 0.4) or [*QUESTIONS]
+            raise ValueError(
+                f"questions: there is no {name!r}; did you mean {' or '.join(near)}? What else is asked follows from "
+                "ood, attacks, explain and dropout."
+            )
+    if attacks:
+        from hardsight.robustness import ATTACKS
+
+        for name in attacks:
+            if name not in ATTACKS:
+                near = difflib.get_close_matches(name, ATTACKS, 2, 0.4) or list(ATTACKS)
+                raise ValueError(f"attacks: there is no {name!r}; did you mean {' or '.join(near)}?")
+    if eps is not None and not attacks:
+        raise ValueError("eps is the strength of attacks, and there are none; name some: attacks=('fgsm', 'pgd').")
+    for value in eps or ():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"eps must be 0 or more, in units of pixels in [0, 1], got {value:g}.")
+    for name, number, least in (("dropout", dropout, 0), ("limit", 1 if limit is None else limit, 1)):
+        if int(number) != number or number < least:
+            raise ValueError(f"{name} must be an integer {least} or more, got {number!r}.")
+    if dropout == 1:
+        raise ValueError("dropout: one pass has no spread; ask for two or more, 20 say.")
+
+
+def open_strangers(ood: Sequence[Any], own: Samples) -> tuple[Strangers, ...]:
+    """The out-of-distribution data sets in the form of a run's own data, or a sentence.
+
+    Args:
+        ood: What `hardsight.open_data` takes, or ``(name, data)``.
+        own: The runs' own data.
+    """
+    found: list[Strangers] = []
+    for data in ood:
+        name, data = data if isinstance(data, tuple) else (None, data)
+        try:
+            samples = open_data(data)
+            check_samples(samples, None)
+            if isinstance(samples, StreamSamples):
+                raise ValueError("each network goes over the data, and a stream is read once; download it.")
+            name = name or (Path(data).name if isinstance(data, (str, Path)) else samples.origin)
+            strangers = _formed(printable(name), samples, own)
+        except (ValueError, FileNotFoundError) as error:
+            kind = ValueError if isinstance(error, ValueError) else FileNotFoundError
+            raise kind(f"ood: {str(error).removeprefix('DATA: ')}") from None
+        if strangers.name in [one.name for one in found]:
+            raise ValueError(f"ood: {strangers.name!r} is there twice; give each data set a name: (name, data).")
+        found.append(strangers)
+    return tuple(found)
+
+
+def _formed(name: str, samples: Samples, own: Samples) -> Strangers:
+    if samples.pixels != own.pixels:
+        raise ValueError(
+            f"{name}: raw pictures and tensors ready to use cannot be mixed; give it as the run's own data are given."
+        )
+    words: list[str] = []
+    shapes = [_shape(one) for one in (samples, own)]
+    formed = in_form_of(samples, own)  # a sentence of its own where that cannot be
+    if formed is not samples:
+        size, wanted = (" × ".join(map(str, shape or ())) for shape in shapes)
+        words.append(
+            f"{name}: its pictures are {size} and were brought to {wanted}, as the run's own are: a network may tell "
+            "the scaling, not what is in them. Better give pictures of that size."
+        )
+    elif None not in shapes and shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give samples of that shape."
+        )
+    if samples.fingerprint() == own.fingerprint() or _same(in_memory(samples), in_memory(own)):
+        words.append(f"{name}: these are the run's own data, so nothing is out of distribution; give others.")
+        warnings.warn(f"ood: {words[-1]}", UserWarning, stacklevel=4)
+    return Strangers(name, samples, formed, tuple(words))
+
+
+def _shape(samples: Samples) -> tuple[int, ...] | None:
+    """The shape of a sample that is a tensor or an array; None of a picture that the preprocessing will resize."""
+    values = in_memory(samples)
+    if values is not None:
+        return tuple(values.shape[1:])
+    first = samples.first()
+    return tuple(first.shape) if isinstance(first, Tensor) else None
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))

@@ -1,0 +1,203 @@
+"""`evaluate`: several questions to several networks, and what the answers say about the groups they form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from hardsight.answers import Answer
+from hardsight.data import Samples
+from hardsight.data.samples import content_hash
+from hardsight.evaluation import folder
+from hardsight.evaluation.maps import write_maps
+from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_strangers, said_by
+from hardsight.evaluation.results import Evaluation, Part, gather
+from hardsight.evaluation.subjects import Case, Subject, open_cases
+from hardsight.heads import uncompiled
+from hardsight.scoring.engine import evaluating
+from hardsight.scoring.one import find_device
+
+# Goes up when a question's numbers change their meaning: parts of before are then made again.
+_FORMAT = 1
+
+
+def evaluate(
+    runs: Sequence[str | Path | Subject],
+    *,
+    questions: Sequence[str] = ("calibration", "margins", "clusters"),
+    ood: Sequence[Any] = (),
+    attacks: Sequence[str] = (),
+    eps: Sequence[float] | None = None,
+    explain: bool = False,
+    dropout: int = 0,
+    boxes: Any = None,
+    names: Sequence[str] | None = None,
+    limit: int | None = None,
+    out: str | Path = "evaluation",
+    device: str | torch.device | None = None,
+    batch_size: int = 256,
+    workers: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Evaluation:
+    """Ask one network or several what they are worth beyond accuracy, and compare them on the same data.
+
+    Runs of one setting form a group, and every group is compared with the first one: over seeds where there are
+    several runs of each, else over samples (see `hardsight.evaluation.statistics`), with Holm's correction over all
+    tests of a question. Several runs of a group are also one ensemble: what it does not know, against AVH.
+
+    Killed at any point, the same call goes on where it stopped. More runs or other questions join what is there.
+
+    Args:
+        runs: Folders that ``hardsight train`` or ``score`` wrote, or subjects; all over the same data.
+        questions: Of ``calibration``, ``margins`` and ``clusters``.
+        ood: Data of other kinds, to be told from the runs' own: what `hardsight.open_data` takes, or ``(name, data)``.
+        attacks: Names in `hardsight.robustness.ATTACKS`.
+        eps: Their strengths, in units of pixels in [0, 1], whatever the network's normalisation.
+        explain: Make maps of where each network looks, and measure them.
+        dropout: Passes with dropout left on; 0: none.
+        boxes: Where the objects are, for `explain`.
+        names: The group of each run; None: trainings that differ in the seed only form a group.
+        limit: Samples that are attacked and explained; 1,000 and 500 if not given.
+        out: Folder to write; see `hardsight.evaluation.folder`.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        batch_size: Samples a forward.
+        workers: Loader processes, for data that are not arrays.
+        seed: Of everything that is drawn.
+        overwrite: Throw away another evaluation in `out`.
+        progress: Show a bar (only ever in a terminal).
+
+    Examples:
+        >>> found = evaluate(["ce-0", "ce-1", "el-0", "el-1"], ood=["fashion_mnist.npz"])  # doctest: +SKIP
+        >>> found.tests.select(["metric", "score", "group", "difference", "p_holm"])  # doctest: +SKIP
+    """
+    runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
+    asked = (questions,) if isinstance(questions, str) else tuple(questions)
+    check_asked(asked, attacks, eps, dropout, limit)
+    cases, data = open_cases(runs, names)
+    options = Options(
+        questions=asked,
+        strangers=open_strangers([ood] if isinstance(ood, (str, Path)) else ood, data),
+        attacks=tuple(attacks),
+        eps=None if eps is None else tuple(float(value) for value in eps),
+        explain=explain,
+        dropout=dropout,
+        boxes=boxes,
+        limit=limit,
+        device=find_device(device),
+        batch_size=batch_size,
+        workers=workers,
+        seed=seed,
+        progress=progress,
+    )
+    asking = jobs(options)
+    if len(asking) == 1:
+        raise ValueError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
+    path, plan = Path(out), _plan(cases, data, options)
+    folder.begin(path, plan, overwrite)
+    _ask_all(path, plan, cases, data, options, asking)
+    parts = [
+        Part(case.name, case.group, case.seed, job.question, *folder.read_part(path, _key(case, plan, job)))
+        for case in cases
+        for job in asking
+    ]
+    parts += [
+        Part("", group, None, "uncertainty", *folder.read_part(path, key)) for group, key in _ensembles(cases, plan)
+    ]
+    if explain:
+        write_maps(path, cases, data, parts[0].samples, options.device)
+    return gather(path, plan, cases, options, parts)
+
+
+def _plan(cases: Sequence[Case], data: Samples, options: Options) -> dict[str, Any]:
+    told = {name: getattr(options, name) for name in ("questions", "attacks", "eps", "explain", "dropout", "limit")}
+    return {
+        "format": _FORMAT,
+        "runs": [
+            {"name": case.name, "group": case.group, "seed": case.seed, "network": case.network, **case.told}
+            for case in cases
+        ],
+        "data": {"origin": data.origin, "fingerprint": data.fingerprint(), "samples": len(data)},
+        "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in options.strangers],
+        **told,
+        "seed": options.seed,
+    }  # fmt: skip
+
+
+def _key(case: Case, plan: Mapping[str, Any], job: Job) -> str:
+    """The name of a part: what it is made of."""
+    made_of = json.dumps([plan["format"], case.network, plan["data"]["fingerprint"], job.made_of], default=str)
+    return f"{job.question}-{content_hash(made_of)}"
+
+
+def _ensembles(cases: Sequence[Case], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Groups of several runs, and the names of their parts."""
+    for group in dict.fromkeys(case.group for case in cases):
+        networks = sorted(case.network for case in cases if case.group == group)
+        if len(networks) > 1:
+            yield group, f"ensemble-{content_hash(json.dumps([networks, plan['data']['fingerprint']]))}"
+
+
+def _ask_all(
+    path: Path, plan: Mapping[str, Any], cases: Sequence[Case], data: Samples, options: Options, asking: Sequence[Job]
+) -> None:
+    """Compute and commit every part that is not there."""
+    ensembles = {group: key for group, key in _ensembles(cases, plan) if not folder.committed(path, key)}
+    steps = tqdm(total=len(cases) * len(asking), desc="evaluating", disable=None if options.progress else True)
+    with steps:
+        for group in dict.fromkeys(case.group for case in cases):
+            together: list[_Member] = []
+            for case in (one for one in cases if one.group == group):
+                missing = [job for job in asking if not folder.committed(path, _key(case, plan, job))]
+                steps.update(len(asking) - len(missing))
+                if not missing and group not in ensembles:
+                    continue
+                model = case.opened()
+                network = uncompiled(model.module)
+                seen = Seen(replace(model, module=network), case.counted(data), options)
+                with evaluating(network, options.device):
+                    for job in missing:
+                        steps.set_postfix_str(f"{case.name}: {job.question}")
+                        folder.commit(path, _key(case, plan, job), _asked(case, job, seen), seen.predictions.ids)
+                        steps.update()
+                    if group in ensembles:
+                        said = seen.predictions
+                        together.append(_Member(said.ids, said.probabilities, seen.avh, seen.labels))
+            if group in ensembles:
+                folder.commit(path, ensembles[group], *_ensemble(together))
+
+
+class _Member(NamedTuple):
+    """What an ensemble needs of each of its networks."""
+
+    ids: list[str]
+    probabilities: np.ndarray
+    avh: np.ndarray
+    labels: np.ndarray
+
+
+def _asked(case: Case, job: Job, seen: Seen) -> Answer:
+    try:
+        return job.ask(seen)
+    except (ValueError, TypeError) as error:  # sentences of a question that knows nothing of runs
+        raise type(error)(f"{case.name}, {job.question}: {error}") from error
+
+
+def _ensemble(members: Sequence[_Member]) -> tuple[Answer, list[str]]:
+    """What a group's networks do not know together, on the samples that all of them could read."""
+    from hardsight.uncertainty import uncertainty_answer
+
+    common = set.intersection(*(set(member.ids) for member in members))
+    rows = [np.flatnonzero([id_ in common for id_ in member.ids]) for member in members]
+    probabilities = np.stack([member.probabilities[at] for member, at in zip(members, rows, strict=True)])
+    avh = np.mean([member.avh[at] for member, at in zip(members, rows, strict=True)], axis=0)
+    answer = uncertainty_answer(probabilities, avh, members[0].labels[rows[0]])
+    return said_by("ensemble", answer), [members[0].ids[row] for row in rows[0]]

@@ -1,0 +1,179 @@
+"""Groups of runs compared number by number: which test fits, what it says, and Holm's correction over a question.
+
+- Groups of two runs or more, with the same seeds: Student's t on the differences, seed by seed.
+- Groups of two runs or more, with other seeds: Welch's t.
+- One run each: over the same samples, where the number is a mean over samples. McNemar's exact test with Agresti and
+  Min's interval for what is 0 or 1, Student's t on the differences otherwise. Such a test says that these two networks
+  differ, and nothing of other seeds.
+- Anything else has no test, and ``how`` says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from hardsight.intervals import LEVEL, Difference, holm, student
+
+# What tells one number of a run from another.
+KEY = ("question", "metric", "score", "on", "level")
+# A corrected p below it counts as a difference.
+ALPHA = 1 - LEVEL
+
+Columns = Callable[[Mapping[str, Any]], "tuple[Sequence[str], np.ndarray] | None"]
+
+
+def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:
+    """Every number of every group against the same number of the first group.
+
+    Args:
+        rows: Numbers of runs: ``run, group, seed`` and what `hardsight.answers.Row` has. A NaN is left out.
+        columns: Of a row, the ids and values of the samples whose mean it is; None where it is no such mean.
+
+    Returns:
+        A row a number and group: means, standard deviations and numbers of runs of both; their difference with its
+        95 % interval and p-value; ``p_holm``, corrected over all such tests of the question, and NaN where neither
+        side is better, because then nothing is claimed; and ``how``.
+
+    Examples:
+        >>> def told(group, seed, value):
+        ...     number = {"question": "ood", "metric": "auroc", "score": "msp", "on": "", "level": math.nan}
+        ...     run = {"run": f"{group}-{seed}", "group": group, "seed": seed, "better": "higher"}
+        ...     return number | run | {"value": value}
+        >>> a, b = [0.95, 0.96, 0.94], [0.98, 0.97, 0.98]
+        >>> rows = [told(g, seed, v) for g, values in (("ce", a), ("el", b)) for seed, v in enumerate(values)]
+        >>> [test] = compare_groups(rows, lambda row: None)
+        >>> round(test["difference"], 4), round(test["p"], 3), test["how"]
+        (0.0267, 0.094, 'paired t over 3 seeds')
+    """
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    numbers: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        held = numbers.setdefault(key_of(row), {})
+        if math.isfinite(row["value"]):
+            held.setdefault(row["group"], []).append(row)
+    tests = []
+    for group in groups[1:]:
+        for held in numbers.values():
+            own, base = held.get(group), held.get(groups[0])
+            if own and base:
+                tests.append(_test(own, base, columns))
+    for question in dict.fromkeys(test["question"] for test in tests):
+        family = [test for test in tests if test["question"] == question and test["better"]]
+        for test, p in zip(family, holm(np.array([test["p"] for test in family])), strict=True):
+            test["p_holm"] = float(p)
+    return tests
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a number from another; no level is one value, which NaN is not."""
+    return tuple(None if isinstance(row[name], float) and math.isnan(row[name]) else row[name] for name in KEY)
+
+
+def wins(test: Mapping[str, Any]) -> bool | None:
+    """Whether a group is better than the first one after correction, or worse; None where neither is shown."""
+    if not test["better"] or not test["p_holm"] < ALPHA:  # NaN is no test
+        return None
+    return (test["difference"] > 0) == (test["better"] == "higher")
+
+
+def _test(own: list[Mapping[str, Any]], base: list[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
+    a, b = (np.array([row["value"] for row in rows]) for rows in (own, base))
+    seeds = [Counter(row["seed"] for row in rows) for rows in (own, base)]
+    how = ""
+    if min(len(a), len(b)) > 1:
+        if None not in seeds[0] and seeds[0] == seeds[1] and set(seeds[0].values()) == {1}:
+            order = [[row["seed"] for row in rows] for rows in (own, base)]
+            found, how = paired_t(a[np.argsort(order[0])] - b[np.argsort(order[1])]), f"paired t over {len(a)} seeds"
+        else:
+            found, how = welch_t(a, b), f"Welch's t over {len(a)} and {len(b)} runs"
+    elif max(len(a), len(b)) > 1:
+        found, how = _none(a, b), "no test: one of the groups has one run only"
+    else:
+        found, how = _over_samples(own[0], base[0], columns)
+    return {
+        **{name: own[0][name] for name in (*KEY, "better", "group")},
+        "baseline": base[0]["group"],
+        **_summary(a),
+        **{f"baseline_{name}": value for name, value in _summary(b).items()},
+        **{name: float(value) for name, value in zip(("difference", "low", "high", "p"), found, strict=True)},
+        "p_holm": math.nan,
+        "how": how if math.isfinite(found.p) or how.startswith("no test") else "no test: without any spread",
+    }
+
+
+def _summary(values: np.ndarray) -> dict[str, Any]:
+    sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return {"mean": float(values.mean()), "sd": sd, "n": len(values)}
+
+
+def _none(a: np.ndarray, b: np.ndarray) -> Difference:
+    nan = np.array(math.nan)
+    return Difference(np.array(a.mean() - b.mean()), nan, nan, nan)
+
+
+def paired_t(differences: np.ndarray) -> Difference:
+    """Student's t of a mean difference: over seeds that two groups share, or over samples.
+
+    Examples:
+        >>> round(float(paired_t(np.array([1.0, 2.0, 3.0])).p), 4)
+        0.0742
+    """
+    n = len(differences)
+    if n and not differences.any():
+        return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))  # the same numbers throughout are no difference
+    error = differences.var(ddof=1) / n if n > 1 else math.nan
+    # Rounding alone makes the spread of equal differences.
+    spread = error if error > (1e-12 * abs(differences.mean())) ** 2 else math.nan
+    return student(differences.mean(), spread, max(n - 1, 1), 0.0, 1)
+
+
+def welch_t(a: np.ndarray, b: np.ndarray) -> Difference:
+    """Welch's t of the difference of two means: variances of their own."""
+    if len(set(a)) == len(set(b)) == 1 and a[0] == b[0]:
+        return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))
+    return student(a.mean() - b.mean(), a.var(ddof=1) / len(a), len(a) - 1, b.var(ddof=1) / len(b), len(b) - 1)
+
+
+def mcnemar(a: np.ndarray, b: np.ndarray) -> Difference:
+    """McNemar's exact test of two shares on the same samples, and Agresti and Min's interval (2005) of the difference.
+
+    Args:
+        a: ``(N,)`` of 0 and 1.
+        b: The same samples by the other network.
+
+    Examples:
+        >>> found = mcnemar(np.array([1, 1, 1, 1, 1, 0]), np.array([1, 0, 0, 0, 0, 0]))
+        >>> round(float(found.value), 3), float(found.p)
+        (0.667, 0.125)
+    """
+    more, less, n = int((a > b).sum()), int((a < b).sum()), len(a)
+    p = float(stats.binomtest(more, more + less).pvalue) if more + less else 1.0
+    # Half an observation in each of the four cells: no interval of width 0 where nothing differs.
+    middle = (more - less) / (n + 2)
+    half = stats.norm.ppf(0.5 + LEVEL / 2) * math.sqrt((more + less + 1) / (n + 2) ** 2 - middle**2 / (n + 2))
+    return Difference(*map(np.array, ((more - less) / n, max(middle - half, -1.0), min(middle + half, 1.0), p)))
+
+
+def _over_samples(own: Mapping[str, Any], base: Mapping[str, Any], columns: Columns) -> tuple[Difference, str]:
+    """One run each: a test over the samples that both have, where the number is their mean."""
+    untested = _none(np.array(own["value"]), np.array(base["value"]))
+    here, there = columns(own), columns(base)
+    if here is None or there is None:
+        return untested, "no test: one run each, and no mean of samples"
+    (ids, a), (others, b) = here, there
+    if list(ids) != list(others):  # one of them could not read a picture
+        _, mine, theirs = np.intersect1d(np.asarray(ids), np.asarray(others), return_indices=True)
+        a, b = a[mine], b[theirs]
+    known = np.isfinite(a) & np.isfinite(b)
+    a, b = a[known].astype(np.float64), b[known].astype(np.float64)
+    if len(a) < 2:
+        return untested, "no test: fewer than two samples in common"
+    if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
+        return mcnemar(a, b), f"McNemar's exact test over {len(a):,} samples"
+    return paired_t(a - b), f"paired t over {len(a):,} samples"

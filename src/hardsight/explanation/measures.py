@@ -1,0 +1,174 @@
+"""Numbers for maps: how compact they are, and how much of the network's answer they explain.
+
+A map of zeros says nothing of positions, and counts as a flat one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hardsight.training.loop import logits_of
+
+# Cells a side that `infidelity` hides one by one.
+_CELLS = 4
+
+
+def entropy(maps: Tensor) -> Tensor:
+    """Entropy of each map ``(N, H, W)`` as a distribution over positions: 0 for one position, 1 for a flat map.
+
+    Examples:
+        >>> entropy(torch.tensor([[[1.0, 1.0], [0.0, 0.0]]])).tolist()
+        [0.5]
+    """
+    shares = _shares(maps)
+    return torch.special.entr(shares).sum(1) / math.log(max(shares.shape[1], 2))
+
+
+def area(maps: Tensor) -> Tensor:
+    """Share of the positions of each map ``(N, H, W)`` that reach half its maximum.
+
+    Examples:
+        >>> area(torch.tensor([[[1.0, 0.5], [0.4, 0.0]]])).tolist()
+        [0.5]
+    """
+    flat = maps.flatten(1)
+    return (flat >= flat.amax(1, keepdim=True) / 2).float().mean(1)
+
+
+def mass_inside(maps: Tensor, masks: Tensor) -> Tensor:
+    """Share of each map ``(N, H, W)`` that lies inside a mask ``(N, H, W)``; NaN where the mask is empty.
+
+    Examples:
+        >>> mass_inside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]])).tolist()
+        [0.75]
+    """
+    if masks.shape != maps.shape:
+        raise ValueError(f"masks must have the maps' shape {tuple(maps.shape)}, got {tuple(masks.shape)}.")
+    inside = masks.flatten(1).bool()
+    return (_shares(maps) * inside).sum(1).masked_fill(~inside.any(1), math.nan)
+
+
+def _shares(maps: Tensor) -> Tensor:
+    flat = maps.flatten(1)
+    total = flat.sum(1, keepdim=True)
+    return torch.where(total > 0, flat / total.masked_fill(total == 0, 1.0), 1 / flat.shape[1])
+
+
+class Curves(NamedTuple):
+    """Probability of the class ``(N, steps + 1)`` while 0, 1/steps, … 1 of the pixels are shown, or hidden."""
+
+    insertion: Tensor
+    deletion: Tensor
+
+    def areas(self) -> tuple[Tensor, Tensor]:
+        """The areas under both curves, ``(N,)`` each."""
+        step = 1 / (self.insertion.shape[1] - 1)
+        return torch.trapezoid(self.insertion, dx=step, dim=1), torch.trapezoid(self.deletion, dx=step, dim=1)
+
+
+@torch.no_grad()
+def insertion_deletion(
+    network: nn.Module,
+    images: Tensor,
+    maps: Tensor,
+    classes: Tensor,
+    *,
+    steps: int = 10,
+    baseline: Literal["blur", "mean"] = "blur",
+) -> Curves:
+    """Show, or hide, pixels in the order of the map and watch the probability of the class (Petsiuk et al., 2018).
+
+    Both begin and end with the same two pictures. Therefore an order that has nothing to do with the answer has equal
+    areas on average, and insertion − deletion is 0 for it, however confident the network is. Pixels that tie come in a
+    fixed random order.
+
+    Args:
+        network: In eval mode.
+        images: ``(N, C, H, W)``.
+        maps: ``(N, H, W)``.
+        classes: ``(N,)`` whose probability is watched.
+        steps: Equal parts that the pixels come in.
+        baseline: What hidden pixels show: the blurred picture, or its mean colour.
+
+    Examples:
+        >>> net = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2, bias=False))
+        >>> _ = net[2].weight.data.copy_(torch.tensor([[8.0], [0.0]]))
+        >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
+        >>> curves = insertion_deletion(net, picture, picture[:, 0], torch.tensor([0]), steps=4, baseline="mean")
+        >>> [round(float(area), 2) for area in curves.areas()]
+        [0.93, 0.76]
+    """
+    n, _, height, width = images.shape
+    if maps.shape != (n, height, width):
+        raise ValueError(f"maps must have the pictures' size {(n, height, width)}, got {tuple(maps.shape)}.")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}.")
+    hidden = blurred(images) if baseline == "blur" else images.mean((2, 3), keepdim=True).expand_as(images)
+    shuffled = torch.randperm(height * width, generator=torch.Generator().manual_seed(0)).to(maps.device)
+    order = shuffled[maps.flatten(1)[:, shuffled].argsort(dim=1, descending=True, stable=True)]
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(height * width, device=order.device).expand(n, -1))
+    rank = rank.view(n, 1, height, width)
+
+    def probability(pictures: Tensor) -> Tensor:
+        return logits_of(network, pictures).float().softmax(1).gather(1, classes[:, None])[:, 0]
+
+    whole, nothing = probability(images), probability(hidden)
+    shown, gone = [nothing], [whole]
+    for step in range(1, steps):
+        first = rank < round(height * width * step / steps)
+        shown.append(probability(torch.where(first, images, hidden)))
+        gone.append(probability(torch.where(first, hidden, images)))
+    return Curves(torch.stack([*shown, whole], 1), torch.stack([*gone, nothing], 1))
+
+
+@torch.no_grad()
+def infidelity(network: nn.Module, images: Tensor, maps: Tensor, logits: Tensor, classes: Tensor) -> Tensor:
+    """Share of what the logit does when parts are hidden that the map does not foretell (Yeh et al., 2019).
+
+    The parts are 4 × 4 cells, blurred one by one. Were the map right, the logit d would fall in proportion to the map's
+    mass a in the cell. The best factor β ≥ 0 is fitted, as captum does with ``normalize=True``, and what is left is
+    divided by E[d²], so that networks with small and large logits compare: 1 − cos²(a, d). 0 is perfect; 1 where the
+    cosine is not positive, or nothing changes.
+
+    Args:
+        network: In eval mode.
+        images: ``(N, C, H, W)``.
+        maps: ``(N, H, W)``.
+        logits: ``(N, classes)`` of the pictures as they are.
+        classes: ``(N,)`` whose logit is watched.
+    """
+    hidden, mass, fall = blurred(images), [], []
+    before = logits.gather(1, classes[:, None])[:, 0]
+    for cell in cells(images.shape[2], images.shape[3]).to(images.device):
+        changed = logits_of(network, torch.where(cell, hidden, images))
+        fall.append(before - changed.gather(1, classes[:, None])[:, 0])
+        mass.append((maps * cell).sum((1, 2)))
+    a, d = (torch.stack(values, 1).cpu().double() for values in (mass, fall))  # not every device has float64
+    scale = a.square().sum(1) * d.square().sum(1)
+    cosine = (a * d).sum(1).clamp_min(0) / scale.sqrt().masked_fill(scale == 0, math.inf)
+    return (1 - cosine.square()).clamp_min(0).float()
+
+
+def cells(height: int, width: int) -> Tensor:
+    """Masks ``(16, height, width)`` of the cells that `infidelity` hides."""
+    row, column = (torch.arange(n) * _CELLS // n for n in (height, width))
+    place = row[:, None] * _CELLS + column
+    return place == torch.arange(_CELLS**2)[:, None, None]
+
+
+def blurred(images: Tensor) -> Tensor:
+    """Pictures ``(N, C, H, W)`` under a Gaussian an eighth of their shorter side wide: colours stay, forms go."""
+    sigma, planes = min(images.shape[2:]) / 8, images.flatten(0, 1)[:, None]
+    for axis in (2, 3):
+        reach = min(math.ceil(3 * sigma), images.shape[axis] - 1)  # mirrored at the edge, which has no more to give
+        at = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
+        weight = torch.softmax(-(at / sigma).square() / 2, 0)
+        pad = (0, 0, reach, reach) if axis == 2 else (reach, reach, 0, 0)
+        kernel = weight[:, None] if axis == 2 else weight[None]
+        planes = F.conv2d(F.pad(planes, pad, mode="reflect"), kernel[None, None])
+    return planes.view_as(images)

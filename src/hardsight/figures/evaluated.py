@@ -1,0 +1,148 @@
+"""What `hardsight evaluate` wrote, as figures and pages want it: numbers by group, and curves of groups on one grid."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them
+POOLED = ("bins", "ranks")  # shapes of curves whose points are means of samples
+_FILES = ("rows.parquet", "tests.parquet", "points.parquet", "words.json", "evaluation.json")
+
+
+class Curve(NamedTuple):
+    """A curve of one group: the mean of its runs, or one run.
+
+    Attributes:
+        x: Where.
+        y: The values.
+        low: One standard deviation of the runs below; of one run, the lower end of its interval. NaN where unknown.
+        high: The same above.
+        runs: How many.
+        n: Samples of each point, of one run; 0 where that is not said.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    runs: int
+    n: np.ndarray
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation's folder, read: see `hardsight.evaluate` for what each file holds."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    tests: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    words: list[dict[str, str]]
+    plan: dict[str, Any]
+
+    @cached_property
+    def groups(self) -> dict[str, list[str]]:
+        """The runs of each group; the first group is what the others are compared with."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            runs = found.setdefault(row["group"], [])
+            if row["run"] and row["run"] not in runs:  # an ensemble's numbers are those of no run
+                runs.append(row["run"])
+        return found
+
+    def curves(self, question: str, curve: str, shape: str = "line") -> dict[tuple[str, str], dict[str, Curve]]:
+        """By score and data set, the curves of the groups.
+
+        Args:
+            question: One of the points' questions.
+            curve: One of its curves.
+            shape: How runs are brought together. ``line``: where their points lie elsewhere, each is read off between
+                its own. ``bars``: points are middles of bars of equal width and shares, which become densities, 0
+                outside. ``bins``, of confidence, and ``ranks``: points are means of n samples, and those of the same
+                bin or of the same place in order are brought together.
+        """
+        held: dict[tuple[str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
+        for one in self.points:
+            if (one["question"], one["curve"]) == (question, curve):
+                groups = held.setdefault((one["score"], one["on"]), {})
+                groups.setdefault(one["group"], {}).setdefault(one["run"], []).append(one)
+        return {
+            key: {
+                name: _mean([_arrays(run, shape) for run in groups[name].values()], shape)
+                for name in self.groups
+                if name in groups
+            }
+            for key, groups in held.items()
+        }
+
+
+def read_evaluated(out: str | Path) -> Evaluated:
+    """The folder that `hardsight evaluate` wrote, or a sentence."""
+    path = Path(out)
+    missing = next((name for name in _FILES if not (path / name).is_file()), None)
+    if missing is not None:
+        raise FileNotFoundError(
+            f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let the same call of "
+            "it finish."
+        )
+    rows, tests, points = (pq.read_table(path / name).to_pylist() for name in _FILES[:3])
+    words, plan = (json.loads((path / name).read_text(encoding="utf-8")) for name in _FILES[3:])
+    if not rows:
+        raise ValueError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
+    return Evaluated(path, rows, tests, points, words, plan)
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order of their first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def _mean(runs: list[dict[str, np.ndarray]], shape: str) -> Curve:
+    """The mean over runs, with their standard deviation."""
+    first = runs[0]
+    if len(runs) == 1:
+        return Curve(first["x"], first["y"], first["low"], first["high"], 1, first["n"])
+    if shape in POOLED:
+        return _pooled(runs, shape)
+    x, outside = first["x"], 0.0 if shape == "bars" else math.nan
+    if any(len(one["x"]) != len(x) or not np.allclose(one["x"], x) for one in runs[1:]):
+        x = np.unique(np.concatenate([one["x"] for one in runs]))
+        values = np.stack([np.interp(x, one["x"], one["y"], left=outside, right=outside) for one in runs])
+        known = np.isfinite(values).all(0)  # a mean of fewer runs would jump where one ends
+        x, values, n = x[known], values[:, known], np.zeros(known.sum(), int)
+    else:
+        values, n = np.stack([one["y"] for one in runs]), first["n"]
+    mean, sd = values.mean(0), values.std(0, ddof=1)
+    return Curve(x, mean, mean - sd, mean + sd, len(runs), n)
+
+
+def _pooled(runs: list[dict[str, np.ndarray]], shape: str) -> Curve:
+    """All samples of a bin, and the standard deviation of the runs that have some."""
+    x, y, n = (np.concatenate([one[name] for one in runs]) for name in ("x", "y", "n"))
+    ranks = np.concatenate([np.arange(len(one["x"])) for one in runs])
+    bins = np.ceil(x * BINS - 1e-9).clip(1) if shape == "bins" else ranks  # closed on the right
+    made = []
+    for own in (bins == k for k in np.unique(bins)):
+        mean, sd = np.average(y[own], weights=n[own]), y[own].std(ddof=1) if own.sum() > 1 else math.nan
+        made.append((np.average(x[own], weights=n[own]), mean, mean - sd, mean + sd, n[own].sum()))
+    at, middle, low, high, count = (np.array(column) for column in zip(*made, strict=True))
+    return Curve(at, middle, low, high, len(runs), count)
+
+
+def _arrays(points: list[dict[str, Any]], shape: str) -> dict[str, np.ndarray]:
+    columns = {name: np.array([one[name] for one in points], float) for name in ("x", "y", "low", "high", "n")}
+    order = np.argsort(columns["x"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    if shape == "bars" and len(order) > 1:
+        columns["y"] /= columns["x"][1] - columns["x"][0] or 1.0
+        columns["n"][:] = 0
+    return columns | {"n": columns["n"].astype(int)}

@@ -1,0 +1,157 @@
+"""Figures of what `hardsight evaluate` found: a panel a score, a line a group of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from hardsight.extras import need
+from hardsight.figures.evaluated import POOLED, Curve, Evaluated
+from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
+from hardsight.figures.style import COLOURS, DASHES, GREY, draw_band, group_colours, new_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMNS = 4
+_CLASSES = 20  # that a legend names
+_STRIPS = 6  # pictures of the figure of maps
+
+
+def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure | None = None) -> Figure:
+    """A curve of every group, a panel a score and data set: reliability, accuracy under attack, margins, energy.
+
+    The band is one standard deviation over the runs of a group; of one run, its 95 % interval over samples.
+
+    Args:
+        found: An evaluation's folder, read (`hardsight.figures.evaluated.read_evaluated`).
+        question: Such as ``"robustness"``.
+        curve: Such as ``"attack"``.
+        figure: Drawn into this one.
+    """
+    kind = curve_kind(question, curve)
+    curves = _known(found, question, curve, kind)
+    panels = {key: own for key, own in curves.items() if not key[0].startswith("class ")}  # of energies: the mean
+    columns = min(_COLUMNS, len(panels))
+    figure, axes = new_figure(-(-len(panels) // columns), columns, figure)
+    for axis, ((score, on), own) in zip(axes.flat, panels.items(), strict=False):
+        _draw(axis, own, kind)
+        axis.set_title(plain(" · ".join(filter(None, (score_title(score), on)))), fontsize=9)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    _legend(axes.flat[min(columns, len(panels)) - 1])
+    return figure
+
+
+def plot_strangers(found: Evaluated, figure: Figure | None = None) -> Figure:
+    """Scores of a network's own data and of strange ones: a row a score and data set, a column a group."""
+    kind = curve_kind("ood", "inside")
+    inside, outside = (_known(found, "ood", name, kind) for name in ("inside", kind.against))
+    figure, axes = new_figure(len(inside), len(found.groups), figure, width=2.8)
+    for line, ((score, on), own) in zip(axes, inside.items(), strict=True):
+        for axis, group in zip(line, found.groups, strict=True):
+            if group in own:
+                _draw(axis, {"own data": own[group], on: outside[score, on][group]}, kind)
+            axis.set_xlabel(score_title(score))
+            axis.set_title(plain(group) if axis in axes[0] else "", fontsize=9)
+    _legend(axes[0, -1])
+    return figure
+
+
+def _known(
+    found: Evaluated, question: str, curve: str, kind: CurveKind
+) -> Mapping[tuple[str, str], Mapping[str, Curve]]:
+    curves = found.curves(question, curve, kind.shape)
+    if not curves:
+        raise ValueError(
+            f"OUT: {found.path} has no {kind.title.lower()} to draw; it was made without the question {question}."
+        )
+    return curves
+
+
+def _draw(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> None:
+    if kind.diagonal:
+        axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    for (name, own), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        label = f"{plain(name)} (n = {own.runs})" if own.runs > 1 else plain(name)
+        low, high = (np.clip(end, kind.least, kind.most) for end in (own.low, own.high))
+        draw_band(axis, own.x, own.y, low, high, colour, label, dash)
+        if kind.shape in POOLED:
+            axis.plot(own.x, own.y, ".", color=colour, markersize=5)
+    axis.set_xlabel(kind.x)
+    axis.set_ylabel(kind.y)
+    if kind.most is not None:
+        axis.set_ylim(-0.02 * kind.most, 1.02 * kind.most)
+
+
+def _legend(axis: Axes) -> None:
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False)
+
+
+def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
+    """Where the networks look in the same pictures (AMC Fig. 2, 6): a row a picture, a column a group's first run."""
+    index = found.path / "maps" / "index.json"
+    if not index.is_file():
+        raise ValueError(f"OUT: {found.path} has no maps; evaluate with --explain.")
+    told = json.loads(index.read_text(encoding="utf-8"))
+    chosen = told["pictures"][:: -(-len(told["pictures"]) // _STRIPS)]
+    if figure is None:
+        size = (1.3 * (len(told["runs"]) + 1), 1.55 * len(chosen))
+        figure = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    figure, axes = new_figure(len(chosen), 1, figure)
+    image = need("PIL.Image")
+    for axis, one in zip(axes[:, 0], chosen, strict=True):
+        with image.open(index.parent / one["file"]) as strip:
+            axis.imshow(np.asarray(strip))
+            width = strip.width / (len(told["runs"]) + 1)
+        axis.set_axis_off()
+        words = [f"class {one['label']}"]
+        words += [f"{run}: {one['classes'][run]}, {one['confidence'][run]:.0%}" for run in told["runs"]]
+        for k, text in enumerate(words):
+            axis.text((k + 0.5) * width, -3, plain(text), fontsize=6, ha="center", va="bottom")
+    return figure
+
+
+def plot_clusters(found: Evaluated, figure: Figure | None = None) -> Figure:
+    """Features of each group's first run by class (AMC Fig. 1, 4, 5): t-SNE, or the sphere of two or three features."""
+    layouts = {group: _layout(found, runs[0]) for group, runs in found.groups.items() if runs}
+    if any(own is None for own in layouts.values()) or not layouts:
+        raise ValueError(f"OUT: {found.path} has no clusters to draw; evaluate with the question clusters.")
+    known: dict[str, Any] = {group: own for group, own in layouts.items() if own is not None}
+    on_ball = any(places.shape[1] == 3 for places, _ in known.values())
+    options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if on_ball else {}
+    columns = min(_COLUMNS, len(known))
+    figure, axes = new_figure(-(-len(known) // columns), columns, figure, **options)
+    for axis in axes.flat[len(known) :]:
+        axis.remove()
+    names = np.unique(np.concatenate([classes for _, classes in known.values()]))
+    colours = dict(zip(names, group_colours(len(names), ordered=False), strict=True))
+    for axis, (group, (places, classes)) in zip(axes.flat, known.items(), strict=False):
+        for name, colour in colours.items():
+            axis.scatter(*places[classes == name].T, s=5, color=colour, label=f"class {name:g}", linewidths=0)
+        axis.set_title(plain(group), fontsize=9)
+        if not on_ball:
+            axis.set_aspect("equal", "datalim")
+            axis.set(xticks=[], yticks=[])
+    if len(names) <= _CLASSES:
+        _legend(axes.flat[columns - 1])
+    return figure
+
+
+def _layout(found: Evaluated, run: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Places and classes of a run's samples that have some; files of samples are in the order of the plan's runs."""
+    place = [one["name"] for one in found.plan["runs"]].index(run)
+    [file] = (found.path / "samples").glob(f"{place:02d}-*.parquet")
+    columns = [f"clusters/layout_{end}" for end in ("x", "y", "z", "class")]
+    held = [name for name in columns if name in pq.read_schema(file).names]
+    if columns[-1] not in held:
+        return None
+    values = np.stack([column.to_numpy().astype(float) for column in pq.read_table(file, columns=held)], 1)
+    values = values[np.isfinite(values).all(1)]
+    return values[:, :-1], values[:, -1]

@@ -1,0 +1,187 @@
+"""`write_comparison`: what `hardsight evaluate` found, as one page."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hardsight.evaluation.statistics import ALPHA
+from hardsight.figures.evaluated import Evaluated, distinct, read_evaluated
+from hardsight.figures.evaluationnames import QUESTIONS, Question
+from hardsight.report.comparisonpage_charts import charts_of
+from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
+from hardsight.report.comparisonpage_verdicts import verdict
+from hardsight.report.page import fill
+from hardsight.report.words import counted
+from hardsight.runfolder import disk_in_words, write_whole
+
+_SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
+_STYLES = ("page.css", "comparisonpage.css")
+_LONG = 40  # letters of a name
+_NAMED = 3  # runs that a sentence is about, by name
+_UNTOLD = ("format", "whole", "network", "fingerprint")  # of the plan: for the program, not for people
+
+
+def write_comparison(out: str | Path) -> Path:
+    """Write what `hardsight evaluate` found as one page to look at: ``OUT/comparison.html``, which opens offline.
+
+    Sentences first, then the numbers of every group with marks where a test, corrected for the number of tests, finds
+    a difference from the first group; then curves, and maps where there are some.
+
+    Args:
+        out: The folder that was given to `hardsight evaluate` as ``--out``.
+
+    Returns:
+        The file that was written.
+    """
+    found = _abbreviated(read_evaluated(out))
+    shown, charts = _payload(found)
+    text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
+    target = found.path / "comparison.html"
+    with disk_in_words(target):
+        write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+    return target
+
+
+def _abbreviated(found: Evaluated) -> Evaluated:
+    """The same with long names of groups cut in the middle, where they can still be told apart."""
+    names = list(found.groups)
+    short = {name: name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}" for name in names}
+    if len(set(short.values())) < len(names):
+        return found
+    rows, tests, points = (
+        [one | {"group": short[one["group"]]} for one in table] for table in (found.rows, found.tests, found.points)
+    )
+    return replace(found, rows=rows, tests=tests, points=points)
+
+
+def _payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What the template writes, and what the scripts draw."""
+    charts: list[dict[str, Any]] = []
+    questions, overview, verdicts = [], [], []
+    order = list(QUESTIONS)
+    asked = distinct(row["question"] for row in found.rows)
+    for key in sorted(asked, key=lambda one: order.index(one) if one in order else len(order)):
+        question = QUESTIONS.get(key, Question(key, "", ()))
+        numbers = numbers_of(found, key)
+        most = telling(numbers, question.telling)
+        drawn = [chart | {"at": len(charts) + k} for k, chart in enumerate(charts_of(found, key))]
+        charts += drawn
+        overview.append({"title": question.title, "better": "", "rows": most})
+        verdicts.append({"title": question.title, "texts": verdict(found, key, most)})
+        questions.append({
+            "key": key, "title": question.title, "ask": question.ask, "charts": drawn, "table": blocks(numbers),
+            "words": [one for one in _words(found, key) if not _is_warning(one)],
+        })  # fmt: skip
+    names = list(found.groups)
+    title = " · ".join(names)
+    return {
+        "title": title if len(title) <= 2 * _LONG or len(names) == 1 else f"{names[0]} and {len(names) - 1} others",
+        "lead": _lead(found),
+        "groups": [{"name": name, "runs": len(runs)} for name, runs in found.groups.items()],
+        "warnings": _unfinished(found) + _words(found, "") + [one for one in _words(found, *asked) if _is_warning(one)],
+        "verdicts": verdicts,
+        "overview": overview,
+        "reading": _reading(found),
+        "questions": questions,
+        "maps": _maps(found),
+        "made": _made(found),
+    }, charts  # fmt: skip
+
+
+def _lead(found: Evaluated) -> str:
+    runs = sum(map(len, found.groups.values()))
+    if len(found.groups) == 1:
+        several = f"{runs} runs of one group" if runs > 1 else "One run"
+        return f"{several}: nothing to compare with. Give hardsight evaluate two or more, and they are tested here."
+    first = next(iter(found.groups))
+    return f"{counted(runs, 'run')} in {counted(len(found.groups), 'group')}; every other one is compared with {first}."
+
+
+def _reading(found: Evaluated) -> str:
+    """How to read the tables."""
+    texts = []
+    if any(len(runs) > 1 for runs in found.groups.values()):
+        texts.append("Of several runs: mean ± one standard deviation over runs.")
+    if any(len(runs) == 1 for runs in found.groups.values()):
+        texts.append("Of one run: its value, and where there is one the 95 % interval over samples.")
+    if len(found.groups) > 1:
+        texts.append(
+            f"▲ better, ▼ worse: a test against the baseline with p < {ALPHA:.2g} after Holm's correction "
+            "for all numbers of its question. Without a mark a difference may be chance."
+        )
+    return " ".join(texts)
+
+
+def _words(found: Evaluated, *questions: str) -> list[dict[str, str]]:
+    """What must be said with the numbers: sentences that differ in numbers alone once, with the runs they are about."""
+    held: dict[str, list[dict[str, str]]] = {}
+    for one in found.words:
+        if one["question"] in questions:
+            held.setdefault(re.sub(r"[\d.,]+(e-?\d+)?", "", one["words"]), []).append(one)
+    every = sum(map(len, found.groups.values()))
+    return [
+        {"text": alike[0]["words"], "who": _who([one["run"] or one["group"] for one in alike], every)}
+        for alike in held.values()
+    ]
+
+
+def _unfinished(found: Evaluated) -> list[dict[str, str]]:
+    """What to say where a later call was stopped."""
+    text = "These are the numbers of an earlier evaluation: a later one here was not finished. The same call goes on."
+    return [] if found.plan.get("whole", True) else [{"text": text, "who": ""}]
+
+
+def _who(runs: Sequence[str], every: int) -> str:
+    named = distinct(filter(None, runs))
+    if len(named) <= 1 < every or 1 < len(named) <= _NAMED:
+        return ", ".join(named)
+    return (
+        f"{named[0]}; alike for {'all the' if len(named) == every else len(named) - 1} others" if len(named) > 1 else ""
+    )
+
+
+def _is_warning(one: Mapping[str, str]) -> bool:
+    return one["text"].lower().startswith("gradient masking")
+
+
+def _maps(found: Evaluated) -> dict[str, Any] | None:
+    """The gallery of maps: strips of a picture and what each network saw in it."""
+    index = found.path / "maps" / "index.json"
+    if not index.is_file():
+        return None
+    told = json.loads(index.read_text(encoding="utf-8"))
+    return {
+        "runs": told["runs"],
+        "strips": [
+            {
+                "id": one["id"],
+                "label": one["label"],
+                "uri": "data:image/png;base64," + b64encode((index.parent / one["file"]).read_bytes()).decode(),
+                "seen": [(one["classes"][run], f"{one['confidence'][run]:.0%}") for run in told["runs"]],
+            }
+            for one in told["pictures"]
+        ],
+    }
+
+
+def _made(found: Evaluated) -> list[list[str]]:
+    """The plan as lines of names and texts."""
+    lines = [[key, _text(value)] for key, value in found.plan.items() if key not in (*_UNTOLD, "versions")]
+    versions = ", ".join(f"{name} {version}" for name, version in found.plan.get("versions", {}).items())
+    return [[key, text] for key, text in [*lines, ["versions", versions]] if text]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        told = ((key, _text(one)) for key, one in value.items() if key not in _UNTOLD)
+        return "; ".join(f"{key}: {text}" for key, text in told if text)
+    if isinstance(value, list):
+        return ("\n" if any(isinstance(one, dict) for one in value) else ", ").join(map(_text, value))
+    return "" if value is None else str(value)

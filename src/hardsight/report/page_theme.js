@@ -1,0 +1,42 @@
+// Light or dark: as the system says, until the button says otherwise.
+
+// redraw(): what the style cannot colour by itself, a canvas; drawRest(): all that is still to be drawn, before printing.
+function makeThemeButton(redraw, drawRest) {
+  const button = find("theme");
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+  const show = () => {
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Change to the ${isDark() ? "light" : "dark"} theme`);
+    redraw();
+  };
+  // Storage may be closed to files and to private windows; the theme then lasts as long as the page.
+  try {
+    const kept = localStorage.getItem("hardsight-theme");
+    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
+  } catch {}
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem("hardsight-theme", root.dataset.theme);
+    } catch {}
+    show();
+  });
+  dark.addEventListener("change", show);
+  // Paper is white: the canvas has to be drawn for it.
+  let worn = null;
+  addEventListener("beforeprint", () => {
+    drawRest();
+    worn = root.dataset.theme ?? "";
+    root.dataset.theme = "light";
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    if (worn) root.dataset.theme = worn;
+    else delete root.dataset.theme;
+    redraw();
+  });
+  show();
+}

@@ -1,0 +1,11 @@
+"""What a network's accuracy becomes when somebody changes the pixels, and whether that number can be believed."""
+
+from hardsight.robustness.answer import robustness_answer as robustness_answer
+from hardsight.robustness.attacks import ATTACKS as ATTACKS
+from hardsight.robustness.attacks import Attack as Attack
+from hardsight.robustness.attacks import Attacked as Attacked
+from hardsight.robustness.attacks import attack as attack
+from hardsight.robustness.masking import Verdict as Verdict
+from hardsight.robustness.masking import check_masking as check_masking
+from hardsight.robustness.pixels import PixelModel as PixelModel
+from hardsight.robustness.pixels import pixel_model as pixel_model

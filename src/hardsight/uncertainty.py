@@ -1,0 +1,185 @@
+"""Uncertainty from several opinions on every sample: what the data leave open, and what the network does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import entr, rel_entr
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from hardsight.answers import Answer, row
+from hardsight.correlation import spearman
+from hardsight.data import Samples
+from hardsight.hardness import check_labels
+from hardsight.intervals import auroc
+from hardsight.models import Model, as_model
+from hardsight.predictions import predict
+
+# Probabilities of a row may miss 1 by so much: half precision, over many classes.
+_SUM = 0.02
+
+
+class Uncertainty(NamedTuple):
+    """Of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``.
+
+    Attributes:
+        total: Entropy of the mean opinion.
+        aleatoric: Mean entropy of the opinions: what each of them leaves open.
+        epistemic: Mutual information: how much the opinions differ.
+    """
+
+    total: np.ndarray
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+
+
+def uncertainty(probabilities: Any) -> Uncertainty:
+    """The uncertainty of several opinions (passes with dropout, networks) in its two parts; none is ever negative.
+
+    Args:
+        probabilities: ``(T, N, C)``: T opinions on N samples.
+
+    Examples:
+        >>> both_sure = uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]])  # of different classes
+        >>> both_sure.aleatoric.tolist(), both_sure.epistemic.round(4).tolist()
+        ([0.0], [0.6931])
+    """
+    p = _checked(probabilities)
+    mean = p.mean(0, dtype=np.float64)
+    aleatoric, epistemic = np.zeros(p.shape[1]), np.zeros(p.shape[1])
+    for opinion in p:  # one at a time: (T, N, C) may be large, and float64 twice that
+        opinion = opinion.astype(np.float64)
+        aleatoric += entr(opinion).sum(1) / len(p)
+        # Their mean distance from the mean, not the difference of the entropies: no digits cancel.
+        epistemic += rel_entr(opinion, mean).sum(1) / len(p)
+    aleatoric, epistemic = np.maximum(aleatoric, 0.0), np.maximum(epistemic, 0.0)
+    return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+
+
+def _checked(probabilities: Any) -> np.ndarray:
+    if isinstance(probabilities, Tensor):
+        probabilities = probabilities.detach().float().cpu().numpy()
+    p = np.asarray(probabilities)
+    if p.ndim != 3 or not p.size or p.shape[2] < 2:
+        raise ValueError(
+            f"probabilities must have shape (T, N, C), T opinions on N samples of 2 classes or more, got {p.shape}."
+        )
+    if not (p.min() >= 0 and np.abs(p.sum(2, dtype=np.float64) - 1).max() <= _SUM):  # NaN is neither
+        raise ValueError("probabilities must not be negative or NaN and must sum to 1 over classes; take the softmax.")
+    return p
+
+
+def dropout_predictions(
+    model: Model | nn.Module,
+    samples: Samples,
+    passes: int = 20,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    workers: int | None = None,
+) -> np.ndarray:
+    """Probabilities ``(T, N, C)`` of several passes with dropout on and all else in eval mode, float32.
+
+    Dropout that is no layer (a function inside attention, say) stays off, and so does stochastic depth. The network is
+    left as it was.
+
+    Args:
+        model: The network with its preprocessing; it must have a dropout layer.
+        samples: The data set.
+        passes: T.
+        seed: Of what is dropped.
+        batch_size: Samples at a time; what is dropped depends on it.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+
+    Examples:
+        >>> from hardsight.data import open_data
+        >>> net = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
+        >>> dropout_predictions(net, open_data("digits"), 2, device="cpu").shape
+        (2, 1797, 10)
+    """
+    if passes < 1:
+        raise ValueError(f"passes must be 1 or more, got {passes}.")
+    found = as_model(model)
+    layers = [m for m in found.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
+    if not layers:
+        raise ValueError(
+            "model: it has no dropout layer that drops anything, so every pass would be the same; "
+            "train with dropout, or give the probabilities of several networks to uncertainty."
+        )
+    told = []
+    with _dropping(layers) as reached, torch.random.fork_rng():
+        for number in range(passes):
+            torch.manual_seed((seed << 20) + number)
+            told.append(predict(found, samples, batch_size=batch_size, device=device, workers=workers).probabilities)
+            if not reached:
+                raise ValueError("model: its forward reaches none of its dropout layers, so nothing would be dropped.")
+    return np.stack(told)
+
+
+@contextmanager
+def _dropping(layers: list[_DropoutNd]) -> Iterator[set[int]]:
+    """Dropout on at each layer's own forward, whoever has put the network into eval mode; the layers reached."""
+    reached: set[int] = set()
+    modes = {layer: layer.training for layer in layers}
+
+    def on(layer: nn.Module, inputs: Any) -> None:
+        layer.training = True
+        reached.add(id(layer))
+
+    hooks = [layer.register_forward_pre_hook(on) for layer in layers]
+    try:
+        yield reached
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer, training in modes.items():
+            layer.training = training
+
+
+def uncertainty_answer(probabilities: Any, avh: Any, labels: Any) -> Answer:
+    """How the parts of the uncertainty go with angular visual hardness, and how well each finds the errors.
+
+    Args:
+        probabilities: ``(T, N, C)``: T opinions on N samples.
+        avh: ``(N,)`` angular visual hardness at the label.
+        labels: ``(N,)`` class indices.
+
+    Returns:
+        Rows ``mean`` (nats), ``spearman`` with AVH and ``error_auroc`` (that an error of the mean opinion is more
+        uncertain than a right answer; for ``avh`` itself, too) by part.
+    """
+    p = _checked(probabilities)
+    y = check_labels(labels, p.shape[1], p.shape[2]).numpy()
+    hardness = np.asarray(avh, dtype=np.float64)
+    if hardness.shape != y.shape or not np.isfinite(hardness).all():
+        raise ValueError(f"avh must hold a finite number for each of the {len(y):,} samples, got {hardness.shape}.")
+    parts, wrong = uncertainty(p)._asdict(), p.mean(0, dtype=np.float64).argmax(1) != y
+    answer, n = Answer(), len(y)
+    for part, values in parts.items():
+        answer.rows.append(row("uncertainty", "mean", values.mean(), score=part, n=n))
+        value, low, high, _ = spearman(values, hardness)
+        answer.rows.append(row("uncertainty", "spearman", value, score=part, low=low, high=high, n=n))
+        answer.samples[f"mean:{part}"] = values
+    if wrong.all() or not wrong.any():
+        answer.words.append(
+            f"The mean opinion is {'never' if wrong.all() else 'always'} right: there is nothing to find."
+        )
+        return answer
+    for part, values in {**parts, "avh": hardness}.items():
+        area = auroc(values[wrong], values[~wrong])
+        answer.rows.append(
+            row(
+                "uncertainty", "error_auroc", area.value, score=part, low=area.low, high=area.high, n=n, better="higher"
+            )
+        )
+    answer.words.append(
+        "AVH is taken at the label and the other scores are not: it knows the errors that they must find."
+    )
+    return answer

@@ -1,0 +1,281 @@
+"""Attacks: captum's pixels, closed forms of linear networks, APGD's accuracy; balls, boxes and bad input."""
+
+import logging
+import math
+
+import pytest
+import torch
+from attacked_networks import Around, digits, trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hardsight.robustness import ATTACKS, attack
+from hardsight.robustness.attacks import LOSSES, loss_gradient
+from hardsight.robustness.balls import within
+
+OURS = [name for name in ATTACKS if name != "autoattack"]
+
+
+@pytest.fixture(scope="module")
+def network():
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    x, y = digits()
+    return x[1400:1600], y[1400:1600]
+
+
+def left(network, pictures, name="pgd", **options):
+    found = attack(network, *pictures, name, **options)
+    return found.logits.argmax(1) == pictures[1]
+
+
+def distance(a, b, norm):
+    change = (a - b).flatten(1)
+    return change.abs().amax(1) if norm == "inf" else change.norm(dim=1)
+
+
+# What others find.
+
+
+@pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require gradients")
+@pytest.mark.parametrize("steps", [1, 7])
+def test_fgsm_and_pgd_find_the_pixels_that_captum_finds(network, pictures, steps):
+    from captum.robust import FGSM, PGD
+
+    x, y = pictures
+
+    def loss(logits, labels):  # captum takes gradients below 1e-6 for 0
+        return 1e9 * nn.functional.cross_entropy(logits, labels, reduction="none")
+
+    if steps == 1:
+        theirs = FGSM(network, loss, 0.0, 1.0).perturb(x, 0.1, y)
+        ours = attack(network, x, y, "fgsm", eps=0.1).x
+    else:
+        theirs = PGD(network, loss, 0.0, 1.0).perturb(x, 0.1, 2.5 * 0.1 / steps, steps, y)
+        ours = attack(network, x, y, "pgd", eps=0.1, steps=steps, track=True).trajectory[-1]
+    assert (ours - theirs).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("eps", [0.08, 0.12])
+def test_with_restarts_little_is_left_that_apgd_does_not_leave(network, pictures, eps):
+    from pyautoattack.autopgd_base import APGDAttack
+
+    x, y = pictures
+    rest = torch.ones(len(x), dtype=torch.bool)
+    for loss in ("ce", "dlr"):
+        theirs = APGDAttack(
+            network, logger=logging.getLogger("apgd"), n_iter=50, eps=eps, norm="Linf", loss=loss, seed=0, device="cpu"
+        ).perturb(x, y)
+        rest &= network(theirs).argmax(1) == y
+    ours = left(network, pictures, "pgd", eps=eps, restarts=2) & left(
+        network, pictures, "pgd-margin", eps=eps, restarts=2
+    )
+    assert abs(float(ours.float().mean() - rest.float().mean())) < 0.04
+
+
+def test_autoattack_leaves_no_more_than_pgd(network, pictures):
+    few = pictures[0][:40], pictures[1][:40]
+    state = torch.random.get_rng_state()
+    found = attack(network, *few, "autoattack", eps=0.3)
+    assert (state == torch.random.get_rng_state()).all()
+    rest = found.logits.argmax(1) == few[1]
+    assert rest.sum() <= left(network, few, "pgd-margin", eps=0.3).sum()
+    assert distance(found.x, few[0], "inf").max() < 0.3 + 1e-6
+    assert (found.x == found.x.clamp(0, 1)).all()
+
+
+def binary(seed=0):
+    """A linear network of two classes, its normal, and its margins at pictures far from black and white."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
+    x = 0.4 + 0.2 * torch.rand(300, 1, 6, 6)
+    weight = network[1].weight.detach()
+    network[1].bias.data = -0.5 * weight.sum(1)  # as many of the one class as of the other
+    y = network(x).argmax(1)
+    normal = torch.where(y[:, None] == 1, weight[1] - weight[0], weight[0] - weight[1])
+    return network, x, y, normal, -LOSSES["margin"](network(x), y).detach()
+
+
+@pytest.mark.parametrize(("norm", "dual"), [("inf", 1), ("2", 2)])
+@pytest.mark.parametrize("loss", ["ce", "margin"])
+def test_of_a_binary_linear_network_the_exact_robust_accuracy_is_reached(norm, dual, loss):
+    network, x, y, normal, margin = binary()
+    reach = torch.linalg.vector_norm(normal, dual, dim=1)  # what ε = 1 takes from the margin
+    eps = float((margin / reach).median())
+    exact = margin > eps * reach
+    far = (margin - eps * reach).abs() > 1e-5
+    assert eps < 0.3, "the box must not matter"
+    assert 0.3 < exact.float().mean() < 0.7
+    found = left(network, (x, y), "pgd", eps=eps, norm=norm, loss=loss)
+    assert (found == exact)[far].all()
+
+
+def test_of_a_binary_linear_network_in_the_box_the_exact_worst_picture_is_found():
+    network, _, _, _, _ = binary()
+    x = torch.rand(200, 1, 6, 6)
+    y = network(x).argmax(1)
+    weight = network[1].weight.detach()
+    normal = torch.where(y[:, None] == 1, weight[1] - weight[0], weight[0] - weight[1]).view_as(x)
+    exact = (x - 0.3 * normal.sign()).clamp(0, 1)
+    end = attack(network, x, y, "pgd-margin", eps=0.3, track=True).trajectory[-1]
+    assert torch.allclose(end, exact, atol=1e-6)
+
+
+def test_the_dlr_loss_is_that_of_its_paper_by_hand():
+    logits = torch.tensor([[4.0, 1.0, 0.0, -3.0], [1.0, 5.0, 3.0, 0.0]])
+    assert LOSSES["dlr"](logits, torch.tensor([0, 0])).tolist() == [-3 / 4, 4 / 4]
+    assert LOSSES["margin"](logits, torch.tensor([0, 0])).tolist() == [-3, 4]
+    assert torch.isfinite(LOSSES["dlr"](torch.ones(1, 4), torch.tensor([0]))).all()
+
+
+# Scale.
+
+
+@pytest.mark.parametrize("name", ["pgd-margin", "pgd-dlr", "pgd-margin-l2"])
+def test_a_scale_of_the_logits_changes_nothing_for_attacks_without_a_scale(network, pictures, name):
+    eps = 1.0 if name.endswith("l2") else 0.1
+    plain = attack(network, *pictures, name, eps=eps)
+    for scale in (2.0**13, 2.0**-13):
+        scaled = attack(Around(network, after=lambda z, scale=scale: z * scale), *pictures, name, eps=eps)
+        assert torch.allclose(scaled.x, plain.x, atol=1e-6)
+    ten_thousand = left(Around(network, after=lambda z: z * 1e4), pictures, name, eps=eps)
+    assert (ten_thousand != (plain.logits.argmax(1) == pictures[1])).float().mean() <= 0.01
+
+
+def test_cross_entropy_stands_still_under_large_logits(network, pictures):
+    right = network(pictures[0]).argmax(1) == pictures[1]
+    masked = Around(network, after=lambda z: z * 1e4)
+    assert left(masked, pictures, "pgd", eps=1.0)[right].float().mean() > 0.95
+    assert not left(masked, pictures, "pgd-margin", eps=1.0).any()
+
+
+@pytest.mark.parametrize("hidden", [0, 48])
+@pytest.mark.parametrize("name", ["pgd", "pgd-margin", "pgd-dlr"])
+def test_nothing_is_left_where_any_picture_may_become_any_other(hidden, name, pictures):
+    assert not left(trained(1, hidden, epochs=3), pictures, name, eps=1.0).any()
+
+
+def test_gradients_whose_squares_vanish_still_lead_somewhere_in_l2(network, pictures):
+    faint = Around(network, after=lambda z: z * 1e-25)
+    plain = attack(network, *pictures, "pgd-margin-l2", eps=1.0)
+    assert torch.allclose(attack(faint, *pictures, "pgd-margin-l2", eps=1.0).x, plain.x, atol=1e-3)
+
+
+# Balls and boxes.
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("eps", [0.0, 1 / 255, 0.3, 1.0])
+def test_no_picture_leaves_its_ball_or_the_box(network, pictures, name, eps):
+    x, y = pictures
+    found = attack(network, x, y, name, eps=eps, restarts=1, track=True)
+    assert found.x.dtype == found.logits.dtype == torch.float32
+    for point in (found.x, *found.trajectory):
+        assert distance(point, x, ATTACKS[name].norm).max() <= eps * (1 + 1e-6) + 1e-7
+        assert (point == point.clamp(0, 1)).all()
+    assert torch.allclose(network(found.x), found.logits, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 3), st.sampled_from(["inf", "2"]), st.integers(0, 10**6))
+def test_whatever_the_point_it_comes_back_within(eps, norm, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(3, 2, 2, generator=generator)
+    point = within(x + 10 * torch.randn(3, 2, 2, generator=generator), x, eps, norm)
+    assert distance(point, x, norm).max() <= eps + 1e-6
+    assert (point == point.clamp(0, 1)).all()
+    assert torch.allclose(within(point, x, eps, norm), point, atol=1e-6)
+
+
+def test_a_path_begins_at_the_picture_and_has_a_point_a_step(network, pictures):
+    found = attack(network, *pictures, "pgd", eps=0.1, steps=5, track=True)
+    assert found.trajectory.shape == (6, *pictures[0].shape)
+    assert (found.trajectory[0] == pictures[0]).all()
+    assert torch.allclose(found.end, network(found.trajectory[-1]), atol=1e-5)
+
+
+def test_what_was_fooled_on_the_way_stays_fooled(network, pictures):
+    found = attack(network, *pictures, "pgd", eps=0.1, track=True)
+    ever = torch.stack([network(point).argmax(1) != pictures[1] for point in found.trajectory]).any(0)
+    assert (ever == (found.logits.argmax(1) != pictures[1])).all()
+
+
+def test_restarts_only_ever_fool_more_and_a_seed_repeats_them(network, pictures):
+    once = left(network, pictures, eps=0.1, restarts=2, seed=1)
+    assert (once <= left(network, pictures, eps=0.1)).all()
+    assert (once == left(network, pictures, eps=0.1, restarts=2, seed=1)).all()
+    noisy = [attack(network, *pictures, "noise", eps=0.1, seed=seed).x for seed in (0, 0, 1)]
+    assert (noisy[0] == noisy[1]).all()
+    assert (noisy[0] != noisy[2]).any()
+
+
+def test_networks_that_pass_no_gradient_leave_pictures_where_they_are(network, pictures):
+    for before in (torch.round, lambda x: (x > 0.5).float(), lambda x: x.detach()):
+        found = attack(Around(network, before), *pictures, "pgd-margin", eps=0.3)
+        assert (found.x == pictures[0]).all()
+    broken = Around(network, after=lambda z: z.clamp_max(1e30).log())  # NaN below 0
+    assert torch.isfinite(loss_gradient(broken, *pictures, "ce")[1]).all()
+
+
+def test_a_network_in_train_mode_is_attacked_in_eval_mode_and_put_back(pictures):
+    norm = nn.BatchNorm2d(1)
+    network = nn.Sequential(norm, nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 10)).train()
+    network[1].eval()
+    with torch.no_grad():
+        found = [attack(network, *pictures, "pgd", eps=0.1).x for _ in range(2)]
+    assert (found[0] == found[1]).all()
+    assert [module.training for module in network] == [True, False, True, True]
+    assert norm.num_batches_tracked == 0
+    assert all(p.grad is None for p in network.parameters())
+    assert not pictures[0].requires_grad
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": -0.1}, "eps must be a distance .* got -0.1"),
+        ({"eps": math.nan}, "eps must be a distance"),
+        ({"eps": 8}, "eps must be at most 1 under L∞.* got 8; .*255"),
+        ({"eps": 0.1, "name": "pdg"}, "there is no 'pdg'; did you mean .*pgd"),
+        ({"eps": 0.1, "norm": "1"}, "norm must be 'inf' or '2', got '1'"),
+        ({"eps": 0.1, "loss": "mse"}, "loss must be one of ce, margin, dlr .* got 'mse'"),
+        ({"eps": 0.1, "steps": 0}, "steps must be 1 or more, got 0"),
+        ({"eps": 0.1, "restarts": -1}, "restarts must be 0 or more"),
+        ({"eps": 0.1, "name": "noise", "steps": 3}, "loss must be one of"),
+        ({"eps": 0.1, "name": "autoattack", "steps": 3}, "autoattack has its own steps"),
+    ],
+)
+def test_what_is_no_attack_is_refused(network, pictures, options, words):
+    with pytest.raises(ValueError, match=words):
+        attack(network, *pictures, **options)
+
+
+def test_what_is_no_batch_of_pixels_is_refused(network, pictures):
+    x, y = pictures
+    for bad, words in [
+        ((x * 255).byte(), r"float tensor .* got torch.uint8; .* / 255"),
+        (x * 255, r"pixels in \[0, 1\], got 0 to 255; .*Normalize"),
+        (x - 0.5, r"pixels in \[0, 1\], got -0.5 to 0.5"),
+        (x * math.nan, r"pixels in \[0, 1\], got nan"),
+        (x[:0], "one picture or more"),
+        (x.numpy(), "float tensor"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            attack(network, bad, y, eps=0.1)
+    with pytest.raises(ValueError, match=r"labels must be integers"):
+        attack(network, x, y.float(), eps=0.1)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\]"):
+        attack(network, x, y + 5, eps=0.1)
+    with pytest.raises(ValueError, match=r"2 classes or more apart for pgd, got 1"):
+        attack(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), x, y * 0, eps=0.1)
+    with pytest.raises(ValueError, match=r"3 classes or more apart for pgd-dlr, got 2"):
+        attack(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), x, y * 0, "pgd-dlr", eps=0.1)
+    with pytest.raises(TypeError, match=r"network must be an nn.Module"):
+        attack(network.forward, x, y, eps=0.1)

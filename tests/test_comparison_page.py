@@ -1,0 +1,263 @@
+"""The comparison page says what the files of an evaluation say, and can be looked at."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from evaluation_pages import answers_of, write_evaluation
+from report_pages import HOSTILE
+
+from hardsight.figures.evaluated import read_evaluated
+from hardsight.figures.evaluationnames import written
+from hardsight.report.comparisonpage import _payload, write_comparison
+
+MASKED = "Gradient masking (scale): pgd leaves 90 % right and pgd-margin 3 %."
+
+
+def payload_of(folder, **options):
+    return _payload(read_evaluated(write_evaluation(folder, **options)))
+
+
+def row_of(shown, question, title):
+    table = next(one["table"] for one in shown["questions"] if one["key"] == question)
+    return next(row for block in table for row in block["rows"] if row["title"] == title)
+
+
+def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
+    shown, _ = payload_of(tmp_path)
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    cells = row_of(shown, "calibration", "accuracy")["cells"]
+    for cell, group in zip(cells, ("CE", "EL", "AMC"), strict=True):
+        values = [
+            100 * row["value"]
+            for row in rows
+            if (row["group"], row["metric"], row["level"] == row["level"]) == (group, "accuracy", False)
+        ]
+        assert cell["text"] == f"{np.mean(values):.2f} %"
+        assert cell["spread"] == f"± {np.std(values, ddof=1):.2f}"
+
+
+def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
+    shown, _ = payload_of(tmp_path, groups=("CE",), seeds=1)
+    assert row_of(shown, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
+    assert "nothing to compare with" in shown["lead"]
+    texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
+    assert texts["Strange data"][0].startswith(
+        "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"
+    )
+
+
+@pytest.mark.parametrize(("p", "better", "difference", "flag"), [
+    (0.049, "higher", 0.02, "better"), (0.049, "higher", -0.02, "worse"), (0.049, "lower", -0.02, "better"),
+    (0.051, "higher", 0.02, ""), (float("nan"), "higher", 0.02, ""), (0.001, "", 0.02, ""),
+])  # fmt: skip
+def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, difference, flag):
+    write_evaluation(tmp_path, groups=("CE", "EL"))
+    tests = pq.read_table(tmp_path / "tests.parquet")
+    changed = [
+        one | {"p": 1e-9, "p_holm": p if better else float("nan"), "better": better, "difference": difference}
+        for one in tests.to_pylist()
+    ]
+    pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
+    shown, _ = _payload(read_evaluated(tmp_path))
+    first, second = row_of(shown, "calibration", "accuracy")["cells"]
+    assert (first["flag"], second["flag"]) == ("", flag)
+    said = shown["verdicts"][0]["texts"][0]
+    if not flag:
+        assert "no clear difference from CE" in said or "Nothing could be tested" in said
+    else:
+        assert said.startswith(f"EL is {flag} than CE on 5 of 5 numbers: ECE, softmax ")
+        assert "corrected p = .049, Welch's t over 3 and 3 runs" in said
+
+
+def test_many_groups_are_said_together(tmp_path):
+    shown, _ = payload_of(tmp_path, groups=[f"g{k}" for k in range(6)], seeds=2)
+    for one in shown["verdicts"]:
+        assert one["texts"][-1].startswith("No number tells") or all(" than g0 on " in text for text in one["texts"])
+    assert shown["title"] == "g0 · g1 · g2 · g3 · g4 · g5"
+
+
+def test_words_are_said_once_and_gradient_masking_is_a_warning(tmp_path):
+    words = [("calibration", f"{group}-{seed}", group, f"AVC is {0.1 + seed / 10:.3f} on average.")
+             for group in ("CE", "EL", "AMC") for seed in range(3)]  # fmt: skip
+    words += [("robustness", "EL-0", "EL", MASKED), ("", "CE-1", "CE", "It was trained on these samples.")]
+    words += [("robustness", "CE-0", "CE", "No sign of gradient masking: passed noise.")]
+    shown, _ = payload_of(tmp_path, words=words)
+    assert [one["text"] for one in shown["warnings"]] == ["It was trained on these samples.", MASKED]
+    assert shown["warnings"][1]["who"] == "EL-0"
+    calibration = next(one for one in shown["questions"] if one["key"] == "calibration")
+    assert calibration["words"] == [{"text": "AVC is 0.100 on average.", "who": "CE-0; alike for all the others"}]
+
+
+def chart_of(charts, key):
+    return next(chart for chart in charts if chart["key"] == key)
+
+
+def test_curves_of_a_group_are_means_of_its_runs_with_their_spread(tmp_path):
+    _, charts = payload_of(tmp_path)
+    panels = {panel["name"]: panel for panel in chart_of(charts, "robustness-attack")["sets"][0]["panels"]}
+    points = pq.read_table(tmp_path / "points.parquet").to_pylist()
+    line = panels["pgd"]["lines"][1]
+    for k, eps in enumerate(panels["pgd"]["x"]):
+        own = [p["y"] for p in points if (p["curve"], p["score"], p["group"], p["x"]) == ("attack", "pgd", "EL", eps)]
+        assert line["y"][k] == pytest.approx(np.mean(own), rel=1e-4)
+        assert line["high"][k] - line["y"][k] == pytest.approx(np.std(own, ddof=1), abs=2e-5)
+
+
+def test_scores_of_own_and_strange_data_are_densities_a_panel_a_group(tmp_path):
+    _, charts = payload_of(tmp_path)
+    chart = chart_of(charts, "ood-inside")
+    assert [one["name"] for one in chart["sets"]][:2] == ["msp · fashion_mnist", "msp · noise"]
+    panels = chart["sets"][0]["panels"]
+    assert [panel["name"] for panel in panels] == ["CE", "EL", "AMC"]
+    assert [line["name"] for line in panels[0]["lines"]] == ["own data", "fashion_mnist"]
+    assert not any(one["key"] == "ood-outside" for one in charts)
+
+
+def test_reliability_brings_the_bins_of_runs_together(tmp_path):
+    write_evaluation(tmp_path, groups=("CE",), seeds=2)
+    points = pq.read_table(tmp_path / "points.parquet")
+    kept = [dict(p) for p in points.to_pylist() if p["curve"] != "reliability"]
+    bins = [("CE-0", 0.91, 0.5, 10), ("CE-1", 0.93, 0.8, 30), ("CE-1", 0.2, 0.1, 5)]
+    of = {"group": "CE", "seed": 0, "question": "calibration", "curve": "reliability", "score": "softmax", "on": ""}
+    kept += [of | {"run": r, "x": x, "y": y, "low": 0.0, "high": 1.0, "n": n} for r, x, y, n in bins]
+    pq.write_table(pa.Table.from_pylist(kept, points.schema), tmp_path / "points.parquet")
+    [curve] = read_evaluated(tmp_path).curves("calibration", "reliability", "bins")["softmax", ""].values()
+    np.testing.assert_allclose(curve.x, [0.2, 0.925])
+    np.testing.assert_allclose(curve.y, [0.1, 0.725])  # (10 · .5 + 30 · .8) / 40
+    assert curve.n.tolist() == [5, 40]
+    assert np.isnan(curve.low[0])
+
+
+def test_bins_of_hardness_are_brought_together_by_their_order(tmp_path):
+    write_evaluation(tmp_path, groups=("CE",), seeds=2)
+    schema = pq.read_schema(tmp_path / "points.parquet")
+    of = {"group": "CE", "question": "robustness", "curve": "hardness", "score": "clean", "on": "", "n": 10}
+    given = {"CE-0": ([0.05, 0.07], [1.0, 0.8]), "CE-1": ([0.06, 0.09], [0.9, 0.4])}
+    points = [of | {"run": run, "x": x, "y": y} for run, both in given.items() for x, y in zip(*both, strict=True)]
+    pq.write_table(pa.Table.from_pylist(points, schema), tmp_path / "points.parquet")
+    [curve] = read_evaluated(tmp_path).curves("robustness", "hardness", "ranks").popitem()[1].values()
+    np.testing.assert_allclose([curve.x, curve.y], [[0.055, 0.08], [0.95, 0.6]])
+
+
+def test_runs_whose_bars_lie_elsewhere_have_a_mean_density_that_is_one_together(tmp_path):
+    write_evaluation(tmp_path, groups=("CE",), seeds=2)
+    points = pq.read_table(tmp_path / "points.parquet")
+    rows = [p | {"x": p["x"] + 3 * p["seed"], "y": 1 / 30} if p["curve"] == "margin" else p for p in points.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, points.schema), tmp_path / "points.parquet")
+    [curve] = read_evaluated(tmp_path).curves("margins", "margin", "bars")["logit", ""].values()
+    assert np.trapezoid(curve.y, curve.x) == pytest.approx(1, abs=0.05)
+
+
+def test_the_page_is_one_file_whose_policy_allows_its_own_script_alone(tmp_path):
+    text = write_comparison(write_evaluation(tmp_path, groups=HOSTILE[:4], seeds=2, maps=True)).read_text()
+    assert (tmp_path / "comparison.html").is_file()
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+    script = re.search(r"<script>(\(\(\) => \{.*?)</script>", text, re.S)[1]
+    sha = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{sha}&#39;" in text
+    assert "window.pwned=1</script>" not in text.replace("&lt;", "<").split("<script type")[1]
+    assert "Made by hardsight 1.2.3" in text
+
+
+def test_long_names_are_cut_in_the_middle_only_where_they_can_still_be_told_apart(tmp_path):
+    page = write_comparison(write_evaluation(tmp_path / "a", groups=("x" * 60 + "1", "x" * 60 + "2"))).read_text()
+    assert "x" * 20 + "…" + "x" * 19 + "2" in page
+    same = ["y" * 30 + end + "y" * 30 for end in "ab"]
+    assert same[0] in write_comparison(write_evaluation(tmp_path / "b", groups=same)).read_text()
+
+
+def test_a_folder_that_is_no_evaluation_is_a_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"OUT: .* has no rows.parquet; name a folder that hardsight evaluate"):
+        write_comparison(tmp_path)
+    write_evaluation(tmp_path)
+    rows = pq.read_table(tmp_path / "rows.parquet")
+    pq.write_table(rows.slice(0, 0), tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="at least one number, got none"):
+        write_comparison(tmp_path)
+
+
+def test_numbers_of_a_stopped_evaluation_say_so(tmp_path):
+    write_evaluation(tmp_path)
+    plan = json.loads((tmp_path / "evaluation.json").read_text())
+    (tmp_path / "evaluation.json").write_text(json.dumps(plan | {"whole": False}))
+    assert "was not finished" in write_comparison(tmp_path).read_text()
+
+
+def test_numbers_are_written_with_their_units():
+    assert [written("auroc", 0.98043), written("auroc", 0.012, signed=True), written("auroc", float("nan"))] == [
+        "98.04 %", "+1.20", "–",
+    ]  # fmt: skip
+    assert [written("nll", value) for value in (-0.5, 12.345, 1234.5, 1e-5)] == ["−0.500", "12.35", "1,234", "1e−05"]
+
+
+def test_a_metric_nobody_has_named_is_shown_all_the_same(tmp_path):
+    rows, points = answers_of(0, np.random.default_rng(0))
+    write_evaluation(tmp_path, groups=("CE",), seeds=1)
+    new = [{"run": "CE", "group": "CE", "seed": 0, **row} for row in rows[:1]]
+    new[0] |= {"question": "new_question", "metric": "new_metric"}
+    curves = [
+        {"run": "CE", "group": "CE", "seed": 0, **p, "question": "new_question", "curve": "bend"} for p in points[:9]
+    ]
+    for name, added in (("rows", new), ("points", curves)):
+        old = pq.read_table(tmp_path / f"{name}.parquet")
+        pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(added, old.schema)]), tmp_path / f"{name}.parquet")
+    shown, charts = _payload(read_evaluated(tmp_path))
+    assert row_of(shown, "new_question", "new metric")["cells"][0]["text"] == "0.930"
+    assert chart_of(charts, "new_question-bend")["title"] == "bend"
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(browser, tmp_path):
+    """Every case: it is drawn, does not scroll sideways on a narrow screen, and runs nothing but its own script."""
+    words = [("robustness", "EL-0", "EL", MASKED), ("ood", HOSTILE[0], HOSTILE[0], HOSTILE[0])]
+    cases = {
+        "one": {"groups": ("CE",), "seeds": 1},
+        "three": {"words": words, "maps": True},
+        "twelve": {"groups": [f"setting {k}" for k in range(12)], "seeds": 1, "maps": True},
+        "hostile": {"groups": [*HOSTILE[:9], "W" * 80], "seeds": 1, "words": words},
+    }
+    heard = []
+    for name, options in cases.items():
+        file = write_comparison(write_evaluation(tmp_path / name, **options))
+        for width, scheme in ((1200, "dark"), (400, "light"))[name != "three" :]:
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = context.new_page()
+            page.on("console", lambda message: heard.append(message.text))
+            page.on("pageerror", lambda error: heard.append(str(error)))
+            page.on(
+                "request",
+                lambda request: heard.extend([request.url] * (not request.url.startswith(("file:", "data:")))),
+            )
+            page.goto(file.as_uri())
+            page.wait_for_selector("html[data-drawn=all]", state="attached")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            assert page.evaluate("[window.pwned, document.querySelectorAll('script').length]") == [None, 2]
+            assert page.locator("figure svg .curve").count() > 10
+        if name == "three":
+            look_closer(page)
+        context.close()
+    assert heard == []
+
+
+def look_closer(page):
+    """One of several groups, on a narrow screen."""
+    assert page.get_by_test_id("warn").inner_text().count("Gradient masking") == 1
+    reliability = page.get_by_test_id("chart-calibration-reliability").first
+    assert {"accuracy", "confidence"} <= set(reliability.locator("svg text").all_text_contents())
+    lines = reliability.locator(".series[data-line]")
+    assert lines.count() == 3
+    page.get_by_test_id("question-calibration").get_by_test_id("curve-line").first.click()
+    assert reliability.locator(".series[data-line]").count() == 2
+    reliability.locator("svg[tabindex]").focus()
+    page.keyboard.press("ArrowRight")
+    assert "n = " in reliability.get_by_role("status").inner_text()
+    page.get_by_test_id("set-ood-inside").select_option("1")
+    assert page.get_by_test_id("chart-ood-inside").count() == 3
+    page.get_by_test_id("theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"

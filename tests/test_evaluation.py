@@ -1,0 +1,583 @@
+"""`evaluate`: what questions say of runs and groups; it stays, it grows, and it refuses in sentences."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from hardsight.answers import Answer, row
+from hardsight.cli import main
+from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.evaluation import Subject, evaluate, questions
+from hardsight.evaluation.subjects import open_cases
+from hardsight.margins import margins_answer
+from hardsight.models import Model
+from hardsight.networks import build_network
+from hardsight.predictions import predict
+from hardsight.uncertainty import uncertainty_answer
+
+PICTURES, LABELS = load_digits()
+
+
+def network(seed=0, outputs=10, channels=1):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        body = nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        return nn.Sequential(*body, nn.Linear(24, outputs)).eval()
+
+
+@pytest.fixture
+def digits():
+    return ArraySamples(PICTURES[:60], LABELS[:60], "test", "60 digits")
+
+
+def subjects(digits, groups="aabb", first=0):
+    return [Subject(f"{g}{i}", network(first + i), digits, g, i % 2) for i, g in enumerate(groups)]
+
+
+def run(given, tmp_path, **options):
+    options = {"questions": ["margins"], "out": tmp_path / "out", "device": "cpu", "progress": False} | options
+    return evaluate(given, **options)
+
+
+def told(table, **wanted):
+    return [one for one in table.to_pylist() if all(one[name] == value for name, value in wanted.items())]
+
+
+def same(a, b):
+    return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN is not itself
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What comes out.
+
+
+def test_rows_are_what_each_question_says_of_each_run(digits, tmp_path):
+    found = run(subjects(digits), tmp_path, questions=["margins", "calibration"])
+    for i, name in enumerate(("a0", "a1", "b2", "b3")):
+        said = predict(network(i), digits, logits=True, device="cpu")
+        expected = margins_answer(said, digits.labels).rows
+        own = told(found.rows, run=name, question="margins")
+        assert [(one["group"], one["seed"]) for one in own] == [(name[0], i % 2)] * len(own)
+        assert [{key: one[key] for key in expected[0] if key != "level"} for one in own] == [
+            {key: value for key, value in one.items() if key != "level"} for one in expected
+        ]
+    tests = told(found.tests, metric="margin", score="logit")
+    assert [(test["group"], test["baseline"], test["how"]) for test in tests] == [("b", "a", "paired t over 2 seeds")]
+    assert told(found.points, run="a0", curve="margin")
+    assert same(found.rows, pq.read_table(found.path / "rows.parquet"))
+    assert same(found.tests, pq.read_table(found.path / "tests.parquet"))
+    for name in ("rows.csv", "tests.csv", "points.parquet", "table.tex", "words.json", "evaluation.json"):
+        assert (found.path / name).stat().st_size > 0
+    plan = json.loads((found.path / "evaluation.json").read_text())
+    assert plan["whole"] is True
+    assert plan["data"]["samples"] == 60
+    assert [one["group"] for one in plan["runs"]] == ["a", "a", "b", "b"]
+
+
+def test_several_runs_of_a_group_are_an_ensemble(digits, tmp_path):
+    found = run(subjects(digits), tmp_path)
+    members = [predict(network(i), digits, device="cpu") for i in (2, 3)]
+    hardness = np.mean([-one.at("avh", digits.labels) for one in members], axis=0)
+    expected = uncertainty_answer(np.stack([one.probabilities for one in members]), hardness, digits.labels)
+    own = told(found.rows, group="b", question="uncertainty")
+    assert {(one["run"], one["seed"]) for one in own} == {("", None)}
+    assert [(one["metric"], one["score"], one["value"]) for one in own] == [
+        (one["metric"], f"ensemble {one['score']}", pytest.approx(one["value"])) for one in expected.rows
+    ]
+    how = told(found.tests, metric="mean", score="ensemble epistemic")[0]["how"]
+    assert how == "paired t over 60 samples"
+
+
+def test_one_run_gives_numbers_with_intervals_and_no_tests(digits, tmp_path):
+    found = run(Subject("net", network(), digits), tmp_path)
+    assert len(found.tests) == 0
+    assert told(found.rows, metric="margin", score="logit")[0]["low"] < math.inf
+    assert {one["group"] for one in found.rows.to_pylist()} == {"net"}
+    assert "ensemble" not in str(found.rows.to_pylist())
+
+
+def test_one_run_of_each_is_compared_over_samples_and_that_is_said(digits, tmp_path):
+    found = run(subjects(digits, "ab"), tmp_path)
+    assert told(found.tests, metric="margin", score="logit")[0]["how"] == "paired t over 60 samples"
+    share = told(found.tests, metric="margin_below_zero", score="logit")[0]
+    assert share["how"] == "McNemar's exact test over 60 samples"
+    assert any("not that the settings do" in text for text in found.words)
+    lone = run(subjects(digits, "aab"), tmp_path / "more")
+    assert any(text.startswith("There is one run only of b") for text in lone.words)
+
+
+def test_columns_by_sample_are_kept_a_file_a_run(digits, tmp_path):
+    found = run(subjects(digits, "ab"), tmp_path)
+    files = sorted((found.path / "samples").glob("*.parquet"))
+    assert [file.name for file in files] == ["00-a0.parquet", "01-b1.parquet"]
+    table = pq.read_table(files[1])
+    assert table["id"].to_pylist() == [f"test:{i}" for i in range(60)]
+    said = predict(network(1), digits, logits=True, device="cpu")
+    np.testing.assert_allclose(table["avh"].to_numpy(), -said.at("avh", digits.labels))
+    np.testing.assert_allclose(
+        table["margins/margin:logit"], margins_answer(said, digits.labels).samples["margin:logit"]
+    )
+
+
+def test_a_column_is_used_only_where_its_mean_is_the_number(digits, tmp_path, monkeypatch):
+    def odd(seen):
+        column = np.arange(60.0) + float(seen.avh[0])
+        return Answer(
+            [row("margins", "good", column.mean(), n=60, better="higher"), row("margins", "bad", 7.0, n=60)],
+            samples={"good": column, "bad": column},
+        )
+
+    monkeypatch.setitem(questions._ASKED, "margins", odd)
+    found = run(subjects(digits, "ab"), tmp_path)
+    assert told(found.tests, metric="bad")[0]["how"].startswith("no test: one run each")
+    assert not told(found.tests, metric="good")[0]["how"].startswith("no test: one run each")
+
+
+def test_labels_are_those_of_the_network_by_name(digits, tmp_path):
+    names = list("0123456789")
+    named = ArraySamples(digits.images, digits.labels, "test", "digits", names)
+    net = network()
+    turned = network()
+    with torch.no_grad():
+        turned[-1].weight.copy_(net[-1].weight.flip(0))
+        turned[-1].bias.copy_(net[-1].bias.flip(0))
+    given = [
+        Subject("plain", Model(net, "net", classes=names), named),
+        Subject("turned", Model(turned, "net", classes=names[::-1]), named),
+    ]
+    found = run(given, tmp_path, questions=["margins", "calibration"])
+    values = [
+        [one["value"] for one in told(found.rows, run=name) if one["metric"] in ("accuracy", "margin")]
+        for name in ("plain", "turned")
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-5)
+    tests = told(found.tests, metric="accuracy", score="softmax")
+    assert (tests[0]["p"], tests[0]["difference"]) == (1.0, 0.0)
+
+
+def test_a_network_in_train_mode_is_evaluated_in_eval_mode_and_left_as_it_was(digits, tmp_path):
+    net = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).train()
+    net[1].eval()
+    found = run(Subject("net", net, digits), tmp_path)
+    assert "It was in train mode; it is evaluated in eval mode, and left as it was." in found.words
+    expected = told(run(Subject("net", net.eval(), digits), tmp_path / "eval").rows, metric="margin", score="logit")
+    assert told(found.rows, metric="margin", score="logit")[0]["value"] == expected[0]["value"]
+    net.train()
+    net[1].eval()
+    run(Subject("net", net, digits), tmp_path / "again", dropout=2)
+    assert [module.training for module in net] == [True, False, True, True, True, True]
+
+
+def test_dropout_makes_rows_of_its_own(digits, tmp_path):
+    net = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
+    found = run(Subject("net", net, digits), tmp_path, questions=(), dropout=3)
+    assert "dropout epistemic" in {one["score"] for one in told(found.rows, question="uncertainty", run="net")}
+    with pytest.raises(ValueError, match="a0, uncertainty: model: it has no dropout layer"):
+        run(subjects(digits, "a"), tmp_path / "none", dropout=3)
+
+
+def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch, capsys):
+    def hole(seen):
+        return Answer([row("margins", "margin", math.nan, score="logit", n=60, better="higher")])
+
+    monkeypatch.setitem(questions._ASKED, "margins", hole)
+    found = run(subjects(digits, "ab"), tmp_path)
+    assert len(found.tests) == 0
+    assert "-- & --" in (found.path / "table.tex").read_text()
+    from hardsight.cli.comparing import table_of
+
+    assert "–" in "\n".join(table_of(found))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# It stays, and it grows.
+
+
+def counted(monkeypatch, fail_at=None):
+    asked, own = [], questions._ASKED["margins"]
+
+    def ask(seen):
+        asked.append(len(asked))
+        if len(asked) == fail_at:
+            raise KeyboardInterrupt
+        return own(seen)
+
+    monkeypatch.setitem(questions._ASKED, "margins", ask)
+    return asked
+
+
+def test_a_killed_evaluation_goes_on_where_it_stopped(digits, tmp_path, monkeypatch):
+    whole = run(subjects(digits), tmp_path / "whole")
+    asked = counted(monkeypatch, fail_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(subjects(digits), tmp_path)
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["whole"] is False
+    assert not (tmp_path / "out" / "rows.parquet").exists()
+    (tmp_path / "out" / "parts" / ".margins-0.json.0123abcd.tmp").write_text("half")
+    found = run(subjects(digits), tmp_path)
+    assert len(asked) == 3 + 2
+    assert same(found.rows, whole.rows)
+    assert same(found.tests, whole.tests)
+    assert found.words == whole.words
+    assert not list(found.path.rglob("*.tmp"))
+    run(subjects(digits), tmp_path)
+    assert len(asked) == 5
+
+
+def test_a_kill_inside_the_ensemble_costs_no_question(digits, tmp_path, monkeypatch):
+    import hardsight.uncertainty
+
+    asked = counted(monkeypatch)
+    with monkeypatch.context() as broken:
+        broken.setattr(hardsight.uncertainty, "uncertainty_answer", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(subjects(digits), tmp_path)
+    assert len(asked) == 2
+    found = run(subjects(digits), tmp_path)
+    assert len(asked) == 4
+    assert len(told(found.rows, run="", group="a")) > 0
+
+
+def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monkeypatch):
+    asked = counted(monkeypatch)
+    run(subjects(digits, "ab"), tmp_path)
+    found = run(subjects(digits, "abc"), tmp_path, questions=["margins", "calibration"])
+    assert len(asked) == 3
+    assert {one["group"] for one in found.tests.to_pylist()} == {"b", "c"}
+    with pytest.raises(FileExistsError, match=r"holds another evaluation .not in this one: run c2.; choose another"):
+        run(subjects(digits, "ab"), tmp_path)
+    other = ArraySamples(PICTURES[60:120], LABELS[60:120], "test", "others")
+    with pytest.raises(FileExistsError, match="not in this one: data"):
+        run(subjects(other, "abc"), tmp_path)
+    again = run(subjects(other, "abc"), tmp_path, overwrite=True)
+    assert len(asked) == 6
+    assert len({file.name.split("-")[0] for file in (again.path / "parts").iterdir()}) == 2  # samples, margins
+    run(subjects(other, "abc"), tmp_path, overwrite=True)
+    assert len(asked) == 9
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(digits, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("everything")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=r"has other things in it \(thesis.tex …\); choose another folder"):
+            run(subjects(digits, "a"), tmp_path, overwrite=overwrite)
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "everything"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="is a file; name a folder"):
+        run(subjects(digits, "a"), tmp_path, out=tmp_path / "file")
+    run(subjects(digits, "a"), tmp_path, out=tmp_path / "fine")
+    (tmp_path / "fine" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"notes.txt"):
+        run(subjects(digits, "a"), tmp_path, out=tmp_path / "fine", overwrite=True)
+
+
+def test_damage_is_said(digits, tmp_path):
+    found = run(subjects(digits, "a"), tmp_path)
+    part = next((found.path / "parts").glob("margins-*.parquet"))
+    part.write_bytes(b"half")
+    with pytest.raises(RuntimeError, match=r"is damaged .* remove margins-.*json, and the same call makes it again"):
+        run(subjects(digits, "a"), tmp_path)
+    (found.path / "evaluation.json").write_text("{")
+    with pytest.raises(RuntimeError, match=r"evaluation.json is damaged"):
+        run(subjects(digits, "a"), tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Strangers.
+
+
+def test_strangers_of_another_size_or_colour_are_brought_to_the_runs_own_and_that_is_said(digits, tmp_path):
+    large = np.random.default_rng(0).integers(0, 255, (30, 16, 16, 3), dtype=np.uint8)
+    strangers = ArraySamples(large, None, "test", "noise")
+    found = run(subjects(digits, "a"), tmp_path, ood=[("noise", strangers)])
+    assert any(
+        text.startswith("noise: its pictures are 3 × 16 × 16 and were brought to 1 × 8 × 8") for text in found.words
+    )
+    assert {one["on"] for one in told(found.rows, question="ood")} == {"noise"}
+    assert told(found.rows, question="ood", metric="auroc", score="msp")[0]["n"] == 90
+    from torchvision import transforms
+
+    able = Model(network(channels=3), "net", transforms.Compose([transforms.Resize(8), transforms.ToTensor()]), "pil")
+    folder = [Subject("net", able, digits)]
+    assert len(told(run(folder, tmp_path / "own", ood=[("noise", strangers)]).rows, question="ood")) == 24
+
+
+def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_computed(digits, tmp_path, monkeypatch):
+    asked = counted(monkeypatch)
+    odd = ArraySamples(np.zeros((5, 8, 8, 4), np.uint8), None, "test", "four channels")
+    tensors = TensorDataset(torch.rand(5, 1, 8, 8), torch.zeros(5, dtype=torch.long))
+    noise = ArraySamples(np.zeros((5, 8, 8), np.uint8), None, "test", "nothing")
+    flat = [Subject("net", nn.Linear(6, 3), TensorDataset(torch.rand(9, 6), torch.arange(9) % 3))]
+    for given, ood, words in (
+        (None, [odd], "cannot be brought to"),
+        (None, [tensors], "raw pictures and tensors ready to use cannot be mixed"),
+        (flat, [TensorDataset(torch.rand(4, 5))], r"its samples are \(5,\) and the run's own are \(6,\)"),
+        (None, ["nowhere.npz"], "ood: there is no file nowhere.npz"),
+        (None, [("x", noise), ("x", noise)], "'x' is there twice"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            run(given or subjects(digits, "a"), tmp_path, ood=ood)
+    assert not asked
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_runs_own_data_as_strangers_are_warned_of(digits, tmp_path):
+    unlabelled = ArraySamples(digits.images, None, "other", "the same pictures")
+    for k, same in enumerate((digits, unlabelled)):
+        with pytest.warns(UserWarning, match="ood: x: these are the run's own data, so nothing is out of distribution"):
+            found = run(subjects(digits, "a"), tmp_path / str(k), ood=[("x", same)])
+        assert any("these are the run's own data" in text for text in found.words)
+        assert told(found.rows, metric="auroc", score="msp")[0]["value"] == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sentences.
+
+
+def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
+    other = ArraySamples(PICTURES[60:120], LABELS[60:120], "test", "other digits")
+    one_class = ArraySamples(PICTURES[:5], np.zeros(5, int), "test", "zeros")
+    unlabelled = ArraySamples(PICTURES[:5], None, "test", "unlabelled")
+    a = Subject("a", network(), digits)
+    for given, options, words in (
+        ([], {}, "must hold a run folder or more, got none"),
+        (
+            [a, Subject("b", network(1), other)],
+            {},
+            "same data to be compared: b is over other digits, a over 60 digits",
+        ),
+        ([a, Subject("b", network(1, 12), digits)], {}, "same classes apart .* b has 12 outputs, a has 10"),
+        ([a, Subject("b", network(0), digits)], {}, "b is the same as a, and one network is not two"),
+        ([a, Subject("a", network(1), digits)], {}, "names of subjects must differ, but 'a' repeats"),
+        ([Subject("a", network(0, 3), digits)], {}, r"a: DATA: labels must lie in \[0, 2\]"),
+        ([Subject("a", network(), one_class)], {}, "two classes or more, and all 5 samples of zeros are of one"),
+        ([Subject("a", network(), unlabelled)], {}, "a class index for every sample, and unlabelled has none"),
+        ([a], {"names": ["x", "y"]}, r"names must be one a run.* expected 1, got 2 \(x, y\)"),
+        ([a], {"names": [" "]}, "names must not be empty"),
+        ([a], {"questions": ["margin"]}, "there is no 'margin'; did you mean margins?"),
+        ([a], {"questions": []}, "there is nothing to ask"),
+        ([a], {"attacks": ["pdg"]}, "attacks: there is no 'pdg'; did you mean pgd"),
+        ([a], {"attacks": ["fgsm"], "eps": [-0.1]}, "eps must be 0 or more, .*got -0.1"),
+        ([a], {"attacks": ["fgsm"], "eps": [math.nan]}, "eps must be 0 or more"),
+        ([a], {"eps": [0.1]}, "eps is the strength of attacks, and there are none"),
+        ([a], {"dropout": -1}, "dropout must be an integer 0 or more"),
+        ([a], {"dropout": 1}, "one pass has no spread"),
+        ([a], {"limit": 0}, "limit must be an integer 1 or more"),
+        ([tmp_path / "none"], {}, "holds no hardsight run: no such folder"),
+        ([tmp_path], {}, "holds no hardsight run"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            run(given, tmp_path, **options)
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs on disk, and the command.
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of hardsight score: three networks over the same digits."""
+    place = tmp_path_factory.mktemp("scored")
+    np.savez(place / "digits.npz", test_images=PICTURES[:60], test_labels=LABELS[:60])
+    noise = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
+    np.savez(place / "noise.npz", images=noise)
+    for seed, name in enumerate(("one", "two", "three")):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            torch.save(build_network("small-cnn", 10, 1).state_dict(), place / f"{name}.pt")
+        given = [str(place / "digits.npz"), "--checkpoint", str(place / f"{name}.pt"), "-o", str(place / "runs" / name)]
+        main(["score", "hardsight:small-cnn", *given])
+    return place
+
+
+@pytest.fixture
+def scored(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def failure(capsys, *args):
+    with pytest.raises(SystemExit):
+        main(list(args))
+    return capsys.readouterr().err
+
+
+def trained(place, like, seed=0, loss="cross-entropy", epochs=1, done=1, lr=0.1):
+    """A folder as hardsight train leaves it, around the weights and rows that are there."""
+    place.mkdir(parents=True)
+    (place / "checkpoint.pt").write_bytes(Path(f"{like}.pt").read_bytes())
+    model = {"name": "small-cnn", "preprocessing": "none: pixels in [0, 1]"}
+    plan = {"model": model, "loss": loss, "recipe": {"epochs": epochs, "seed": seed, "lr": lr}}
+    (place / "training.json").write_text(json.dumps(plan))
+    (place / "history.json").write_text(json.dumps([{}] * done))
+    (place / "test").mkdir()
+    for name in ("plan.json", "meta.json"):
+        (place / "test" / name).write_bytes(Path(f"runs/{like}/{name}").read_bytes())
+    return place
+
+
+def test_trainings_that_differ_in_the_seed_form_a_group(scored):
+    a, b = trained(Path("t/a"), "one"), trained(Path("t/b"), "two", seed=1)
+    c = trained(Path("t/c"), "three", loss="el:0.75")
+    cases, samples = open_cases([a, b / "test", c])
+    assert [(case.name, case.group, case.seed) for case in cases] == [
+        ("a", "cross-entropy", 0), ("b", "cross-entropy", 1), ("c", "c", 0),
+    ]  # fmt: skip
+    assert len(samples) == 60
+    named, _ = open_cases([a, b, c], ["x", "y", "x"])
+    assert [case.group for case in named] == ["x", "y", "x"]
+    faster = trained(Path("u/a"), "three", lr=0.2)
+    assert [case.name for case in open_cases([a, faster])[0]] == ["t/a", "u/a"]
+
+
+def test_unfinished_runs_and_training_samples_are_told(scored):
+    short = trained(Path("short"), "one", epochs=3, done=2)
+    with pytest.raises(RuntimeError, match=r"short is not finished \(2 of 3 epochs\); run the same training again"):
+        open_cases([short])
+    Path("runs/one/meta.json").unlink()
+    with pytest.raises(RuntimeError, match="one is not finished; run the same command again"):
+        open_cases([Path("runs/one")])
+    seen = trained(Path("seen"), "two")
+    (seen / "test").rename(seen / "train")
+    assert "on the samples that it was trained on" in open_cases([seen])[0][0].words[0]
+
+
+def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, capsys):
+    names = r"\emph{a}_1 & a very long name of a group that goes on and on,b%,b%"
+    args = ["evaluate", "runs/one", "runs/two", "runs/three", "--names", names, "--ood", "noise.npz", "-o", "out"]
+    main(args)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[-1] == "wrote out/ — next: open out/comparison.html"
+    assert "3 runs in 2 groups over digits.npz, split test (n = 60)" in out
+    for words in (
+        "calibration",
+        "margins",
+        "clusters",
+        "ood: noise.npz",
+        "accuracy (%) · softmax ↑",
+        "b% (2)",
+        " ± ",
+        "60",
+    ):
+        assert words in out
+    assert Path("out/comparison.html").stat().st_size > 10_000
+    assert r"\textbackslash{}emph\{a\}\_1 \& a very" in Path("out/table.tex").read_text()
+    main(args)
+    assert capsys.readouterr().out == out
+
+
+def test_many_groups_stand_in_blocks_of_100_columns_with_the_first_in_each(tmp_path):
+    from hardsight.cli.comparing import table_of
+    from hardsight.evaluation.folder import SCHEMAS
+    from hardsight.evaluation.results import Evaluation
+    from hardsight.evaluation.statistics import compare_groups
+
+    groups = [f"setting number {k} \x1b[31m" for k in range(12)]
+    rows = [
+        {"run": f"{g}-{i}", "group": g, "seed": i}
+        | row("ood", "auroc", 0.9 + 0.001 * (7 * k + i), score="msp", on="o" * 200, n=12345, better="higher")
+        for k, g in enumerate(groups)
+        for i in range(3)
+    ]
+    tables = [
+        pa.Table.from_pylist(lines, SCHEMAS[name])
+        for name, lines in (("rows", rows), ("tests", compare_groups(rows, lambda _: None)), ("points", []))
+    ]
+    lines = table_of(Evaluation(*tables, (), tmp_path))
+    assert max(map(len, lines)) <= 100
+    heads = [line for line in lines if line.endswith(" n")]
+    assert len(heads) > 3
+    assert all("setting number 0 " in line for line in heads)
+    assert all(f"number {k} " in "".join(heads) for k in range(12))
+    assert "\x1b" not in "".join(lines)
+
+
+def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
+    torch.manual_seed(5)
+    net = "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n    return nn.Sequential("
+    Path("net.py").write_text(f"{net}nn.Flatten(), nn.Linear(64, 10))\n")
+    main(["score", "net.py:build", "digits.npz", "-o", "mine"])
+    capsys.readouterr()
+    main(["evaluate", "mine", "--model", "net.py:build", "-o", "out"])
+    out = capsys.readouterr().out
+    assert "1 run over digits.npz" in out
+    assert "better" not in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("evaluate", "RUN is missing: hardsight evaluate RUN"),
+        ("evaluate runs/one runs/one", "one is the same as one, and one network is not two"),
+        ("evaluate runs/one --names a,b", "names must be one a run, equal ones for a group: expected 1, got 2"),
+        ("evaluate runs/one --ood nowhere.npz", "ood: there is no file nowhere.npz"),
+        ("evaluate runs/one --attack fgsm --eps 8/0", "--eps must be numbers with commas between them, 0.1 or 8/255"),
+        ("evaluate runs/one --attack fgsm --eps -1", "eps must be 0 or more"),
+        ("evaluate runs/one --levels 0,1", "--levels, --grey and --human go with --degrade"),
+        ("evaluate runs/one --boxes b.csv", "--boxes goes with --explain"),
+        ("evaluate runs/one runs/two --data digits.npz", "go with one RUN, got 2"),
+        ("evaluate runs", "runs holds no hardsight run"),
+        ("evaluate runs/one -o runs", "out: runs has other things in it"),
+    ],
+)
+def test_mistakes_are_sentences(scored, capsys, args, words):
+    assert words in failure(capsys, *args.split())
+
+
+def test_fractions_are_strengths(scored, capsys):
+    main(["evaluate", "runs/one", "--attack", "fgsm", "--eps", "0.1,51/255", "--limit", "20", "-o", "out"])
+    assert "accuracy (%) · fgsm · ε = 0.2" in capsys.readouterr().out
+
+
+def test_maps_of_the_groups_stand_side_by_side(scored):
+    given = {"runs": ["runs/one", "runs/two", "runs/three"], "names": ["a", "b", "b"], "questions": (), "limit": 4}
+    given |= {"explain": True, "out": "out", "device": "cpu", "progress": False}
+    found = evaluate(**given)
+    index = json.loads(Path("out/maps/index.json").read_text())
+    assert index["runs"] == ["one", "two"]  # the first of each group
+    assert len(index["pictures"]) == 12
+    from PIL import Image
+
+    for one in index["pictures"]:
+        with Image.open(Path("out/maps", one["file"])) as picture:
+            assert picture.size == (3 * 96 + 2 * 4, 96)
+    hardness = pq.read_table("out/samples/00-one.parquet")
+    known = dict(zip(hardness["id"].to_pylist(), hardness["avh"].to_pylist(), strict=True))
+    shown = [known[one["id"]] for one in index["pictures"]]
+    assert shown == sorted(shown)
+    assert (shown[0], shown[-1]) == (min(known.values()), max(known.values()))
+    before = Path("out/maps", index["pictures"][0]["file"]).stat().st_mtime_ns
+    evaluate(**given)
+    assert Path("out/maps", index["pictures"][0]["file"]).stat().st_mtime_ns == before
+    assert told(found.rows, question="explanation", metric="insertion", run="one")[0]["n"] == 4
+
+
+@pytest.mark.slow
+def test_a_training_is_evaluated_on_its_test(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("digits.npz", images=PICTURES[:200], labels=LABELS[:200])
+    for seed in ("0", "1"):
+        given = ["digits.npz", "--model", "small-cnn", "--test", "digits.npz", "-o", f"run-{seed}", "--epochs", "1"]
+        main(["train", *given, "--seed", seed])
+    main(["evaluate", "run-0", "run-1/test", "-o", "out"])
+    out = capsys.readouterr().out
+    assert "2 runs in 1 group over" in out
+    assert "ensemble epistemic" in out
+    rows = pq.read_table("out/rows.parquet").to_pylist()
+    accuracy = next(one for one in rows if one["metric"] == "accuracy" and one["run"] == "run-0")
+    history = json.loads(Path("run-0/history.json").read_text())
+    assert accuracy["value"] == pytest.approx(history[-1]["test_accuracy"])
+    assert open_data("digits.npz").origin in out

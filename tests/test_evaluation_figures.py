@@ -1,0 +1,99 @@
+"""Figures of an evaluation draw what its files say."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from evaluation_pages import EPS, write_evaluation
+from PIL import Image
+
+from hardsight import figures
+from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_strangers, read_evaluated
+
+NAMES = ("reliability", "ood", "robustness", "margins", "energy", "maps", "clusters")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = write_evaluation(tmp_path_factory.mktemp("figures") / "out", groups=("CE", "$EL_"), seeds=2, maps=True)
+    rng = np.random.default_rng(0)
+    (folder / "samples").mkdir()
+    for k, run in enumerate(("CE-0", "CE-1", "EL-0", "EL-1")):
+        places = rng.normal(size=(30, 2))
+        places[25:] = np.nan
+        columns = {"clusters/layout_x": places[:, 0], "clusters/layout_y": places[:, 1]}
+        classes = np.where(np.isnan(places[:, 0]), np.nan, np.arange(30) % 3)
+        pq.write_table(
+            pa.table(columns | {"clusters/layout_class": classes}), folder / "samples" / f"{k:02d}-{run}.parquet"
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_is_written_by_name(name, out, tmp_path):
+    file = figures.draw(name, [out], out=tmp_path / f"{name}.png")
+    assert np.asarray(Image.open(file).convert("L"), float).std() > 5
+
+
+def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out):
+    found = read_evaluated(out)
+    axes = plot_evaluated(found, "robustness", "attack").get_axes()
+    assert [axis.get_title() for axis in axes] == ["fgsm", "pgd", "pgd-margin"]
+    line = next(line for line in axes[1].get_lines() if line.get_label() == "CE (n = 2)")
+    assert line.get_xdata().tolist() == list(EPS)
+    own = [
+        [p["y"] for p in found.points if (p["curve"], p["score"], p["run"]) == ("attack", "pgd", run)]
+        for run in ("CE-0", "CE-1")
+    ]
+    np.testing.assert_allclose(line.get_ydata(), np.mean(own, 0))
+    band = axes[1].collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(band[:, 1].max(), (np.mean(own, 0) + np.std(own, 0, ddof=1)).max())
+    assert r" (n = 2)" in axes[2].get_legend().get_texts()[1].get_text()
+
+
+def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
+    axes = plot_strangers(read_evaluated(out)).get_axes()
+    assert len(axes) == 3 * 2 * 2  # detectors, data sets, groups
+    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == [
+        "own data (n = 2)",
+        "fashion_mnist (n = 2)",
+    ]
+    assert axes[0].get_title() == "CE"
+
+
+def test_energy_is_the_mean_over_classes(out):
+    [axis] = plot_evaluated(read_evaluated(out), "margins", "energy").get_axes()
+    assert axis.get_lines()[0].get_ydata()[0] == pytest.approx(-8)
+
+
+def test_clusters_are_points_by_class_of_each_groups_first_run(out):
+    axes = plot_clusters(read_evaluated(out)).get_axes()
+    assert [axis.get_title() for axis in axes] == ["CE", r"\$EL_"]
+    assert [len(dots.get_offsets()) for dots in axes[0].collections] == [9, 8, 8]  # 25 have a place
+
+
+def test_features_of_three_numbers_lie_on_a_ball(out, tmp_path):
+    folder = write_evaluation(tmp_path / "ball", groups=("CE",), seeds=1)
+    (folder / "samples").mkdir()
+    places = {f"clusters/layout_{end}": np.ones(4) for end in ("x", "y", "z", "class")}
+    pq.write_table(pa.table(places), folder / "samples" / "00-CE.parquet")
+    [axis] = plot_clusters(read_evaluated(folder)).get_axes()
+    assert axis.name == "3d"
+
+
+def test_maps_are_strips_with_what_each_network_said(out):
+    axes = plot_maps(read_evaluated(out)).get_axes()
+    assert [text.get_text() for text in axes[0].texts] == ["class 0", "CE-0: 0, 91%", r"\$EL_-0: 1, 91%"]
+
+
+@pytest.mark.parametrize(("name", "missing"), [("robustness", "robustness"), ("ood", "ood"), ("maps", "--explain")])
+def test_what_was_not_asked_is_a_sentence(name, missing, tmp_path):
+    folder = write_evaluation(tmp_path / "out", groups=("CE",), seeds=1)
+    points = pq.read_table(folder / "points.parquet").to_pylist()
+    kept = [p for p in points if p["question"] == "margins"]
+    pq.write_table(pa.Table.from_pylist(kept, pq.read_schema(folder / "points.parquet")), folder / "points.parquet")
+    with pytest.raises(ValueError, match=missing):
+        figures.draw(name, [folder], out=tmp_path / "figure.png")
+    assert json.loads((folder / "evaluation.json").read_text())["whole"]
