@@ -17,6 +17,7 @@ _EXTRA = {
     "lightning": "lightning",
     "pytorch_metric_learning": "metric-learning",
     "pytorch_ood": "ood",
+    "pyautoattack": "attack",
 }
 
 
