@@ -78,7 +78,7 @@ def tests_of(rows):
                 "sd": np.std(values, ddof=1) if several else math.nan, "n": len(values), "baseline_mean": np.mean(base),
                 "baseline_sd": np.std(base, ddof=1) if several else math.nan, "baseline_n": len(base),
                 "difference": np.mean(values) - np.mean(base), "low": ends[0], "high": ends[1], "p": p,
-                "p_holm": min(1.0, 3 * p),
+                "p_holm": min(3 * p, 1.0),
                 "how": f"Welch's t over {len(base)} and {len(values)} runs" if found else "too few runs",
             })  # fmt: skip
     return tests
@@ -106,8 +106,9 @@ def write_evaluation(folder, groups=("CE", "EL", "AMC"), seeds=3, words=(), maps
     (folder / "words.json").write_text(json.dumps(said))
     plan = {
         "runs": runs,
-        "data": "digits",
+        "data": {"origin": "digits", "samples": 1000},
         "questions": ["calibration"],
+        "command": ["evaluate.py", "CE", "EL"],
         "versions": {"hardsight": "1.2.3"},
         "whole": True,
     }
@@ -124,6 +125,9 @@ def write_maps(folder, runs, rng):
     for k in range(3):
         strip = rng.integers(0, 255, (96, 100 * (len(runs) + 1) - 4, 3), np.uint8)
         Image.fromarray(strip).save(folder / f"{k:02d}.png")
-        of = {"classes": {run: k + (run == runs[-1]) for run in runs}, "confidence": dict.fromkeys(runs, 0.913)}
-        pictures.append({"file": f"{k:02d}.png", "id": f"test:{k}", "label": k, **of})
+        of = {
+            "classes": {run: f"class {k + (run == runs[-1])}" for run in runs},
+            "confidence": dict.fromkeys(runs, 0.913),
+        }
+        pictures.append({"file": f"{k:02d}.png", "id": f"test:{k}", "label": f"class {k}", **of})
     (folder / "index.json").write_text(json.dumps({"runs": runs, "pictures": pictures}))

@@ -48,7 +48,7 @@ def softmax(z):
 def naive_ece(confidence, correct, bins):
     total = 0.0
     for b in range(bins):
-        low, high = np.linspace(0, 1, bins + 1)[b : b + 2]
+        low, high = b / bins, (b + 1) / bins
         chosen = [i for i, c in enumerate(confidence) if low < c <= high or (b == 0 and c == 0)]
         if chosen:
             total += abs(sum(correct[i] for i in chosen) - sum(confidence[i] for i in chosen))
@@ -86,6 +86,9 @@ def test_edges_belong_to_the_bin_below_and_one_to_the_last_and_zero_to_the_first
     assert found.n.tolist() == [2, 2, 2]
     np.testing.assert_allclose(found.confidence, [0.1, 0.30000005, 1.0])
     assert found.accuracy.tolist() == [0.5, 0, 0.5]
+    for bins in range(2, 40):  # whatever the rounding of b / bins
+        edges = np.arange(1, bins + 1) / bins
+        assert reliability(edges, np.ones(bins), bins).n.tolist() == [1] * bins
     for bins in (1, 2, 15):  # nothing falls out at either end
         assert ece(np.ones(7), np.ones(7), bins) == 0
         assert ece(np.zeros(7), np.ones(7), bins) == 1
@@ -137,6 +140,14 @@ def test_the_classwise_error_is_a_naive_loop_over_classes(classes, bins, dtype):
     assert bins == 1 or classwise_ece(p, y, bins) == pytest.approx(np.mean(each), abs=2e-3)  # left-closed bins
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 3, 5, 10, 15, 20])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_network_that_says_chance_and_is_right_by_chance_is_calibrated_by_class(classes, dtype, same):
+    p, y = np.full((4 * classes, classes), 1 / classes, dtype), np.arange(4 * classes) % classes
+    assert classwise_ece(p, y, classes if same else 15) < 1e-7  # 1 / C is an edge of a bin
+
+
 def test_brier_and_nll_are_those_of_scikit_learn():
     z, y = drawn(200, 5)
     assert nll(z, y) == pytest.approx(log_loss(y, softmax(z)), rel=1e-9)
@@ -167,7 +178,7 @@ def test_many_samples_give_the_same_temperature_as_they_would_at_once(monkeypatc
     z, y = drawn(3000, 5)
     whole = fit_temperature(z, y)
     monkeypatch.setattr(calibration, "_FEW", 200)
-    monkeypatch.setattr(calibration, "_ROWS", 170)
+    monkeypatch.setattr(calibration, "_NUMBERS", 850)
     assert fit_temperature(z, y) == pytest.approx(whole, rel=1e-7)
     # A few samples that can be parted, or tell nothing, are only where the search begins.
     right_first = np.argsort(z[np.arange(3000), y] < z.max(1), kind="stable")

@@ -110,16 +110,16 @@ class TestAnswer:
         said = np.where(np.arange(90) < 45, labels, (labels + 1) % 3)
         assert values["nmi", "predictions"] == pytest.approx(metrics.normalized_mutual_info_score(labels, said))
 
-    def test_columns_and_places_to_draw(self):
-        features, labels = blobs()
+    @pytest.mark.parametrize("width", [3, 6, 200])
+    def test_directions_are_kept_with_their_angles(self, width):
+        features, labels = blobs(width=width, spread=0.01)
         found = clusters_answer(told(features, labels), labels).samples
-        assert set(found) == {"silhouette", "layout_x", "layout_y", "layout_class"}
-        assert all(len(column) == 90 and np.isfinite(column).all() for column in found.values())
-        np.testing.assert_array_equal(found["layout_class"], labels)
-        thin, labels = blobs(width=3)
-        places = clusters_answer(told(thin, labels), labels).samples
-        ball = np.stack([places[f"layout_{axis}"] for axis in "xyz"], 1)
-        np.testing.assert_allclose(ball, thin / np.linalg.norm(thin, axis=1, keepdims=True), atol=1e-6)
+        assert set(found) == {"silhouette", "directions"}
+        assert found["directions"].shape == (90, min(width, 30))
+        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+        np.testing.assert_allclose(found["directions"] @ found["directions"].T, unit @ unit.T, atol=0.02)
+        if width == 3:
+            np.testing.assert_allclose(found["directions"], unit, atol=1e-6)
 
     def test_many_samples_are_looked_at_in_part_and_it_is_said(self, monkeypatch):
         monkeypatch.setattr("hardsight.clusters._ANGLES", 40)
@@ -128,7 +128,7 @@ class TestAnswer:
         features, labels = blobs()
         found = clusters_answer(told(features, labels), labels)
         assert np.isfinite(found.samples["silhouette"]).sum() == 40
-        assert np.isfinite(found.samples["layout_x"]).sum() == 20
+        assert np.isfinite(found.samples["directions"]).all(1).sum() == 20
         silhouette = next(row for row in found.rows if row["metric"] == "silhouette")
         assert silhouette["value"] == pytest.approx(np.nanmean(found.samples["silhouette"]))
         assert silhouette["n"] == 40

@@ -13,14 +13,14 @@ from evaluation_pages import answers_of, write_evaluation
 from report_pages import HOSTILE
 
 from hardsight.figures.evaluated import read_evaluated
-from hardsight.figures.evaluationnames import written
-from hardsight.report.comparisonpage import _payload, write_comparison
+from hardsight.figures.evaluationnames import _MEANINGS, about, meaning, score_title, written
+from hardsight.report.comparisonpage import payload, write_comparison
 
 MASKED = "Gradient masking (scale): pgd leaves 90 % right and pgd-margin 3 %."
 
 
 def payload_of(folder, **options):
-    return _payload(read_evaluated(write_evaluation(folder, **options)))
+    return payload(read_evaluated(write_evaluation(folder, **options)))
 
 
 def row_of(shown, question, title):
@@ -47,7 +47,7 @@ def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
     assert row_of(shown, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
     assert "nothing to compare with" in shown["lead"]
     texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
-    assert texts["Strange data"][0].startswith(
+    assert texts["Out of distribution"][0].startswith(
         "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"
     )
 
@@ -64,21 +64,47 @@ def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, 
         for one in tests.to_pylist()
     ]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
-    shown, _ = _payload(read_evaluated(tmp_path))
+    shown, _ = payload(read_evaluated(tmp_path))
     first, second = row_of(shown, "calibration", "accuracy")["cells"]
     assert (first["flag"], second["flag"]) == ("", flag)
     said = shown["verdicts"][0]["texts"][0]
     if not flag:
-        assert "no clear difference from CE" in said or "Nothing could be tested" in said
+        assert "no clear difference from CE" in said or "Not tested" in said
     else:
-        assert said.startswith(f"EL is {flag} than CE on 5 of 5 numbers: ECE, softmax ")
-        assert "corrected p = .049, Welch's t over 3 and 3 runs" in said
+        how = {"better": "better", "worse": "less well"}[flag]
+        assert said.startswith(f"EL knows {how} than CE how sure it may be: ECE, softmax ")
+        assert said.endswith(f", p = .049). In all, 5 of 5 numbers are {flag}.")
+        assert "Welch's t over runs" in shown["reading"]
+
+
+def test_differences_in_what_tells_little_are_not_the_verdict(tmp_path):
+    write_evaluation(tmp_path, groups=("CE", "EL"))
+    tests = pq.read_table(tmp_path / "tests.parquet")
+    changed = [one | {"p_holm": 0.01 if one["score"] == "avc" else 0.9} for one in tests.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
+    said = payload(read_evaluated(tmp_path))[0]["verdicts"][0]["texts"][0]
+    assert said.startswith("EL: no clear difference from CE in what tells most; 2 of 5 numbers are better: ")
+
+
+def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
+    shown, _ = payload_of(tmp_path, seeds=1)
+    texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
+    assert re.fullmatch(
+        r"AUROC, max logit · fashion_mnist: CE 9.* %, EL 9.* %, AMC 9.* %\. .* Not tested \(too few runs\)\.",
+        texts["Out of distribution"][0],
+    )
+
+
+def test_accuracy_under_attack_is_shown_where_about_half_is_left(tmp_path):
+    shown, _ = payload_of(tmp_path)
+    [row] = next(one["rows"] for one in shown["overview"] if one["title"] == "Robustness")
+    assert row["title"] == "accuracy, fgsm · ε = 0.1"
 
 
 def test_many_groups_are_said_together(tmp_path):
     shown, _ = payload_of(tmp_path, groups=[f"g{k}" for k in range(6)], seeds=2)
     for one in shown["verdicts"]:
-        assert one["texts"][-1].startswith("No number tells") or all(" than g0 on " in text for text in one["texts"])
+        assert one["texts"][-1].startswith("No number tells") or all(" of " in text for text in one["texts"])
     assert shown["title"] == "g0 · g1 · g2 · g3 · g4 · g5"
 
 
@@ -87,11 +113,14 @@ def test_words_are_said_once_and_gradient_masking_is_a_warning(tmp_path):
              for group in ("CE", "EL", "AMC") for seed in range(3)]  # fmt: skip
     words += [("robustness", "EL-0", "EL", MASKED), ("", "CE-1", "CE", "It was trained on these samples.")]
     words += [("robustness", "CE-0", "CE", "No sign of gradient masking: passed noise.")]
+    words += [("ood", "", "", "noise: its pictures were brought to 8 × 8.")]
     shown, _ = payload_of(tmp_path, words=words)
-    assert [one["text"] for one in shown["warnings"]] == ["It was trained on these samples.", MASKED]
-    assert shown["warnings"][1]["who"] == "EL-0"
+    assert [one["text"] for one in shown["warnings"]] == [MASKED, "It was trained on these samples.", words[-1][3]]
+    assert shown["warnings"][0]["who"] == "EL-0"
     calibration = next(one for one in shown["questions"] if one["key"] == "calibration")
-    assert calibration["words"] == [{"text": "AVC is 0.100 on average.", "who": "CE-0; alike for all the others"}]
+    assert calibration["words"] == [
+        {"text": "AVC is 0.100 on average.", "who": "numbers of CE-0; alike for all others", "warning": False}
+    ]
 
 
 def chart_of(charts, key):
@@ -196,6 +225,21 @@ def test_numbers_are_written_with_their_units():
     assert [written("nll", value) for value in (-0.5, 12.345, 1234.5, 1e-5)] == ["−0.500", "12.35", "1,234", "1e−05"]
 
 
+def test_strengths_are_written_as_people_write_them():
+    of = {"score": "pgd", "on": ""}
+    assert [about(of | {"level": level}) for level in (8 / 255, 0.3, 0.125, 0.0, float("nan"))] == [
+        "pgd · ε = 8/255", "pgd · ε = 0.3", "pgd · ε = 0.125", "pgd", "pgd",
+    ]  # fmt: skip
+    assert score_title("worst at 0.0157") == "worst at ε = 4/255"
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_every_number_that_is_judged_has_a_meaning_in_plain_words(better):
+    for question, metric in _MEANINGS:
+        said = meaning({"question": question, "metric": metric, "group": "{7} [a|b]", "baseline": "CE"}, better)
+        assert said.count("{7} [a|b]") == said.count("CE") == 1
+
+
 def test_a_metric_nobody_has_named_is_shown_all_the_same(tmp_path):
     rows, points = answers_of(0, np.random.default_rng(0))
     write_evaluation(tmp_path, groups=("CE",), seeds=1)
@@ -207,7 +251,7 @@ def test_a_metric_nobody_has_named_is_shown_all_the_same(tmp_path):
     for name, added in (("rows", new), ("points", curves)):
         old = pq.read_table(tmp_path / f"{name}.parquet")
         pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(added, old.schema)]), tmp_path / f"{name}.parquet")
-    shown, charts = _payload(read_evaluated(tmp_path))
+    shown, charts = payload(read_evaluated(tmp_path))
     assert row_of(shown, "new_question", "new metric")["cells"][0]["text"] == "0.930"
     assert chart_of(charts, "new_question-bend")["title"] == "bend"
 

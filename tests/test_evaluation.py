@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -193,9 +192,10 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
     found = run(subjects(digits, "ab"), tmp_path)
     assert len(found.tests) == 0
     assert "-- & --" in (found.path / "table.tex").read_text()
-    from hardsight.cli.comparing import table_of
+    from hardsight.cli.comparing import told as printed
 
-    assert "–" in "\n".join(table_of(found))
+    assert "–" in "\n".join(printed(found.path))
+    assert json.loads((found.path / "evaluation.json").read_text())["seed"] == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,15 +281,29 @@ def test_a_folder_with_other_things_in_it_is_left_alone(digits, tmp_path):
         run(subjects(digits, "a"), tmp_path, out=tmp_path / "fine", overwrite=True)
 
 
-def test_damage_is_said(digits, tmp_path):
+def test_a_damaged_part_is_made_again(digits, tmp_path):
     found = run(subjects(digits, "a"), tmp_path)
-    part = next((found.path / "parts").glob("margins-*.parquet"))
-    part.write_bytes(b"half")
-    with pytest.raises(RuntimeError, match=r"is damaged .* remove margins-.*json, and the same call makes it again"):
+    before = (found.path / "rows.csv").read_text()
+    parts = found.path / "parts"
+    [table] = parts.glob("margins-*.parquet")
+    for file, content in ((table, b"half"), (table.with_suffix(".json"), b"{"), (table.with_suffix(".json"), b"{}")):
+        file.write_bytes(content)
         run(subjects(digits, "a"), tmp_path)
+        assert (found.path / "rows.csv").read_text() == before
+    table.unlink()
+    run(subjects(digits, "a"), tmp_path)
+    assert (found.path / "rows.csv").read_text() == before
+
+
+def test_a_damaged_plan_is_said_and_without_it_the_parts_are_used(digits, tmp_path, monkeypatch):
+    found = run(subjects(digits, "a"), tmp_path)
     (found.path / "evaluation.json").write_text("{")
-    with pytest.raises(RuntimeError, match=r"evaluation.json is damaged"):
+    with pytest.raises(RuntimeError, match=r"evaluation.json is damaged; remove it, and the same call goes on"):
         run(subjects(digits, "a"), tmp_path)
+    (found.path / "evaluation.json").unlink()
+    asked = counted(monkeypatch)
+    run(subjects(digits, "a"), tmp_path)
+    assert asked == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,9 +380,14 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
         ([a], {"names": [" "]}, "names must not be empty"),
         ([a], {"questions": ["margin"]}, "there is no 'margin'; did you mean margins?"),
         ([a], {"questions": []}, "there is nothing to ask"),
-        ([a], {"attacks": ["pdg"]}, "attacks: there is no 'pdg'; did you mean pgd"),
-        ([a], {"attacks": ["fgsm"], "eps": [-0.1]}, "eps must be 0 or more, .*got -0.1"),
-        ([a], {"attacks": ["fgsm"], "eps": [math.nan]}, "eps must be 0 or more"),
+        ([a], {"attacks": ["pdg"]}, "attack: there is no 'pdg'; did you mean pgd"),
+        ([a], {"attacks": "pdg"}, "attack: there is no 'pdg'; did you mean pgd"),
+        ([a], {"attacks": ["fgsm"], "eps": [-0.1]}, "0 or more, got -0.1"),
+        ([a], {"attacks": ["fgsm"], "eps": [math.nan]}, "0 or more, got nan"),
+        ([a], {"attacks": ["fgsm"], "eps": [0.0]}, "eps must hold a distance above 0, got 0.0"),
+        ([a], {"attacks": ["fgsm"], "eps": [8]}, "at most 1 under L∞.* got 8"),
+        ([a], {"explain": True, "boxes": "nowhere.csv"}, "nowhere.csv"),
+        ([a], {"batch_size": 0}, "batch_size must be an integer 1 or more"),
         ([a], {"eps": [0.1]}, "eps is the strength of attacks, and there are none"),
         ([a], {"dropout": -1}, "dropout must be an integer 0 or more"),
         ([a], {"dropout": 1}, "one pass has no spread"),
@@ -463,14 +482,13 @@ def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, cap
     assert lines[-1] == "wrote out/ — next: open out/comparison.html"
     assert "3 runs in 2 groups over digits.npz, split test (n = 60)" in out
     for words in (
-        "calibration",
-        "margins",
-        "clusters",
-        "ood: noise.npz",
-        "accuracy (%) · softmax ↑",
+        "Calibration",
+        "Margins",
+        "Clusters",
+        "accuracy, softmax ↑",
+        "max logit · noise.npz",
         "b% (2)",
         " ± ",
-        "60",
     ):
         assert words in out
     assert Path("out/comparison.html").stat().st_size > 10_000
@@ -480,23 +498,12 @@ def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, cap
 
 
 def test_many_groups_stand_in_blocks_of_100_columns_with_the_first_in_each(tmp_path):
-    from hardsight.cli.comparing import table_of
-    from hardsight.evaluation.folder import SCHEMAS
-    from hardsight.evaluation.results import Evaluation
-    from hardsight.evaluation.statistics import compare_groups
+    from evaluation_pages import write_evaluation
+
+    from hardsight.cli.comparing import told as printed
 
     groups = [f"setting number {k} \x1b[31m" for k in range(12)]
-    rows = [
-        {"run": f"{g}-{i}", "group": g, "seed": i}
-        | row("ood", "auroc", 0.9 + 0.001 * (7 * k + i), score="msp", on="o" * 200, n=12345, better="higher")
-        for k, g in enumerate(groups)
-        for i in range(3)
-    ]
-    tables = [
-        pa.Table.from_pylist(lines, SCHEMAS[name])
-        for name, lines in (("rows", rows), ("tests", compare_groups(rows, lambda _: None)), ("points", []))
-    ]
-    lines = table_of(Evaluation(*tables, (), tmp_path))
+    lines = "\n".join(printed(write_evaluation(tmp_path, groups=groups))).splitlines()
     assert max(map(len, lines)) <= 100
     heads = [line for line in lines if line.endswith(" n")]
     assert len(heads) > 3
@@ -513,8 +520,8 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
     capsys.readouterr()
     main(["evaluate", "mine", "--model", "net.py:build", "-o", "out"])
     out = capsys.readouterr().out
-    assert "1 run over digits.npz" in out
-    assert "better" not in out
+    assert "One run over digits.npz" in out
+    assert "▲" not in out
 
 
 @pytest.mark.parametrize(
@@ -525,7 +532,7 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
         ("evaluate runs/one --names a,b", "names must be one a run, equal ones for a group: expected 1, got 2"),
         ("evaluate runs/one --ood nowhere.npz", "ood: there is no file nowhere.npz"),
         ("evaluate runs/one --attack fgsm --eps 8/0", "--eps must be numbers with commas between them, 0.1 or 8/255"),
-        ("evaluate runs/one --attack fgsm --eps -1", "eps must be 0 or more"),
+        ("evaluate runs/one --attack fgsm --eps -1", "pixel units, 0 or more"),
         ("evaluate runs/one --levels 0,1", "--levels, --grey and --human go with --degrade"),
         ("evaluate runs/one --boxes b.csv", "--boxes goes with --explain"),
         ("evaluate runs/one runs/two --data digits.npz", "go with one RUN, got 2"),
@@ -539,7 +546,7 @@ def test_mistakes_are_sentences(scored, capsys, args, words):
 
 def test_fractions_are_strengths(scored, capsys):
     main(["evaluate", "runs/one", "--attack", "fgsm", "--eps", "0.1,51/255", "--limit", "20", "-o", "out"])
-    assert "accuracy (%) · fgsm · ε = 0.2" in capsys.readouterr().out
+    assert "accuracy, worst · ε = 0." in capsys.readouterr().out
 
 
 def test_maps_of_the_groups_stand_side_by_side(scored):
@@ -574,7 +581,7 @@ def test_a_training_is_evaluated_on_its_test(tmp_path, monkeypatch, capsys):
         main(["train", *given, "--seed", seed])
     main(["evaluate", "run-0", "run-1/test", "-o", "out"])
     out = capsys.readouterr().out
-    assert "2 runs in 1 group over" in out
+    assert "2 runs of one group over" in out
     assert "ensemble epistemic" in out
     rows = pq.read_table("out/rows.parquet").to_pylist()
     accuracy = next(one for one in rows if one["metric"] == "accuracy" and one["run"] == "run-0")

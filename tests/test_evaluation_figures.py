@@ -21,14 +21,15 @@ def out(tmp_path_factory):
     rng = np.random.default_rng(0)
     (folder / "samples").mkdir()
     for k, run in enumerate(("CE-0", "CE-1", "EL-0", "EL-1")):
-        places = rng.normal(size=(30, 2))
-        places[25:] = np.nan
-        columns = {"clusters/layout_x": places[:, 0], "clusters/layout_y": places[:, 1]}
-        classes = np.where(np.isnan(places[:, 0]), np.nan, np.arange(30) % 3)
-        pq.write_table(
-            pa.table(columns | {"clusters/layout_class": classes}), folder / "samples" / f"{k:02d}-{run}.parquet"
-        )
+        directions = rng.normal(size=(30, 5))
+        directions[25:] = np.nan
+        write_samples(folder, f"{k:02d}-{run}", directions, np.arange(30) % 3)
     return folder
+
+
+def write_samples(folder, name, directions, labels):
+    column = pa.FixedSizeListArray.from_arrays(pa.array(directions.ravel()), directions.shape[1])
+    pq.write_table(pa.table({"label": labels, "clusters/directions": column}), folder / "samples" / f"{name}.parquet")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,6 +62,7 @@ def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
         "fashion_mnist (n = 2)",
     ]
     assert axes[0].get_title() == "CE"
+    assert axes[3].get_legend().get_texts()[1].get_text() == "noise (n = 2)"
 
 
 def test_energy_is_the_mean_over_classes(out):
@@ -77,15 +79,14 @@ def test_clusters_are_points_by_class_of_each_groups_first_run(out):
 def test_features_of_three_numbers_lie_on_a_ball(out, tmp_path):
     folder = write_evaluation(tmp_path / "ball", groups=("CE",), seeds=1)
     (folder / "samples").mkdir()
-    places = {f"clusters/layout_{end}": np.ones(4) for end in ("x", "y", "z", "class")}
-    pq.write_table(pa.table(places), folder / "samples" / "00-CE.parquet")
+    write_samples(folder, "00-CE", np.eye(3), np.arange(3))
     [axis] = plot_clusters(read_evaluated(folder)).get_axes()
     assert axis.name == "3d"
 
 
 def test_maps_are_strips_with_what_each_network_said(out):
     axes = plot_maps(read_evaluated(out)).get_axes()
-    assert [text.get_text() for text in axes[0].texts] == ["class 0", "CE-0: 0, 91%", r"\$EL_-0: 1, 91%"]
+    assert [text.get_text() for text in axes[0].texts] == ["class 0", "CE: class 0, 91%", r"\$EL_: class 1, 91%"]
 
 
 @pytest.mark.parametrize(("name", "missing"), [("robustness", "robustness"), ("ood", "ood"), ("maps", "--explain")])

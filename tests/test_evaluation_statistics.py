@@ -164,6 +164,11 @@ def test_what_cannot_be_tested_says_why():
     assert wins(constant) is None
     assert only(rows_of({"ce": [0.5, 0.6], "el": [0.5, 0.6]}))["p"] == 1.0
     assert float(welch_t(np.array([0.5, 0.5]), np.array([0.5, 0.5])).p) == 1.0
+    equal = only(rows_of({"ce": [0.1] * 3, "el": [0.2] * 3}, seeds={"ce": [0, 1, 2], "el": [3, 4, 5]}))
+    assert equal["how"] == "no test: without any spread"  # of which rounding alone makes 1e-34
+    assert wins(equal) is None
+    alone = welch_t(np.array([0.1] * 3), np.array([0.2, 0.3, 0.1]))
+    assert float(alone.p) == pytest.approx(stats.ttest_1samp([0.2, 0.3, 0.1], 0.1).pvalue)
     assert compare_groups(rows_of({"ce": A}), nothing) == []
     assert compare_groups([], nothing) == []
     few = single({"ce-0": np.array([1.0, np.nan]), "el-0": np.array([2.0, 3.0])})

@@ -8,6 +8,7 @@ from scipy import stats
 
 from hardsight.hardness import SCORES
 from hardsight.margins import energy_by_class, logit_margin, margins_answer
+from hardsight.predictions import Predictions
 
 
 def naive_margin(z, y, mask):
@@ -54,6 +55,18 @@ def test_a_class_without_samples_has_no_energy_and_one_class_is_enough():
     answer = margins_answer(told, np.zeros_like(y))
     assert all(np.isfinite(r["value"]) for r in answer.rows)
     assert {p["score"] for p in answer.points if p["curve"] == "energy"} == {"mean over classes", "class 0"}
+
+
+def test_energies_of_very_many_classes_do_not_fill_the_memory():
+    classes, draw = 100_000, np.random.default_rng(0)  # a table of classes by classes would take 80 GB
+    z, y = draw.normal(size=(6, classes)).astype(np.float32), np.array([5, 5, 70_000, 99_999, 0, 0])
+    told = Predictions(list("abcdef"), np.arange(6), z, z, z[:, :2], np.ones(6), z[:2].T, None, logits=z)
+    curve = [p["y"] for p in margins_answer(told, y).points if p["curve"] == "energy"]
+    means = [-z[y == k].astype(np.float64).mean(0) for k in np.unique(y)]
+    own = np.mean([mean[k] for mean, k in zip(means, np.unique(y), strict=True)])
+    others = np.mean([np.sort(np.delete(mean, k)) for mean, k in zip(means, np.unique(y), strict=True)], 0)
+    assert curve[0] == pytest.approx(own)
+    assert (curve[1], curve[-1]) == pytest.approx((others[round((classes - 1) / 99) - 1], others[-1]))
 
 
 def test_the_answer_has_means_intervals_and_columns():

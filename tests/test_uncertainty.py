@@ -39,6 +39,8 @@ def test_closed_forms():
     np.testing.assert_allclose(uncertainty(unsure_and_alike).total, np.log(8))
     one = opinions(1)
     assert (uncertainty(one).epistemic == 0).all()
+    least = [[[1.0, 5e-324]], [[1.0, 0.0]], [[1.0, 0.0]]]  # whose mean is 0
+    assert uncertainty(least).total[0] < 1e-300
 
 
 @given(st.integers(1, 6), st.integers(2, 50), st.integers(0, 9), st.sampled_from([np.float16, np.float32, np.float64]))

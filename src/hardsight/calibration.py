@@ -23,8 +23,8 @@ Binning = Literal["width", "mass"]
 # Where a temperature is looked for.
 TEMPERATURES = (1e-3, 1e3)
 
-# Rows read at a time, and samples that a first guess of the temperature is made from.
-_ROWS, _FEW = 4096, 4096
+# Numbers read at a time, and samples that a first guess of the temperature is made from.
+_NUMBERS, _FEW = 4_096_000, 4096
 
 
 class Reliability(NamedTuple):
@@ -64,7 +64,7 @@ def reliability(confidence: Any, correct: Any, bins: int = 15, binning: Binning 
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be a whole number of 1 or more, got {bins!r}.")
     if binning == "width":
-        edges = np.linspace(0, 1, bins + 1)[1:-1]
+        edges = np.arange(1, bins) / bins  # rounded once, as whoever writes 3 / 15 has it
     elif binning == "mass":
         edges = np.sort(confidence)[-(-np.arange(1, bins) * len(confidence) // bins) - 1]
     else:
@@ -113,7 +113,7 @@ def classwise_ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
     """
     p, y = _checked_probabilities(probabilities, labels)
     gaps = _ClasswiseGaps(p.shape[1], bins)
-    for part in _blocks(len(p)):
+    for part in _blocks(p):
         gaps.add(p[part], y[part])
     return gaps.mean(len(p))
 
@@ -130,7 +130,7 @@ def brier(probabilities: Any, labels: Any) -> float:
         0.2
     """
     p, y = _checked_probabilities(probabilities, labels)
-    return float(torch.cat([_brier(p[part].double(), y[part]) for part in _blocks(len(p))]).mean())
+    return float(torch.cat([_brier(p[part].double(), y[part]) for part in _blocks(p)]).mean())
 
 
 def nll(logits: Any, labels: Any) -> float:
@@ -146,7 +146,7 @@ def nll(logits: Any, labels: Any) -> float:
     """
     z = check_logits(logits)
     y = check_labels(labels, len(z), z.shape[1]).to(z.device)
-    losses = [torch.nn.functional.cross_entropy(z[p], y[p], reduction="none").double() for p in _blocks(len(z))]
+    losses = [torch.nn.functional.cross_entropy(z[p], y[p], reduction="none").double() for p in _blocks(z)]
     return float(torch.cat(losses).mean())
 
 
@@ -197,7 +197,7 @@ def _fit(z: Tensor, y: Tensor) -> float:
 def _slopes(z: Tensor, y: Tensor, inverse: float) -> tuple[float, float]:
     """First and second derivative of the mean negative log-likelihood by 1/T."""
     slope = curvature = 0.0
-    for part in _blocks(len(z)):
+    for part in _blocks(z):
         block = z[part]
         below = block - block.amax(1, keepdim=True)
         weights = (below * inverse).exp_()
@@ -217,13 +217,14 @@ class _ClasswiseGaps:
     """
 
     def __init__(self, classes: int, bins: int) -> None:
-        self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+        self.edges = torch.arange(1, bins, dtype=torch.float64) / bins
         self.gap = torch.zeros(classes, bins, dtype=torch.float64)
 
     def add(self, p: Tensor, y: Tensor) -> None:
         classes, bins = self.gap.shape
         edges = self.edges.to(p.device)
-        above = p > edges[0] if len(edges) else torch.zeros_like(p, dtype=torch.bool)
+        # edges[0] would be rounded to the precision of p, and 1 / 15 is another number there.
+        above = p > edges[:1] if len(edges) else torch.zeros_like(p, dtype=torch.bool)
         rows, columns = above.nonzero(as_tuple=True)
         high = p[rows, columns].double()
         place = columns * bins + torch.bucketize(high, edges)
@@ -250,7 +251,7 @@ class _Judged(NamedTuple):
 
 def _judged(z: Tensor, y: Tensor, temperature: Tensor, bins: int) -> _Judged:
     gaps, columns = _ClasswiseGaps(z.shape[1], bins), []
-    for part in _blocks(len(z)):
+    for part in _blocks(z):
         log_p = (z[part] / temperature[part, None]).log_softmax(1)
         p, at = log_p.exp(), y[part]
         confidence, predicted = p.max(1)
@@ -311,18 +312,18 @@ def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) 
 
 
 def _add(answer: Answer, score: str, judged: _Judged) -> None:
-    n = len(judged.correct)
+    n, better = len(judged.correct), "" if score == "avc" else "lower"  # which is no probability to begin with
     errors = {
         "ece": ece(judged.confidence, judged.correct),
         "ace": ece(judged.confidence, judged.correct, binning="mass"),
         "classwise_ece": judged.classwise,
     }
     for metric, value in errors.items():
-        answer.rows.append(row("calibration", metric, value, score=score, n=n, better="lower"))
+        answer.rows.append(row("calibration", metric, value, score=score, n=n, better=better))
     for metric, values in (("nll", judged.nll), ("brier", judged.brier)):
         low, high = mean_interval(values)
         answer.rows.append(
-            row("calibration", metric, values.mean(), score=score, low=low, high=high, n=n, better="lower")
+            row("calibration", metric, values.mean(), score=score, low=low, high=high, n=n, better=better)
         )
         answer.samples[f"{metric}:{score}"] = values
     if not score.endswith("+T"):  # which changes no prediction
@@ -342,8 +343,10 @@ def _brier(p: Tensor, y: Tensor) -> Tensor:
     return (p.square().sum(1) - own.square()).clamp_min(0) + (1 - own).square()
 
 
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, n, _ROWS))
+def _blocks(values: Tensor) -> Iterator[slice]:
+    n, classes = values.shape
+    rows = max(1, _NUMBERS // classes)
+    return (slice(start, start + rows) for start in range(0, n, rows))
 
 
 def _pairs(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -17,8 +17,8 @@ from hardsight.answers import Answer, row
 from hardsight.intervals import moments
 from hardsight.predictions import Predictions
 
-# Samples whose angles to all others are looked at, and those that get a place in the plane.
-_ANGLES, _DRAWN = 2000, 1000
+# Samples whose angles to all others are looked at, those that are drawn, and numbers that are kept of each.
+_ANGLES, _DRAWN, _WIDTH = 2000, 1000, 30
 # Beyond so many samples k-means sees a part of them at a time.
 _AT_ONCE = 10_000
 
@@ -105,12 +105,12 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
     Args:
         predictions: Of the network.
         labels: ``(N,)`` true classes of the samples they are for.
-        seed: Of k-means, of t-SNE, and of who is looked at where all would take too long.
+        seed: Of k-means, and of who is looked at where all would take too long.
 
     Returns:
         Rows of `cluster_metrics` for ``kmeans`` (as many clusters as classes) and ``predictions``, and of the mean
-        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and places to draw ``layout_x``,
-        ``layout_y`` and, on the sphere of three features, ``layout_z``, with ``layout_class``.
+        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and ``directions`` ``(N, K)`` of the
+        features, for `layout`, which takes too long for something that is not always drawn.
     """
     features, labels = predictions.features, np.asarray(labels)
     if len(labels) != len(features):
@@ -140,14 +140,9 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
             words.append(f"The silhouette is that of {len(looked):,} samples among one another, chosen at random.")
     if (empty := int((predictions.norms == 0).sum())) > 0:
         words.append(f"{empty:,} features are zero and have no direction: k-means sees them at the origin.")
-    how = "sphere" if features.shape[1] in (2, 3) else "tsne"
     drawn = looked[:_DRAWN]
-    if how == "sphere" or len(drawn) >= 5:
-        places = layout(features[drawn], how, seed=seed)
-        columns |= {
-            f"layout_{axis}": _column(len(labels), drawn, at) for axis, at in zip("xyz", places.T, strict=False)
-        }
-        columns["layout_class"] = _column(len(labels), drawn, labels[drawn])
+    if features.shape[1] in (2, 3) or len(drawn) >= 5:
+        columns["directions"] = _column(len(labels), drawn, _narrowed(_directions(features[drawn]), seed))
     return Answer(rows, samples=columns, words=words)
 
 
@@ -196,7 +191,19 @@ def _directions(features: np.ndarray) -> np.ndarray:
     return unit(torch.from_numpy(np.array(features, np.float32)))[0].numpy()
 
 
+def _narrowed(directions: np.ndarray, seed: int) -> np.ndarray:
+    """Vectors of a few numbers with the same angles between them, as nearly as there can be."""
+    if directions.shape[1] <= _WIDTH:
+        return directions
+    from sklearn.utils.extmath import randomized_svd
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        axes, sizes, _ = randomized_svd(directions, _WIDTH, random_state=seed)
+    return axes * sizes
+
+
 def _column(length: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    column = np.full(length, np.nan)
+    column = np.full((length, *values.shape[1:]), np.nan, values.dtype)
     column[at] = values
     return column

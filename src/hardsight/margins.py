@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from hardsight.hardness import check_labels, check_logits
 from hardsight.intervals import mean_interval, share_interval
 from hardsight.predictions import Predictions
 
-# Rows read at a time, bars of a histogram, classes whose energies are kept one by one, and points of a long curve.
-_ROWS, _BARS, _CLASSES, _CURVE = 4096, 50, 20, 100
+# Numbers read at a time, bars of a histogram, classes whose energies are kept one by one, and points of a long curve.
+_NUMBERS, _BARS, _CLASSES, _CURVE = 4_096_000, 50, 20, 100
 
 
 def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndarray:
@@ -33,10 +34,10 @@ def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndar
         [2.0, 2.0]
     """
     z, y = _checked(logits, labels)
-    parts = []
-    for block, at in zip(z.split(_ROWS), y.split(_ROWS), strict=True):
-        target = block.gather(1, at)
-        other = block.scatter(1, at, 0.0 if released else -torch.inf).amax(1, keepdim=True)
+    parts, rows = [], _rows(z)
+    for block, at in zip(z.split(rows), y.split(rows), strict=True):
+        target = block.gather(1, at[:, None])
+        other = block.scatter(1, at[:, None], 0.0 if released else -torch.inf).amax(1, keepdim=True)
         parts.append((target.cpu().double() - other.cpu().double())[:, 0])
     return torch.cat(parts).numpy()
 
@@ -57,21 +58,36 @@ def energy_by_class(logits: Any, labels: Any) -> np.ndarray:
         [-4.0, -2.0, -1.0]
     """
     z, y = _checked(logits, labels)
-    classes, y = z.shape[1], y[:, 0]
-    total = torch.zeros(classes, classes, dtype=torch.float64, device=z.device)
-    for block, at in zip(z.split(_ROWS), y.split(_ROWS), strict=True):
-        total.index_add_(0, at, block.double())
-    energy = -(total / y.bincount(minlength=classes)[:, None])  # 0 / 0 is NaN
-    own = energy.diagonal().clone()
-    energy.fill_diagonal_(-torch.inf)  # first
-    energy = energy.sort(1).values
-    energy[:, 0] = own
-    return energy.cpu().numpy()
+    energy = np.full((z.shape[1], z.shape[1]), np.nan)
+    for classes, found in _by_class(z, y):
+        energy[classes] = found
+    return energy
+
+
+def _by_class(z: Tensor, y: Tensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of `energy_by_class`, some classes that have samples at a time: all of very many would fill the memory."""
+    rows, order = _rows(z), y.argsort(stable=True)
+    known, counts = y.unique(return_counts=True)
+    members = order.split([int(part.sum()) for part in counts.split(rows)])
+    for classes, n, of in zip(known.split(rows), counts.split(rows), members, strict=True):
+        energy = torch.zeros(len(classes), z.shape[1], dtype=torch.float64, device=z.device)
+        for part in of.split(rows):
+            energy.index_add_(0, torch.searchsorted(classes, y[part]), z[part].double())
+        energy /= -n[:, None]
+        own = energy.gather(1, classes[:, None])
+        energy.scatter_(1, classes[:, None], -torch.inf)  # first
+        energy = energy.sort(1).values
+        energy[:, :1] = own
+        yield classes.cpu().numpy(), energy.cpu().numpy()
+
+
+def _rows(z: Tensor) -> int:
+    return max(1, _NUMBERS // z.shape[1])
 
 
 def _checked(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
     z = check_logits(logits)
-    return z, check_labels(labels, len(z), z.shape[1]).to(z.device)[:, None]
+    return z, check_labels(labels, len(z), z.shape[1]).to(z.device)
 
 
 def margins_answer(predictions: Predictions, labels: Any) -> Answer:
@@ -111,7 +127,7 @@ def margins_answer(predictions: Predictions, labels: Any) -> Answer:
     low, high = mean_interval(energy)
     answer.rows.append(row("margins", "energy", energy.mean(), score="target", low=low, high=high, n=n))
     answer.samples["energy:target"] = energy
-    answer.points.extend(_energies(energy_by_class(predictions.logits, labels)))
+    answer.points.extend(_energies(*_checked(predictions.logits, labels)))
     released = (logit_margin(predictions.logits, labels, released=True) < kinds["logit"]).mean()
     if released:
         answer.words.append(
@@ -130,10 +146,12 @@ def _bars(margin: np.ndarray, score: str) -> list[Point]:
     ]
 
 
-def _energies(energy: np.ndarray) -> list[Point]:
-    known = np.flatnonzero(~np.isnan(energy[:, 0]))
-    curves = {"mean over classes": energy[known].mean(0)}
-    if len(energy) <= _CLASSES:
-        curves |= {f"class {k}": energy[k] for k in known}
-    ranks = np.unique(np.linspace(0, len(energy) - 1, _CURVE).round().astype(int))
+def _energies(z: Tensor, y: Tensor) -> list[Point]:
+    total, count, curves = np.zeros(z.shape[1]), 0, {}
+    for classes, energy in _by_class(z, y):
+        total, count = total + energy.sum(0), count + len(classes)
+        if z.shape[1] <= _CLASSES:
+            curves |= {f"class {k}": values for k, values in zip(classes, energy, strict=True)}
+    curves = {"mean over classes": total / count} | curves
+    ranks = np.unique(np.linspace(0, z.shape[1] - 1, _CURVE).round().astype(int))
     return [point("margins", "energy", r, values[r], score=name) for name, values in curves.items() for r in ranks]

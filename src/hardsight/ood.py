@@ -19,8 +19,8 @@ from hardsight.hardness import SCORES, Reading, check_logits, check_triple, read
 from hardsight.intervals import auroc, share_interval
 from hardsight.predictions import Predictions
 
-# Rows read at a time, bars of a histogram, and points of a ROC curve.
-_ROWS, _BARS, _CURVE = 4096, 50, 200
+# Numbers read at a time, bars of a histogram, and points of a ROC curve.
+_NUMBERS, _BARS, _CURVE = 4_096_000, 50, 200
 # Pairs that tie, from which on that is said.
 _TIED = 0.01
 
@@ -145,7 +145,7 @@ def _read(logits: Tensor) -> Reading:
     Sums are taken relative to the runner-up, so that float32 keeps the digits of ``1 − p`` however sure a network is.
     """
     parts = []
-    for z in logits.split(_ROWS):
+    for z in logits.split(max(1, _NUMBERS // logits.shape[1])):
         logit, target = z.max(1)
         others = z.scatter(1, target[:, None], -torch.inf)
         other = others.amax(1)
@@ -280,7 +280,11 @@ def _curves(inside: np.ndarray, outside: np.ndarray, name: str, on: str) -> list
     """Histograms of both sets over the same bars, and the ROC curve at points evenly along it."""
     from sklearn.metrics import roc_curve
 
-    edges = np.histogram_bin_edges(np.concatenate([inside, outside]), _BARS)
+    every = np.concatenate([inside, outside])
+    low, high = every.min(), every.max()
+    if high - low < 1e-12 * max(abs(low), abs(high)):  # too near one another for bars between
+        low, high = low - 0.5, high + 0.5
+    edges = np.histogram_bin_edges(every, _BARS, (low, high))
     middle, points = (edges[1:] + edges[:-1]) / 2, []
     for curve, values in (("inside", inside), ("outside", outside)):
         counts = np.histogram(values, edges)[0]
@@ -289,6 +293,6 @@ def _curves(inside: np.ndarray, outside: np.ndarray, name: str, on: str) -> list
             for x, count in zip(middle, counts, strict=True)
         ]
     truth = np.arange(len(inside) + len(outside)) < len(inside)
-    let_in, kept, _ = roc_curve(truth, np.concatenate([inside, outside]))
+    let_in, kept, _ = roc_curve(truth, every)
     along = np.unique(np.searchsorted(let_in + kept, np.linspace(0, 2, _CURVE)).clip(max=len(kept) - 1))
     return points + [point("ood", "roc", let_in[i], kept[i], score=name, on=on) for i in along]

@@ -50,7 +50,7 @@ def uncertainty(probabilities: Any) -> Uncertainty:
         ([0.0], [0.6931])
     """
     p = _checked(probabilities)
-    mean = p.mean(0, dtype=np.float64)
+    mean = np.maximum(p.mean(0, dtype=np.float64), np.finfo(np.float64).tiny)  # of what is not 0 it must not be 0
     aleatoric, epistemic = np.zeros(p.shape[1]), np.zeros(p.shape[1])
     for opinion in p:  # one at a time: (T, N, C) may be large, and float64 twice that
         opinion = opinion.astype(np.float64)

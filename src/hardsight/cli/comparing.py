@@ -1,149 +1,67 @@
-"""What an evaluation found, as a table and sentences for a terminal of 100 columns."""
+"""What an evaluation found, for a terminal of 100 columns: the first table of its page, and its sentences."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from hardsight.evaluation import Evaluation
-
-_WIDTH, _NAME, _LABEL = 100, 22, 36
-# What tells most; the rest is in the files.
-_TELLING = {
-    "calibration": ("accuracy", "ece", "nll"),
-    "margins": ("margin", "margin_below_zero"),
-    "clusters": ("v_measure", "silhouette"),
-    "ood": ("auroc", "fpr95"),
-    "uncertainty": ("spearman", "error_auroc"),
-    "robustness": ("accuracy",),
-    "explanation": ("insertion", "deletion", "infidelity", "mass_inside"),
-}
-_SHORT = {"nll": "NLL", "fpr95": "FPR95", "margin_below_zero": "margin < 0", "spearman": "ρ with AVH"}
-_SHORT |= {"error_auroc": "error AUROC"}
+_WIDTH, _NAME = 100, 22
+# Whether there are intervals, and how long a label may be: what fits first, and groups should stand side by side.
+_WAYS = (True, 60), (False, 60), (False, 32)
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+_SIGNS = {"better": "▲", "worse": "▼", "": ""}
 
 
-def heading(found: Evaluation) -> str:
-    """Who is compared on what."""
-    from hardsight.evaluation.folder import PLAN
+def told(out: Path) -> list[str]:
+    """The telling numbers of an evaluation, what they mean, and what must be said with them.
+
+    Args:
+        out: The folder that `hardsight.evaluate` wrote.
+    """
     from hardsight.extras import printable
+    from hardsight.figures.evaluated import read_evaluated
+    from hardsight.report.comparisonpage import payload
 
-    plan = json.loads((found.path / PLAN).read_text(encoding="utf-8"))
-    groups = list(dict.fromkeys(run["group"] for run in plan["runs"]))
-    runs = "1 run" if len(plan["runs"]) == 1 else f"{len(plan['runs'])} runs in {len(groups)} group"
-    runs += "s" if len(groups) > 1 else ""
-    base = f", compared with {printable(groups[0])}" if len(groups) > 1 else ""
-    data = f"{printable(plan['data']['origin'])} (n = {plan['data']['samples']:,})"
-    return textwrap.fill(f"{runs} over {data}{base}", _WIDTH, break_on_hyphens=False)
-
-
-def table_of(found: Evaluation) -> list[str]:
-    """The telling numbers of every question: a line each, a column a group."""
-    from hardsight.evaluation.statistics import ALPHA
-    from hardsight.extras import printable
-
-    rows, tests = found.rows.to_pylist(), found.tests.to_pylist()
-    groups = list(dict.fromkeys(row["group"] for row in rows))
-    runs = {name: len({row["run"] for row in rows if row["group"] == name and row["run"]}) for name in groups}
-    heads = [_cut(printable(name)) + (f" ({runs[name]})" if runs[name] > 1 else "") for name in groups]
-    # Intervals are left out where groups would not stand side by side with them.
-    lines, ends = _lines(rows, tests, groups, intervals=True), True
-    if len(_blocks(lines, heads)) > 1:
-        lines, ends = _lines(rows, tests, groups, intervals=False), False
-    notes = [f"value{' ± sd over runs' if max(runs.values()) > 1 else ''}"]
-    notes[0] += f"{' [95 % interval over samples]' if ends else ''}; n: samples; the rest is in rows.csv and tests.csv"
-    if len(groups) > 1:
-        ways = [re.sub(r"[\d,]+ (and [\d,]+ )?", "", test["how"]) for test in tests if math.isfinite(test["p"])]
-        sure = f"p < {ALPHA:.2g} after Holm's correction over all tests of a question"
-        how = ", ".join(dict.fromkeys(ways))
-        notes.append(f"▲ better, ▼ worse than {heads[0]}: {sure} ({how})" if ways else "nothing could be tested")
-    return [*(line for block in _blocks(lines, heads) for line in ("", *block)), "", *_filled(notes)]
+    shown, _ = payload(read_evaluated(out))
+    groups = shown["groups"]
+    heads = [_cut(printable(one["name"])) + (f" ({one['runs']})" if one["runs"] > 1 else "") for one in groups]
+    tables = [_blocks(_lines(shown["overview"], *way), heads) for way in _WAYS]
+    fits = [max(len(line) for block in blocks for line in block) <= _WIDTH for blocks in tables]
+    blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
+    meant = [f"{one['title']} – {text}" for one in shown["verdicts"] for text in one["texts"]] if groups[1:] else []
+    said = [f"! {one['text']}{f' ({who})' if (who := one['who']) else ''}" for one in shown["warnings"]]
+    more = sum(len(question["words"]) for question in shown["questions"])
+    said += [f"All numbers, curves and {more} remark{'' if more == 1 else 's'} are on the page."]
+    parts = [_filled([shown["lead"]]), *blocks, _filled([shown["reading"]]), _filled(meant), _filled(said)]
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def _lines(
-    rows: Sequence[dict[str, Any]], tests: Sequence[dict[str, Any]], groups: Sequence[str], intervals: bool
-) -> list[list[str]]:
+def _lines(overview: Sequence[dict[str, Any]], intervals: bool, width: int) -> list[list[str]]:
     """Titles, and of every number its label, a cell a group, and n."""
-    from hardsight.evaluation.statistics import key_of, wins
     from hardsight.extras import printable
 
-    marks = {(key_of(test), test["group"]): {True: " ▲", False: " ▼", None: ""}[wins(test)] for test in tests}
     lines: list[list[str]] = []
-    for question, on in dict.fromkeys((row["question"], row["on"]) for row in rows):
-        lines.append([_cut(f"{question}: {printable(on)}" if on else question, _WIDTH)])
-        for key, own in _telling([row for row in rows if (row["question"], row["on"]) == (question, on)]).items():
-            held = {name: [row for row in own if row["group"] == name] for name in groups}
-            cells = [_cell(held[name], intervals) + marks.get((key, name), "") for name in groups]
-            lines.append([f"  {_cut(_label(own[0]), _LABEL)}{_ARROWS[own[0]['better']]}", *cells, f"{own[0]['n']:,}"])
+    for question in overview:
+        lines.append([printable(question["title"])])
+        for row in question["rows"]:
+            label = f"  {_cut(printable(row['title']), width)}{_ARROWS[row['better']]}"
+            lines.append([label, *(_cell(cell, intervals) for cell in row["cells"]), row["n"]])
     return lines
 
 
-def told(found: Evaluation) -> list[str]:
-    """What must be said; of sentences that differ in their numbers only, the first."""
+def _cell(cell: dict[str, str], intervals: bool) -> str:
+    spread = cell["spread"] if cell["spread"].startswith("±") else f"({cell['spread']})" * intervals
+    return " ".join(filter(None, (cell["text"], spread if cell["spread"] else "", _SIGNS[cell["flag"]])))
+
+
+def _filled(texts: Iterable[str]) -> list[str]:
     from hardsight.extras import printable
 
-    held: dict[str, list[str]] = {}
-    alarms = [text for text in found.words if "gradient masking" in text.lower() and "No sign" not in text]
-    for text in dict.fromkeys([*alarms, *found.words]):  # what makes numbers worthless comes first
-        held.setdefault(re.sub(r"^[^:]*: |[-−+]?[\d.,]+", "", text), []).append(printable(text))
-    return _filled(
-        f"{first} (And {len(others)} more of the kind, in words.json.)" if others else first
-        for first, *others in held.values()
-    )
-
-
-def _filled(texts: Any) -> list[str]:
-    return [textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in texts]
-
-
-def _telling(rows: Sequence[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
-    """The rows to show by number, metric by metric."""
-    from hardsight.evaluation.statistics import key_of
-
-    held: dict[Any, list[dict[str, Any]]] = {}
-    for row in rows:
-        held.setdefault(key_of(row), []).append(row)
-    claimed = {key[1] for key, own in held.items() if own[0]["better"]}
-    chosen = [
-        key
-        for name in _TELLING.get(rows[0]["question"], ())
-        for key, own in held.items()
-        if key[1] == name and (own[0]["better"] or name not in claimed or key[2] == "clean")
+    return [
+        textwrap.fill(printable(text), _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in texts if text
     ]
-    return {key: held[key] for key in chosen or list(held)[:6]}
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    from hardsight.extras import printable
-    from hardsight.figures.evaluationnames import about, in_percent, metric_title
-
-    title = _SHORT.get(row["metric"], metric_title(row["metric"]))
-    parts = f"{title} (%)" if in_percent(row["metric"]) else title, about({**row, "on": ""})
-    return printable(" · ".join(part for part in parts if part))
-
-
-def _cell(rows: Sequence[Mapping[str, Any]], intervals: bool) -> str:
-    """Mean ± standard deviation of several runs; of one, its value and interval."""
-    import numpy as np
-
-    from hardsight.figures.evaluationnames import written
-
-    known = [row for row in rows if math.isfinite(row["value"])]
-    if not known:
-        return "–"
-
-    def plain(value: float) -> str:
-        return written(known[0]["metric"], value).removesuffix(" %")
-
-    values, low, high = [row["value"] for row in known], known[0]["low"], known[0]["high"]
-    if len(known) > 1:
-        return f"{plain(float(np.mean(values)))} ± {plain(float(np.std(values, ddof=1)))}"
-    return plain(values[0]) + (f" [{plain(low)}, {plain(high)}]" if intervals and low == low and high == high else "")
 
 
 def _blocks(lines: Sequence[Sequence[str]], heads: Sequence[str]) -> list[list[str]]:

@@ -55,7 +55,7 @@ def evaluate(
         boxes: Where the objects are, for --explain: CSV with id, x0, y0, x1, y1, or masks as .npy.
         dropout: Passes with dropout left on, for what the networks do not know.
         names: The group of each run, in their order, instead of what their settings say.
-        limit: Samples that are attacked (1,000) and explained (500).
+        limit: Samples that are attacked (200) and explained (500).
         out: Folder to write.
         degrade: Make pictures harder by degrees: noise,contrast, say.
         levels: Of one degradation, instead of its own: 0,0.1,0.2, say.
@@ -85,11 +85,11 @@ def evaluate(
         raise ValueError("--levels, --grey and --human go with --degrade; name what to do: --degrade noise,contrast.")
     if boxes is not None and not explain:
         raise ValueError("--boxes goes with --explain, which makes the maps that are compared with them.")
-    from hardsight.cli.comparing import heading, table_of, told
+    from hardsight.cli.comparing import told
     from hardsight.evaluation import evaluate as evaluate_runs
     from hardsight.report.comparisonpage import write_comparison
 
-    found = evaluate_runs(
+    evaluate_runs(
         runs if named == (None, None, None) else [_subject(runs[0], *named)],
         ood=_listed(ood),
         attacks=_listed(attack),
@@ -102,8 +102,9 @@ def evaluate(
         out=out,
         **forward,
     )
-    print("\n".join([heading(found), *table_of(found), "", *told(found)]))
-    print(f"wrote {out}/ — next: open {write_comparison(out)}")
+    page = write_comparison(out)
+    print("\n".join(told(out)))
+    print(f"wrote {out}/ — next: open {page}")
 
 
 def _listed(text: str | None) -> list[str]:

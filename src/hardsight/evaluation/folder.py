@@ -77,10 +77,10 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
         for stray in (p for p in path.rglob(".*.tmp") if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", p.name)):
             stray.unlink(missing_ok=True)  # what kills left
         names = {p.name for p in path.iterdir()}
-        if names and (PLAN not in names or names - _WRITTEN):
+        if names and (names - _WRITTEN or not names & {PLAN, PARTS}):
             other = sorted(names - _WRITTEN) or sorted(names)
             raise FileExistsError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")
-        there = _read(path / PLAN) if names else plan
+        there = read_json(path / PLAN) if PLAN in names else plan
         lost = [run["name"] for run in there.get("runs", ()) if _network(run) not in map(_network, plan["runs"])]
         differing = [*(["data"] if there.get("data") != plan["data"] else []), *(f"run {name}" for name in lost)]
         if differing and not overwrite:
@@ -101,7 +101,8 @@ def _network(run: Mapping[str, Any]) -> Any:
     return run.get("network")
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """What a file of the folder says."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
@@ -112,28 +113,31 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def committed(path: Path, key: str) -> bool:
-    """Whether a part is there."""
-    return (path / PARTS / f"{key}.json").is_file()
+    """Whether a part is there, and whole: a damaged one is made again."""
+    try:
+        told, _ = read_part(path, key)
+    except (OSError, ValueError, RuntimeError):  # Arrow's errors are ValueErrors
+        return False
+    return told.keys() >= {"rows", "points", "words"}
 
 
 def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
     """Write what a question found out about a run."""
     with disk_in_words(path):
-        table = {"id": list(ids)} | {name: np.asarray(values) for name, values in answer.samples.items()}
-        write_table(path / PARTS / f"{key}.parquet", pa.table(table))
+        columns = {name: _arrow(np.asarray(values)) for name, values in answer.samples.items()}
+        write_table(path / PARTS / f"{key}.parquet", pa.table({"id": list(ids), **columns}))
         told = {"rows": answer.rows, "points": answer.points, "words": answer.words}
         write_json(path / PARTS / f"{key}.json", told, secrets.token_hex(4))
 
 
+def _arrow(values: np.ndarray) -> pa.Array:
+    flat = pa.array(values.ravel())
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
 def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table]:
     """The rows, points and words of a part, and its columns by sample."""
-    try:
-        return _read(path / PARTS / f"{key}.json"), pq.read_table(path / PARTS / f"{key}.parquet")
-    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise RuntimeError(
-            f"out: {path / PARTS / key}.parquet is damaged ({error}); remove {key}.json, and the same call makes it "
-            "again."
-        ) from None
+    return read_json(path / PARTS / f"{key}.json"), pq.read_table(path / PARTS / f"{key}.parquet")
 
 
 def write_table(file: Path, table: pa.Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from hardsight.data import Samples
-from hardsight.evaluation.folder import MAPS, file_name
+from hardsight.evaluation.folder import MAPS, file_name, read_json
 from hardsight.evaluation.subjects import Case
 from hardsight.runfolder import disk_in_words, write_json, write_whole
 
@@ -26,7 +25,7 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
 
     Pictures are chosen from the easiest to the hardest for the first run, at equal distances in the order of their AVH.
     The index holds ``runs``, in the order of the maps, and of each picture ``file``, ``id``, ``label``, and by run
-    ``classes`` (predicted) and ``confidence``.
+    ``classes`` (predicted, by name where they have one) and ``confidence``.
 
     Args:
         path: The evaluation's folder.
@@ -45,36 +44,31 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     first = list({case.group: case for case in reversed(cases)}.values())[::-1]
     made_of = {"networks": [case.network for case in first], "ids": ids}
     index = path / MAPS / "index.json"
-    if index.is_file() and made_of.items() <= json.loads(index.read_text()).items():
+    if index.is_file() and made_of.items() <= read_json(index).items():
         return
-    found = [cam_gallery({case.name: case.opened()}, data, ids, device=device) for case in first]
-    pictures = found[0].pictures
-    maps = [
-        overlay(pictures, _sized(one.maps[case.name], pictures.shape)) for case, one in zip(first, found, strict=True)
-    ]
+    models = {case.name: case.opened() for case in first}
+    found = cam_gallery(models, data, ids, device=device)
+    maps = [overlay(found.pictures, found.maps[name]) for name in models]
+    classes = models[first[0].name].classes or data.classes
     told, token = [], secrets.token_hex(4)
     with disk_in_words(path):
         shutil.rmtree(path / MAPS, ignore_errors=True)
         (path / MAPS).mkdir()
         for k, id_ in enumerate(ids):
-            strip = Image.fromarray(_strip([pictures[k], *(one[k] for one in maps)]))
+            strip = Image.fromarray(_strip([found.pictures[k], *(one[k] for one in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"
             write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"), token)
-            by_run = list(zip(first, found, strict=True))
             told.append({
-                "file": name, "id": id_, "label": int(known["label"][int(at[k])].as_py()),
-                "classes": {case.name: int(one.classes[case.name][k]) for case, one in by_run},
-                "confidence": {case.name: float(one.confidence[case.name][k]) for case, one in by_run},
+                "file": name, "id": id_, "label": _class(classes, known["label"][int(at[k])].as_py()),
+                "classes": {run: _class(classes, own[k]) for run, own in found.classes.items()},
+                "confidence": {run: float(own[k]) for run, own in found.confidence.items()},
             })  # fmt: skip
-        write_json(index, {**made_of, "runs": [case.name for case in first], "pictures": told}, token)
+        write_json(index, {**made_of, "runs": list(models), "pictures": told}, token)
 
 
-def _sized(maps: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Maps in the size of the pictures, which another network may see at another size."""
-    if maps.shape[1:] == shape[1:3]:
-        return maps
-    values = torch.from_numpy(maps)[:, None]
-    return torch.nn.functional.interpolate(values, shape[1:3], mode="bilinear")[:, 0].numpy()
+def _class(names: Sequence[str] | None, index: int) -> str:
+    name = str(names[index] if names is not None and index < len(names) else index)
+    return f"class {name}" if name.isdigit() else name
 
 
 def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:

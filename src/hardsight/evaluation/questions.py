@@ -24,6 +24,8 @@ from hardsight.scoring.one import check_samples
 
 # Questions that need nothing but the network and its data; the others follow from other arguments.
 QUESTIONS = ("calibration", "margins", "clusters")
+# Samples that are attacked and explained unless told otherwise: some 350 gradients and 40 forwards each.
+_ATTACKED, _EXPLAINED = 200, 500
 
 
 class Strangers(NamedTuple):
@@ -109,10 +111,10 @@ def jobs(options: Options) -> list[Job]:
     if options.dropout:
         found.append(Job("uncertainty", [options.dropout, options.seed], _dropout))
     if options.attacks:
-        told = [options.attacks, options.eps, options.limit, options.seed]
+        told = [options.attacks, options.eps, options.limit or _ATTACKED, options.seed]
         found.append(Job("robustness", told, _robustness))
     if options.explain:
-        told = [options.limit, options.seed, _content(options.boxes)]
+        told = [options.limit or _EXPLAINED, options.seed, _content(options.boxes)]
         found.append(Job("explanation", told, _explanation))
     return found
 
@@ -179,18 +181,17 @@ def _robustness(seen: Seen) -> Answer:
     from hardsight.robustness import robustness_answer
 
     options = seen.options
-    given = {} if options.limit is None else {"limit": options.limit}
     return robustness_answer(
         seen.model,
         seen.readable,
         attacks=options.attacks,
         eps=options.eps,
+        limit=options.limit or _ATTACKED,
         hardness=seen.avh,
         device=options.device,
         batch_size=options.batch_size,
         seed=options.seed,
         progress=options.progress,
-        **given,
     )
 
 
@@ -198,10 +199,9 @@ def _explanation(seen: Seen) -> Answer:
     from hardsight.explanation import explanation_answer
 
     options = seen.options
-    given = {} if options.limit is None else {"limit": options.limit}
     return explanation_answer(
-        seen.model, seen.samples, seen.predictions, seed=options.seed, boxes=options.boxes, device=options.device,
-        **given,
+        seen.model, seen.samples, seen.predictions, limit=options.limit or _EXPLAINED, seed=options.seed,
+        boxes=options.boxes, **options.forward,
     )  # fmt: skip
 
 
@@ -226,7 +226,12 @@ def _said(column: str, whose: str) -> str:
 
 
 def check_asked(
-    questions: Sequence[str], attacks: Sequence[str], eps: Sequence[float] | None, dropout: int, limit: int | None
+    questions: Sequence[str],
+    attacks: Sequence[str],
+    eps: Sequence[float] | None,
+    dropout: int,
+    limit: int | None,
+    batch_size: int,
 ) -> None:
     """Refuse what cannot be asked."""
     for name in questions:
@@ -237,18 +242,17 @@ def check_asked(
                 "ood, attacks, explain and dropout."
             )
     if attacks:
-        from hardsight.robustness import ATTACKS
+        from hardsight.robustness.attacks import check_eps, known_attack
 
-        for name in attacks:
-            if name not in ATTACKS:
-                near = difflib.get_close_matches(name, ATTACKS, 2, 0.4) or list(ATTACKS)
-                raise ValueError(f"attacks: there is no {name!r}; did you mean {' or '.join(near)}?")
-    if eps is not None and not attacks:
+        for norm in {known_attack(name).norm for name in attacks}:
+            for value in eps or ():
+                check_eps(value, norm)
+        if eps is not None and not any(eps):
+            raise ValueError(f"eps must hold a distance above 0, got {', '.join(map(str, eps)) or 'none'}.")
+    elif eps is not None:
         raise ValueError("eps is the strength of attacks, and there are none; name some: attacks=('fgsm', 'pgd').")
-    for value in eps or ():
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"eps must be 0 or more, in units of pixels in [0, 1], got {value:g}.")
-    for name, number, least in (("dropout", dropout, 0), ("limit", 1 if limit is None else limit, 1)):
+    counts = ("dropout", dropout, 0), ("limit", 1 if limit is None else limit, 1), ("batch_size", batch_size, 1)
+    for name, number, least in counts:
         if int(number) != number or number < least:
             raise ValueError(f"{name} must be an integer {least} or more, got {number!r}.")
     if dropout == 1:

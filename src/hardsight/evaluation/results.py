@@ -68,7 +68,7 @@ def gather(
     }
     tables = {name: pa.Table.from_pylist(lines, folder.SCHEMAS[name]) for name, lines in tables.items()}
     words = _words(cases, options, parts, tests)
-    made = {**plan, **provenance(options.device)}
+    made = {**provenance(options.device), **plan}  # whose seed is that of this evaluation
     folder.write_results(path, tables, _samples(parts), words, latex_table(rows, tests), made)
     said = in_words(words, [case.name for case in cases])
     return Evaluation(tables[folder.ROWS], tables[folder.TESTS], tables[folder.POINTS], said, path)
@@ -125,6 +125,8 @@ def _on_tests(cases: Sequence[Case], tests: Sequence[Mapping[str, Any]]) -> list
             "There is one run of each: tests are over samples, and say that these networks differ, not that the "
             "settings do; for that, give runs of several seeds."
         ]
+    if set(sizes.values()) == {2}:
+        return ["With two runs of each only huge differences stand out from chance; five are a fair start."]
     if alone := [name for name, count in sizes.items() if count == 1]:
         return [f"There is one run only of {', '.join(alone)}, so nothing is tested there; give runs of several seeds."]
     return []

@@ -20,6 +20,7 @@ from hardsight.evaluation.maps import write_maps
 from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_strangers, said_by
 from hardsight.evaluation.results import Evaluation, Part, gather
 from hardsight.evaluation.subjects import Case, Subject, open_cases
+from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
 from hardsight.scoring.engine import evaluating
 from hardsight.scoring.one import find_device
@@ -66,7 +67,7 @@ def evaluate(
         dropout: Passes with dropout left on; 0: none.
         boxes: Where the objects are, for `explain`.
         names: The group of each run; None: trainings that differ in the seed only form a group.
-        limit: Samples that are attacked and explained; 1,000 and 500 if not given.
+        limit: Samples that are attacked and explained; 200 and 500 if not given.
         out: Folder to write; see `hardsight.evaluation.folder`.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         batch_size: Samples a forward.
@@ -81,12 +82,15 @@ def evaluate(
     """
     runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
     asked = (questions,) if isinstance(questions, str) else tuple(questions)
-    check_asked(asked, attacks, eps, dropout, limit)
+    attacks = (attacks,) if isinstance(attacks, str) else tuple(attacks)
+    check_asked(asked, attacks, eps, dropout, limit, batch_size)
     cases, data = open_cases(runs, names)
+    if boxes is not None:
+        read_regions(boxes, data)  # a mistake in them should not wait for the attacks
     options = Options(
         questions=asked,
         strangers=open_strangers([ood] if isinstance(ood, (str, Path)) else ood, data),
-        attacks=tuple(attacks),
+        attacks=attacks,
         eps=None if eps is None else tuple(float(value) for value in eps),
         explain=explain,
         dropout=dropout,

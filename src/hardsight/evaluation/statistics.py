@@ -1,7 +1,8 @@
 """Groups of runs compared number by number: which test fits, what it says, and Holm's correction over a question.
 
 - Groups of two runs or more, with the same seeds: Student's t on the differences, seed by seed.
-- Groups of two runs or more, with other seeds: Welch's t.
+- Groups of two runs or more, unless all seeds of the one are those of the other: Welch's t over all runs, as if no two
+  had anything in common. Where some seeds are common and matter, it finds less than it might; it claims no more.
 - One run each: over the same samples, where the number is a mean over samples. McNemar's exact test with Agresti and
   Min's interval for what is 0 or 1, Student's t on the differences otherwise. Such a test says that these two networks
   differ, and nothing of other seeds.
@@ -127,17 +128,22 @@ def paired_t(differences: np.ndarray) -> Difference:
     n = len(differences)
     if n and not differences.any():
         return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))  # the same numbers throughout are no difference
-    error = differences.var(ddof=1) / n if n > 1 else math.nan
-    # Rounding alone makes the spread of equal differences.
-    spread = error if error > (1e-12 * abs(differences.mean())) ** 2 else math.nan
-    return student(differences.mean(), spread, max(n - 1, 1), 0.0, 1)
+    return student(differences.mean(), _variance(differences) / n, max(n - 1, 1), 0.0, 1)
 
 
 def welch_t(a: np.ndarray, b: np.ndarray) -> Difference:
     """Welch's t of the difference of two means: variances of their own."""
     if len(set(a)) == len(set(b)) == 1 and a[0] == b[0]:
         return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))
-    return student(a.mean() - b.mean(), a.var(ddof=1) / len(a), len(a) - 1, b.var(ddof=1) / len(b), len(b) - 1)
+    return student(a.mean() - b.mean(), _variance(a) / len(a), len(a) - 1, _variance(b) / len(b), len(b) - 1)
+
+
+def _variance(values: np.ndarray) -> float:
+    """Of a sample; 0 where rounding alone makes the spread of equal numbers, and NaN of one number."""
+    if len(values) < 2:
+        return math.nan
+    variance = float(values.var(ddof=1))
+    return variance if variance > (1e-12 * np.abs(values).max()) ** 2 else 0.0
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> Difference:

@@ -60,7 +60,7 @@ FIGURES = {
         "accuracy by confidence, softmax and AVC, before and after a temperature; RUN is what hardsight evaluate wrote",
         (1, 1),
     ),
-    "ood": FigureKind("scores of own and of strange data (hardsight evaluate --ood)", (1, 1)),
+    "ood": FigureKind("scores of own and of other data (hardsight evaluate --ood)", (1, 1)),
     "robustness": FigureKind("accuracy under attack by ε (hardsight evaluate --attack; EL Fig. 7)", (1, 1)),
     "margins": FigureKind("distributions of margins, in logits and angles (hardsight evaluate; EL Fig. 1, 6)", (1, 1)),
     "energy": FigureKind("energy of the classes by rank (hardsight evaluate; EL Fig. 5)", (1, 1)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from hardsight.clusters import layout
 from hardsight.extras import need
 from hardsight.figures.evaluated import POOLED, Curve, Evaluated
 from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = 4
 _CLASSES = 20  # that a legend names
 _STRIPS = 6  # pictures of the figure of maps
+_DIRECTIONS = "clusters/directions"  # a column of samples
 
 
 def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure | None = None) -> Figure:
@@ -54,13 +56,15 @@ def plot_strangers(found: Evaluated, figure: Figure | None = None) -> Figure:
     kind = curve_kind("ood", "inside")
     inside, outside = (_known(found, "ood", name, kind) for name in ("inside", kind.against))
     figure, axes = new_figure(len(inside), len(found.groups), figure, width=2.8)
-    for line, ((score, on), own) in zip(axes, inside.items(), strict=True):
+    for place, ((score, on), own) in enumerate(inside.items()):
+        line = axes[place]
         for axis, group in zip(line, found.groups, strict=True):
             if group in own:
                 _draw(axis, {"own data": own[group], on: outside[score, on][group]}, kind)
             axis.set_xlabel(score_title(score))
             axis.set_title(plain(group) if axis in axes[0] else "", fontsize=9)
-    _legend(axes[0, -1])
+        if not place or len({on for _, on in inside}) > 1:  # each row has strangers of its own
+            _legend(line[-1])
     return figure
 
 
@@ -80,7 +84,8 @@ def _draw(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> None:
         axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
     for (name, own), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         label = f"{plain(name)} (n = {own.runs})" if own.runs > 1 else plain(name)
-        low, high = (np.clip(end, kind.least, kind.most) for end in (own.low, own.high))
+        ends = (-np.inf if kind.least is None else kind.least, np.inf if kind.most is None else kind.most)
+        low, high = (np.clip(end, *ends) for end in (own.low, own.high))  # numpy 2.0 knows no open end
         draw_band(axis, own.x, own.y, low, high, colour, label, dash)
         if kind.shape in POOLED:
             axis.plot(own.x, own.y, ".", color=colour, markersize=5)
@@ -90,8 +95,8 @@ def _draw(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> None:
         axis.set_ylim(-0.02 * kind.most, 1.02 * kind.most)
 
 
-def _legend(axis: Axes) -> None:
-    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False)
+def _legend(axis: Axes, **options: Any) -> None:
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False, **options)
 
 
 def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
@@ -100,6 +105,7 @@ def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
     if not index.is_file():
         raise ValueError(f"OUT: {found.path} has no maps; evaluate with --explain.")
     told = json.loads(index.read_text(encoding="utf-8"))
+    groups = {run: group for group, runs in found.groups.items() for run in runs}
     chosen = told["pictures"][:: -(-len(told["pictures"]) // _STRIPS)]
     if figure is None:
         size = (1.3 * (len(told["runs"]) + 1), 1.55 * len(chosen))
@@ -111,8 +117,8 @@ def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
             axis.imshow(np.asarray(strip))
             width = strip.width / (len(told["runs"]) + 1)
         axis.set_axis_off()
-        words = [f"class {one['label']}"]
-        words += [f"{run}: {one['classes'][run]}, {one['confidence'][run]:.0%}" for run in told["runs"]]
+        words = [one["label"]]
+        words += [f"{groups[run]}: {one['classes'][run]}, {one['confidence'][run]:.0%}" for run in told["runs"]]
         for k, text in enumerate(words):
             axis.text((k + 0.5) * width, -3, plain(text), fontsize=6, ha="center", va="bottom")
     return figure
@@ -131,7 +137,8 @@ def plot_clusters(found: Evaluated, figure: Figure | None = None) -> Figure:
     for axis in axes.flat[len(known) :]:
         axis.remove()
     names = np.unique(np.concatenate([classes for _, classes in known.values()]))
-    colours = dict(zip(names, group_colours(len(names), ordered=False), strict=True))
+    few = need("matplotlib").colormaps["tab20" if len(names) > 10 else "tab10"].colors
+    colours = dict(zip(names, few if len(names) <= len(few) else group_colours(len(names), ordered=True), strict=False))
     for axis, (group, (places, classes)) in zip(axes.flat, known.items(), strict=False):
         for name, colour in colours.items():
             axis.scatter(*places[classes == name].T, s=5, color=colour, label=f"class {name:g}", linewidths=0)
@@ -140,7 +147,7 @@ def plot_clusters(found: Evaluated, figure: Figure | None = None) -> Figure:
             axis.set_aspect("equal", "datalim")
             axis.set(xticks=[], yticks=[])
     if len(names) <= _CLASSES:
-        _legend(axes.flat[columns - 1])
+        _legend(axes.flat[columns - 1], markerscale=3)
     return figure
 
 
@@ -148,10 +155,10 @@ def _layout(found: Evaluated, run: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Places and classes of a run's samples that have some; files of samples are in the order of the plan's runs."""
     place = [one["name"] for one in found.plan["runs"]].index(run)
     [file] = (found.path / "samples").glob(f"{place:02d}-*.parquet")
-    columns = [f"clusters/layout_{end}" for end in ("x", "y", "z", "class")]
-    held = [name for name in columns if name in pq.read_schema(file).names]
-    if columns[-1] not in held:
+    if _DIRECTIONS not in pq.read_schema(file).names:
         return None
-    values = np.stack([column.to_numpy().astype(float) for column in pq.read_table(file, columns=held)], 1)
-    values = values[np.isfinite(values).all(1)]
-    return values[:, :-1], values[:, -1]
+    table = pq.read_table(file, columns=[_DIRECTIONS, "label"])
+    directions = table[_DIRECTIONS].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+    known = np.isfinite(directions).all(1)
+    how = "sphere" if directions.shape[1] in (2, 3) else "tsne"
+    return layout(directions[known], how), table["label"].to_numpy()[known]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ QUESTIONS = {
         (("accuracy", "softmax"), ("ece", "softmax"), ("ece", "softmax+T"), ("nll", "softmax")),
     ),
     "ood": Question(
-        "Strange data",
+        "Out of distribution",
         "Can the network tell pictures of another data set from those of its own? Every score is higher for its own.",
         (("auroc", "max_logit"), ("auroc", "avc"), ("fpr95", "max_logit")),
     ),
@@ -65,7 +66,7 @@ QUESTIONS = {
 _METRICS = {
     "auroc": ("AUROC", "%"),
     "aupr_in": ("AUPR, own data positive", "%"),
-    "aupr_out": ("AUPR, strange data positive", "%"),
+    "aupr_out": ("AUPR, other data positive", "%"),
     "fpr95": ("FPR at 95 % TPR", "%"),
     "accuracy": ("accuracy", "%"),
     "ece": ("ECE", "%"),
@@ -91,6 +92,41 @@ _METRICS = {
     "spearman": ("Spearman's ρ with AVH", ""),
     "error_auroc": ("AUROC of finding errors", "%"),
 }
+
+# What it means that a number of one network is better or worse than that of another, for whoever has not read of it.
+_SURE = "{own} knows [better|less well] than {first} how sure it may be"
+_TOLD_APART = "{own} tells other data from its own [better|less well] than {first}"
+_MAPS = "the maps of {own} show [better|less well] than those of {first} what its answers rest on"
+_TOGETHER = "{own} brings the samples of a class together [better|less well] than {first}"
+_MEANINGS = {
+    ("calibration", "accuracy"): "{own} is right [more|less] often than {first}",
+    **{("calibration", metric): _SURE for metric in ("ece", "ace", "classwise_ece")},
+    ("calibration", "nll"): "{own} gives the right class [more|less] probability than {first}",
+    ("calibration", "brier"): "probabilities of {own} are [nearer to|farther from] the truth than those of {first}",
+    **{("ood", metric): _TOLD_APART for metric in ("auroc", "aupr_in", "aupr_out")},
+    ("ood", "fpr95"): "{own} takes [less|more] other data for its own than {first}",
+    ("uncertainty", "error_auroc"): "the doubts of {own} point [better|less well] to its errors than those of {first}",
+    ("robustness", "accuracy"): "[more|fewer] pictures stay right under attack with {own} than with {first}",
+    **{("explanation", metric): _MAPS for metric in ("insertion", "deletion", "faithfulness", "infidelity")},
+    ("explanation", "mass_inside"): "{own} looks at the object [more|less] than {first}",
+    ("margins", "margin"): "with {own} the right class wins by [more|less] than with {first}",
+    ("margins", "margin_below_zero"): "with {own} the right class loses [less|more] often than with {first}",
+    **{("clusters", metric): _TOGETHER
+       for metric in ("homogeneity", "completeness", "v_measure", "nmi", "silhouette")},
+}  # fmt: skip
+
+
+def meaning(test: Mapping[str, Any], better: bool) -> str:
+    """What a difference means, in plain words.
+
+    Examples:
+        >>> test = {"question": "ood", "metric": "fpr95", "group": "EL", "baseline": "CE"}
+        >>> meaning(test, better=True)
+        'EL takes less other data for its own than CE'
+    """
+    words = _MEANINGS.get((test["question"], test["metric"]), "{own} is [better|worse] than {first}")
+    chosen = re.sub(r"\[(.*?)\|(.*?)\]", lambda found: found[1 if better else 2], words)
+    return chosen.format(own=test["group"], first=test["baseline"])
 
 
 class CurveKind(NamedTuple):
@@ -128,11 +164,11 @@ CURVES = {
         note="Below the dashed line the network is surer than it may be, above it less sure.",
     ),
     ("ood", "roc"): CurveKind(
-        "ROC curves", "strange data let in", "own data kept", "%", 0, 1, diagonal=True,
+        "ROC curves", "other data let in", "own data kept", "%", 0, 1, diagonal=True,
         note="The more a line bends to the upper left, the better the detector; the dashed line is chance.",
     ),
     ("ood", "inside"): CurveKind(
-        "Scores of its own and of strange data", "score", "density", least=0, shape="bars", against="outside",
+        "Scores of its own and of other data", "score", "density", least=0, shape="bars", against="outside",
         note="The less the two overlap, the better they are told apart.",
     ),
     ("margins", "margin"): CurveKind(
@@ -173,7 +209,7 @@ def curve_kind(question: str, curve: str) -> CurveKind:
 
 def score_title(score: str) -> str:
     """A score or an attack as a reader wants to see it."""
-    return score.replace("_", " ")
+    return re.sub(r" at ([\d.]+)$", lambda at: f" at ε = {_strength(float(at[1]))}", score.replace("_", " "))
 
 
 def metric_title(metric: str) -> str:
@@ -207,5 +243,12 @@ def number(value: float) -> str:
 def about(row: Mapping[str, Any]) -> str:
     """What a number is about besides its metric: the score, the other data set, the level."""
     level = row["level"]
-    at = "" if math.isnan(level) else f"ε = {level:g}"
+    at = f"ε = {_strength(level)}" if level > 0 else ""
     return " · ".join(part for part in (score_title(row["score"]), row["on"], at) if part)
+
+
+def _strength(eps: float) -> str:
+    """ε as people write it: 8/255 and 0.3."""
+    steps = 255 * eps
+    of_bytes = eps < 0.1 and abs(steps - round(steps)) < 0.005 * steps
+    return f"{steps:.0f}/255" if of_bytes else f"{eps:.3g}"

@@ -52,6 +52,7 @@ function panelChart(chart, panel, lines) {
     least: chart.least,
     most: chart.most,
     diagonal: chart.diagonal,
+    whole: chart.least === 0 && chart.most === 1, // so that panels can be compared
     join: chart.join,
     write,
     height: 250,

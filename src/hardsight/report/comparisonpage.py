@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from base64 import b64encode
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.evaluation.statistics import ALPHA
+from hardsight.extras import printable
 from hardsight.figures.evaluated import Evaluated, distinct, read_evaluated
 from hardsight.figures.evaluationnames import QUESTIONS, Question
 from hardsight.report.comparisonpage_charts import charts_of
@@ -40,8 +42,8 @@ def write_comparison(out: str | Path) -> Path:
     Returns:
         The file that was written.
     """
-    found = _abbreviated(read_evaluated(out))
-    shown, charts = _payload(found)
+    found = abbreviated(read_evaluated(out))
+    shown, charts = payload(found)
     text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
     target = found.path / "comparison.html"
     with disk_in_words(target):
@@ -49,7 +51,7 @@ def write_comparison(out: str | Path) -> Path:
     return target
 
 
-def _abbreviated(found: Evaluated) -> Evaluated:
+def abbreviated(found: Evaluated) -> Evaluated:
     """The same with long names of groups cut in the middle, where they can still be told apart."""
     names = list(found.groups)
     short = {name: name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}" for name in names}
@@ -61,7 +63,7 @@ def _abbreviated(found: Evaluated) -> Evaluated:
     return replace(found, rows=rows, tests=tests, points=points)
 
 
-def _payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What the template writes, and what the scripts draw."""
     charts: list[dict[str, Any]] = []
     questions, overview, verdicts = [], [], []
@@ -77,7 +79,7 @@ def _payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         verdicts.append({"title": question.title, "texts": verdict(found, key, most)})
         questions.append({
             "key": key, "title": question.title, "ask": question.ask, "charts": drawn, "table": blocks(numbers),
-            "words": [one for one in _words(found, key) if not _is_warning(one)],
+            "words": [one for one in _words(found, key) if not one["warning"]],
         })  # fmt: skip
     names = list(found.groups)
     title = " · ".join(names)
@@ -85,7 +87,7 @@ def _payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "title": title if len(title) <= 2 * _LONG or len(names) == 1 else f"{names[0]} and {len(names) - 1} others",
         "lead": _lead(found),
         "groups": [{"name": name, "runs": len(runs)} for name, runs in found.groups.items()],
-        "warnings": _unfinished(found) + _words(found, "") + [one for one in _words(found, *asked) if _is_warning(one)],
+        "warnings": _unfinished(found) + [one for one in _words(found, "", *asked) if one["warning"]],
         "verdicts": verdicts,
         "overview": overview,
         "reading": _reading(found),
@@ -96,12 +98,13 @@ def _payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _lead(found: Evaluated) -> str:
-    runs = sum(map(len, found.groups.values()))
+    runs, data = sum(map(len, found.groups.values())), found.plan["data"]
+    over = f"over {printable(data['origin'])} (n = {data['samples']:,})"
     if len(found.groups) == 1:
         several = f"{runs} runs of one group" if runs > 1 else "One run"
-        return f"{several}: nothing to compare with. Give hardsight evaluate two or more, and they are tested here."
+        return f"{several} {over}: nothing to compare with. Two groups or more are tested against one another."
     first = next(iter(found.groups))
-    return f"{counted(runs, 'run')} in {counted(len(found.groups), 'group')}; every other one is compared with {first}."
+    return f"{counted(runs, 'run')} in {counted(len(found.groups), 'group')} {over}, compared with {first}."
 
 
 def _reading(found: Evaluated) -> str:
@@ -111,15 +114,16 @@ def _reading(found: Evaluated) -> str:
         texts.append("Of several runs: mean ± one standard deviation over runs.")
     if any(len(runs) == 1 for runs in found.groups.values()):
         texts.append("Of one run: its value, and where there is one the 95 % interval over samples.")
-    if len(found.groups) > 1:
+    ways = distinct(re.sub(r"[\d,]+ (and [\d,]+ )?", "", t["how"]) for t in found.tests if math.isfinite(t["p"]))
+    if ways:
         texts.append(
-            f"▲ better, ▼ worse: a test against the baseline with p < {ALPHA:.2g} after Holm's correction "
-            "for all numbers of its question. Without a mark a difference may be chance."
+            f"▲ better, ▼ worse than {next(iter(found.groups))}: p < {ALPHA:.2g} after Holm's correction for all tests "
+            f"of a question ({', '.join(ways)}). Without a mark a difference may be chance."
         )
     return " ".join(texts)
 
 
-def _words(found: Evaluated, *questions: str) -> list[dict[str, str]]:
+def _words(found: Evaluated, *questions: str) -> list[dict[str, Any]]:
     """What must be said with the numbers: sentences that differ in numbers alone once, with the runs they are about."""
     held: dict[str, list[dict[str, str]]] = {}
     for one in found.words:
@@ -127,28 +131,33 @@ def _words(found: Evaluated, *questions: str) -> list[dict[str, str]]:
             held.setdefault(re.sub(r"[\d.,]+(e-?\d+)?", "", one["words"]), []).append(one)
     every = sum(map(len, found.groups.values()))
     return [
-        {"text": alike[0]["words"], "who": _who([one["run"] or one["group"] for one in alike], every)}
+        {"text": alike[0]["words"], "who": _who(alike, every), "warning": _is_warning(alike[0])}
         for alike in held.values()
     ]
 
 
-def _unfinished(found: Evaluated) -> list[dict[str, str]]:
+def _unfinished(found: Evaluated) -> list[dict[str, Any]]:
     """What to say where a later call was stopped."""
     text = "These are the numbers of an earlier evaluation: a later one here was not finished. The same call goes on."
     return [] if found.plan.get("whole", True) else [{"text": text, "who": ""}]
 
 
-def _who(runs: Sequence[str], every: int) -> str:
-    named = distinct(filter(None, runs))
-    if len(named) <= 1 < every or 1 < len(named) <= _NAMED:
-        return ", ".join(named)
-    return (
-        f"{named[0]}; alike for {'all the' if len(named) == every else len(named) - 1} others" if len(named) > 1 else ""
-    )
+def _who(alike: Sequence[Mapping[str, str]], every: int) -> str:
+    """Whom a sentence is about; whose numbers stand in it, where others have their own."""
+    named = distinct(filter(None, (one["run"] or one["group"] for one in alike)))
+    if not named or every == 1:
+        return ""
+    several = len({one["words"] for one in alike}) > 1
+    others = "all others" if len(named) == every else f"{len(named) - 1} more"
+    if several:
+        return f"numbers of {named[0]}; alike for {others}"
+    return "" if len(named) == every else ", ".join(named) if len(named) <= _NAMED else f"{named[0]} and {others}"
 
 
 def _is_warning(one: Mapping[str, str]) -> bool:
-    return one["text"].lower().startswith("gradient masking")
+    """Whether it is said of runs as such, of all of them, or of numbers that are worth nothing."""
+    about_all = not (one["question"] and (one["run"] or one["group"]))
+    return about_all or one["words"].lower().startswith("gradient masking")
 
 
 def _maps(found: Evaluated) -> dict[str, Any] | None:
@@ -157,8 +166,9 @@ def _maps(found: Evaluated) -> dict[str, Any] | None:
     if not index.is_file():
         return None
     told = json.loads(index.read_text(encoding="utf-8"))
+    groups = {run: group for group, runs in found.groups.items() for run in runs}
     return {
-        "runs": told["runs"],
+        "runs": [groups.get(run, run) for run in told["runs"]],
         "strips": [
             {
                 "id": one["id"],
@@ -174,6 +184,7 @@ def _maps(found: Evaluated) -> dict[str, Any] | None:
 def _made(found: Evaluated) -> list[list[str]]:
     """The plan as lines of names and texts."""
     lines = [[key, _text(value)] for key, value in found.plan.items() if key not in (*_UNTOLD, "versions")]
+    lines = [[key, " ".join(found.plan[key])] if key == "command" else [key, text] for key, text in lines]
     versions = ", ".join(f"{name} {version}" for name, version in found.plan.get("versions", {}).items())
     return [[key, text] for key, text in [*lines, ["versions", versions]] if text]
 

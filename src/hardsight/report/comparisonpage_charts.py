@@ -54,7 +54,7 @@ def _two_by_group(
     for (score, on), groups in first.items():
         panels = []
         for group, curve in groups.items():
-            two = {"own data": curve, on or "strange data": second[score, on][group]}
+            two = {"own data": curve, on or "other data": second[score, on][group]}
             panels.append(_panel(group, two, {name: k for k, name in enumerate(two)}, "bars"))
         sets.append(_set(" · ".join(filter(None, (score_title(score), on))), panels))
     return sets

@@ -31,9 +31,11 @@ def numbers_of(found: Evaluated, question: str) -> list[dict[str, Any]]:
     numbers = []
     for key, groups in held.items():
         one = next(iter(groups.values()))[0]
-        sizes = distinct(row["n"] for rows in groups.values() for row in rows)
+        own = [row for rows in groups.values() for row in rows]
+        sizes = distinct(row["n"] for row in own)
         numbers.append({
             "key": key, "metric": one["metric"], "score": one["score"], "on": one["on"],
+            "mean": float(np.mean([row["value"] for row in own])),
             "title": metric_title(one["metric"]), "about": about(one), "better": one["better"],
             "n": f"{sizes[0]:,}" if len(sizes) == 1 else f"{min(sizes):,}–{max(sizes):,}",
             "cells": [_cell(groups.get(name), tests.get(key, {}).get(name)) for name in found.groups],
@@ -92,10 +94,15 @@ def _full_title(row: Mapping[str, Any]) -> str:
 
 
 def telling(numbers: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The numbers for the first table, by metric and score: one a data set, at the middle level; else the first."""
+    """The numbers for the first table, by metric and score: one a data set, at the level that leaves half; else one."""
     held: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in numbers:
         held.setdefault((row["metric"], row["score"]), {}).setdefault(row["on"], []).append(row)
     chosen = [pair for pair in pairs if pair in held] or list(held)[:1]
-    rows = [levels[len(levels) // 2] for pair in chosen for levels in held[pair].values()]
+    rows = [
+        # Where all networks are right, or none, they cannot be told apart.
+        min(levels, key=lambda row: abs(row["mean"] - 0.5) if len(levels) > 1 else 0.0)
+        for pair in chosen
+        for levels in held[pair].values()
+    ]
     return [row | {"title": _full_title(row)} for row in rows]

@@ -8,10 +8,12 @@ from typing import Any
 
 from hardsight.evaluation.statistics import key_of
 from hardsight.figures.evaluated import Evaluated
-from hardsight.figures.evaluationnames import about, metric_title, written
+from hardsight.figures.evaluationnames import about, meaning, metric_title, written
 from hardsight.report.comparisonpage_numbers import flag_of, p_words
+from hardsight.report.words import counted
 
 _EACH = 3  # groups that have a sentence of their own
+_TOLD = 2  # numbers of what was not tested
 
 
 def verdict(found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -25,17 +27,19 @@ def verdict(found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]
     first, *others = found.groups
     if not others:
         return ["; ".join(f"{row['title']} {_said(row['cells'][0])}" for row in telling) + "."]
-    tests = [test for test in found.tests if test["question"] == question and not math.isnan(test["p_holm"])]
+    every = [test for test in found.tests if test["question"] == question and test["better"]]
+    tests = [test for test in every if not math.isnan(test["p_holm"])]
     own = {name: held for name in others if (held := [test for test in tests if test["group"] == name])}
     if not own:
-        why = next((test["how"] for test in found.tests if test["question"] == question and test["better"]), "")
-        return [f"Nothing could be tested: {why.removeprefix('no test: ') or 'there is no number in common'}."]
+        why = every[0]["how"].removeprefix("no test: ") if every else "no number in common"
+        sides = [_side_by_side(row, list(found.groups)) for row in telling[:_TOLD]]
+        return [" ".join([*sides, f"Not tested ({why})."])]
     if len(own) <= _EACH:
         keys = [row["key"] for row in telling]
         return [_sentence(name, first, held, keys) for name, held in own.items()]
     clear = {name: held for name, held in own.items() if any(map(flag_of, held))}
     unclear = f"{len(own) - len(clear)} of {len(own)} other groups" if clear else f"any of {len(own)} other groups"
-    texts = [f"{name} is {_counted(held, first)}." for name, held in clear.items()]
+    texts = [f"{name}: {_counted(held)}." for name, held in clear.items()]
     if len(clear) < len(own):
         texts.append(f"No number tells {unclear} from {first} for sure.")
     return texts
@@ -45,13 +49,21 @@ def _said(cell: Mapping[str, str]) -> str:
     return f"{cell['text']} ({cell['spread']})" if cell["spread"] else cell["text"]
 
 
+def _side_by_side(row: Mapping[str, Any], groups: Sequence[str]) -> str:
+    told = ", ".join(f"{name} {cell['text']}" for name, cell in zip(groups, row["cells"], strict=True))
+    return f"{row['title']}: {told}."
+
+
 def _sentence(name: str, first: str, tests: Sequence[Mapping[str, Any]], telling: Sequence[tuple[Any, ...]]) -> str:
-    """One group against the first, with the most telling difference: of the telling numbers, else the surest."""
+    """One group against the first: what the most telling of the sure differences means, and how many there are."""
     sure = [test for test in tests if flag_of(test)]
     if not sure:
-        return f"{name}: no clear difference from {first} on {_numbers(len(tests))}."
+        return f"{name}: no clear difference from {first} in {_numbers(len(tests))}."
     shown = min(sure, key=lambda test: (_place(key_of(test), telling), test["p_holm"]))
-    return f"{name} is {_counted(tests, first)}: {_told(shown)}."
+    if key_of(shown) not in telling:
+        return f"{name}: no clear difference from {first} in what tells most; {_counted(tests)}: {_told(shown)}."
+    what = meaning(shown, flag_of(shown) == "better")
+    return f"{what[0].upper() if not what.startswith(name) else what[0]}{what[1:]}: {_told(shown)}. {_total(tests)}"
 
 
 def _place(key: tuple[Any, ...], telling: Sequence[tuple[Any, ...]]) -> int:
@@ -59,22 +71,27 @@ def _place(key: tuple[Any, ...], telling: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _numbers(count: int) -> str:
-    return "the one number" if count == 1 else f"any of {count} numbers"
+    return "the one number that was tested" if count == 1 else f"any of {count} numbers"
 
 
-def _counted(tests: Sequence[Mapping[str, Any]], first: str) -> str:
-    """On how many numbers it is better than the first group, and on how many worse."""
+def _total(tests: Sequence[Mapping[str, Any]]) -> str:
+    return f"In all, {_counted(tests)}." if len(tests) > 1 else ""
+
+
+def _counted(tests: Sequence[Mapping[str, Any]]) -> str:
+    """How many numbers are better than those of the first group, and how many worse."""
     flags = [flag_of(test) for test in tests]
-    parts = [f"{flag} than {first} on {flags.count(flag)}" for flag in ("better", "worse") if flag in flags]
-    return f"{' and '.join(parts)} of {len(tests)} number{'' if len(tests) == 1 else 's'}"
+    parts = [(flags.count(flag), flag) for flag in ("better", "worse") if flag in flags]
+    (count, flag), *other = parts
+    more = f" and {other[0][0]} {other[0][1]}" if other else ""
+    return f"{count} of {counted(len(tests), 'number')} {'is' if count == 1 else 'are'} {flag}{more}"
 
 
 def _told(test: Mapping[str, Any]) -> str:
-    """One difference with its interval and test."""
+    """One difference with its interval."""
     metric = test["metric"]
     what = ", ".join(part for part in (metric_title(metric), about(test)) if part)
     means = " against ".join(written(metric, test[name]) for name in ("mean", "baseline_mean"))
     ends = [written(metric, test[end], signed=True) for end in ("low", "high") if not math.isnan(test[end])]
     interval = f", 95 % interval {' to '.join(ends)}" if ends else ""
-    difference = written(metric, test["difference"], signed=True)
-    return f"{what} {means} ({difference}{interval}; corrected {p_words(test['p_holm'])}, {test['how']})"
+    return f"{what} {means} ({written(metric, test['difference'], signed=True)}{interval}, {p_words(test['p_holm'])})"

@@ -116,7 +116,7 @@ function epochAxis(x, epochs, y, count, title, [first, last]) {
 }
 
 // lines: {name, style, values, low?, high?, faint?}; ends of bands may lie where no value can, and are cut there.
-// diagonal: both axes from 0 to 1, and the line where they say the same; join: lines go on over numbers that are missing.
+// diagonal: both axes from 0 to 1, and the line where they say the same; whole: the y axis alone; join: lines go on over numbers that are missing.
 function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, mark, write, ends = false, ...more }) {
   const cut = (value) => Math.max(least ?? -Infinity, Math.min(most ?? Infinity, value));
   const banded = lines.filter((line) => line.low);
@@ -127,7 +127,7 @@ function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, 
   const air = 0.04 * (high - low);
   [low, high] = [cut(low - air), cut(high + air)];
   if (low > 0 && low < 0.35 * high) low = 0;
-  if (more.diagonal) [low, high] = [0, 1];
+  if (more.diagonal || more.whole) [low, high] = [0, 1];
   const marked = isNumber(mark) && mark > low && mark < high;
   const names = lines.map((line) => `${visible(line.name)} ${write(lastOf(line.values))}`);
   const shown = names.length > 6 ? [...names.slice(0, 6), "…"] : names;

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hardsight.extras import need
 from hardsight.hardness import check_labels
-from hardsight.robustness.balls import Norm, anywhere, beside, upward, within
+from hardsight.robustness.balls import Norm, anywhere, upward, within
 from hardsight.scoring.engine import evaluating
 from hardsight.training.loop import logits_of
 
@@ -57,10 +57,12 @@ class Attack:
         name: Its name.
         loss: What it climbs, of `LOSSES`; None: nothing, it draws pictures at random.
         norm: ``"inf"`` bounds every pixel's change by ε, ``"2"`` the Euclidean length of the whole change.
-        steps: How many, of ``min(ε, 2.5 ε / steps)`` each.
-        restarts: How many times it begins again, at a random point within ε; first it begins at the picture itself.
+        steps: How many.
+        restarts: How many times it begins again, at a random point within ε, for what still is right; first it begins
+            at the picture itself. Along the margin it then aims at one class at a time, the likeliest first.
         summary: What it is, in one line.
         reference: Where it comes from.
+        first: Length of the first step in units of ε; from there on they shrink to 0 along a cosine.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Attack:
     restarts: int = 0
     summary: str = ""
     reference: str = ""
+    first: float = 1.0
 
 
 _MADRY = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018"
@@ -85,8 +88,8 @@ ATTACKS: dict[str, Attack] = {
         Attack("fgsm", "ce", "inf", 1, 0, "One step along cross-entropy.", "Goodfellow et al., ICLR 2015"),
         Attack("pgd", "ce", summary="Steps along cross-entropy.", reference=_MADRY),
         Attack("pgd-l2", "ce", "2", summary="PGD within a Euclidean ball.", reference=_MADRY),
-        Attack("pgd-margin", "margin", summary="Steps along the logit margin, which has no scale.", reference=_CARLINI),
-        Attack("pgd-margin-l2", "margin", "2", summary="The same within a Euclidean ball.", reference=_CARLINI),
+        Attack("pgd-margin", "margin", "inf", 20, 3, "Steps along the logit margin, which has no scale.", _CARLINI),
+        Attack("pgd-margin-l2", "margin", "2", 20, 3, "The same within a Euclidean ball.", _CARLINI),
         Attack("pgd-dlr", "dlr", summary="Steps along the difference of logits ratio.", reference=_CROCE),
         Attack("autoattack", None, summary="pyautoattack's ensemble: strong and slow.", reference=_CROCE),
     )
@@ -97,15 +100,18 @@ class Attacked(NamedTuple):
     """What an attack found.
 
     Attributes:
-        x: ``(N, …)`` pictures: the last point that fools the network, of all it came by, or else the end of its path.
+        x: ``(N, …)`` pictures: the last point that fools the network, of the first path on which one does, or else the
+            end of the last path.
         logits: ``(N, C)`` of them.
         end: ``(N, C)`` logits at the end of the first path, fooled or not.
+        held: ``(N,)`` whether it is right all along the first path; of random draws, along all.
         trajectory: ``(steps + 1, N, …)`` pictures along the first path, where they were asked for.
     """
 
     x: Tensor
     logits: Tensor
     end: Tensor
+    held: Tensor
     trajectory: Tensor | None = None
 
 
@@ -118,6 +124,7 @@ def attack(
     eps: float,
     norm: Norm | None = None,
     steps: int | None = None,
+    first: float | None = None,
     loss: str | None = None,
     restarts: int | None = None,
     seed: int = 0,
@@ -136,6 +143,7 @@ def attack(
         eps: How far a picture may be moved: 0 to 1 under L∞.
         norm: ``"inf"`` or ``"2"``, instead of the attack's own.
         steps: Instead of the attack's own.
+        first: Length of the first step in units of ε, instead of the attack's own.
         loss: Of `LOSSES`, instead of the attack's own.
         restarts: Random starts after the first, instead of the attack's own.
         seed: Of what is random; on another kind of device other numbers are drawn.
@@ -149,7 +157,7 @@ def attack(
         tensor([[[0.6000, 0.8000],
                  [0.0000, 0.0000]]])
     """
-    options = {"norm": norm, "steps": steps, "loss": loss, "restarts": restarts}
+    options = {"norm": norm, "steps": steps, "first": first, "loss": loss, "restarts": restarts}
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     how = replace(known_attack(name), **given)
     if name == "autoattack" and (track or given.keys() - {"norm"}):
@@ -174,43 +182,60 @@ def attack(
 def _climb(
     network: nn.Module, x: Tensor, y: Tensor, how: Attack, eps: float, seed: int, classes: int, track: bool
 ) -> Attacked:
-    """From the picture and from random points, as far up as the steps go."""
+    """From the picture, and for what is still right from random points, as far up as the steps go."""
     generator = torch.Generator(x.device).manual_seed(seed)
-    found, found_logits = x, x.new_zeros(len(x), classes)
-    end, fooled, path = found_logits, torch.zeros_like(y, dtype=torch.bool), []
+    found, found_logits, path = x.clone(), x.new_zeros(len(x), classes), []
+    end, likeliest = found_logits, found_logits.long()
+    right = held = torch.ones_like(y, dtype=torch.bool)
     for start in range(how.restarts + 1):
-        begin = x
+        begin, target, rows = x, None, right.nonzero()[:, 0]
         if start or not how.steps:
             begin = within(x + anywhere(x, eps, how.norm, generator, edge=not how.steps), x, eps, how.norm)
-        for point, logits in _path(network, begin, x, y, how, eps):
-            now = logits.argmax(1) != y
-            better = now | ~fooled
-            found = torch.where(beside(better, x), point, found)
-            found_logits = torch.where(better[:, None], logits, found_logits)
-            fooled = fooled | now
+        if start and how.loss == "margin":
+            target = likeliest[rows, (start - 1) % (classes - 1)]
+        for number, (point, logits) in enumerate(_path(network, begin[rows], x[rows], y[rows], how, eps, target)):
+            if not start and not number:
+                likeliest = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+            now = logits.argmax(1) != y[rows]
+            better = now | right[rows]
+            found[rows[better]], found_logits[rows[better]] = point[better], logits[better]
+            right[rows] &= ~now
             if not start:
                 end = logits
                 path += [point] if track else []
-    return Attacked(found, found_logits, end, torch.stack(path) if track else None)
+        if not start or not how.steps:
+            held = right.clone()
+        if not right.any():
+            break
+    return Attacked(found, found_logits, end, held, torch.stack(path) if track else None)
 
 
 def _path(
-    network: nn.Module, point: Tensor, x: Tensor, y: Tensor, how: Attack, eps: float
+    network: nn.Module, point: Tensor, x: Tensor, y: Tensor, how: Attack, eps: float, target: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each point on the way and its logits."""
-    for _ in range(how.steps):
-        logits, gradient = loss_gradient(network, point, y, str(how.loss))
+    for number in range(how.steps):
+        logits, gradient = loss_gradient(network, point, y, str(how.loss), target)
         yield point, logits
-        point = within(point + min(eps, 2.5 * eps / how.steps) * upward(gradient, how.norm), x, eps, how.norm)
+        length = how.first * eps * (1 + math.cos(math.pi * number / how.steps)) / 2
+        point = within(point + length * upward(gradient, how.norm), x, eps, how.norm)
     yield point, _logits(network, point)
 
 
-def loss_gradient(network: nn.Module, x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of a loss with respect to pixels: 0 where the network passes none, or no number."""
+def loss_gradient(
+    network: nn.Module, x: Tensor, y: Tensor, loss: str, target: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of a loss with respect to pixels: 0 where the network passes none, or no number.
+
+    With a target, ``(N,)`` classes, the loss is that of a network which knows no others.
+    """
     point = x.detach().requires_grad_()
     with torch.enable_grad():
         logits = logits_of(network, point)
-        total = LOSSES[loss](logits.float(), y).sum()
+        seen, at = logits.float(), y
+        if target is not None:
+            seen, at = seen.gather(1, torch.stack([y, target], 1)), torch.zeros_like(y)
+        total = LOSSES[loss](seen, at).sum()
         gradient = torch.autograd.grad(total, point, allow_unused=True)[0] if total.requires_grad else None
     if gradient is None:  # the network looks at something that was cut off from its pixels
         gradient = torch.zeros_like(x)
@@ -238,7 +263,7 @@ def _autoattack(network: nn.Module, x: Tensor, y: Tensor, norm: Norm, eps: float
             found, _ = made.run_standard_evaluation(x, y, batch_size=len(x))
     found = within(torch.where(found.isfinite(), found, x), x, eps, norm)
     logits = _logits(network, found)
-    return Attacked(found, logits, logits)
+    return Attacked(found, logits, logits, logits.argmax(1) == y)
 
 
 def known_attack(name: str) -> Attack:
@@ -289,3 +314,7 @@ def _check_options(how: Attack) -> None:
             raise ValueError(f"{option} must be {least} or more, got {value!r}.")
     if how.steps and how.loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)} for an attack that makes steps, got {how.loss!r}.")
+    if how.steps and not 0 < how.first <= 2:
+        raise ValueError(
+            f"first must be above 0 and at most 2, the width of the ball in units of ε, got {how.first!r}."
+        )

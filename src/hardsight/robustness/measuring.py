@@ -26,8 +26,8 @@ DEFAULT_EPS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 # The attack without a scale by which others are checked, and whose pictures are described.
 SCALELESS = {"inf": "pgd-margin", "2": "pgd-margin-l2"}
-# Samples whose path is followed.
-_FOLLOWED = 128
+# Samples whose path is followed, and its first step in units of ε: with 20 of them the whole is as long as ε.
+_FOLLOWED, _GENTLE = 128, 0.1
 
 
 class Measured(NamedTuple):
@@ -41,8 +41,9 @@ class Measured(NamedTuple):
         unsteady: ``(N,)`` whether the network says something else when asked again.
         flat: By loss, ``(N,)`` whether its gradient is exactly 0.
         left: By attack and ε, ``(N,)`` whether it is right all along the attack.
+        held: By attack and ε, ``(N,)`` whether it is right all along its first path.
         end: By attack and ε, ``(N,)`` whether it is right at its end.
-        reached: As `left`, at an ε that turns any picture into any other, of attacks that make steps.
+        reached: As `held`, at an ε that turns any picture into any other, of attacks that make steps.
         told: By scaleless attack and ε, ``(N, 3)`` of `TOLD`; ``"clean"`` at 0.
         paths: By scaleless attack, ``(steps + 1, M, 4)``: `TOLD` and whether it is fooled, at the largest ε, of the
             first samples that are right.
@@ -55,6 +56,7 @@ class Measured(NamedTuple):
     unsteady: np.ndarray
     flat: dict[str, np.ndarray]
     left: dict[str, dict[float, np.ndarray]]
+    held: dict[str, dict[float, np.ndarray]]
     end: dict[str, dict[float, np.ndarray]]
     reached: dict[str, dict[float, np.ndarray]]
     told: dict[str, dict[float, np.ndarray]]
@@ -144,17 +146,18 @@ def _attacked(
     for eps in levels:
         found = attack(network, x, y, name, eps=eps, seed=seed)
         made["left", name, eps] = found.logits.argmax(1) == y
+        made["held", name, eps] = found.held
         made["end", name, eps] = found.end.argmax(1) == y
         if name == SCALELESS[how.norm]:
             made["told", name, eps] = _told(network, inner, found.x, y)[0]
     if how.steps > 1 and how.loss is not None:
         eps = 1.0 if how.norm == "inf" else math.sqrt(x[0].numel())
-        made["reached", name, eps] = attack(network, x, y, name, eps=eps, seed=seed).logits.argmax(1) == y
+        made["reached", name, eps] = attack(network, x, y, name, eps=eps, restarts=0).held
     return made
 
 
 def _path(network: nn.Module, inner: nn.Module, x: Tensor, y: Tensor, name: str, eps: float) -> np.ndarray:
-    points = attack(network, x, y, name, eps=eps, track=True).trajectory
+    points = attack(network, x, y, name, eps=eps, first=_GENTLE, restarts=0, track=True).trajectory
     told = []
     for point in points if points is not None else ():
         values, logits = _told(network, inner, point, y)
