@@ -102,7 +102,7 @@ def report(rows: list[dict], save: bool) -> bool:
         over = r["limit"] != "" and value > float(r["limit"])
         kept &= not over
         times = f"{r['ratio']} × {r['baseline']}" if r["ratio"] else ""
-        name = f"{r['benchmark"]:<11}{r['case']:<34}{r['median']:>9} {r['unit']:<4}"
+        name = f"{r['benchmark']:<11}{r['case']:<34}{r['median']:>9} {r['unit']:<4}"
         print(f"{name}{times:<28}{limit}{'  OVER' if over else ''}")
     if save:
         new = not RESULTS.exists()
