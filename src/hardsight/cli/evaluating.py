@@ -41,8 +41,8 @@ def evaluate(
     each, corrected for the number of tests. OUT holds the numbers (Parquet, CSV, LaTeX) and a
     page to look at. What is there already is not computed again.
 
-    --attack takes fgsm, pgd, pgd-l2, pgd-margin, pgd-dlr, noise and autoattack; ε is in
-    pixel values from 0 to 1. --degrade takes contrast, noise, blur, brightness, jpeg,
+    --attack takes fgsm, pgd, pgd-l2, pgd-margin, pgd-margin-l2, pgd-dlr, noise and
+    autoattack; ε is in pixel values from 0 to 1. --degrade takes contrast, noise, blur, brightness, jpeg,
     resolution and occlusion, which act on raw pixels, before the network's own
     preprocessing; it writes into RUN/degraded.
 
