@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy import stats
 
 from benchmarks.jobs import read_rows, write_rows
 from hardsight.adaptation.folder import SELECTION
 from hardsight.adaptation.validators import picked
+from hardsight.evaluation.statistics import paired_t
 from hardsight.intervals import holm
 
 BASELINE = "cbst"
@@ -112,14 +112,13 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> dict[str, 
         (0.15, 0.79, 0.205)
     """
     differences = np.array([values[seed] - base[seed] for seed in sorted(values.keys() & base.keys())])
-    n = len(differences)
-    if not n:
+    if not len(differences):
         return {}
-    mean, error = float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-    if error < 1e-9:  # one seed, or the same difference every time: no spread to speak of
-        return {"mean": mean, "low": None, "high": None, "p": None}
-    half = float(stats.t.ppf(0.975, n - 1)) * error
-    return {"mean": mean, "low": mean - half, "high": mean + half, "p": 2 * float(stats.t.sf(abs(mean) / error, n - 1))}
+    found = paired_t(differences)
+    spread = differences.any() and np.isfinite(found.p)  # one seed, or the same difference every time, has none
+    return {"mean": float(found.value)} | {
+        name: float(value) if spread else None for name, value in zip(("low", "high", "p"), found[1:], strict=True)
+    }
 
 
 def _at(run: Run, at: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from evaluation_pages import EPS, write_evaluation
 from PIL import Image
 
 from hardsight import figures
-from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_strangers, read_evaluated
+from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_ood, read_evaluated
 
 NAMES = ("reliability", "ood", "robustness", "margins", "energy", "maps", "clusters")
 
@@ -55,7 +55,7 @@ def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out
 
 
 def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
-    axes = plot_strangers(read_evaluated(out)).get_axes()
+    axes = plot_ood(read_evaluated(out)).get_axes()
     assert len(axes) == 3 * 2 * 2  # detectors, data sets, groups
     assert [text.get_text() for text in axes[1].get_legend().get_texts()] == [
         "own data (n = 2)",

@@ -28,7 +28,7 @@ QUESTIONS = ("calibration", "margins", "clusters")
 _ATTACKED, _EXPLAINED = 200, 500
 
 
-class Strangers(NamedTuple):
+class OtherData(NamedTuple):
     """Data that a network was not made for.
 
     Attributes:
@@ -49,7 +49,7 @@ class Options:
     """What is asked, and how it is computed."""
 
     questions: tuple[str, ...]
-    strangers: tuple[Strangers, ...] = ()
+    strangers: tuple[OtherData, ...] = ()
     attacks: tuple[str, ...] = ()
     eps: tuple[float, ...] | None = None
     explain: bool = False
@@ -158,7 +158,7 @@ def _clusters(seen: Seen) -> Answer:
 _ASKED: dict[str, Callable[[Seen], Answer]] = {"calibration": _calibration, "margins": _margins, "clusters": _clusters}
 
 
-def _ood(seen: Seen, strangers: Strangers) -> Answer:
+def _ood(seen: Seen, strangers: OtherData) -> Answer:
     from hardsight.ood import ood_answer
 
     # Preprocessing of its own brings pictures of any size to what the network takes.
@@ -259,14 +259,14 @@ def check_asked(
         raise ValueError("dropout: one pass has no spread; ask for two or more, 20 say.")
 
 
-def open_strangers(ood: Sequence[Any], own: Samples) -> tuple[Strangers, ...]:
+def open_ood(ood: Sequence[Any], own: Samples) -> tuple[OtherData, ...]:
     """The out-of-distribution data sets in the form of a run's own data, or a sentence.
 
     Args:
         ood: What `hardsight.open_data` takes, or ``(name, data)``.
         own: The runs' own data.
     """
-    found: list[Strangers] = []
+    found: list[OtherData] = []
     for data in ood:
         name, data = data if isinstance(data, tuple) else (None, data)
         try:
@@ -285,7 +285,7 @@ def open_strangers(ood: Sequence[Any], own: Samples) -> tuple[Strangers, ...]:
     return tuple(found)
 
 
-def _formed(name: str, samples: Samples, own: Samples) -> Strangers:
+def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
     if samples.pixels != own.pixels:
         raise ValueError(
             f"{name}: raw pictures and tensors ready to use cannot be mixed; give it as the run's own data are given."
@@ -306,7 +306,7 @@ def _formed(name: str, samples: Samples, own: Samples) -> Strangers:
     if samples.fingerprint() == own.fingerprint() or _same(in_memory(samples), in_memory(own)):
         words.append(f"{name}: these are the run's own data, so nothing is out of distribution; give others.")
         warnings.warn(f"ood: {words[-1]}", UserWarning, stacklevel=4)
-    return Strangers(name, samples, formed, tuple(words))
+    return OtherData(name, samples, formed, tuple(words))
 
 
 def _shape(samples: Samples) -> tuple[int, ...] | None:

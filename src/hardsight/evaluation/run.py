@@ -17,7 +17,7 @@ from hardsight.data import Samples
 from hardsight.data.samples import content_hash
 from hardsight.evaluation import folder
 from hardsight.evaluation.maps import write_maps
-from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_strangers, said_by
+from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_ood, said_by
 from hardsight.evaluation.results import Evaluation, Part, gather
 from hardsight.evaluation.subjects import Case, Subject, open_cases
 from hardsight.explanation.regions import read_regions
@@ -89,7 +89,7 @@ def evaluate(
         read_regions(boxes, data)  # a mistake in them should not wait for the attacks
     options = Options(
         questions=asked,
-        strangers=open_strangers([ood] if isinstance(ood, (str, Path)) else ood, data),
+        strangers=open_ood([ood] if isinstance(ood, (str, Path)) else ood, data),
         attacks=attacks,
         eps=None if eps is None else tuple(float(value) for value in eps),
         explain=explain,

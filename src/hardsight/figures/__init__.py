@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hardsight.figures.evaluation import plot_clusters as plot_clusters
     from hardsight.figures.evaluation import plot_evaluated as plot_evaluated
     from hardsight.figures.evaluation import plot_maps as plot_maps
-    from hardsight.figures.evaluation import plot_strangers as plot_strangers
+    from hardsight.figures.evaluation import plot_ood as plot_ood
     from hardsight.figures.losses import plot_bonuses as plot_bonuses
     from hardsight.figures.losses import plot_encouraging_loss as plot_encouraging_loss
     from hardsight.figures.losses import plot_label_noise as plot_label_noise
@@ -40,7 +40,7 @@ _HOMES = {
     "degradation": ("plot_degradation", "plot_degraded_avh"),
     "drawing": ("draw",),
     "evaluated": ("read_evaluated",),
-    "evaluation": ("plot_clusters", "plot_evaluated", "plot_maps", "plot_strangers"),
+    "evaluation": ("plot_clusters", "plot_evaluated", "plot_maps", "plot_ood"),
     "losses": ("plot_bonuses", "plot_encouraging_loss", "plot_label_noise"),
     "people": ("plot_people",),
     "points": ("plot_data_map", "plot_embeddings", "plot_norm_growth", "plot_two_gaussians"),

@@ -18,7 +18,7 @@ from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
 from hardsight.figures.degradation import plot_degradation, plot_degraded_avh
 from hardsight.figures.evaluated import read_evaluated
-from hardsight.figures.evaluation import plot_clusters, plot_evaluated, plot_maps, plot_strangers
+from hardsight.figures.evaluation import plot_clusters, plot_evaluated, plot_maps, plot_ood
 from hardsight.figures.losses import plot_bonuses, plot_encouraging_loss, plot_label_noise
 from hardsight.figures.people import plot_people
 from hardsight.figures.points import plot_data_map, plot_embeddings, plot_norm_growth, plot_two_gaussians
@@ -202,7 +202,7 @@ _MAKERS: dict[str, Callable[[Inputs], Figure]] = {
     "adaptation": _adaptation,
     "adaptation-gallery": _adaptation_gallery,
     "reliability": _evaluated(plot_evaluated, "calibration", "reliability"),
-    "ood": _evaluated(plot_strangers),
+    "ood": _evaluated(plot_ood),
     "robustness": _evaluated(plot_evaluated, "robustness", "attack"),
     "margins": _evaluated(plot_evaluated, "margins", "margin"),
     "energy": _evaluated(plot_evaluated, "margins", "energy"),

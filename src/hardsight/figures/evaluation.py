@@ -51,7 +51,7 @@ def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure |
     return figure
 
 
-def plot_strangers(found: Evaluated, figure: Figure | None = None) -> Figure:
+def plot_ood(found: Evaluated, figure: Figure | None = None) -> Figure:
     """Scores of a network's own data and of strange ones: a row a score and data set, a column a group."""
     kind = curve_kind("ood", "inside")
     inside, outside = (_known(found, "ood", name, kind) for name in ("inside", kind.against))
