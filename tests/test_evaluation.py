@@ -307,7 +307,7 @@ def test_a_damaged_plan_is_said_and_without_it_the_parts_are_used(digits, tmp_pa
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# OtherData.
+# Out-of-distribution data.
 
 
 def test_strangers_of_another_size_or_colour_are_brought_to_the_runs_own_and_that_is_said(digits, tmp_path):

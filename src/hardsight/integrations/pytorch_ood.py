@@ -97,7 +97,7 @@ def detect(
         detector: Built on the same network (or on None where it only sees logits or features).
         model: The network with its preprocessing.
         inside: Data like those it was trained on, which it has not seen.
-        outside: OtherData.
+        outside: Samples of another data set.
         fit: Labelled data to fit the detector on first; None where it needs none, or is fitted.
         batch_size: Samples at a time.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
