@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hardsight.degradation import evaluate_degraded as evaluate_degraded
     from hardsight.dynamics import Dynamics as Dynamics
     from hardsight.dynamics import Recorder as Recorder
+    from hardsight.errors import HardsightError as HardsightError
     from hardsight.evaluation import Evaluation as Evaluation
     from hardsight.evaluation import Subject as Subject
     from hardsight.evaluation import evaluate as evaluate
@@ -145,6 +146,7 @@ _HOMES = {
     "hardsight.data": ("Columns", "open_data", "read_features"),
     "hardsight.degradation": ("DEGRADATIONS", "degrade", "evaluate_degraded"),
     "hardsight.dynamics": ("Dynamics", "Recorder"),
+    "hardsight.errors": ("HardsightError",),
     "hardsight.evaluation": ("Evaluation", "Subject", "evaluate"),
     "hardsight.explanation": ("cam",),
     "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),

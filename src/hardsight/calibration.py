@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hardsight.answers import Answer, point, row
+from hardsight.errors import InputError
 from hardsight.hardness import check_labels, check_logits
 from hardsight.intervals import mean_interval, share_interval, wilson
 from hardsight.predictions import Predictions
@@ -62,13 +63,13 @@ def reliability(confidence: Any, correct: Any, bins: int = 15, binning: Binning 
     """
     confidence, correct = _pairs(confidence, correct)
     if not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins must be a whole number of 1 or more, got {bins!r}.")
+        raise InputError(f"bins must be a whole number of 1 or more, got {bins!r}.")
     if binning == "width":
         edges = np.arange(1, bins) / bins  # rounded once, as whoever writes 3 / 15 has it
     elif binning == "mass":
         edges = np.sort(confidence)[-(-np.arange(1, bins) * len(confidence) // bins) - 1]
     else:
-        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}.")
+        raise InputError(f"binning must be 'width' or 'mass', got {binning!r}.")
     where = np.searchsorted(edges, confidence, "left")
     n = np.bincount(where, minlength=bins)
     filled = n > 0
@@ -280,10 +281,10 @@ def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) 
         both halves); curve ``reliability`` (x: confidence, y: accuracy).
     """
     if predictions.logits is None:
-        raise ValueError("predictions hold no logits; make them with predict(…, logits=True).")
+        raise InputError("predictions hold no logits; make them with predict(…, logits=True).")
     n = len(predictions.rows)
     if n < 2:
-        raise ValueError(f"predictions must be of 2 samples or more, a half to fit and a half to judge, got {n}.")
+        raise InputError(f"predictions must be of 2 samples or more, a half to fit and a half to judge, got {n}.")
     y = check_labels(labels, n, len(predictions.weight))
     halves = torch.from_numpy(np.random.default_rng(seed).permutation(n)).tensor_split(2)
     answer = Answer()
@@ -353,24 +354,24 @@ def _pairs(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     both = [x.detach().cpu().double().numpy() if isinstance(x, Tensor) else x for x in (confidence, correct)]
     sure, right = (np.asarray(x, dtype=np.float64) for x in both)
     if sure.ndim != 1 or not len(sure) or sure.shape != right.shape:
-        raise ValueError(
+        raise InputError(
             f"confidence and correct must be of one length, (N,) with N ≥ 1, got {sure.shape} and {right.shape}."
         )
     if not ((sure >= 0) & (sure <= 1)).all():  # NaN is neither
         bad = ~((sure >= 0) & (sure <= 1))
-        raise ValueError(
+        raise InputError(
             f"confidence must lie in [0, 1], got {sure[bad][0]} at row {int(np.flatnonzero(bad)[0])} "
             f"({bad.sum():,} such rows); take the softmax of logits."
         )
     if not np.isin(right, (0, 1)).all():
-        raise ValueError("correct must be true or false for each sample; compare predictions with labels.")
+        raise InputError("correct must be true or false for each sample; compare predictions with labels.")
     return sure, right
 
 
 def _checked_probabilities(probabilities: Any, labels: Any) -> tuple[Tensor, Tensor]:
     p = check_logits(probabilities, "probabilities")
     if p.min() < 0 or p.max() > 1:
-        raise ValueError(
+        raise InputError(
             f"probabilities must lie in [0, 1], got {float(p.min()):.3g} to {float(p.max()):.3g}; take the softmax."
         )
     return p, check_labels(labels, len(p), p.shape[1]).to(p.device)

@@ -14,6 +14,7 @@ import torch
 
 from hardsight.angles import angle_matrix, unit
 from hardsight.answers import Answer, row
+from hardsight.errors import InputError, StateError
 from hardsight.intervals import moments
 from hardsight.predictions import Predictions
 
@@ -48,7 +49,7 @@ def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetri
     from sklearn.metrics import homogeneity_completeness_v_measure, normalized_mutual_info_score
 
     if np.shape(labels) != np.shape(assignments) or np.ndim(labels) != 1 or not len(labels):
-        raise ValueError(
+        raise InputError(
             f"labels and assignments must be one number a sample, got {np.shape(labels)} and {np.shape(assignments)}."
         )
     parts = homogeneity_completeness_v_measure(labels, assignments)
@@ -71,7 +72,7 @@ def angular_silhouette(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     from sklearn.metrics import silhouette_samples
 
     if not 2 <= (classes := len(np.unique(labels))) < len(labels):
-        raise ValueError(
+        raise InputError(
             f"labels must have at least two classes and fewer classes than samples, got {classes} of {len(labels)}."
         )
     directions = torch.from_numpy(np.asarray(features, np.float64))
@@ -114,7 +115,7 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
     """
     features, labels = predictions.features, np.asarray(labels)
     if len(labels) != len(features):
-        raise ValueError(f"labels must be one a sample, {len(features):,}, got {len(labels):,}.")
+        raise InputError(f"labels must be one a sample, {len(features):,}, got {len(labels):,}.")
     classes = len(np.unique(labels))
     if classes < 2 or classes >= len(labels):
         found = "all samples are of one class" if classes < 2 else "every class has one sample"
@@ -160,25 +161,25 @@ def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne"
         [[0.0, 1.0]]
     """
     if np.ndim(features) != 2 or not np.isfinite(features).all():
-        raise ValueError(f"features must be finite numbers (N, D), got shape {np.shape(features)} or NaN in it.")
+        raise InputError(f"features must be finite numbers (N, D), got shape {np.shape(features)} or NaN in it.")
     directions = _directions(features)
     n, width = directions.shape
     if how == "sphere":
         if width not in (2, 3):
-            raise ValueError(f"how='sphere' needs features of 2 or 3 numbers, got {width}; take 'tsne'.")
+            raise InputError(f"how='sphere' needs features of 2 or 3 numbers, got {width}; take 'tsne'.")
         return directions
     if n < 5:
-        raise ValueError(f"features must be of at least 5 samples for a layout, got {n}.")
+        raise InputError(f"features must be of at least 5 samples for a layout, got {n}.")
     if how == "umap":
         try:
             from umap import UMAP
         except ModuleNotFoundError as error:
-            raise RuntimeError("umap is not installed; install it with: pip install umap-learn") from error
+            raise StateError("umap is not installed; install it with: pip install umap-learn") from error
         return np.asarray(
             UMAP(metric="cosine", random_state=seed, n_neighbors=min(15, n - 1)).fit_transform(directions)
         )
     if how != "tsne":
-        raise ValueError(f"how must be 'tsne', 'umap' or 'sphere', got {how!r}.")
+        raise InputError(f"how must be 'tsne', 'umap' or 'sphere', got {how!r}.")
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import printable
 from hardsight.hardness import SCORES
 from hardsight.table import SampleTable
@@ -48,7 +49,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
     after, before = _table(after, "after"), _table(before, "before")
     if ("label" in after) != ("label" in before):
         with_labels, without = ("after", "before") if "label" in after else ("before", "after")
-        raise ValueError(
+        raise InputError(
             f"before and after must both have labels or both have none; {with_labels} has labels and {without} has "
             "none, so their scores are taken at different classes."
         )
@@ -127,7 +128,7 @@ def _table(run: SampleTable | str | Path, role: str) -> SampleTable:
         return run
     if isinstance(run, (str, Path)):
         return SampleTable.load(run, partial=True)
-    raise TypeError(f"{role} must be a SampleTable or a run folder, got {type(run).__name__}.")
+    raise InputTypeError(f"{role} must be a SampleTable or a run folder, got {type(run).__name__}.")
 
 
 def _matched(after: SampleTable, before: SampleTable) -> tuple[pa.Table, pa.Table, dict[str, int]]:
@@ -138,7 +139,7 @@ def _matched(after: SampleTable, before: SampleTable) -> tuple[pa.Table, pa.Tabl
     matched = pc.sum(found).as_py() or 0
     if not matched:
         examples = [printable(t["id"][0].as_py()) if len(t) else "nothing" for t in (new, old)]
-        raise ValueError(
+        raise InputError(
             f"before and after have no sample in common (ids such as {examples[0]!r} and {examples[1]!r}); compare two "
             "runs over the same data."
         )
@@ -172,13 +173,13 @@ def _check_labels(label: np.ndarray, label_before: np.ndarray, raw: np.ndarray, 
     if len(unknown):
         names = before.meta.get("class_names") or ()
         first = ", ".join(printable(names[k]) if k < len(names) else str(k) for k in unknown[:3].tolist())
-        raise ValueError(
+        raise InputError(
             f"before and after must have the same classes; {len(unknown):,} of before's are not among after's "
             f"({first}{' …' if len(unknown) > 3 else ''})."
         )
     differ = int((label != label_before).sum())
     if differ > _MOST_RELABELLED * len(label):
-        raise ValueError(
+        raise InputError(
             f"before and after must number their classes alike; the labels of {differ:,} of {len(label):,} samples "
             "differ. Score both with class names, or with the same numbering."
         )
@@ -200,7 +201,7 @@ def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
         values = floats(numbers)
         return np.where(np.isfinite(values) & (values >= 0), np.nan_to_num(values), _NONE).astype(np.int64)
     if not pa.types.is_integer(numbers.type) and not pa.types.is_null(numbers.type):
-        raise ValueError(f"{name} must hold class numbers, got {numbers.type}; map names to numbers first.")
+        raise InputError(f"{name} must hold class numbers, got {numbers.type}; map names to numbers first.")
     return np.maximum(pc.fill_null(numbers.cast(pa.int64()), _NONE).to_numpy(), _NONE)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from hardsight.errors import StateError
+
 # Which extra of hardsight brings what is not an ordinary dependency.
 _EXTRA = {
     "transformers": "hf",
@@ -28,9 +30,9 @@ def need(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         wanted = f"hardsight[{_EXTRA[package]}]" if package in _EXTRA else package
-        raise RuntimeError(f"{package} is not installed; install it with: pip install '{wanted}'") from error
+        raise StateError(f"{package} is not installed; install it with: pip install '{wanted}'") from error
     except Exception as error:
-        raise RuntimeError(
+        raise StateError(
             f"{package} is installed but does not import ({first_line(error)}); run `hardsight doctor`."
         ) from error
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hardsight.errors import InputError, StateError
+
 
 class HeadLayer(NamedTuple):
     """Where a model's last linear layer is."""
@@ -56,7 +58,7 @@ def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLaye
         for path, module in root.named_modules():
             if module is head:
                 return _checked(root, path)
-        raise ValueError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
+        raise InputError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
     if head is not None:
         return _checked(root, head)
     if hasattr(root, "get_classifier"):
@@ -90,9 +92,9 @@ def _checked(root: nn.Module, path: str) -> HeadLayer:
     try:
         module = root.get_submodule(path)
     except AttributeError:
-        raise ValueError(f"head={path!r} is not in the model; {_candidates(root)}") from None
+        raise InputError(f"head={path!r} is not in the model; {_candidates(root)}") from None
     if _shape(module) is None:
-        raise ValueError(
+        raise InputError(
             f"head={path!r} is a {type(module).__name__}, which has no (classes, features) weight; {_candidates(root)}"
         )
     return HeadLayer(path, module)
@@ -103,14 +105,14 @@ def _timm_head(root: nn.Module) -> HeadLayer:
     if isinstance(classifier, (tuple, list, nn.ModuleList)):
         inside = {id(module) for part in classifier for module in part.modules()}
         layers = [HeadLayer(p, m) for p, m in root.named_modules() if id(m) in inside and _shape(m) is not None]
-        raise ValueError(
+        raise InputError(
             f"several layers could be the head: {', '.join(map(_describe, layers))}; the model combines them. "
             f"Say which one with head={layers[0].path!r}, for instance."
         )
     if not isinstance(classifier, nn.Module):
         return _last_linear(root)
     if not any(_shape(module) is not None for module in classifier.modules()):
-        raise ValueError(
+        raise InputError(
             "the model has no head: its classifier is "
             f"{type(classifier).__name__}. Create it with num_classes > 0, or name a layer with head=."
         )
@@ -124,7 +126,7 @@ def _last_linear(root: nn.Module, part: nn.Module | None = None) -> HeadLayer:
     layers = [layer for layer in found if isinstance(layer.module, nn.Linear)]
     layers = layers or [layer for layer in found if isinstance(layer.module, nn.Conv2d)]
     if not layers:
-        raise ValueError(
+        raise InputError(
             f"no head found: {type(root).__name__} has no nn.Linear and no 1×1 convolution. "
             "Name the layer that holds the (classes, features) weight with head=."
         )
@@ -133,7 +135,7 @@ def _last_linear(root: nn.Module, part: nn.Module | None = None) -> HeadLayer:
     best = shallow[-1]
     rivals = [layer for layer in shallow[:-1] if _is_rival(root, layer, best, layers)]
     if rivals:
-        raise ValueError(
+        raise InputError(
             f"several layers could be the head: {', '.join(_describe(layer) for layer in [*rivals, best])}. "
             f"Say which one with head={best.path!r}, for instance."
         )
@@ -236,11 +238,11 @@ class Head:
 
     def _unchanged(self, name: str, value: Tensor | None) -> Tensor:
         if value is None:
-            raise RuntimeError(f"head.{name} is not there yet: call the model once inside the capture context.")
+            raise StateError(f"head.{name} is not there yet: call the model once inside the capture context.")
         stepped = name == "weight" and self._stepped
         if stepped or any(tensor._version != version for tensor, version in self._seen[name]):
             cause = "an operation in place after the head" if name == "features" else "an optimiser step or a load"
-            raise RuntimeError(
+            raise StateError(
                 f"head.{name} has changed since these features were computed ({cause}?); read it before that, or run "
                 "the model again."
             )
@@ -250,7 +252,7 @@ class Head:
 
     def _start(self, *_: Any) -> None:
         if self._unread:
-            raise RuntimeError(
+            raise StateError(
                 "several forwards in one capture context: the first one's features were never read. "
                 "Read head.features after each forward, or open one context a forward."
             )
@@ -264,7 +266,7 @@ class Head:
         with self._same_weight:
             weight, bias = module.weight, getattr(module, "bias", None)
         if not self._running:
-            raise RuntimeError(
+            raise StateError(
                 f"the head {self.path!r} ran outside the model's forward: activation checkpointing runs it again "
                 "in backward (leave the head out of the checkpointed part), or it was called directly."
             )
@@ -295,11 +297,11 @@ class Head:
             return
         self._features = None
         if self._fired > 1:
-            raise RuntimeError(
+            raise StateError(
                 f"the head {self.path!r} ran {self._fired} times in one forward (several crops, or a head shared by "
                 "several outputs); name another layer with head=, or call the model on one input at a time."
             )
-        raise RuntimeError(
+        raise StateError(
             f"the head {self.path!r} did not run in this forward. Either another layer makes the output (name it with "
             "head=), or its weight is used through F.linear, or the part of the model around it is compiled or "
             f"replaced; {_candidates(model)}."
@@ -312,7 +314,7 @@ def _as_rows(x: Tensor, module: nn.Module, path: str) -> Tensor:
     if x.ndim > 2 and x.shape[1:-1].numel() == 1:
         x = x.flatten(1)
     if x.ndim != 2:
-        raise RuntimeError(
+        raise StateError(
             f"the head {path!r} saw an input of shape {tuple(x.shape)}, expected (samples, features): "
             "it classifies positions, not samples; name the layer that classifies samples with head=."
         )
@@ -340,14 +342,14 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
     root = unwrap(model)
     if hasattr(model, "_orig_mod") or root._compiled_call_impl is not None:
         plain = "model._orig_mod" if hasattr(model, "_orig_mod") else "the model before model.compile()"
-        raise ValueError(
+        raise InputError(
             f"model is compiled, and compiled code does not see hooks: capture and call {plain} instead "
             "(it shares the weights)."
         )
     layer = find_head(model, head)
     sharded = [*layer.module.parameters(), *_around(model, layer)]
     if any(type(part).__name__ in ("DTensor", "FullyShardedDataParallel") for part in sharded):
-        raise ValueError(
+        raise InputError(
             f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "
             "Gather the model, or keep the head out of the sharding."
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, printable
 
 
@@ -22,17 +23,17 @@ def read_by_id(given: Any, name: str) -> pa.Table:
     table = as_arrow(given, name)
     columns = [_short(column) for column in table.column_names]
     if repeated := [column for column in columns if columns.count(column) > 1]:
-        raise ValueError(f"{name} must have each column once, but {repeated[0]} repeats.")
+        raise InputError(f"{name} must have each column once, but {repeated[0]} repeats.")
     if "id" not in columns:
-        raise ValueError(f"{name} must have a column id, got {', '.join(columns) or 'none'}.")
+        raise InputError(f"{name} must have a column id, got {', '.join(columns) or 'none'}.")
     try:
         ids = table["id"].cast(pa.string())
     except pa.ArrowException as error:
-        raise ValueError(f"{name}: ids must be text or numbers, got {table['id'].type}.") from error
+        raise InputError(f"{name}: ids must be text or numbers, got {table['id'].type}.") from error
     table = table.set_column(table.column_names.index("id"), "id", ids)
     table = table.filter(pc.is_valid(table["id"]))
     if (more := len(table) - len(pc.unique(table["id"]))) > 0:
-        raise ValueError(f"{name} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}.")
+        raise InputError(f"{name} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}.")
     return table
 
 
@@ -42,7 +43,7 @@ def column_by_id(given: Any, ids: pa.Array, name: str) -> pa.Array:
     others = [column for column in table.column_names if column != "id"]
     if len(others) != 1:
         found = ", ".join(map(_short, table.column_names))
-        raise ValueError(f"{name} must have a column id and one other, got {found}; select the two.")
+        raise InputError(f"{name} must have a column id and one other, got {found}; select the two.")
     where = pc.index_in(ids, value_set=table["id"].combine_chunks())
     return table[others[0]].combine_chunks().take(where)
 
@@ -63,23 +64,21 @@ def as_arrow(given: Any, name: str) -> pa.Table:
         if hasattr(given, "iloc"):
             return pa.Table.from_pandas(given, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
+        raise InputError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
     if hasattr(given, "to_arrow"):  # polars, and a SampleTable
         return given.to_arrow()
-    raise TypeError(f"{name} must be a CSV or Parquet file, a data frame or a mapping, got {type(given).__name__}.")
+    raise InputTypeError(f"{name} must be a CSV or Parquet file, a frame or a mapping, got {type(given).__name__}.")
 
 
 def _read_file(path: Path, name: str) -> pa.Table:
     from pyarrow import csv, parquet
 
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{name}: {path} is a folder." if path.is_dir() else f"{name}: there is no file {path}."
-        )
+        raise MissingPathError(f"{name}: {path} is a folder." if path.is_dir() else f"{name}: there is no file {path}.")
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return parquet.read_table(path)
         # Ids that look like numbers keep their leading zeros.
         return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{name}: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
+        raise InputError(f"{name}: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from hardsight.errors import InputError, InputTypeError
+
 Kind = Literal["objective", "logits", "pairs"]
 
 
@@ -266,7 +268,7 @@ def parse_loss(text: str) -> LossName:
         {'margin': 0.3, 'scale': 30.0}
     """
     if not isinstance(text, str):
-        raise TypeError(f"loss must be a name here, such as 'el:0.75', got a {type(text).__name__}.")
+        raise InputTypeError(f"loss must be a name here, such as 'el:0.75', got a {type(text).__name__}.")
     first, *rest = re.split(r"([@+])(?=\s*[a-z])", text.lower())  # and not in 1e+3
     found: dict[str, Chosen] = {}
     for sign, piece in [("", first), *zip(rest[::2], rest[1::2], strict=True)]:
@@ -274,9 +276,9 @@ def parse_loss(text: str) -> LossName:
         kind, name = chosen.part.kind, chosen.part.name
         if sign and _SIGNS[kind] != sign:
             place = f"after {_SIGNS[kind]}" if _SIGNS[kind] else "first"
-            raise ValueError(f"loss must be {_FORM}, got {text!r}; {name} goes {place}.")
+            raise InputError(f"loss must be {_FORM}, got {text!r}; {name} goes {place}.")
         if kind in found:
-            raise ValueError(f"loss: one part of a kind, got {found[kind].part.name} and {name} in {text!r}.")
+            raise InputError(f"loss: one part of a kind, got {found[kind].part.name} and {name} in {text!r}.")
         found[kind] = chosen
     # Short forms: arcface is ce@arcface, amc is ce+amc.
     return LossName(found.get("objective") or _parse_part("ce"), found.get("logits"), found.get("pairs"))
@@ -303,18 +305,18 @@ def _parse_part(text: str) -> Chosen:
     part = LOSSES.get(_SHORT.get(name, name))
     if part is None:
         if not name:
-            raise ValueError(f"loss must be {_FORM}, each NAME[:VALUE,KEY=VALUE,FLAG], and a name is missing.")
+            raise InputError(f"loss must be {_FORM}, each NAME[:VALUE,KEY=VALUE,FLAG], and a name is missing.")
         if name in _ONLY_IN_PYTHON:
-            raise ValueError(
+            raise InputError(
                 f"loss: {name} logits are for loops of one's own (hardsight.{name}_logits): the network's prediction "
                 "would need them too."
             )
-        raise ValueError(f"loss: there is no {name!r}; {_near(name, [*LOSSES, *_SHORT])}")
+        raise InputError(f"loss: there is no {name!r}; {_near(name, [*LOSSES, *_SHORT])}")
     told: dict[str, Any] = {}
     for i, item in enumerate(rest.split(",") if colon else ()):
         for option, value in _parse_item(part, item.strip(), first=i == 0).items():
             if option in told:
-                raise ValueError(f"loss: {name} is told its {option} twice, in {text!r}.")
+                raise InputError(f"loss: {name} is told its {option} twice, in {text!r}.")
             told[option] = value
     if told.keys() & {"beta", "drw"}:  # of the weights
         told["weight"] = "effective"
@@ -330,19 +332,19 @@ def _parse_item(part: LossPart, item: str, first: bool) -> Mapping[str, Any]:
         if part.options.get(item) is False:
             return {item: True}
         if not first:
-            raise ValueError(f"loss: {part.name} does not know {item!r}; {_near(item, _known(part))}")
+            raise InputError(f"loss: {part.name} does not know {item!r}; {_near(item, _known(part))}")
         key, text = next(iter(part.options)), item
     option = part.options.get(key)
     if option is None or isinstance(option, bool):
         hint = _near(key, _known(part)) if option is None else f"write {key} alone."
-        raise ValueError(f"loss: {part.name} does not know {item!r}; {hint}")
+        raise InputError(f"loss: {part.name} does not know {item!r}; {hint}")
     return {key: _value(f"{part.name}'s {key}", option, text, part.words if not equals else {})}
 
 
 def _value(what: str, option: Number | tuple[str, ...], text: str, words: Mapping[str, Any]) -> Any:
     if not isinstance(option, Number):
         if text not in option:
-            raise ValueError(f"loss: {what} must be {' or '.join(option)}, got {text!r}.")
+            raise InputError(f"loss: {what} must be {' or '.join(option)}, got {text!r}.")
         return text
     try:
         value = float(text)
@@ -354,7 +356,7 @@ def _value(what: str, option: Number | tuple[str, ...], text: str, words: Mappin
         kind = "an integer" if option.whole else "a number"
         end = f"{high:.5g}{option.ends[1]}" if math.isfinite(high) else "∞)"
         also = f", or {' or '.join(words)}" if words else ""
-        raise ValueError(f"loss: {what} must be {kind} in {option.ends[0]}{low:g}, {end}{also}, got {text!r}.")
+        raise InputError(f"loss: {what} must be {kind} in {option.ends[0]}{low:g}, {end}{also}, got {text!r}.")
     return int(value) if option.whole else value
 
 

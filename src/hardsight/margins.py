@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hardsight.answers import Answer, Point, point, row
+from hardsight.errors import InputError
 from hardsight.hardness import check_labels, check_logits
 from hardsight.intervals import mean_interval, share_interval
 from hardsight.predictions import Predictions
@@ -106,7 +107,7 @@ def margins_answer(predictions: Predictions, labels: Any) -> Answer:
         the mean over all classes, and each one where there are few).
     """
     if predictions.logits is None:
-        raise ValueError("predictions hold no logits; make them with predict(…, logits=True).")
+        raise InputError("predictions hold no logits; make them with predict(…, logits=True).")
     labels = check_labels(labels, len(predictions.rows), len(predictions.weight)).numpy()
     answer, n = Answer(), len(labels)
     kinds = {

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hardsight.errors import InputError, InputTypeError, MissingPathError, StateError
 from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
 from hardsight.networks import NETWORKS, build_network, picture_transform
@@ -105,7 +106,7 @@ def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
     elif is_file_function(spec):
         model = _from_file(spec)
     else:
-        raise ValueError(
+        raise InputError(
             f"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, got {spec!r}."
             + (f" Name the function: {spec}:build, say." if spec.endswith(".py") else "")
         )
@@ -122,7 +123,7 @@ def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | 
     elif isinstance(model, nn.Module):
         model = Model(model, type(unwrap(model)).__name__)
     elif not isinstance(model, Model):
-        raise TypeError(
+        raise InputTypeError(
             "model must be an nn.Module, a name or a hardsight.Model (or, with folds, a function that trains), "
             f"got {type(model).__name__}."
         )
@@ -163,7 +164,7 @@ def _build_timm(name: str, state: dict[str, Tensor] | None) -> Model:
     timm = need("timm")
     base = name.split(".")[0]
     if base not in timm.list_models():
-        raise ValueError(_unknown("timm", name, [*timm.list_models(), *timm.list_pretrained()]))
+        raise InputError(_unknown("timm", name, [*timm.list_models(), *timm.list_pretrained()]))
     if state is None:
         module = _pretrained(f"timm:{name}", lambda: timm.create_model(name, pretrained=True))
     else:
@@ -177,7 +178,7 @@ def _build_torchvision(name: str, state: dict[str, Tensor] | None) -> Model:
     from torchvision.models import get_model, get_model_weights, list_models
 
     if name not in list_models(module=zoo):
-        raise ValueError(_unknown("torchvision", name, list_models(module=zoo)))
+        raise InputError(_unknown("torchvision", name, list_models(module=zoo)))
     weights: Any = get_model_weights(name).DEFAULT  # pyrefly: ignore[missing-attribute]
     if state is None:
         module = _pretrained(f"torchvision:{name}", lambda: get_model(name, weights=weights))
@@ -201,9 +202,9 @@ def _build_hf(name: str, state: dict[str, Tensor] | None) -> Model:
 
 def _build_own(name: str, state: dict[str, Tensor] | None) -> Model:
     if name not in NETWORKS:
-        raise ValueError(_unknown("hardsight", name, list(NETWORKS)))
+        raise InputError(_unknown("hardsight", name, list(NETWORKS)))
     if state is None:
-        raise ValueError(
+        raise InputError(
             f"MODEL: hardsight:{name} has no weights of its own; train it and give --checkpoint RUN/checkpoint.pt."
         )
     channels = len(_stripped(state, build_network(name, 2)).get("normalise.mean", range(3)))
@@ -238,22 +239,22 @@ def made_model(made: Any, name: str) -> Model:
         return made
     parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
-        raise ValueError(
+        raise InputError(
             f"MODEL: {name} must return an nn.Module, (module, transform) or (module, transform, class_names), "
             f"got {type(made).__name__}."
         )
     network, transform, classes = (*parts, None, None)[:3]
     if transform is not None and not callable(transform):
-        raise ValueError(f"MODEL: the transform of {name} must be callable, got {type(transform)}.")
+        raise InputError(f"MODEL: the transform of {name} must be callable, got {type(transform)}.")
     if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
-        raise ValueError(f"MODEL: class_names of {name} must be a list of names, got {type(classes).__name__}.")
+        raise InputError(f"MODEL: class_names of {name} must be a list of names, got {type(classes).__name__}.")
     return Model(network, name, transform, "any", None if classes is None else list(classes))
 
 
 def _from_file(spec: str) -> Model:
     build = load_function(spec)
     if takes_training_data(build):
-        raise ValueError(f"MODEL: {build.name} must be given training data: it trains, so score it with --folds 5.")
+        raise InputError(f"MODEL: {build.name} must be given training data: it trains, so score it with --folds 5.")
     return made_model(build(), build.name)
 
 
@@ -270,7 +271,7 @@ def _pretrained(name: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except Exception as error:  # each library fails in its own way when there is no network
-        raise RuntimeError(
+        raise StateError(
             f"MODEL: the weights of {name} could not be had ({type(error).__name__}: {first_line(error)}). "
             "Check the name and the network, or give a file with --checkpoint."
         ) from error
@@ -290,14 +291,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a ``.safetensors`` or torch file, found inside the usual wrappings; nothing is executed."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"--checkpoint: there is no file {path}.")
+        raise MissingPathError(f"--checkpoint: there is no file {path}.")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         try:
             return load_file(path)
         except Exception as error:
-            raise ValueError(
+            raise InputError(
                 f"--checkpoint: {path.name} is no safetensors file ({first_line(error)}); it may be cut "
                 "short, so save or copy it again."
             ) from error
@@ -305,12 +306,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         if "weights_only" in str(error) or "Unsupported" in str(error):
-            raise ValueError(
+            raise InputError(
                 f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could "
                 f"execute code ({_refused(error)}). Where you trust it, save the weights alone: "
                 "torch.save(model.state_dict(), …)."
             ) from error
-        raise ValueError(
+        raise InputError(
             f"--checkpoint: {path.name} is no torch file ({first_line(error)}); it may be cut short; save or copy it "
             "again."
         ) from error
@@ -320,7 +321,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             break
     state = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
     if not state:
-        raise ValueError(f"--checkpoint: {path.name} holds no state dict (found {type(content).__name__}).")
+        raise InputError(f"--checkpoint: {path.name} holds no state dict (found {type(content).__name__}).")
     return state
 
 
@@ -339,13 +340,13 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
             with np.load(path, allow_pickle=False) as arrays:
                 state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         except (ValueError, TypeError, OSError) as error:
-            raise ValueError(f"--head: {path.name} is no .npz of number arrays.") from error
+            raise InputError(f"--head: {path.name} is no .npz of number arrays.") from error
     else:
         state = read_checkpoint(path)
     layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}
     weights = ["weight"] if "weight" in layers else list(layers)
     if len(weights) != 1:
-        raise ValueError(
+        raise InputError(
             f"--head: {path.name} must hold one (classes, features) weight, found {', '.join(weights or state)}."
         )
     return state[weights[0]].flatten(1), state.get(weights[0].removesuffix("weight") + "bias")
@@ -368,7 +369,7 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
         if keys
     ]
     if problems:
-        raise ValueError(f"--checkpoint: {Path(name).name} does not fit the model; {'; '.join(problems)}.")
+        raise InputError(f"--checkpoint: {Path(name).name} does not fit the model; {'; '.join(problems)}.")
     unwrap(module).load_state_dict(state)
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.errors import InputError
 from hardsight.extras import need
 
 
@@ -92,7 +93,7 @@ def build_network(name: str, classes: int, channels: int = 3) -> nn.Sequential:
     """
     if name not in NETWORKS:
         near = difflib.get_close_matches(name, NETWORKS, 3, 0.4) or list(NETWORKS)
-        raise ValueError(f"MODEL: there is no network {name!r}; did you mean {' or '.join(near)}?")
+        raise InputError(f"MODEL: there is no network {name!r}; did you mean {' or '.join(near)}?")
     network = NETWORKS[name]
     first = Normalise([0.0] * channels, [1.0] * channels, network.size)
     return nn.Sequential(OrderedDict(normalise=first, network=network.build(classes, channels)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hardsight.answers import Answer, Point, point, row
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES, Reading, check_logits, check_triple, read_classes
 from hardsight.intervals import auroc, share_interval
 from hardsight.predictions import Predictions
@@ -118,16 +119,16 @@ def ood_scores(
     for name in names:
         if name not in DETECTORS:
             near = difflib.get_close_matches(name, DETECTORS, 2, 0.4) or list(DETECTORS)
-            raise ValueError(f"names: there is no detector {name!r}; did you mean {' or '.join(near)}?")
+            raise InputError(f"names: there is no detector {name!r}; did you mean {' or '.join(near)}?")
         if DETECTORS[name].angular and not given:
-            raise ValueError(
+            raise InputError(
                 f"names: {name!r} is an angle; give features (N, D) and the last layer's weight (C, D), too."
             )
     reading = _read(check_logits(logits))
     if any(DETECTORS[name].angular for name in names):
         features, weight, *_ = check_triple(features, weight)
         if (len(features), len(weight)) != (len(reading.target), reading.classes):
-            raise ValueError(
+            raise InputError(
                 f"features and weight must go with logits {(len(reading.target), reading.classes)}, got "
                 f"{len(features):,} features and {len(weight):,} classes; take all three from one forward."
             )
@@ -229,9 +230,9 @@ def _scores(name: str, values: Any) -> np.ndarray:
         values = values.detach().cpu().double().numpy()
     scores = np.asarray(values, dtype=np.float64)
     if scores.ndim != 1 or not len(scores):
-        raise ValueError(f"{name} must be scores (N,), one or more, got shape {scores.shape}.")
+        raise InputError(f"{name} must be scores (N,), one or more, got shape {scores.shape}.")
     if not np.isfinite(scores).all():
-        raise ValueError(
+        raise InputError(
             f"{name} hold NaN or infinity at {(~np.isfinite(scores)).sum():,} of {len(scores):,} samples (first: "
             f"{int(np.flatnonzero(~np.isfinite(scores))[0])}); leave those samples out."
         )
@@ -253,7 +254,7 @@ def ood_answer(inside: Predictions, outside: Predictions, on: str, detectors: It
     """
     for name, told in (("inside", inside), ("outside", outside)):
         if told.logits is None:
-            raise ValueError(f"{name}: these predictions hold no logits; make them with predict(…, logits=True).")
+            raise InputError(f"{name}: these predictions hold no logits; make them with predict(…, logits=True).")
     names = list(DETECTORS if detectors is None else detectors)
     own, others = (ood_scores(told.logits, told.features, told.weight, names) for told in (inside, outside))
     answer = Answer()

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight.errors import InputError
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -39,10 +41,10 @@ def eight_bit(picture: Image, channels: int | None = None) -> Image:
     if picture.mode.startswith("I"):  # 16-bit greys; Pillow opens some of them as 32-bit integers
         values = np.asarray(picture).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 65535):
-            raise ValueError(f"a {picture.mode} picture with values outside 0–65535 has no known scale")
+            raise InputError(f"a {picture.mode} picture with values outside 0–65535 has no known scale")
         return Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
     if picture.mode == "F":
-        raise ValueError("a floating-point picture has no known scale; save it with 8 or 16 bits")
+        raise InputError("a floating-point picture has no known scale; save it with 8 or 16 bits")
     if picture.mode == "P":  # a palette may hold transparency, which Pillow wants spelled out
         picture = picture.convert("RGBA")
     return picture.convert(mode)
@@ -55,7 +57,7 @@ def from_array(values: np.ndarray, channels: int | None = None) -> Image:
     if values.dtype == np.uint16:
         values = (values // 257).astype(np.uint8)
     if values.dtype != np.uint8:
-        raise ValueError(f"a picture array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
+        raise InputError(f"a picture array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
     values = channels_last(values)
     return eight_bit(Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values), channels)
 
@@ -65,7 +67,7 @@ def channels_last(values: np.ndarray) -> np.ndarray:
     if values.ndim == 2:
         return values[..., None]
     if values.ndim != 3:
-        raise ValueError(f"a picture array must have 2 or 3 axes, got shape {values.shape}")
+        raise InputError(f"a picture array must have 2 or 3 axes, got shape {values.shape}")
     first = values.shape[0] in (1, 3, 4) and values.shape[-1] not in (1, 3, 4)
     return values.transpose(1, 2, 0) if first else values
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hardsight.angles import angle_matrix
 from hardsight.data import Samples, StreamSamples
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES, check_labels
 from hardsight.heads import capture, find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels
@@ -71,7 +72,7 @@ class Predictions:
         """
         if name not in SCORES:
             near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
-            raise ValueError(f"score: there is no {name!r}; did you mean {' or '.join(near)}?")
+            raise InputError(f"score: there is no {name!r}; did you mean {' or '.join(near)}?")
         wanted = check_labels(np.array(labels), len(self.rows), len(self.weight)).numpy()
         before, values = self._known.get(name, (np.full(len(wanted), -1), np.empty(len(wanted))))
         moved, values = np.flatnonzero(before != wanted), values.copy()  # selecting asks again with a few changed
@@ -123,7 +124,7 @@ def predict(
     """
     found, where = as_model(model), find_device(device)
     if isinstance(samples, StreamSamples):
-        raise ValueError("DATA: the network goes over the data more than once, and a stream is read once; download it.")
+        raise InputError("DATA: the network goes over the data more than once, and a stream is read once; download it.")
     check_samples(samples, None)
     network = uncompiled(found.module)
     layer, count = find_head(network), len(samples)
@@ -137,7 +138,7 @@ def predict(
     with evaluating(network, where), capture(network, layer.path) as head, torch.no_grad():
         for at, x, *_ in source.batches(torch.arange(count).tensor_split(-(-count // batch_size))):
             if flip and (not isinstance(x, Tensor) or x.ndim != 4):
-                raise ValueError("flip: only pictures (N, C, H, W) can be mirrored; set flip=False.")
+                raise InputError("flip: only pictures (N, C, H, W) can be mirrored; set flip=False.")
             both = (x, x.flip(3)) if flip else (x,)
             views = [_told(logits_of(network, view), head.features, head.weight, logits) for view in both]
             means, features = zip(*views, strict=True)
@@ -158,7 +159,7 @@ def predict(
             stacklevel=2,
         )
     if not all(np.isfinite(told[name][:done]).all() for name in ("norms", "probabilities")):
-        raise ValueError(
+        raise InputError(
             "model: its features or logits hold NaN or infinity; train it again, with a lower rate perhaps."
         )
     kept = {name: values[:done] for name, values in told.items()}

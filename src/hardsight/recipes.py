@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hardsight.errors import InputError
 from hardsight.lossnames import parse_loss
 from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
 
@@ -89,7 +90,7 @@ class Recipe:
             if (value := getattr(self, name)) not in choices:
                 near = difflib.get_close_matches(str(value), choices, 1, 0.4)
                 hint = f"; did you mean {near[0]}?" if near else "."
-                raise ValueError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+                raise InputError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
         for name, (low, high) in _RANGES.items():
             value, whole, below = getattr(self, name), isinstance(low, int), name in _BELOW
             within = math.isfinite(value) and low <= value <= high and not (below and value == high)
@@ -97,20 +98,20 @@ class Recipe:
                 ends = f"between {low:g} and {high:g}" if math.isfinite(high) else f"{low:g} or more"
                 ends = f"{low:g} or more and less than {high:g}" if below else ends
                 ends = f"{ends} and finite" if value == math.inf == high else ends
-                raise ValueError(f"recipe: {name} must be {'an integer ' if whole else ''}{ends}, got {value!r}.")
+                raise InputError(f"recipe: {name} must be {'an integer ' if whole else ''}{ends}, got {value!r}.")
         if self.schedule == "step" and not self.steps:
-            raise ValueError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
+            raise InputError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
         if self.steps and self.schedule != "step":
-            raise ValueError(f"recipe: steps go with the schedule 'step', got {self.schedule!r}.")
+            raise InputError(f"recipe: steps go with the schedule 'step', got {self.schedule!r}.")
         if self.warmup + self.rampdown > self.epochs:
-            raise ValueError(
+            raise InputError(
                 f"recipe: warmup and rampdown must fit into epochs, got {self.warmup:g} + {self.rampdown:g} of "
                 f"{self.epochs}."
             )
         if self.graph and not self.drop_last:
-            raise ValueError("recipe: graph needs batches of one size; set drop_last too.")
+            raise InputError("recipe: graph needs batches of one size; set drop_last too.")
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
-            raise ValueError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
+            raise InputError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
         self._check_loss()
 
     def _check_loss(self) -> None:
@@ -118,16 +119,16 @@ class Recipe:
         object.__setattr__(self, "loss", str(name))  # one name for one loss
         if self.label_smoothing and not name.objective.part.smoothed:
             got = f"label_smoothing {self.label_smoothing:g}"
-            raise ValueError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
+            raise InputError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
         if self.mixup and (sharp := name.needing_indices()):
-            raise ValueError(f"recipe: mixup blends classes, and {sharp[0]} needs one class a sample; set mixup=0.")
+            raise InputError(f"recipe: mixup blends classes, and {sharp[0]} needs one class a sample; set mixup=0.")
         if name.latest() >= self.epochs:
-            raise ValueError(
+            raise InputError(
                 f"recipe: the loss {name} changes after {name.latest()} epochs, and epochs is {self.epochs}; it must "
                 "change earlier."
             )
         if name.pairs is not None and name.pairs.options["down"] and not self.rampdown:
-            raise ValueError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
+            raise InputError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
 
 
 _CHOICES = {
@@ -371,7 +372,7 @@ def recipe_of(name: str) -> Recipe:
     if ":" not in name and name not in networks:
         near = dict.fromkeys(difflib.get_close_matches(name, [*PRESETS, *networks], 3, 0.4))
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}."
-        raise ValueError(f"there is no preset or network {name!r}; {hint}")
+        raise InputError(f"there is no preset or network {name!r}; {hint}")
     return Recipe()
 
 
@@ -392,12 +393,12 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         if not equals or name not in defaults:
             near = difflib.get_close_matches(name, defaults, 2, 0.4)
             hint = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(defaults)}."
-            raise ValueError(f"recipe: expected NAME=VALUE, got {setting!r}; {hint}")
+            raise InputError(f"recipe: expected NAME=VALUE, got {setting!r}; {hint}")
         kind = type(defaults[name])
         try:
             told[name] = _READERS[kind](text.strip())
         except (ValueError, KeyError):
-            raise ValueError(f"recipe: {name} must be {_WORDS[kind]}, got {text!r}.") from None
+            raise InputError(f"recipe: {name} must be {_WORDS[kind]}, got {text!r}.") from None
     longer = told.get("epochs", recipe.epochs) / recipe.epochs
     if longer != 1:
         told.setdefault("warmup", longer * recipe.warmup)

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hardsight.errors import MissingPathError, StateError
 from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
 
 INDEX = "index.json"
@@ -84,26 +85,26 @@ def read_index(run: str | Path) -> Index:
     try:
         return _checked(Index(**json.loads(text)), file.parent)
     except (ValueError, TypeError):
-        raise RuntimeError(f"RUN: {file} is damaged: it is no index of records.") from None
+        raise StateError(f"RUN: {file} is damaged: it is no index of records.") from None
     except FileNotFoundError as error:
         if file.read_text() != text:  # a recorder has just put other files in their place
             return read_index(run)
-        raise RuntimeError(f"RUN: {run} is damaged: {error}") from None
+        raise StateError(f"RUN: {run} is damaged: {error}") from None
 
 
 def _checked(index: Index, folder: Path) -> Index:
     if index.version > VERSION:
-        raise RuntimeError(
+        raise StateError(
             f"RUN: the records of {folder.parent} were written by a newer hardsight (version {index.version}, this "
             f"one reads {VERSION}); upgrade hardsight."
         )
     for name in index.names():
         if Path(name).name != name:
-            raise RuntimeError(f"RUN: the index of records names a file outside its folder ({name!r}).")
+            raise StateError(f"RUN: the index of records names a file outside its folder ({name!r}).")
     for entry in index.files:
         part = folder / entry["name"]
         if not part.is_file() or part.stat().st_size != entry["bytes"]:
-            raise FileNotFoundError(f"{DYNAMICS}/{part.name} is missing or not as it was written.")
+            raise MissingPathError(f"{DYNAMICS}/{part.name} is missing or not as it was written.")
     return index
 
 

@@ -38,6 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -76,14 +78,14 @@ class RunWriter:
         self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, _FORMAT: 1})), rank
         self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
         if self.path.is_file():
-            raise FileExistsError(f"RUN: {self.path} is a file; name a folder.")
+            raise ExistingPathError(f"RUN: {self.path} is a file; name a folder.")
         with disk_in_words(self.path):
             self._begin(overwrite)
 
     def _begin(self, overwrite: bool) -> None:
         foreign = _foreign(self.path)
         if foreign:
-            raise FileExistsError(f"RUN: {self.path} has other things in it ({foreign[0]} …); choose another folder.")
+            raise ExistingPathError(f"RUN: {self.path} has other things in it ({foreign[0]} …); choose another folder.")
         differing = self._differing()
         if overwrite and self.rank == 0 and (differing or self.complete):
             _discard(self.path)  # an unfinished run of the same plan is resumed, also with overwrite
@@ -93,7 +95,7 @@ class RunWriter:
                 break
             time.sleep(0.5)
         if differing:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
                 "choose another folder, or --overwrite it."
             )
@@ -198,7 +200,7 @@ def read_run(
     """
     path = Path(path)
     if not is_run(path):
-        raise FileNotFoundError(
+        raise MissingPathError(
             f"RUN: {path} holds no hardsight run" + (": no such folder." if not path.exists() else ".")
         )
     whole = (path / "meta.json").exists()
@@ -208,7 +210,7 @@ def read_run(
         parts = [part for stage in stages for part in _parts(stage)]
     if not whole and not partial:
         rows = sum(pq.read_metadata(part["samples"]).num_rows for part in parts if "samples" in part)
-        raise RuntimeError(
+        raise StateError(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
         )
@@ -221,7 +223,7 @@ def read_run(
             tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), schema, kind)
     expected = sum(meta.get("counts", {}).get(key, 0) for key in ("rows", "bad"))
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
-        raise RuntimeError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
+        raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta
 
 
@@ -234,7 +236,7 @@ def _parts(path: Path) -> list[dict[str, Path]]:
             file = path / str(kind) / f"{marker.stem}.parquet"  # never a path that the marker itself names
             size = entry.get("bytes") if isinstance(entry, dict) else None
             if kind not in SCHEMAS or not file.is_file() or file.stat().st_size != size:
-                raise RuntimeError(f"RUN: {path} is damaged: {kind}/{file.name} is missing or not as it was written.")
+                raise StateError(f"RUN: {path} is damaged: {kind}/{file.name} is missing or not as it was written.")
             files[kind] = file
         parts.append(files)
     return parts
@@ -246,7 +248,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise RuntimeError(f"RUN: {path} is damaged: it holds no JSON object.")
+        raise StateError(f"RUN: {path} is damaged: it holds no JSON object.")
     return content
 
 
@@ -256,7 +258,7 @@ def _read_part(file: Path, kind: str, schema: Schema) -> pa.Table:
         table = pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table()
     version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
     if version > schema.version:
-        raise RuntimeError(
+        raise StateError(
             f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
             f"{schema.version}); upgrade hardsight."
         )
@@ -268,7 +270,7 @@ def _checked(kind: str, table: pa.Table) -> pa.Table:
     for name, type_ in schema.columns.items():
         index = table.schema.get_field_index(name)
         if index < 0:
-            raise ValueError(f"a {kind} table must have a column {name!r}, got {table.column_names}.")
+            raise InputError(f"a {kind} table must have a column {name!r}, got {table.column_names}.")
         table = table.set_column(index, name, table[name].cast(type_))
     return table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": str(schema.version)})
 
@@ -286,7 +288,7 @@ def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
     counts = unequal_free.group_by(key, use_threads=False).aggregate([([], "count_all")])
     clash = counts.filter(pc.greater(counts["count_all"], 1))
     if len(clash):
-        raise RuntimeError(
+        raise StateError(
             f"RUN: {len(clash):,} samples have two different {kind} rows (first: {clash[key[0]][0].as_py()!r}): "
             "two runs wrote into one folder, or ids collide."
         )
@@ -318,13 +320,13 @@ def disk_in_words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error):
-            raise OSError(
+            raise DiskError(
                 error.errno,
                 f"RUN: the disk of {path} is full; what was committed is safe. Free some space and run the same "
                 "command again to resume.",
             ) from error
         if any(parent.is_file() for parent in path.parents):
-            raise NotADirectoryError(error.errno, f"{path} cannot be written: a file stands in its way.") from error
+            raise DiskError(error.errno, f"{path} cannot be written: a file stands in its way.") from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise PermissionError(error.errno, f"RUN: {path} cannot be written; choose another folder.") from error
+            raise DiskError(error.errno, f"RUN: {path} cannot be written; choose another folder.") from error
         raise

@@ -31,6 +31,7 @@ from torch.utils.data import Sampler
 
 from hardsight.data import StreamSamples, open_data
 from hardsight.dynamics import Dynamics, Recorder
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.hardness import SCORES
 from hardsight.records import has_records, read_index
@@ -65,7 +66,7 @@ def hardness_of(run: str | Path | SampleTable | Dynamics | Recorder, data: Any, 
     for lacking, what in ((~found, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
         if lacking.any():
             first = printable(ids[int(lacking.argmax())])
-            raise ValueError(
+            raise InputError(
                 f"data: {first!r} {what}, and so it is for {int(lacking.sum()):,} of {len(ids):,} samples; "
                 "give the run of this data set, or only the samples that it holds."
             )
@@ -109,7 +110,7 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
     """
     values, labels = _checked(hardness), np.asarray(labels)
     if labels.shape != values.shape:
-        raise ValueError(f"labels must hold one label a sample, {len(values):,}, got shape {labels.shape}.")
+        raise InputError(f"labels must hold one label a sample, {len(values):,}, got shape {labels.shape}.")
     shares = np.empty(len(values))
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
@@ -125,7 +126,7 @@ def _in_order(table: SampleTable, ids: Sequence[str], by: str) -> tuple[np.ndarr
     """A column turned so that larger is harder, in the order of ids (NaN where it is missing), and who is there."""
     values = table[by]
     if values.dtype.kind not in "fiub":
-        raise ValueError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
+        raise InputError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
     values = values.astype(np.float64)
     if by == "learned":
         values = np.where(np.isnan(values), np.fmax.reduce(values, initial=0) + 1, values)
@@ -144,7 +145,7 @@ def _ids_of(data: Any) -> list[str]:
         return [str(i) for i in data]
     samples = open_data(data)
     if isinstance(samples, StreamSamples):
-        raise ValueError("data is a stream, which is read in its own order: no sampler can choose from it.")
+        raise InputError("data is a stream, which is read in its own order: no sampler can choose from it.")
     return [samples.id(i) for i in range(len(samples))]
 
 
@@ -153,12 +154,12 @@ def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:
         given = hardness if isinstance(hardness, torch.Tensor) else torch.from_numpy(np.array(hardness, np.float64))
         values = given.detach().cpu().double().numpy()
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"hardness must be one number a sample, got {type(hardness).__name__}.") from None
+        raise InputError(f"hardness must be one number a sample, got {type(hardness).__name__}.") from None
     if values.ndim != 1 or not len(values):
-        raise ValueError(f"hardness must be one number a sample, got shape {values.shape}.")
+        raise InputError(f"hardness must be one number a sample, got shape {values.shape}.")
     bad = np.isinf(values) if unknown else ~np.isfinite(values)
     if bad.any():
-        raise ValueError(
+        raise InputError(
             f"hardness must be finite, got {values[bad][0]} at index {int(bad.argmax())} ({int(bad.sum()):,} of "
             f"{len(values):,}); leave those samples out, or say how hard they are."
         )
@@ -203,7 +204,7 @@ class _EpochSampler(Sampler[int]):
         self.seed, self.num_replicas = _whole("seed", seed, 0), _whole("num_replicas", num_replicas, 1)
         self.rank = _whole("rank", rank, 0)
         if self.rank >= self.num_replicas:
-            raise ValueError(f"rank must be below num_replicas={num_replicas}, got {rank}.")
+            raise InputError(f"rank must be below num_replicas={num_replicas}, got {rank}.")
         self.epoch, self._begun = 0, False
 
     def set_epoch(self, epoch: int) -> None:
@@ -233,7 +234,7 @@ class _EpochSampler(Sampler[int]):
 
     def _enough(self, size: int) -> None:
         if size < self.num_replicas:
-            raise ValueError(f"an epoch would have {size} samples for {self.num_replicas} processes; draw more.")
+            raise InputError(f"an epoch would have {size} samples for {self.num_replicas} processes; draw more.")
 
 
 class HardnessSampler(_EpochSampler):
@@ -276,15 +277,15 @@ class HardnessSampler(_EpochSampler):
         super().__init__(seed, num_replicas, rank)
         values = _checked(hardness)
         if not 0 <= power < float("inf"):
-            raise ValueError(f"power must be 0 or more, got {power}; for easy samples first take a CurriculumSampler.")
+            raise InputError(f"power must be 0 or more, got {power}; for easy samples first take a CurriculumSampler.")
         if not 0 <= uniform <= 1:
-            raise ValueError(f"uniform must be a share in [0, 1], got {uniform}.")
+            raise InputError(f"uniform must be a share in [0, 1], got {uniform}.")
         weight = (rankdata(values) / len(values)) ** power
         self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / len(values)
         self.num_samples = len(values) if num_samples is None else _whole("num_samples", num_samples, 1)
         self.replacement = replacement
         if not replacement and self.num_samples > len(values):
-            raise ValueError(
+            raise InputError(
                 f"num_samples={num_samples:,} is more than the {len(values):,} samples, so some must come twice; "
                 "draw fewer, or with replacement=True."
             )
@@ -337,12 +338,12 @@ class SelfPacedSampler(_EpochSampler):
     ) -> None:
         super().__init__(seed, num_replicas, rank)
         if isinstance(pacing, str) and pacing not in PACINGS:
-            raise ValueError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
+            raise InputError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
         self.pacing = PACINGS[pacing] if isinstance(pacing, str) else pacing
         self.epochs, self.hardest_first = _whole("epochs", epochs, 1), hardest_first
         self.num_samples = None if num_samples is None else _whole("num_samples", num_samples, 1)
         if not callable(hardness):
-            raise ValueError(
+            raise InputError(
                 f"hardness must be a function that is asked every epoch, got {type(hardness).__name__}; "
                 "for hardness that stays take a CurriculumSampler."
             )
@@ -350,7 +351,7 @@ class SelfPacedSampler(_EpochSampler):
         self._n = len(_checked(hardness(), unknown=True))
         for epoch in range(self.epochs + 1):
             if not 0 < (share := self.pacing(epoch / self.epochs)) <= 1 + 1e-9:
-                raise ValueError(
+                raise InputError(
                     f"pacing must give a share in (0, 1], got {share} at t = {epoch / self.epochs:.3g} (epoch {epoch})."
                 )
             self._enough(self._share(epoch) if self.num_samples is None else self.num_samples)
@@ -370,7 +371,7 @@ class SelfPacedSampler(_EpochSampler):
         if several:
             dist.broadcast_object_list(told)
         if len(told[0]) != self._n:
-            raise ValueError(f"hardness must be one number a sample, {self._n:,} as at first, got {len(told[0]):,}.")
+            raise InputError(f"hardness must be one number a sample, {self._n:,} as at first, got {len(told[0]):,}.")
         return told[0]
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
@@ -434,7 +435,7 @@ def _whole(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}.") from None
+        raise InputError(f"{name} must be a whole number, got {value!r}.") from None
     if number < least:
-        raise ValueError(f"{name} must be {least} or more, got {number}.")
+        raise InputError(f"{name} must be {least} or more, got {number}.")
     return number

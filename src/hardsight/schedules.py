@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from hardsight.errors import InputError
+
 
 def ramp_up(time: float, length: float) -> float:
     """AMC-Loss's Gaussian rise ``exp(−5 (1 − t/R)²)`` to 1 at `length`, and 1 from there on.
@@ -120,11 +122,11 @@ class Scheduled:
         for name in functions:
             if groups is None:
                 if getattr(target, name, None) is None:
-                    raise ValueError(f"{name}: a {type(target).__name__} has no {name} to change; give it one first.")
+                    raise InputError(f"{name}: a {type(target).__name__} has no {name} to change; give it one first.")
             elif name not in ("lr", "beta1"):
-                raise ValueError(f"{name}: of an optimiser lr and beta1 can be scheduled, got {name!r}.")
+                raise InputError(f"{name}: of an optimiser lr and beta1 can be scheduled, got {name!r}.")
             elif name == "beta1" and not all("betas" in group for group in groups):
-                raise ValueError(f"beta1: {type(target).__name__} has no betas; schedule beta1 of Adam or AdamW.")
+                raise InputError(f"beta1: {type(target).__name__} has no betas; schedule beta1 of Adam or AdamW.")
         for group in groups or ():
             group.setdefault("initial_lr", float(group["lr"]))  # where torch's own schedulers keep it
 

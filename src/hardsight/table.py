@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import mean_over_nets, mean_vectors
+from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
 from hardsight.hardness import SCORES
 from hardsight.records import has_records, read_epoch, read_index, scores_of
@@ -50,7 +51,7 @@ class SampleTable:
         vectors: pa.Table | Callable[[], pa.Table | None] | None = None,
     ) -> None:
         if "id" not in rows.column_names:
-            raise ValueError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
+            raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
         self._rows = rows.combine_chunks()
         self.meta = dict(meta or {})
         self._vectors = vectors  # of a run on disk they are read when asked for
@@ -61,7 +62,7 @@ class SampleTable:
         if repeated:
             values = pc.value_counts(rows["id"])
             first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
-            raise ValueError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
+            raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> SampleTable:
@@ -148,12 +149,12 @@ class SampleTable:
             suffix: Put after names that are already there.
         """
         if how not in ("left", "inner"):
-            raise ValueError(f"how must be 'left' or 'inner', got {how!r}.")
+            raise InputError(f"how must be 'left' or 'inner', got {how!r}.")
         right = _arrow(other)
         if "id" not in right.column_names:
-            raise ValueError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
+            raise InputError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
         if len(pc.unique(right["id"])) != len(right):
-            raise ValueError("ids of the other table must be unique.")
+            raise InputError("ids of the other table must be unique.")
         where = pc.index_in(
             self._rows["id"].cast(pa.string()), value_set=right["id"].cast(pa.string()).combine_chunks()
         )
@@ -164,14 +165,14 @@ class SampleTable:
         for name in right.column_names:
             if name != "id":
                 if name in rows.column_names and name + suffix in rows.column_names:
-                    raise ValueError(f"the table has {name + suffix!r} already; give another suffix.")
+                    raise InputError(f"the table has {name + suffix!r} already; give another suffix.")
                 rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
         return self.with_rows(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
         """The table with one more column, one value a row."""
         if name in self:
-            raise ValueError(f"the table has a column {name!r} already.")
+            raise InputError(f"the table has a column {name!r} already.")
         return self.with_rows(self._rows.append_column(name, pa.array(np.asarray(values))))
 
     def with_rows(self, rows: pa.Table) -> SampleTable:
@@ -183,7 +184,7 @@ class SampleTable:
         from hardsight.hardness import norm_within_class
 
         if "label" not in self:
-            raise ValueError("norm_within_class needs labels, and this table has none.")
+            raise InputError("norm_within_class needs labels, and this table has none.")
         return self.with_column(
             "norm_within_class", norm_within_class(self["norm"].copy(), self["label"].copy()).numpy()
         )
@@ -207,7 +208,7 @@ class SampleTable:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
         if is_run(path) and not overwrite:
-            raise FileExistsError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+            raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
         writer = RunWriter(path, {"saved_table": secrets.token_hex(8)}, overwrite=overwrite)
         writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table"), self.vectors))
         counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
@@ -229,14 +230,14 @@ class SampleTable:
         if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
             index = read_index(path)
             if not index.epochs:
-                raise RuntimeError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
+                raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
             rows = read_epoch(path, index, index.epochs[-1])
             return cls(scores_of(rows, meta["model"]["classes"]), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
         scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
         names = pc.unique(scores["model"]).to_pylist()
         if model is not None and model not in names:
-            raise ValueError(f"RUN: {path} holds no model {model!r}; it has {', '.join(names)}.")
+            raise InputError(f"RUN: {path} holds no model {model!r}; it has {', '.join(names)}.")
         if model is not None:
             scores = scores.filter(pc.equal(scores["model"], model))
         elif len(names) > 1:
@@ -271,7 +272,7 @@ class SampleTable:
         if column not in self:
             near = difflib.get_close_matches(column, self.columns, 3, 0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else f"columns: {', '.join(self.columns)}."
-            raise KeyError(f"the table has no column {column!r}; {hint}")
+            raise MissingKeyError(f"the table has no column {column!r}; {hint}")
         return column
 
     def _score_name(self, by: str) -> str:
@@ -323,7 +324,7 @@ def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Tabl
 
 def _count(n: int) -> int:
     if n < 0:
-        raise ValueError(f"n must be 0 or more, got {n}.")
+        raise InputError(f"n must be 0 or more, got {n}.")
     return n
 
 
@@ -342,7 +343,7 @@ def _arrow(table: Any) -> pa.Table:
         return table.to_arrow()
     if hasattr(table, "__arrow_c_stream__") or hasattr(table, "iloc"):
         return pa.Table.from_pandas(table, preserve_index=False) if hasattr(table, "iloc") else pa.table(table)
-    raise TypeError(f"expected a table with a column id, got {type(table).__name__}.")
+    raise InputTypeError(f"expected a table with a column id, got {type(table).__name__}.")
 
 
 def _cell(value: Any) -> str:

@@ -15,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from hardsight.answers import Answer, row
 from hardsight.correlation import spearman
 from hardsight.data import Samples
+from hardsight.errors import InputError
 from hardsight.hardness import check_labels
 from hardsight.intervals import auroc
 from hardsight.models import Model, as_model
@@ -66,11 +67,11 @@ def _checked(probabilities: Any) -> np.ndarray:
         probabilities = probabilities.detach().float().cpu().numpy()
     p = np.asarray(probabilities)
     if p.ndim != 3 or not p.size or p.shape[2] < 2:
-        raise ValueError(
+        raise InputError(
             f"probabilities must have shape (T, N, C), T opinions on N samples of 2 classes or more, got {p.shape}."
         )
     if not (p.min() >= 0 and np.abs(p.sum(2, dtype=np.float64) - 1).max() <= _SUM):  # NaN is neither
-        raise ValueError("probabilities must not be negative or NaN and must sum to 1 over classes; take the softmax.")
+        raise InputError("probabilities must not be negative or NaN and must sum to 1 over classes; take the softmax.")
     return p
 
 
@@ -105,11 +106,11 @@ def dropout_predictions(
         (2, 1797, 10)
     """
     if passes < 1:
-        raise ValueError(f"passes must be 1 or more, got {passes}.")
+        raise InputError(f"passes must be 1 or more, got {passes}.")
     found = as_model(model)
     layers = [m for m in found.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
     if not layers:
-        raise ValueError(
+        raise InputError(
             "model: it has no dropout layer that drops anything, so every pass would be the same; "
             "train with dropout, or give the probabilities of several networks to uncertainty."
         )
@@ -119,7 +120,7 @@ def dropout_predictions(
             torch.manual_seed((seed << 20) + number)
             told.append(predict(found, samples, batch_size=batch_size, device=device, workers=workers).probabilities)
             if not reached:
-                raise ValueError("model: its forward reaches none of its dropout layers, so nothing would be dropped.")
+                raise InputError("model: its forward reaches none of its dropout layers, so nothing would be dropped.")
     return np.stack(told)
 
 
@@ -159,7 +160,7 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any) -> Answer:
     y = check_labels(labels, p.shape[1], p.shape[2]).numpy()
     hardness = np.asarray(avh, dtype=np.float64)
     if hardness.shape != y.shape or not np.isfinite(hardness).all():
-        raise ValueError(f"avh must hold a finite number for each of the {len(y):,} samples, got {hardness.shape}.")
+        raise InputError(f"avh must hold a finite number for each of the {len(y):,} samples, got {hardness.shape}.")
     parts, wrong = uncertainty(p)._asdict(), p.mean(0, dtype=np.float64).argmax(1) != y
     answer, n = Answer(), len(y)
     for part, values in parts.items():

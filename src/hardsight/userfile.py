@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.extras import first_line
 
 
@@ -41,10 +42,10 @@ def load_function(spec: str) -> FileFunction:
     file, _, function = spec.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise FileNotFoundError(f"MODEL: there is no file {path}.")
+        raise MissingPathError(f"MODEL: there is no file {path}.")
     found = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
     if found is None or found.loader is None:
-        raise ValueError(f"MODEL: {path} cannot be loaded as Python.")
+        raise InputError(f"MODEL: {path} cannot be loaded as Python.")
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module  # so that classes defined there can be pickled to loader workers
     with _beside(path), _blamed(path, "importing it"):
@@ -52,7 +53,7 @@ def load_function(spec: str) -> FileFunction:
     build = getattr(module, function, None)
     if not callable(build):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        raise ValueError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(own) or 'none'}.")
+        raise InputError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(own) or 'none'}.")
     return FileFunction(path, build)
 
 
@@ -87,6 +88,6 @@ def _blamed(path: Path, doing: str) -> Iterator[None]:
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
         at = f" at line {lines[-1]}" if lines else ""
-        raise RuntimeError(
+        raise StateError(
             f"MODEL: {doing} failed in {path.name}{at}: {type(error).__name__}: {first_line(error)}"
         ) from error

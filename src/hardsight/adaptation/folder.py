@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
+from hardsight.errors import ExistingPathError, MissingPathError, StateError
 from hardsight.runfolder import SUMMARY, disk_in_words, write_json, write_whole
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
@@ -46,7 +47,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str
     """
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
-        raise FileExistsError(f"out: {path} is a file; name a folder.")
+        raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_in_words(path):
         path.mkdir(parents=True, exist_ok=True)
         half = [
@@ -58,11 +59,11 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str
         if names <= {PLAN}:  # a start that failed before it computed anything binds nobody
             write_json(path / PLAN, plan, secrets.token_hex(4))
         elif PLAN not in names:
-            raise FileExistsError(f"out: {path} has other things in it and no adaptation; choose another folder.")
+            raise ExistingPathError(f"out: {path} has other things in it and no adaptation; choose another folder.")
         there = _read_plan(path)
         differing = [key for key in {**plan, **there} if plan.get(key) != there.get(key)]
         if differing and not overwrite:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"out: {path} holds another adaptation (not the same: {', '.join(differing)}); choose another folder, "
                 "or overwrite it (--overwrite)."
             )
@@ -109,13 +110,11 @@ def read_selection(run: str | Path, number: int) -> pa.Table:
 
 def _read(file: Path) -> pa.Table:
     if not file.is_file():
-        raise FileNotFoundError(f"RUN: there is no {file}; run hardsight adapt first.")
+        raise MissingPathError(f"RUN: there is no {file}; run hardsight adapt first.")
     try:
         return pq.read_table(file)
     except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise RuntimeError(
-            f"RUN: {file} is damaged ({error}); bring it back, or adapt again with --overwrite."
-        ) from None
+        raise StateError(f"RUN: {file} is damaged ({error}); bring it back, or adapt again with --overwrite.") from None
 
 
 def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> None:

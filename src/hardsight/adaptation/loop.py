@@ -33,6 +33,7 @@ from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.data import class_mapping
+from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
 from hardsight.predictions import Predictions, predict
@@ -130,10 +131,10 @@ def self_train(
         >>> adapted.rounds.select(["round", "selected", "tp_rate", "test_accuracy"])  # doctest: +SKIP
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise RuntimeError("self-training runs in one process; start it without torchrun.")
+        raise StateError("self-training runs in one process; start it without torchrun.")
     for name, number in (("rounds", rounds), ("epochs", epochs)):
         if int(number) != number or number < 1:
-            raise ValueError(f"{name} must be an integer 1 or more, got {number!r}.")
+            raise InputError(f"{name} must be an integer 1 or more, got {number!r}.")
     way = parse_method(method)
     portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
     whole = changed(recipe_for_rounds(model, recipe), [f"epochs={rounds * epochs}"])
@@ -184,7 +185,7 @@ def self_train(
         if log is not None:
             log(row)
         if stop is not None:
-            raise RuntimeError(stop)
+            raise StateError(stop)
     words = (*roles.words, *conclusions(rows))
     if not (out / SUMMARY).exists():
         if roles.test is not None:
@@ -267,12 +268,12 @@ def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, flo
     """First, step and last of a portion that grows; of a single number, itself."""
     told = [float(value) for value in (given if isinstance(given, Sequence) else (given, 0.0, given))]
     if len(told) != 3:
-        raise ValueError(f"{argument} must be one number, or three: at first, more a round, at most; got {len(told)}.")
+        raise InputError(f"{argument} must be one number, or three: at first, more a round, at most; got {len(told)}.")
     first, step, most = told
     try:
         portion_at(0, first, step, most)
     except ValueError as error:
-        raise ValueError(f"{argument}: {error}") from None
+        raise InputError(f"{argument}: {error}") from None
     return first, step, most
 
 
@@ -290,7 +291,7 @@ def _agreed(model: Model, roles: Roles) -> Roles:
     """The roles with labels as the network counts its classes; or a sentence where it has others."""
     outputs = find_head(model.module).classes
     if outputs != roles.classes:
-        raise ValueError(
+        raise InputError(
             f"model: it must have as many outputs as the source has classes ({roles.classes}), got {outputs}; train a "
             "head for them first."
         )
@@ -307,7 +308,7 @@ def _go_on(out: Path, rows: list[dict[str, Any]], rounds: int, network: Model) -
     last = rows[-1]
     chosen = folder.round_folder(out, len(rows)) / folder.SELECTION
     if np.count_nonzero(last["predicted_by_class"]) < 2 or (len(rows) <= rounds and not chosen.exists()):
-        raise RuntimeError(last["alarm"])
+        raise StateError(last["alarm"])
     if len(rows) > 1:
         weights = folder.round_folder(out, len(rows) - 1) / folder.TRAINING / CHECKPOINT
         load_weights(network.module, read_checkpoint(weights), str(weights))

@@ -14,6 +14,8 @@ import difflib
 import math
 from dataclasses import dataclass, replace
 
+from hardsight.errors import InputError
+
 _CBST = "Zou et al., Class-Balanced Self-Training, ECCV 2018"
 _CRST = "Zou et al., Confidence Regularized Self-Training, ICCV 2019"
 _AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
@@ -107,16 +109,16 @@ def parse_method(method: str | Method) -> Method:
     known = {*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)}
     near = difflib.get_close_matches(str(method), known, 3, 0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(METHODS)} and cbst+SCORE."
-    raise ValueError(f"method must name a way of self-training, got {method!r}; {hint}")
+    raise InputError(f"method must name a way of self-training, got {method!r}; {hint}")
 
 
 def _checked(method: Method, scores: tuple[str, ...]) -> Method:
     if method.label_by not in RULES:
-        raise ValueError(f"label_by must be {' or '.join(RULES)}, got {method.label_by!r}.")
+        raise InputError(f"label_by must be {' or '.join(RULES)}, got {method.label_by!r}.")
     if method.select_by not in (*RULES, *scores):
-        raise ValueError(f"select_by must be {', '.join(RULES)} or a score in SCORES, got {method.select_by!r}.")
+        raise InputError(f"select_by must be {', '.join(RULES)} or a score in SCORES, got {method.select_by!r}.")
     if not 0 < method.alpha < math.inf:
-        raise ValueError(f"alpha must be above 0, got {method.alpha}; leave it at 0.25 where labels are not soft.")
+        raise InputError(f"alpha must be above 0, got {method.alpha}; leave it at 0.25 where labels are not soft.")
     if not 0 <= method.mrkld < math.inf:
-        raise ValueError(f"mrkld must be a weight of 0 or more, got {method.mrkld}; CRST's is 0.1.")
+        raise InputError(f"mrkld must be a weight of 0 or more, got {method.mrkld}; CRST's is 0.1.")
     return method

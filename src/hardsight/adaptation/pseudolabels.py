@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.adaptation.thresholds import classes_of
+from hardsight.errors import InputError
 
 _BLOCK = 1 << 18  # numbers at a time: 2 MiB in float64, which stay in the cache
 
@@ -106,14 +107,14 @@ def target_rows(labels: Any, classes: int, mrkld: float = 0.0) -> np.ndarray:
         rows = np.zeros((len(labels), classes), dtype=np.float32)
         rows[np.arange(len(labels)), labels] = 1
     elif rows.ndim != 2 or rows.shape[1] != classes:
-        raise ValueError(f"labels must be (M,) classes or (M, {classes}) soft labels, got {rows.shape}.")
+        raise InputError(f"labels must be (M,) classes or (M, {classes}) soft labels, got {rows.shape}.")
     return rows.astype(np.float32) + np.float32(mrkld / classes)
 
 
 def _powers(confidence: np.ndarray, thresholds: Any, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """``(p/λ)^(1/α)`` over the largest of its row, and the logarithm of that: the powers themselves may overflow."""
     if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha must be above 0, got {alpha}; CRST's is 0.25.")
+        raise InputError(f"alpha must be above 0, got {alpha}; CRST's is 0.25.")
     scale = _positive(thresholds, confidence.shape[1])
     with np.errstate(divide="ignore"):  # log 0 is −inf, which is right
         powers = np.log(read(confidence, slice(None)), dtype=np.float64)
@@ -127,7 +128,7 @@ def _powers(confidence: np.ndarray, thresholds: Any, alpha: float) -> tuple[np.n
 
 def _some(found: np.ndarray) -> None:
     if not found.all():
-        raise ValueError(f"confidence must have a number above 0 in every row, got none in row {found.argmin():,}.")
+        raise InputError(f"confidence must have a number above 0 in every row, got none in row {found.argmin():,}.")
 
 
 def blocks(matrix: np.ndarray) -> Iterator[slice]:
@@ -142,7 +143,7 @@ def read(confidence: np.ndarray, part: slice) -> np.ndarray:
     if not (block.min(initial=0) >= 0 and block.max(initial=0) < np.inf):  # a NaN is neither
         row = int(np.argwhere(~((block >= 0) & (block < np.inf)))[0, 0])
         got = block[row][~((block[row] >= 0) & (block[row] < np.inf))][0]
-        raise ValueError(f"confidence must be of 0 or more, got {got} in row {(part.start or 0) + row:,}.")
+        raise InputError(f"confidence must be of 0 or more, got {got} in row {(part.start or 0) + row:,}.")
     return block
 
 
@@ -150,7 +151,7 @@ def confidences(confidence: Any, name: str = "confidence") -> np.ndarray:
     """An ``(N, C)`` array, not copied; its values are checked when they are read."""
     matrix = np.asarray(confidence)
     if matrix.ndim != 2 or not matrix.shape[1]:
-        raise ValueError(f"{name} must be (N, C), a row a sample and a column a class, got {matrix.shape}.")
+        raise InputError(f"{name} must be (N, C), a row a sample and a column a class, got {matrix.shape}.")
     return matrix
 
 
@@ -158,5 +159,5 @@ def _positive(thresholds: Any, classes: int) -> np.ndarray:
     """Thresholds to divide by: that of a class without samples counts as 1."""
     scale = np.asarray(thresholds, dtype=np.float64)
     if scale.shape != (classes,) or not (scale > 0).all():
-        raise ValueError(f"thresholds must be ({classes},) and above 0, got {scale.shape}: {scale}.")
+        raise InputError(f"thresholds must be ({classes},) and above 0, got {scale.shape}: {scale}.")
     return np.where(scale < np.inf, scale, 1.0)

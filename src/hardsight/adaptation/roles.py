@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hardsight.data import RelabelledSamples, Samples, StreamSamples, in_form_of, open_data, places_by_name
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.scoring.one import check_samples, class_count
 from hardsight.training.batches import all_labels, as_pixels
@@ -84,13 +85,13 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
     labels = all_labels(own, "source")
     classes, names = class_count(own, 2), None if own.classes is None else list(own.classes)
     if classes < 2:
-        raise ValueError(f"source: it must have two classes or more, got {classes}.")
+        raise InputError(f"source: it must have two classes or more, got {classes}.")
 
     def role(data: Any, argument: str, use: str, needed: bool = False) -> Role:
         samples = _opened(data, argument)
         known = all_labels(samples, argument) if needed else samples.labels
         if samples.pixels != own.pixels:
-            raise ValueError(
+            raise InputError(
                 f"{argument}: raw pictures and tensors ready to use cannot be mixed; give it as the source is given."
             )
         known = _as_the_source(samples, known, argument, classes, names)
@@ -105,10 +106,10 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
     true = Role(own, labels, f"source: {_counted(own)}, {classes} classes")
     for name, one in (("source", true), ("labelled", few)):  # of a few labelled ones all may be in a large test
         if tested is not None and one is not None and max(_shared(tested, one)) > _SHARED:
-            raise ValueError(f"test: it holds pictures of {name}, which are trained on with their labels; give others.")
+            raise InputError(f"test: it holds pictures of {name}, which are trained on with their labels; give others.")
     if tested is not None and (part := _shared(tested, unseen)[0]):
         if part > _SHARED and not same_images:
-            raise ValueError(
+            raise InputError(
                 f"test: {part:.1%} of its pictures are those of the target, so accuracy on them is no accuracy on new "
                 "ones; give others, leave test out, or say that it is meant with same_images (--same-images)."
             )
@@ -125,11 +126,10 @@ def _opened(data: Any, argument: str) -> Samples:
     try:
         samples = open_data(data)
         check_samples(samples, None)
-    except (ValueError, FileNotFoundError) as error:
-        kind = ValueError if isinstance(error, ValueError) else FileNotFoundError
-        raise kind(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
+    except (InputError, MissingPathError) as error:
+        raise type(error)(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
     if isinstance(samples, StreamSamples):
-        raise ValueError(f"{argument}: self-training goes over the data many times, and a stream is read once.")
+        raise InputError(f"{argument}: self-training goes over the data many times, and a stream is read once.")
     return samples
 
 
@@ -140,12 +140,12 @@ def _as_the_source(
     if samples.classes is not None and names is not None:
         order = places_by_name(samples.classes, names) if len(samples.classes) == len(names) else None
         if order is None:
-            raise ValueError(
+            raise InputError(
                 f"{argument}: its classes must be those of the source ({_listed(names)}), got "
                 f"{_listed(list(samples.classes))}; take out what is not in both, or name them alike."
             )
         if labels is not None and not 0 <= labels.min() <= labels.max() < classes:
-            raise ValueError(
+            raise InputError(
                 f"{argument}: labels must be 0 to {classes - 1}, a number for each of its class names, got "
                 f"{int(labels.min())} to {int(labels.max())}; take out samples without a class."
             )
@@ -154,7 +154,7 @@ def _as_the_source(
         return None
     top = class_count(samples, int(labels.max()) + 1)
     if labels.min() < 0 or top != classes:
-        raise ValueError(
+        raise InputError(
             f"{argument}: its classes must be those of the source, 0 to {classes - 1}, got {int(labels.min())} to "
             f"{top - 1}; take out what is not in both, or name the classes of both."
         )

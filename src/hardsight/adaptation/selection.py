@@ -24,6 +24,7 @@ import numpy as np
 from hardsight.adaptation.methods import Method, parse_method
 from hardsight.adaptation.pseudolabels import blocks, confidences, labelled, lrent_chosen, lrent_labels, target_rows
 from hardsight.adaptation.thresholds import chosen, class_thresholds
+from hardsight.errors import InputError
 
 
 def portion_at(round: int, start: float = 0.2, step: float = 0.05, most: float = 0.5) -> float:
@@ -40,12 +41,12 @@ def portion_at(round: int, start: float = 0.2, step: float = 0.05, most: float =
         [0.2, 0.25, 0.3, 0.5]
     """
     if not (0 < start <= most <= 1 and 0 <= step < math.inf):
-        raise ValueError(
+        raise InputError(
             f"a portion must lie in (0, 1] and not shrink: start, step and most as in 0.2, 0.05, 0.5, got {start}, "
             f"{step}, {most}."
         )
     if round < 0:
-        raise ValueError(f"round must be counted from 0, got {round}.")
+        raise InputError(f"round must be counted from 0, got {round}.")
     return float(np.round(min(start + step * round, most), 12))  # .3, not .30000000000000004
 
 
@@ -120,9 +121,9 @@ def select(
     given = {"softmax": p, "avc": avc}
     arrays = {name: confidences(array, name) for name, array in given.items() if array is not None}
     if lost := [name for name in (method.label_by, method.select_by) if name in given and name not in arrays]:
-        raise ValueError(f"{method.name} needs {lost[0]} of every class, and it was not given.")
+        raise InputError(f"{method.name} needs {lost[0]} of every class, and it was not given.")
     if len({array.shape for array in arrays.values()}) > 1:
-        raise ValueError(f"p and avc must be of one shape, got {arrays['softmax'].shape} and {arrays['avc'].shape}.")
+        raise InputError(f"p and avc must be of one shape, got {arrays['softmax'].shape} and {arrays['avc'].shape}.")
     confidence = arrays[method.label_by]
     classes = confidence.shape[1]
     predicted, values = labelled(confidence)
@@ -149,5 +150,5 @@ def _at(name: str, labels: np.ndarray, arrays: dict[str, np.ndarray], at: Callab
     if name in arrays:
         return arrays[name][np.arange(len(labels)), labels]
     if at is None:
-        raise ValueError(f"at must be a function that gives {name} at given classes, got None.")
+        raise InputError(f"at must be a function that gives {name} at given classes, got None.")
     return np.asarray(at(name, labels))

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.errors import InputError
+
 
 def class_thresholds(
     values: Any, predicted: Any, classes: int, portion: float, *, balance: str | np.ndarray = "class"
@@ -42,9 +44,9 @@ def class_thresholds(
     """
     values, predicted = _judged(values, predicted, classes)
     if not len(values):
-        raise ValueError("values must hold a sample or more, got none: the target is empty.")
+        raise InputError("values must hold a sample or more, got none: the target is empty.")
     if not 0 < portion <= 1:
-        raise ValueError(f"portion must lie in (0, 1], got {portion}; 0.2 chooses every fifth sample.")
+        raise InputError(f"portion must lie in (0, 1], got {portion}; 0.2 chooses every fifth sample.")
     counts, shares = np.bincount(predicted, minlength=classes), check_balance(balance, classes)
     if not isinstance(shares, str):
         ranks = np.minimum(down(portion * len(values) * shares), counts)
@@ -85,9 +87,9 @@ def _judged(values: Any, labels: Any, classes: int) -> tuple[np.ndarray, np.ndar
     """Values and classes of as many samples, checked."""
     values, labels = np.asarray(values), classes_of(labels, classes)
     if values.shape != labels.shape:
-        raise ValueError(f"values and classes must be (N,) both, got {values.shape} and {labels.shape}.")
+        raise InputError(f"values and classes must be (N,) both, got {values.shape} and {labels.shape}.")
     if not (finite := np.isfinite(values)).all():
-        raise ValueError(f"values must be finite, got {values[~finite][0]} in row {np.argmin(finite):,}.")
+        raise InputError(f"values must be finite, got {values[~finite][0]} in row {np.argmin(finite):,}.")
     return values, labels
 
 
@@ -95,9 +97,9 @@ def classes_of(labels: Any, classes: int) -> np.ndarray:
     """``(N,)`` class numbers, checked."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
-        raise ValueError(f"labels must be (N,) whole numbers, got {labels.shape} of {labels.dtype}.")
+        raise InputError(f"labels must be (N,) whole numbers, got {labels.shape} of {labels.dtype}.")
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
-        raise ValueError(f"labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}.")
+        raise InputError(f"labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}.")
     return labels.astype(np.int64, copy=False)
 
 
@@ -105,11 +107,11 @@ def check_balance(balance: Any, classes: int) -> str | np.ndarray:
     """A balance as `class_thresholds` takes it, shares as float64."""
     if isinstance(balance, str):
         if balance not in ("class", "global"):
-            raise ValueError(f"balance must be class, global, or {classes} shares of the classes, got {balance!r}.")
+            raise InputError(f"balance must be class, global, or {classes} shares of the classes, got {balance!r}.")
         return balance
     shares = np.asarray(balance, dtype=np.float64)
     if shares.shape != (classes,) or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(
+        raise InputError(
             f"balance must be {classes} shares of 0 or more that add up to 1, got {shares.size} that add up to "
             f"{shares.sum():g}; divide them by their sum."
         )

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import entr
 
 from hardsight.adaptation.pseudolabels import blocks, confidences, read
+from hardsight.errors import InputError
 
 _TEMPERATURE = 0.05  # of the neighbourhood density, as in its paper
 _COMPARED = 4096  # samples that it compares with one another: all pairs of 55,388 would take a minute a round
@@ -75,7 +76,7 @@ def _density(vectors: Any) -> float:
     """Of some thousand samples, spread over all: densities of fewer are lower, and so in every round alike."""
     vectors = confidences(vectors, "features")
     if len(vectors) < 2:
-        raise ValueError(f"neighbourhood density needs two samples or more, got {len(vectors)}.")
+        raise InputError(f"neighbourhood density needs two samples or more, got {len(vectors)}.")
     compared = min(len(vectors), _COMPARED)
     x = vectors[np.arange(compared) * len(vectors) // compared].astype(np.float64)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -95,7 +96,7 @@ def _rows(probabilities: Any) -> Iterator[np.ndarray]:
     """Some rows at a time, float64."""
     p = confidences(probabilities, "probabilities")
     if not len(p):
-        raise ValueError("probabilities must have a row or more, got none: the target is empty.")
+        raise InputError("probabilities must have a row or more, got none: the target is empty.")
     return (read(p, part).astype(np.float64) for part in blocks(p))
 
 

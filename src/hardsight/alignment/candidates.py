@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from hardsight.alignment.derived import epoch_means, temperature_confidence, uncertainty, within_class
 from hardsight.dynamics import Dynamics
 from hardsight.ensemble import matrix
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES
 from hardsight.records import has_records
 from hardsight.runfolder import read_run
@@ -79,7 +80,7 @@ def candidates(run: str | Path) -> SampleTable:
     """
     table = SampleTable.load(run)
     if "label" not in table:
-        raise ValueError(f"RUN: {run} has no labels, and people are asked about the label; score labelled samples.")
+        raise InputError(f"RUN: {run} has no labels, and people are asked about the label; score labelled samples.")
     labels = table["label"]
     columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
     if has_records(run):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy import special, stats
 
+from hardsight.errors import InputError
 from hardsight.intervals import LEVEL
 
 _COEFFICIENTS = {
@@ -91,7 +92,7 @@ def ceiling(
     """
     chosen, people = _chosen(counts, labels, asked)
     if unknown := [name for name in coefficients if name not in _COEFFICIENTS]:
-        raise ValueError(f"coefficients must be of {', '.join(_COEFFICIENTS)}, got {unknown[0]!r}.")
+        raise InputError(f"coefficients must be of {', '.join(_COEFFICIENTS)}, got {unknown[0]!r}.")
     draw = np.random.default_rng(seed)
     splits = np.array([_between_halves(chosen, people, coefficients, draw) for _ in range(20)])
     truth, masses = _fitted(chosen, people, worlds, draw)
@@ -102,7 +103,7 @@ def ceiling(
         reached[world] = [_correlation(name, true, answers / people) for name in coefficients]
         between[world] = _between_halves(answers, people, coefficients, draw)
     if max(np.isnan(values).mean(0).max() for values in (splits, reached, between)) > 0.5:
-        raise ValueError("counts must differ between more samples: half of the people often agree on all of them.")
+        raise InputError("counts must differ between more samples: half of the people often agree on all of them.")
     observed, mean = np.nanmean(splits, axis=0), np.nanmean(reached, axis=0)
     low, high = np.nanquantile(reached, _ENDS, axis=0).tolist()
     times = people[people > 1].mean() / (people[people > 1] // 2).mean()
@@ -117,7 +118,7 @@ def _chosen(counts: Any, labels: Any, asked: Any) -> tuple[np.ndarray, np.ndarra
     counts, labels = np.asarray(counts), np.asarray(labels)
     fits = counts.ndim == 2 and labels.shape == counts.shape[:1] and labels.dtype.kind in "iu"
     if not fits or labels.max(initial=-1) >= counts.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"counts must be (samples × classes) and labels columns of it, one a sample; got shapes {counts.shape} and "
             f"{labels.shape} with labels up to {labels.max(initial=-1)} ({labels.dtype})."
         )
@@ -125,17 +126,17 @@ def _chosen(counts: Any, labels: Any, asked: Any) -> tuple[np.ndarray, np.ndarra
     if people.shape != labels.shape or not (
         np.isfinite(counts).all() and (counts >= 0).all() and (counts % 1 == 0).all()
     ):
-        raise ValueError(
+        raise InputError(
             "counts must be whole numbers of answers, 0 or more; from shares the number of people is unknown."
         )
     known = (labels >= 0) & (people > 0)
     chosen, people = counts[known, labels[known]].astype(np.int64), people[known].astype(np.int64)
     if (chosen > people).any():
-        raise ValueError("asked must be at least as many as chose the label.")
+        raise InputError("asked must be at least as many as chose the label.")
     if (people > 1).sum() < _FEWEST:
-        raise ValueError(f"counts must hold {_FEWEST} samples or more with two answers each, got {(people > 1).sum()}.")
+        raise InputError(f"counts must hold {_FEWEST} samples or more with two answers each, got {(people > 1).sum()}.")
     if np.ptp(chosen / people) == 0:
-        raise ValueError(
+        raise InputError(
             "counts must differ between samples: all have the same frequency, with which nothing correlates."
         )
     return chosen, people

@@ -12,6 +12,8 @@ import math
 
 from scipy import stats
 
+from hardsight.errors import InputError
+
 
 def fisher_z(r1: float, r2: float, n1: int, n2: int) -> float:
     """z of two correlations over different samples; what the AVH paper uses, with n1 = n2 = the same images.
@@ -97,6 +99,6 @@ def _check(n: int, **correlations: float) -> None:
     for name, r in correlations.items():
         limit = 1 if name == "r23" else math.nextafter(1, 0)
         if not -limit <= r <= limit:
-            raise ValueError(f"{name} must be a correlation between −1 and 1 (both excluded), got {r}.")
+            raise InputError(f"{name} must be a correlation between −1 and 1 (both excluded), got {r}.")
     if n < 4:
-        raise ValueError(f"n must be 4 or more for Fisher's transformation, got {n}.")
+        raise InputError(f"n must be 4 or more for Fisher's transformation, got {n}.")

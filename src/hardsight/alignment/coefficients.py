@@ -14,6 +14,7 @@ from hardsight.alignment.candidates import facts
 from hardsight.alignment.ceiling import Ceiling, ceiling
 from hardsight.comparison import class_numbers, floats
 from hardsight.correlation import COEFFICIENTS, tie_share
+from hardsight.errors import InputError
 from hardsight.extras import need, printable
 from hardsight.human import FREQUENCY_EDGES, Matched, as_human, frequency_bins, match
 from hardsight.table import SampleTable
@@ -118,11 +119,11 @@ def beside_people(table: SampleTable | Mapping[str, Any] | str | Path, human: An
         table = SampleTable.load(table)
     elif not isinstance(table, SampleTable):
         if not isinstance(table, Mapping) or "id" not in table:
-            raise ValueError("table must be a SampleTable, a run folder, or a mapping of columns with an id.")
+            raise InputError("table must be a SampleTable, a run folder, or a mapping of columns with an id.")
         table = SampleTable.from_columns(table)
     people = as_human(human)
     if people.hsf is None and "label" not in table:
-        raise ValueError(f"table must have a column label: {people.source} counts answers by class.")
+        raise InputError(f"table must have a column label: {people.source} counts answers by class.")
     labels = class_numbers(table.to_arrow(), "label")
     return table, match(people, table["id"], labels, table.meta.get("class_names") or None)
 
@@ -131,14 +132,14 @@ def checked_frequency(hsf: np.ndarray) -> np.ndarray:
     """Human frequencies that something can correlate with; NaN are missing."""
     known = hsf[np.isfinite(hsf)]
     if len(known) < FEWEST:
-        raise ValueError(f"human must have answers for {FEWEST} samples or more, got {len(known)}.")
+        raise InputError(f"human must have answers for {FEWEST} samples or more, got {len(known)}.")
     if known.min() < 0 or known.max() > 1:
-        raise ValueError(
+        raise InputError(
             f"human must lie between 0 and 1, got {known.min():g} to {known.max():g}; divide the answers for the label "
             "by all answers."
         )
     if not np.ptp(known):
-        raise ValueError(f"human must differ between samples, got {known[0]:g} for all {len(known):,}.")
+        raise InputError(f"human must differ between samples, got {known[0]:g} for all {len(known):,}.")
     return hsf
 
 
@@ -146,17 +147,17 @@ def known_scores(table: SampleTable) -> list[str]:
     """Columns whose names say which way they go; at least one."""
     names = [name for name in table.columns if facts(name) is not None]
     if not names:
-        raise ValueError(f"table must hold a score, got the columns {', '.join(map(printable, table.columns))}.")
+        raise InputError(f"table must hold a score, got the columns {', '.join(map(printable, table.columns))}.")
     return names
 
 
 def column(table: SampleTable, name: str) -> np.ndarray:
     """A column as float64, NaN where there is nothing."""
     if name not in table:
-        raise ValueError(f"scores must be columns of the table ({', '.join(table.columns)}), got {printable(name)!r}.")
+        raise InputError(f"scores must be columns of the table ({', '.join(table.columns)}), got {printable(name)!r}.")
     values = table.to_arrow()[name]
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        raise ValueError(f"{printable(name)} must be numbers, got {values.type}.")
+        raise InputError(f"{printable(name)} must be numbers, got {values.type}.")
     return floats(values)
 
 
@@ -164,7 +165,7 @@ def direction(name: str) -> int:
     """The sign that a score's correlation with human frequency should have."""
     told = facts(name)
     if told is None:
-        raise ValueError(
+        raise InputError(
             f"scores must be known by name, and nothing says whether {printable(name)!r} grows with hardness; "
             "hardsight.alignment.leaderboard takes directions."
         )
@@ -179,13 +180,13 @@ def together(
     values = np.stack([direction(name) * column(table, name) for name in names])
     known = np.isfinite(values).all(0) & np.isfinite(matched.hsf)
     if known.sum() < FEWEST:
-        raise ValueError(
+        raise InputError(
             f"{' and '.join(map(printable, names[:2]))} must have finite numbers for {FEWEST} samples or more that "
             f"people were asked about, got {known.sum()}."
         )
     for name, own in zip(names, values[:, known], strict=True):
         if not np.ptp(own):
-            raise ValueError(
+            raise InputError(
                 f"{printable(name)} must differ between samples, got {abs(own[0]):g} for all {len(own):,}."
             )
     return values[:, known], checked_frequency(matched.hsf[known])
@@ -194,7 +195,7 @@ def together(
 def check_choice(argument: str, given: Any, choices: Sequence[str]) -> None:
     """An argument must be one of some words."""
     if given not in choices:
-        raise ValueError(f"{argument} must be {', '.join(choices[:-1])} or {choices[-1]}, got {given!r}.")
+        raise InputError(f"{argument} must be {', '.join(choices[:-1])} or {choices[-1]}, got {given!r}.")
 
 
 def _rows(

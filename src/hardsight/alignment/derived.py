@@ -12,6 +12,7 @@ import numpy as np
 from scipy import optimize, special
 
 from hardsight.comparison import mid_ranks
+from hardsight.errors import InputError
 from hardsight.extras import printable
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def as_column(values: Any, name: str) -> np.ndarray:
     try:
         found = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{printable(name)} must be numbers, got something else ({error}).") from error
+        raise InputError(f"{printable(name)} must be numbers, got something else ({error}).") from error
     if found.ndim != 1:
-        raise ValueError(f"{printable(name)} must be one number a sample, got shape {found.shape}.")
+        raise InputError(f"{printable(name)} must be one number a sample, got shape {found.shape}.")
     return found
 
 
@@ -123,9 +124,9 @@ def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
     """
     p = np.asarray(probabilities, dtype=np.float64)
     if p.ndim != 3 or not len(p):
-        raise ValueError(f"probabilities must be (members, samples, classes), got shape {p.shape}.")
+        raise InputError(f"probabilities must be (members, samples, classes), got shape {p.shape}.")
     if (p < 0).any() or (np.abs(p.sum(2) - 1) > 1e-3).any():
-        raise ValueError("probabilities must be 0 or more and sum to 1 over the classes; apply a softmax first.")
+        raise InputError("probabilities must be 0 or more and sum to 1 over the classes; apply a softmax first.")
     total, aleatoric = special.entr(p.mean(0)).sum(1), special.entr(p).sum(2).mean(0)
     return {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
 
@@ -133,15 +134,15 @@ def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
 def _same_length(labels: Any, values: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.shape != values.shape[:1]:
-        raise ValueError(f"labels must be one class a sample ({len(values):,}), got shape {labels.shape}.")
+        raise InputError(f"labels must be one class a sample ({len(values):,}), got shape {labels.shape}.")
     return labels
 
 
 def _logits(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     logits = np.asarray(logits, dtype=np.float64)
     if logits.ndim != 2 or not np.isfinite(logits).all():
-        raise ValueError(f"logits must be finite numbers (samples, classes), got shape {logits.shape}.")
+        raise InputError(f"logits must be finite numbers (samples, classes), got shape {logits.shape}.")
     labels = _same_length(labels, logits).astype(np.int64)
     if len(labels) and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
-        raise ValueError(f"labels must be class indices below {logits.shape[1]}, got {labels.min()}…{labels.max()}.")
+        raise InputError(f"labels must be class indices below {logits.shape[1]}, got {labels.min()}…{labels.max()}.")
     return logits, labels

@@ -27,6 +27,7 @@ from hardsight.alignment.coefficients import (
 )
 from hardsight.alignment.resampling import resampled as resampled
 from hardsight.correlation import COEFFICIENTS, standard_error
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.intervals import LEVEL, holm
 from hardsight.table import SampleTable
@@ -145,7 +146,7 @@ def compare_all(
     others = [name for name in (known_scores(table) if scores is None else scores) if name != against]
     names = [against, *(name for name in others if _varies(column(table, name)))]
     if len(names) < 2:
-        raise ValueError(f"scores must name one that differs between samples beside {printable(against)}, got none.")
+        raise InputError(f"scores must name one that differs between samples beside {printable(against)}, got none.")
     values, frequency = together(table, names, human)
     found = _tested(names, values, frequency, coefficient, test, resamples, seed, 2)
     rows = pa.Table.from_pylist([row._asdict() for row in found])
@@ -166,11 +167,11 @@ def _tested(
     check_choice("coefficient", coefficient, tuple(COEFFICIENTS))
     check_choice("test", test, tuple(TESTS))
     if sided not in (1, 2):
-        raise ValueError(f"sided must be 1 or 2, got {sided!r}.")
+        raise InputError(f"sided must be 1 or 2, got {sided!r}.")
     if test in ("steiger", "meng") and coefficient != "pearson":
-        raise ValueError(f"{test} is a test of Pearson's correlations; use bootstrap or jackknife for {coefficient}.")
+        raise InputError(f"{test} is a test of Pearson's correlations; use bootstrap or jackknife for {coefficient}.")
     if test == "bootstrap" and resamples < 100:
-        raise ValueError(f"resamples must be 100 or more for an interval, got {resamples}.")
+        raise InputError(f"resamples must be 100 or more for an interval, got {resamples}.")
     function, n = COEFFICIENTS[coefficient], len(frequency)
     own, *others = (function(x, frequency) for x in values)
     drawn = resampled(values, frequency, (coefficient,), resamples, seed)[:, :, 0] if test == "bootstrap" else None

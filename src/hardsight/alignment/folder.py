@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight.errors import StateError
 from hardsight.runfolder import ALIGNMENT, SUMMARY, disk_in_words, write_json, write_whole
 from hardsight.table import SampleTable
 
@@ -88,7 +89,7 @@ def read_alignment(run: str | Path) -> Aligned | None:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         tables = {name: pq.read_table(folder / f"{name}.parquet") for name in _TABLES}
     except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise RuntimeError(f"RUN: {folder} is damaged ({error}); run hardsight align again.") from error
+        raise StateError(f"RUN: {folder} is damaged ({error}); run hardsight align again.") from error
     if not isinstance(summary, dict) or not summary.keys() >= _TOLD:
-        raise RuntimeError(f"RUN: {folder / SUMMARY} is damaged: it lacks what it must say; run hardsight align again.")
+        raise StateError(f"RUN: {folder / SUMMARY} is damaged: it lacks what it must say; run hardsight align again.")
     return Aligned(**tables, summary=summary)

@@ -14,6 +14,7 @@ from hardsight.alignment.candidates import Facts, candidates, facts
 from hardsight.alignment.coefficients import FEWEST, FEWEST_OF_INTERVAL, beside_people, check_choice, checked_frequency
 from hardsight.alignment.derived import as_column
 from hardsight.correlation import COEFFICIENTS, Correlation
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.intervals import LEVEL, holm
 from hardsight.table import SampleTable
@@ -69,7 +70,7 @@ def leaderboard(
     rows = finite[spoken].all(0) & np.isfinite(frequency)
     n = int(rows.sum())
     if n < FEWEST:
-        raise ValueError(f"columns and human must have {FEWEST} samples or more in common, got {n}.")
+        raise InputError(f"columns and human must have {FEWEST} samples or more in common, got {n}.")
     frequency, values = checked_frequency(frequency[rows]), values[:, rows]
     boards = []
     for (name, fact), column in zip(known.items(), values, strict=True):
@@ -102,20 +103,20 @@ def _read(
     """What each column is, the columns ``(S, N)``, and the frequency ``(N,)``."""
     names = columns.columns if isinstance(columns, SampleTable) else list(columns)
     if scores is not None and (lost := [name for name in scores if name not in names]):
-        raise ValueError(
+        raise InputError(
             f"scores must be columns, and there is no {printable(lost[0])!r}; there are {', '.join(names)}."
         )
     if wrong := [name for name, sign in directions.items() if sign not in (-1, 1)]:
-        raise ValueError(f"directions must be +1 or −1, got {directions[wrong[0]]!r} for {printable(wrong[0])!r}.")
+        raise InputError(f"directions must be +1 or −1, got {directions[wrong[0]]!r} for {printable(wrong[0])!r}.")
     known = {name: fact for name in scores or names if (fact := _facts(name, directions)) is not None}
     asked = scores or ([] if isinstance(columns, SampleTable) else names)
     if lost := [name for name in asked if name not in known]:
-        raise ValueError(
+        raise InputError(
             f"directions must say which way {printable(lost[0])!r} goes, because its name does not: +1 if it grows "
             "with ease, −1 if it grows with hardness."
         )
     if not known:
-        raise ValueError(f"columns must hold a score, got {', '.join(map(printable, names)) or 'none'}.")
+        raise InputError(f"columns must hold a score, got {', '.join(map(printable, names)) or 'none'}.")
     if isinstance(columns, SampleTable):
         frequency = beside_people(columns, human)[1].hsf
         if "models" in columns.meta:  # each score is a mean over networks
@@ -126,7 +127,7 @@ def _read(
         frequency = as_column(human, "human")
     values = [as_column(columns[name], name) for name in known]
     if wrong := [name for name, x in zip(known, values, strict=True) if x.shape != frequency.shape]:
-        raise ValueError(
+        raise InputError(
             f"{printable(wrong[0])} and human must be of one length, got {len(columns[wrong[0]]):,} and "
             f"{len(frequency):,}."
         )

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from hardsight.alignment.closed_forms import in_words
+from hardsight.errors import InputError
 from hardsight.intervals import LEVEL
 
 
@@ -53,7 +54,7 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
     numbers = np.asarray(values, dtype=np.float64)
     names = list(range(len(numbers))) if architectures is None else list(architectures)
     if numbers.ndim != 1 or not len(numbers) or len(names) != len(numbers) or not np.isfinite(numbers).all():
-        raise ValueError(f"values must be finite numbers, one a net with its architecture; got {values} and {names}.")
+        raise InputError(f"values must be finite numbers, one a net with its architecture; got {values} and {names}.")
     kinds, kind = np.unique(names, return_inverse=True)
     units = np.bincount(kind, numbers) / np.bincount(kind) if len(kinds) > 1 else numbers
     mean, n = float(units.mean()), len(units)

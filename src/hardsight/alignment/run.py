@@ -18,6 +18,7 @@ from hardsight.alignment.hypotheses import hypotheses
 from hardsight.alignment.leaderboard import leaderboard
 from hardsight.comparison import class_numbers
 from hardsight.correlation import COEFFICIENTS
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.human import Human, as_human, coarser, match, read_human
 from hardsight.idtables import as_arrow
@@ -103,7 +104,7 @@ def check_run(run: str | Path) -> None:
     if is_run(run):
         return
     if inside := [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]:
-        raise FileNotFoundError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
+        raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
     read_run(run, kinds=())  # says what is wrong
 
 
@@ -112,9 +113,9 @@ def _compared(table: SampleTable, compare: Sequence[str] | None) -> tuple[str, .
         return _COMPARED if all(name in table for name in _COMPARED) else ()
     known = [name for name in table.columns if facts(name) is not None]
     if lost := [name for name in compare if name not in known]:
-        raise ValueError(f"compare must name scores of the run ({', '.join(known)}), got {printable(lost[0])!r}.")
+        raise InputError(f"compare must name scores of the run ({', '.join(known)}), got {printable(lost[0])!r}.")
     if len(set(compare)) < 2:
-        raise ValueError(f"compare must name two scores or more, got {', '.join(compare) or 'none'}.")
+        raise InputError(f"compare must name two scores or more, got {', '.join(compare) or 'none'}.")
     return tuple(dict.fromkeys(compare))
 
 
@@ -128,14 +129,14 @@ def merged(people: Human, file: str | Path) -> Human:
     """
     table = as_arrow(file, "coarser")
     if lost := [name for name in ("class", "coarse") if name not in table.column_names]:
-        raise ValueError(f"coarser must have the columns class and coarse, and has no {lost[0]}.")
+        raise InputError(f"coarser must have the columns class and coarse, and has no {lost[0]}.")
     pairs = zip(table["class"].to_pylist(), table["coarse"].to_pylist(), strict=True)
     mapping = {str(fine): str(coarse) for fine, coarse in pairs}
     if people.classes is not None or people.counts is None:
         return coarser(people, mapping)
     wide, groups = people.counts.shape[1], list(dict.fromkeys(mapping.values()))
     if lost := [k for k in range(wide) if str(k) not in mapping]:
-        raise ValueError(
+        raise InputError(
             f"coarser must name a coarse class for each of the {wide} classes by number; none for {lost[0]}."
         )
     return coarser(people, [groups.index(mapping[str(k)]) for k in range(wide)])

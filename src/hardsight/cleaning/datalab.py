@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.errors import StateError
 from hardsight.extras import need
 from hardsight.labelerrors import check_ranking, probability_matrix
 from hardsight.table import SampleTable
@@ -45,5 +46,5 @@ def to_datalab(table: SampleTable, by: str | None = None) -> Any:
         lab.find_issues(pred_probs=probabilities)
     if "label" not in set(lab.get_issue_summary()["issue_type"]):
         errors = [line for line in said.getvalue().splitlines() if line.startswith("Error in label")]
-        raise RuntimeError(f"cleanlab's Datalab could not judge the labels ({'; '.join(errors) or 'no reason given'}).")
+        raise StateError(f"cleanlab's Datalab could not judge the labels ({'; '.join(errors) or 'no reason given'}).")
     return lab

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
 from hardsight.data import ArraySamples, FolderSamples, Samples, split_off
+from hardsight.errors import InputError, InputTypeError
 
 _KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
 
@@ -25,12 +26,12 @@ def check_dataset(target: Path, samples: Samples, source: str | None, overwrite:
         check_target(target, overwrite, our_folder)
     elif isinstance(samples, ArraySamples):
         if target.suffix != ".npz":
-            raise ValueError(f"dataset must name an .npz file, because the data are arrays, got {target}.")
+            raise InputError(f"dataset must name an .npz file, because the data are arrays, got {target}.")
         if (file := _npz_file(source)) is not None:
             check_apart(target, file)
         check_target(target, overwrite, _our_npz)
     else:
-        raise ValueError(
+        raise InputError(
             "dataset: cleaned data can be written for a folder with one folder a class and for arrays (.npz), not for "
             f"{samples.origin}; use the lists."
         )
@@ -58,7 +59,7 @@ def write_dataset(
     elif isinstance(samples, ArraySamples):
         done = write_file(target, lambda file: _write_npz(file, samples, labels, counts, source))
     else:
-        raise TypeError(f"samples must be a folder's or arrays, got {type(samples).__name__}.")
+        raise InputTypeError(f"samples must be a folder's or arrays, got {type(samples).__name__}.")
     return {"path": str(target), **done}
 
 
@@ -164,7 +165,7 @@ def _changed_arrays(
     with np.load(file, allow_pickle=False) as arrays:
         label_key = samples.label_key
         if label_key not in arrays.files:
-            raise ValueError(
+            raise InputError(
                 f"DATA: {file.name} has no {label_key!r} any more; name the data that were scored with --data."
             )
         whole = label_key == "labels"  # without splits everything belongs to the samples
@@ -178,7 +179,7 @@ def _changed_arrays(
             try:
                 values = arrays[key]
             except ValueError as error:  # a pickle in disguise
-                raise ValueError(f"DATA: {key} of {file.name} holds Python objects, which are never loaded.") from error
+                raise InputError(f"DATA: {key} of {file.name} holds Python objects, which are never loaded.") from error
             if values.ndim and len(values) == len(samples):
                 changed[key] = values[chosen]
     old = changed[label_key]

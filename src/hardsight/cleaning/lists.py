@@ -17,6 +17,7 @@ from hardsight.cleaning.numbering import Numbering
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_folder
 from hardsight.cleaning.viewers import viewer_table
 from hardsight.data import FolderSamples, Samples, changed_since, data_of
+from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
 from hardsight.runfolder import LISTS
@@ -61,7 +62,7 @@ def clean(
     """
     table = run if isinstance(run, SampleTable) else SampleTable.load(run)
     if out is None and isinstance(run, SampleTable):
-        raise ValueError("out must name a folder to write: a table has no place of its own.")
+        raise InputError("out must name a folder to write: a table has no place of its own.")
     out = Path(out) if out is not None else Path(str(run)) / LISTS
     samples, why = _opened(table, data)
     check_target(out, overwrite, our_folder)
@@ -69,9 +70,9 @@ def clean(
         check_apart(out, samples.root)
     if dataset is not None:
         if samples is None:
-            raise ValueError(f"dataset: the data cannot be opened ({why}); name them with --data.")
+            raise InputError(f"dataset: the data cannot be opened ({why}); name them with --data.")
         if changed_since(samples, table.meta):
-            raise ValueError(
+            raise InputError(
                 f"dataset: {samples.origin} has changed since it was scored; score it again, then clean it."
             )
         check_dataset(Path(dataset), samples, _source(table, data), overwrite)
@@ -82,7 +83,7 @@ def clean(
     if samples is not None and all(place is None for place in where):
         why = f"DATA: none of the run's samples is in {samples.origin}; name the data that were scored with --data."
         if data is not None or dataset is not None:
-            raise ValueError(why)
+            raise InputError(why)
     if samples is not None and why is None and changed_since(samples, table.meta):
         why = f"{samples.origin} has changed since it was scored; what it shows may be other samples."
     rows = _rows(table, found, numbering)

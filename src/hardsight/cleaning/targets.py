@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hardsight.errors import ExistingPathError, InputError
+
 # A file in every folder that was written here: what was done, and how many files there are beside it.
 MARK = "hardsight-cleaned.json"
 
@@ -19,20 +21,20 @@ MARK = "hardsight-cleaned.json"
 def check_target(target: Path, overwrite: bool, ours: Callable[[Path], bool]) -> None:
     """Refuse to write where something else is, or where an earlier result is unless it may be replaced."""
     if target.is_symlink():
-        raise FileExistsError(f"{target} is a link; name the place itself.")
+        raise ExistingPathError(f"{target} is a link; name the place itself.")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not ours(target):
-        raise FileExistsError(f"{target} is there already and was not written by hardsight clean; choose another name.")
+        raise ExistingPathError(f"{target} is there already and not written by hardsight clean; choose another name.")
     if not overwrite:
-        raise FileExistsError(f"{target} is there already; choose another name, or --overwrite it.")
+        raise ExistingPathError(f"{target} is there already; choose another name, or --overwrite it.")
 
 
 def check_apart(target: Path, other: Path, what: str = "the data themselves") -> None:
     """Refuse to write into what must not change, around it, or over it."""
     here, there = target.resolve(), other.resolve()
     if here == there or there in here.parents or here in there.parents:
-        raise ValueError(f"{target} must not hold, or lie in, {what} ({other}); choose another place.")
+        raise InputError(f"{target} must not hold, or lie in, {what} ({other}); choose another place.")
 
 
 def our_folder(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 
@@ -13,6 +14,7 @@ from hardsight.cli.evaluating import evaluate
 from hardsight.cli.pages import clean, demo, figure, report, with_figures
 from hardsight.cli.scoring import score
 from hardsight.cli.training import train, with_losses
+from hardsight.errors import HardsightError
 
 
 def doctor() -> None:
@@ -35,6 +37,10 @@ COMMANDS = {
     "figure": figure,
     "doctor": doctor,
 }
+
+
+# What the machine refuses, whatever the program: no permission, a full or read-only disk, too many open files.
+_ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENAMETOOLONG)
 
 
 def main(args: list[str] | None = None) -> None:
@@ -63,11 +69,14 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
-    except (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, LookupError) as error:
+    except HardsightError as error:
         from hardsight.extras import printable
 
-        text: object = error.args[0] if isinstance(error, KeyError) and error.args else error  # it quotes its message
-        if isinstance(error, OSError) and error.strerror:
-            text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        text = error.strerror if isinstance(error, OSError) and error.strerror else error
         print(f"error: {printable(text)}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in _ENVIRONMENT:  # a file of ours that is missing is a bug, a full disk is not
+            raise
+        print(f"error: {error.strerror}: {error.filename or 'the disk'}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import UseAppendAction, arg
 
 from hardsight.cli.arguments import optional
+from hardsight.errors import InputError
 
 if TYPE_CHECKING:
     from hardsight.models import Model
@@ -89,7 +90,7 @@ def adapt(
     from hardsight.training.saved import is_training
 
     if Path(model).is_dir() and not is_training(model):
-        raise ValueError(
+        raise InputError(
             f"--model: the folder {model} holds no training; of an adaptation, name its source/ or rounds/05/training/."
         )
     given = {"batch_size": batch_size, "lr": lr}
@@ -133,7 +134,7 @@ def _numbers(argument: str, text: str, otherwise: str = "") -> Any:
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{argument} must be {otherwise}numbers with commas between them, got {text!r}.") from None
+        raise InputError(f"{argument} must be {otherwise}numbers with commas between them, got {text!r}.") from None
     return found if len(found) > 1 else found[0]
 
 

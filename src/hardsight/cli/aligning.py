@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hardsight.cli.arguments import optional
+from hardsight.errors import InputError
 
 if TYPE_CHECKING:
     from hardsight.alignment.folder import Aligned
@@ -45,10 +46,10 @@ def align(
     from hardsight.alignment.run import align_run, check_run
 
     if not runs:
-        raise ValueError("RUN is missing: hardsight align RUN --human FILE.")
+        raise InputError("RUN is missing: hardsight align RUN --human FILE.")
     places = [run.resolve() for run in runs]
     if twice := [run for run, place in zip(runs, places, strict=True) if places.count(place) > 1]:
-        raise ValueError(f"RUN must be named once, got {twice[0]} twice: one network is not two.")
+        raise InputError(f"RUN must be named once, got {twice[0]} twice: one network is not two.")
     for run in runs:  # a misspelt one must not wait for the others
         check_run(run)
     names = None if compare is None else [name.strip() for name in compare.split(",") if name.strip()]

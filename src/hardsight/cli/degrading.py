@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardsight.errors import InputError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -36,7 +38,7 @@ def evaluate_levels(
     names = [name.strip() for name in degrade.split(",") if name.strip()]
     given: Any = None if levels is None else [level.strip() for level in levels.split(",")]
     if levels is not None and len(names) > 1:
-        raise ValueError(f"--levels goes with one degradation, got {', '.join(names)}; evaluate them one by one.")
+        raise InputError(f"--levels goes with one degradation, got {', '.join(names)}; evaluate them one by one.")
     chosen_levels(names, given)  # a misspelt name must not wait until a network is built
     people = None if human is None else human_accuracy(human)
     for run in runs:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from hardsight.cli.arguments import optional
+from hardsight.errors import InputError
 
 
 def evaluate(
@@ -70,10 +71,10 @@ def evaluate(
         overwrite: Throw away another evaluation in OUT, or degraded pictures of another network in RUN.
     """
     if not runs:
-        raise ValueError("RUN is missing: hardsight evaluate RUN [RUN …].")
+        raise InputError("RUN is missing: hardsight evaluate RUN [RUN …].")
     named = (model, checkpoint, data)
     if len(runs) != 1 and named != (None, None, None):
-        raise ValueError(f"--model, --checkpoint and --data go with one RUN, got {len(runs)}.")
+        raise InputError(f"--model, --checkpoint and --data go with one RUN, got {len(runs)}.")
     forward = {"device": device, "batch_size": batch_size, "workers": workers, "overwrite": overwrite}
     if degrade is not None:
         from hardsight.cli.degrading import evaluate_levels
@@ -82,9 +83,9 @@ def evaluate(
         if not (ood or attack or explain or dropout):
             return
     elif levels is not None or grey or human is not None:
-        raise ValueError("--levels, --grey and --human go with --degrade; name what to do: --degrade noise,contrast.")
+        raise InputError("--levels, --grey and --human go with --degrade; name what to do: --degrade noise,contrast.")
     if boxes is not None and not explain:
-        raise ValueError("--boxes goes with --explain, which makes the maps that are compared with them.")
+        raise InputError("--boxes goes with --explain, which makes the maps that are compared with them.")
     from hardsight.cli.comparing import told
     from hardsight.evaluation import evaluate as evaluate_runs
     from hardsight.report.comparisonpage import write_comparison
@@ -117,7 +118,7 @@ def _number(text: str) -> float:
     try:
         return float(above) / (float(below) if below else 1.0)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--eps must be numbers with commas between them, 0.1 or 8/255 say, got {text!r}.") from None
+        raise InputError(f"--eps must be numbers with commas between them, 0.1 or 8/255 say, got {text!r}.") from None
 
 
 def _subject(run: Path, model: str | None, checkpoint: Path | None, data: str | None) -> Any:

@@ -9,6 +9,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
+from hardsight.errors import InputError, MissingPathError
 
 if TYPE_CHECKING:
     from hardsight.table import SampleTable
@@ -85,7 +86,7 @@ def score(
 
     known_scores([by])  # a misspelt name must not wait for the end of a night's work
     if show < 0:
-        raise ValueError(f"--show must be 0 or more, got {show}.")
+        raise InputError(f"--show must be 0 or more, got {show}.")
     if human is not None:  # nor must a file that cannot be read
         from hardsight.human import read_human
 
@@ -94,11 +95,11 @@ def score(
     features, network = (model, None) if data is None else (data, model)
     if is_feature_file(features):
         if folds is not None or seeds != 1 or also:
-            raise ValueError("--folds, --seeds and --also need a model and pictures; features are scored as they are.")
+            raise InputError("--folds, --seeds and --also need a model and pictures; features are scored as they are.")
         table = _score_feature_file(features, network, checkpoint, head, columns, bias, strict)
         table.save(out, overwrite=overwrite)
     elif data is None:
-        raise ValueError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
+        raise InputError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
     else:
         from hardsight.scoring import score as run
 
@@ -136,10 +137,10 @@ def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) 
             if folds is None
             else "--folds: they go with one model"
         )
-        raise ValueError(f"{other}; leave --also out, or score the others as runs of their own.")
+        raise InputError(f"{other}; leave --also out, or score the others as runs of their own.")
     if folds is not None and is_file_function(names[0]) and takes_training_data(load_function(names[0])):
         if checkpoint is not None:
-            raise ValueError(f"--checkpoint: {names[0]} trains its own weights; leave the checkpoint out.")
+            raise InputError(f"--checkpoint: {names[0]} trains its own weights; leave the checkpoint out.")
         print(f"model: {names[0]}, trained on {folds - 1} of {folds} folds at a time")
         return names[0]
     loaded = [load_model(name, checkpoint) for name in names]
@@ -160,7 +161,7 @@ def _score_feature_file(
     found = read_features(path, columns)
     if head is not None and (model is None or Path(head).is_file()):
         if not Path(head).is_file():
-            raise FileNotFoundError(f"--head: there is no file {head}.")
+            raise MissingPathError(f"--head: there is no file {head}.")
         weight, offset = read_head(head)
     elif model is not None:
         layer = find_head(load_model(model, checkpoint).module, head).module
@@ -168,7 +169,7 @@ def _score_feature_file(
     elif "weight" in found.head:
         weight, offset = found.head["weight"], found.head.get("bias")
     else:
-        raise ValueError(f"--head: {path} holds features but no weight; give a file with the last layer's weight.")
+        raise InputError(f"--head: {path} holds features but no weight; give a file with the last layer's weight.")
     name = Path(head).name if head else model or Path(path).name
     table = score_features(
         found.features, weight, found.labels, offset if bias else None, found.ids, strict=strict, name=name

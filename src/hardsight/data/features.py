@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hardsight.data.samples import Columns
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import first_line
 
 
@@ -33,7 +34,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     """Features from Parquet (a list column) or safetensors (`features`, `labels`; `weight` and `bias` may be there)."""
     path, columns = Path(path), columns or Columns()
     if not path.is_file():
-        raise FileNotFoundError(f"DATA: there is no file {path}.")
+        raise MissingPathError(f"DATA: there is no file {path}.")
     return (_features_parquet if path.suffix == ".parquet" else _features_safetensors)(path, columns)
 
 
@@ -44,32 +45,32 @@ def _features_parquet(path: Path, columns: Columns) -> FeatureSet:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise ValueError(f"DATA: {path.name} is no Parquet file ({first_line(error)}).") from error
+        raise InputError(f"DATA: {path.name} is no Parquet file ({first_line(error)}).") from error
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     lists = [f.name for f in table.schema if any(kind(f.type) for kind in kinds)]
     name = "features" if "features" in lists else lists[0] if len(lists) == 1 else None
     if name is None:
-        raise ValueError(
+        raise InputError(
             f"DATA: {path.name} must hold one list column of numbers named features, "
             f"got {', '.join(table.column_names)}."
         )
     if not len(table):
-        raise ValueError(f"DATA: {path.name} is empty: it has no rows.")
+        raise InputError(f"DATA: {path.name} is empty: it has no rows.")
     column = table[name].combine_chunks()
     flat = np.asarray(column.flatten())
     lengths = np.diff(np.asarray(column.offsets)) if hasattr(column, "offsets") else np.array([column.type.list_size])
     if column.null_count or len(set(lengths.tolist())) > 1 or flat.dtype == object:
-        raise ValueError(f"DATA: the {name} column of {path.name} must hold number lists of one length in every row.")
+        raise InputError(f"DATA: the {name} column of {path.name} must hold number lists of one length in every row.")
 
     def pick(given: str | None, usual: Sequence[str]) -> np.ndarray | None:
         if given is not None and given not in table.column_names:
-            raise ValueError(f"DATA: {path.name} has no column {given!r}; it has {', '.join(table.column_names)}.")
+            raise InputError(f"DATA: {path.name} has no column {given!r}; it has {', '.join(table.column_names)}.")
         found = given or next((n for n in usual if n in table.column_names), None)
         return None if found is None else np.asarray(table[found])
 
     labels, ids = pick(columns.label, ("label", "labels", "y")), pick(columns.id, ("id", "ids"))
     if labels is not None and not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"DATA: labels of {path.name} must be integers without gaps, got {labels.dtype}.")
+        raise InputError(f"DATA: labels of {path.name} must be integers without gaps, got {labels.dtype}.")
     return FeatureSet(
         torch.from_numpy(flat.reshape(len(table), -1).copy()),
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
@@ -84,14 +85,14 @@ def _features_safetensors(path: Path, columns: Columns) -> FeatureSet:
     try:
         tensors = load_file(path)
     except Exception as error:
-        raise ValueError(f"DATA: {path.name} is no safetensors file ({first_line(error)}).") from error
+        raise InputError(f"DATA: {path.name} is no safetensors file ({first_line(error)}).") from error
     if "features" not in tensors:
-        raise ValueError(f"DATA: {path.name} must hold a tensor named features, got {', '.join(tensors) or 'nothing'}.")
+        raise InputError(f"DATA: {path.name} must hold a tensor named features, got {', '.join(tensors) or 'nothing'}.")
     labels = tensors.get(columns.label) if columns.label else tensors.get("labels", tensors.get("label"))
     if columns.label and labels is None:
-        raise ValueError(f"DATA: {path.name} has no tensor {columns.label!r}; it has {', '.join(tensors)}.")
+        raise InputError(f"DATA: {path.name} has no tensor {columns.label!r}; it has {', '.join(tensors)}.")
     if columns.id:
-        raise ValueError(
+        raise InputError(
             f"--id-column: {path.name} has no text {columns.id!r}, only numbers; keep ids in a Parquet file."
         )
     ids = [f"{path.stem}:{i}" for i in range(len(tensors["features"]))]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from hardsight.data.samples import ArraySamples, ChosenSamples, Samples, content_hash
+from hardsight.errors import InputError
 
 # Weights of red, green and blue in a grey picture, as Pillow has them (ITU-R 601).
 _GREY = (0.299, 0.587, 0.114)
@@ -41,11 +42,11 @@ class JoinedSamples(Samples):
 
     def __init__(self, parts: Sequence[tuple[str, Samples, np.ndarray, np.ndarray]]) -> None:
         if not parts:
-            raise ValueError("parts must hold a data set or more, got none.")
+            raise InputError("parts must hold a data set or more, got none.")
         self._parts = [(name, samples, *_checked(name, samples, rows, labels)) for name, samples, rows, labels in parts]
         kinds = {samples.pixels for _, samples, *_ in parts}
         if len(kinds) > 1:
-            raise ValueError("parts: raw pictures and tensors ready to use cannot be joined; give all as one or other.")
+            raise InputError("parts: raw pictures and tensors ready to use cannot be joined; give all as one or other.")
         self.pixels = kinds.pop()
         self.labels = np.concatenate([labels for *_, labels in self._parts])
         self.classes = next((samples.classes for _, samples, *_ in parts if samples.classes is not None), None)
@@ -96,12 +97,12 @@ class JoinedSamples(Samples):
 def _checked(name: str, samples: Samples, rows: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = (np.asarray(x) if np.size(x) else np.empty(0, np.int64) for x in (rows, labels))
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or labels.shape != rows.shape or labels.dtype.kind not in "iu":
-        raise ValueError(
+        raise InputError(
             f"parts: rows and labels of {name!r} must be integers, one of each a sample, got {rows.dtype} {rows.shape} "
             f"and {labels.dtype} {labels.shape}."
         )
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(samples):
-        raise ValueError(
+        raise InputError(
             f"parts: rows of {name!r} must lie between 0 and {len(samples) - 1}, got {rows.min()} to {rows.max()}."
         )
     return rows.astype(np.int64), labels.astype(np.int64)
@@ -143,7 +144,7 @@ def in_form(values: Tensor, form: Sequence[int]) -> Tensor:
     if own == form:
         return values
     if len(own) != 3 or len(form) != 3 or (own[0] != form[0] and {own[0], form[0]} != {1, 3}):
-        raise ValueError(
+        raise InputError(
             f"samples of shape {own} cannot be brought to {form}: expected grey or coloured pictures of each."
         )
     out = values.new_empty(len(values), *form)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.data.samples import Samples, file_hash, file_id
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.pictures import open_picture
 
@@ -29,14 +30,14 @@ class ListSamples(Samples):
         lines = [(i, line.strip()) for i, line in enumerate(file.read_text("utf-8", "surrogateescape").split("\n"), 1)]
         found = [(i, *_path_and_label(f"{file.name}, line {i}", line)) for i, line in lines if line]
         if not found:
-            raise ValueError(f"DATA: {file} names no pictures; expected a line `relative/path.png label` for each.")
+            raise InputError(f"DATA: {file} names no pictures; expected a line `relative/path.png label` for each.")
         numbers, self._names, labels = zip(*found, strict=True)
         if None not in labels:
             self.labels = np.array(labels, dtype=np.int64)
             self.classes = _folder_classes(self._names, labels)
         elif any(label is not None for label in labels):
             line = numbers[labels.index(None)]
-            raise ValueError(f"DATA: {file.name}, line {line} has no label and others have one; add it, or drop all.")
+            raise InputError(f"DATA: {file.name}, line {line} has no label and others have one; add it, or drop all.")
 
     def __len__(self) -> int:
         return len(self._names)
@@ -60,9 +61,9 @@ def _path_and_label(place: str, line: str) -> tuple[str, int | None]:
     if line.lower().endswith(need("torchvision.datasets.folder").IMG_EXTENSIONS):
         path, label = line, None
     elif not path or not (label.isascii() and label.isdecimal()):
-        raise ValueError(f"DATA: {place} must be `relative/path.png label` with a class index from 0, got {line!r}.")
+        raise InputError(f"DATA: {place} must be `relative/path.png label` with a class index from 0, got {line!r}.")
     if Path(path).is_absolute():
-        raise ValueError(f"DATA: {place}: paths must be relative to the list, so that ids stay put, got {path!r}.")
+        raise InputError(f"DATA: {place}: paths must be relative to the list, so that ids stay put, got {path!r}.")
     return path.strip(), None if label is None else int(label)
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hardsight.data.lists import ListSamples
 from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
+from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need
 
 
@@ -47,18 +48,18 @@ def open_data(
     if isinstance(data, DataLoader):
         data = data.dataset
     if isinstance(data, (Tensor, np.ndarray)):
-        raise TypeError("data must be a data set or its name, got an array; wrap it: TensorDataset(inputs, labels).")
+        raise InputTypeError("data must be a data set or its name, got an array: use TensorDataset(inputs, labels).")
     if not isinstance(data, (str, Path)):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             if not hasattr(data, "__iter__"):
-                raise TypeError(f"data must be a data set or its name, got {type(data).__name__}.")
+                raise InputTypeError(f"data must be a data set or its name, got {type(data).__name__}.")
             if ids is not None:
-                raise ValueError("ids cannot be given for a stream; name a column of it.")
+                raise InputError("ids cannot be given for a stream; name a column of it.")
             return StreamSamples(data, split, columns)
         return DatasetSamples(data, split, ids, columns)
     samples = _named(str(data), columns, Path(root), streaming)
     if ids is not None:
-        raise ValueError("ids go with a data set object; a named one has ids of its own (or --id-column).")
+        raise InputError("ids go with a data set object; a named one has ids of its own (or --id-column).")
     samples.source = {"data": _from_anywhere(str(data)), "root": str(Path(root).absolute()), "columns": asdict(columns)}
     return samples
 
@@ -79,7 +80,7 @@ def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
     """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot."""
     source = meta.get("source")
     if data is None and source is None:
-        raise ValueError("The run does not say where its pictures are; name the data with --data to see them.")
+        raise InputError("The run does not say where its pictures are; name the data with --data to see them.")
     columns, root = Columns(**(source or {}).get("columns", {})), (source or {}).get("root", "data")
     split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the data are called now
     if data is not None and not isinstance(data, (str, Path)):
@@ -104,7 +105,7 @@ def changed_since(samples: Samples, meta: Mapping[str, Any]) -> bool:
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
     kind, _, rest = name.partition(":")
     if columns != Columns() and kind != "hf":
-        raise ValueError(
+        raise InputError(
             f"DATA: {name} has no columns to choose from; leave --label-column, --id-column and --image-column out."
         )
     if kind == "torchvision" and rest:
@@ -122,11 +123,11 @@ def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:
     if path.endswith(".txt") and Path(path).is_file():
         return ListSamples(path)
     if not Path(path).exists():
-        raise FileNotFoundError(
+        raise MissingPathError(
             f"DATA: there is no {name!r}; expected a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME, "
             "digits, or FILE.parquet/.safetensors with features."
         )
-    raise ValueError(f"DATA: {Path(path).name} is neither a folder, an .npz, .txt, .parquet nor a .safetensors file.")
+    raise InputError(f"DATA: {Path(path).name} is neither a folder, an .npz, .txt, .parquet nor a .safetensors file.")
 
 
 def split_off(name: str) -> tuple[str, str | None]:
@@ -150,9 +151,9 @@ _NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 
 def _npz(path: Path, split: str | None) -> Samples:
     if not path.is_file():
-        raise FileNotFoundError(f"DATA: there is no file {path}.")
+        raise MissingPathError(f"DATA: there is no file {path}.")
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"DATA: {path.name} is no .npz file, or it is cut short.")
+        raise InputError(f"DATA: {path.name} is no .npz file, or it is cut short.")
     with np.load(path, allow_pickle=False) as arrays:
         keys = set(arrays.files)
         splits = {
@@ -166,7 +167,7 @@ def _npz(path: Path, split: str | None) -> Samples:
         if not splits or (split is not None and split not in splits):
             what = f"has no split {split!r}" if split else "holds no images"
             found = ", ".join(sorted(keys))
-            raise ValueError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {found}.")
+            raise InputError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {found}.")
         split = split or next(iter(splits))
         image_key, label_key = splits[split]
         images, labels, names = (_array(arrays, key, path) for key in (image_key, label_key, "classes"))
@@ -189,10 +190,10 @@ def _array(arrays: Any, key: str, path: Path) -> Any:
         return arrays[key]
     except ValueError as error:
         if "Object arrays" in str(error):
-            raise ValueError(f"DATA: {key} of {path.name} holds Python objects, which are never loaded.") from error
-        raise ValueError(f"DATA: {key} of {path.name} cannot be read ({first_line(error)}).") from error
+            raise InputError(f"DATA: {key} of {path.name} holds Python objects, which are never loaded.") from error
+        raise InputError(f"DATA: {key} of {path.name} cannot be read ({first_line(error)}).") from error
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"DATA: {key} of {path.name} is damaged ({first_line(error)}).") from error
+        raise InputError(f"DATA: {key} of {path.name} is damaged ({first_line(error)}).") from error
 
 
 def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> Samples:
@@ -200,7 +201,7 @@ def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> 
     cls = getattr(datasets, name, None) if name in datasets.__all__ else None
     if cls is None:
         near = difflib.get_close_matches(name, datasets.__all__, 3, 0.5)
-        raise ValueError(f"DATA: torchvision has no data set {name!r}; did you mean {' or '.join(near) or 'another'}?")
+        raise InputError(f"DATA: torchvision has no data set {name!r}; did you mean {' or '.join(near) or 'another'}?")
     takes = inspect.signature(cls.__init__).parameters
     options: dict[str, Any] = {}
     if "train" in takes:
@@ -213,11 +214,11 @@ def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> 
         dataset = cls(**options)
     except (RuntimeError, FileNotFoundError) as error:
         if "download" not in takes:
-            raise ValueError(f"DATA: torchvision's {name} could not be opened ({first_line(error)}).") from error
+            raise InputError(f"DATA: torchvision's {name} could not be opened ({first_line(error)}).") from error
         try:
             dataset = cls(**options, download=True)
         except Exception as failure:
-            raise ValueError(
+            raise InputError(
                 f"DATA: torchvision's {name} is not in {root} and could not be fetched ({first_line(failure)}); "
                 "put it there, or say where it is with --root."
             ) from failure
@@ -235,7 +236,7 @@ def _hugging_face(name: str, split: str | None, columns: Columns, streaming: boo
         else:
             dataset = datasets.load_dataset(name, split=split or "test", streaming=streaming)
     except Exception as error:
-        raise ValueError(
+        raise InputError(
             f"DATA: Hugging Face's {name!r} could not be opened ({first_line(error)}); check name, split and network."
         ) from error
     return open_data(dataset, split=split, columns=columns)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hardsight.data.samples import Samples
+from hardsight.errors import InputError
 from hardsight.extras import first_line
 from hardsight.models import Model
 from hardsight.pictures import to_picture, to_tensor
@@ -46,12 +47,12 @@ class Prepared(torch.utils.data.Dataset[Any]):
         if isinstance(label, str):
             if label not in (self.model.classes or ()):
                 known = "has no class names" if self.model.classes is None else "does not know it"
-                raise ValueError(f"the label {label!r} is a name and the model {known}; give class indices")
+                raise InputError(f"the label {label!r} is a name and the model {known}; give class indices")
             return list(self.model.classes or ()).index(label)
         try:
             return None if label is None else operator.index(label)
         except TypeError:
-            raise ValueError(f"the label must be a class index (an integer), got {label!r}") from None
+            raise InputError(f"the label must be a class index (an integer), got {label!r}") from None
 
     def ready(self, x: Any) -> Any:
         """The input of the network."""
@@ -114,14 +115,14 @@ def class_mapping(
     if known and not unknown:
         counts = Counter(map(_plain, data_classes)) | Counter(map(_plain, model_classes or ()))
         repeated = counts.most_common(1)[0][0]
-        raise ValueError(f"class names repeat ({repeated}), so they cannot tell which label is which output.")
+        raise InputError(f"class names repeat ({repeated}), so they cannot tell which label is which output.")
     if len(unknown) < len(data_classes):
-        raise ValueError(
+        raise InputError(
             f"DATA has {len(unknown)} of {len(data_classes)} classes that the model does not know: "
             f"{', '.join(unknown[:5])}{' …' if len(unknown) > 5 else ''}."
         )
     if len(data_classes) != outputs:
-        raise ValueError(
+        raise InputError(
             f"DATA has {len(data_classes)} classes ({', '.join(data_classes[:3])} …) but the model has {outputs} "
             "outputs, and their names do not tell which is which; give the model's class names or matching data."
         )

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.pictures import open_picture
 
 
-class MissingColumnError(ValueError):
+class MissingColumnError(InputError):
     """The data have no such column: wrong for every sample, so no bad row but an error."""
 
 
@@ -48,7 +49,7 @@ class Samples:
     origin: str = ""
 
     def __len__(self) -> int:
-        raise TypeError("a stream has no length")
+        raise InputTypeError("a stream has no length")
 
     def id(self, index: int) -> str:
         return f"{self.split}:{index}"
@@ -110,7 +111,7 @@ class FolderSamples(Samples):
             self.classes = None
             self._files = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in folder.IMG_EXTENSIONS)
         if not self._files:
-            raise ValueError(
+            raise InputError(
                 f"DATA: no pictures in {self.root}; expected one folder a class ({self.root.name}/cat/1.png) with "
                 f"files ending in {', '.join(folder.IMG_EXTENSIONS)}."
             )
@@ -167,17 +168,17 @@ class ArraySamples(Samples):
         ids: Sequence[str] | None = None,
     ) -> None:
         if images.ndim not in (3, 4):
-            raise ValueError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
+            raise InputError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
         if labels is not None and (labels.ndim != 1 or len(labels) != len(images)):
             labels = (
                 labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 and len(labels) == len(images) else labels
             )
             if labels.shape != (len(images),):
-                raise ValueError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
+                raise InputError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
         if labels is not None and not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(f"DATA: labels of {origin} must be integers, got {labels.dtype}.")
+            raise InputError(f"DATA: labels of {origin} must be integers, got {labels.dtype}.")
         if ids is not None and len(ids) != len(images):
-            raise ValueError(f"DATA: {origin} has {len(images):,} images but {len(ids):,} ids.")
+            raise InputError(f"DATA: {origin} has {len(images):,} images but {len(ids):,} ids.")
         self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
         self._ids = None if ids is None else [str(i) for i in ids]
 
@@ -218,16 +219,16 @@ class DatasetSamples(Samples):
         self.classes = _class_names(self._dataset, self._columns)
         self._ids = None if ids is None else [str(i) for i in ids]
         if self._ids is not None and len(self._ids) != len(dataset):
-            raise ValueError(f"ids must hold one id a sample: expected {len(dataset)}, got {len(self._ids)}.")
+            raise InputError(f"ids must hold one id a sample: expected {len(dataset)}, got {len(self._ids)}.")
         known = self._known_labels()
         if known is not None and known.dtype == object and (missing := sum(label is None for label in known)):
-            raise ValueError(f"DATA: {missing:,} of {len(known):,} labels are missing; drop those rows or the column.")
+            raise InputError(f"DATA: {missing:,} of {len(known):,} labels are missing; drop those rows or the column.")
         if known is not None and known.dtype.kind in "UO":  # names instead of numbers
             self.classes = sorted(set(map(str, known)))
             known = np.searchsorted(self.classes, known.astype(str))
         if known is not None and known.ndim == 1:
             if not np.issubdtype(known.dtype, np.integer):
-                raise ValueError(f"DATA: labels must be class indices (integers), got {known.dtype}.")
+                raise InputError(f"DATA: labels must be class indices (integers), got {known.dtype}.")
             self.labels = known if self._index is None else known[self._index]
         first = self.first()
         self.pixels = first is not None and not isinstance(first, (Tensor, dict))
@@ -255,7 +256,7 @@ class DatasetSamples(Samples):
         if self._columns.id is None or not hasattr(self._dataset, "column_names"):
             return None
         if self._columns.id not in self._dataset.column_names:
-            raise ValueError(
+            raise InputError(
                 f"--id-column: the data have no column {self._columns.id!r}; {_listed(self._dataset.column_names)}"
             )
         return [str(i) for i in self._dataset[self._columns.id]]

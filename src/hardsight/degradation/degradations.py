@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hardsight.degradation.randomness import sample_keys, uniform
+from hardsight.errors import InputError
 from hardsight.extras import need
 
 # What Geirhos et al. turned colour into grey with: scikit-image's weights of red, green and blue.
@@ -163,16 +164,16 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
     how, level = known_degradation(name), checked_level(name, level)
     if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim != 4:
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images must be a floating-point tensor (N, channels, H, W) in [0, 1], got {got}.")
+        raise InputError(f"images must be a floating-point tensor (N, channels, H, W) in [0, 1], got {got}.")
     if images.shape[1] not in (1, 3) or not images[:1].numel() > 0:
-        raise ValueError(f"images must have 1 or 3 channels and pixels, got {tuple(images.shape)}.")
+        raise InputError(f"images must have 1 or 3 channels and pixels, got {tuple(images.shape)}.")
     low, high = (float(end) for end in images.detach().aminmax())
     if not (low >= 0 and high <= 1):
-        raise ValueError(f"images must lie in [0, 1] (before any normalisation), got {low:g} to {high:g}.")
+        raise InputError(f"images must lie in [0, 1] (before any normalisation), got {low:g} to {high:g}.")
     if how.random and ids is None:
-        raise ValueError(f"ids must be given for {name}, one a picture: they seed what is random.")
+        raise InputError(f"ids must be given for {name}, one a picture: they seed what is random.")
     if ids is not None and len(ids) != len(images):
-        raise ValueError(f"ids must hold one id a picture: expected {len(images)}, got {len(ids)}.")
+        raise InputError(f"ids must hold one id a picture: expected {len(images)}, got {len(ids)}.")
     colour = images.shape[1]
     wide = images.to(torch.promote_types(images.dtype, torch.float32))
     if grey and colour == 3:
@@ -190,7 +191,7 @@ def known_degradation(name: str) -> Degradation:
     if name not in DEGRADATIONS:
         near = difflib.get_close_matches(str(name), DEGRADATIONS, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(DEGRADATIONS)}."
-        raise ValueError(f"there is no degradation {name!r}; {hint}")
+        raise InputError(f"there is no degradation {name!r}; {hint}")
     return DEGRADATIONS[name]
 
 
@@ -202,9 +203,9 @@ def checked_level(name: str, level: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not low <= number <= high:
-        raise ValueError(f"level of {name} must lie in [{low:g}, {high:g}], got {level!r}.")
+        raise InputError(f"level of {name} must lie in [{low:g}, {high:g}], got {level!r}.")
     if name == "jpeg" and number != int(number):
-        raise ValueError(f"level of jpeg must be a whole number, got {level!r}.")
+        raise InputError(f"level of jpeg must be a whole number, got {level!r}.")
     return number
 
 
@@ -219,18 +220,18 @@ def chosen_levels(
     """
     names = list(dict.fromkeys([degradations] if isinstance(degradations, str) else degradations))
     if not names:
-        raise ValueError("degradations must name at least one degradation, got none.")
+        raise InputError("degradations must name at least one degradation, got none.")
     defaults = {name: known_degradation(name).levels for name in names}
     if levels is not None and not isinstance(levels, Mapping):
         if len(names) > 1:
-            raise ValueError(f"levels must be given by name for several degradations ({', '.join(names)}).")
+            raise InputError(f"levels must be given by name for several degradations ({', '.join(names)}).")
         levels = {names[0]: levels}
     if wrong := [name for name in levels or {} if name not in names]:
-        raise ValueError(f"levels are given for {wrong[0]!r}, which is not among {', '.join(names)}.")
+        raise InputError(f"levels are given for {wrong[0]!r}, which is not among {', '.join(names)}.")
     chosen = []
     for name, usual in defaults.items():
         own = {checked_level(name, level) for level in (levels or {}).get(name, usual)}
         if not own:
-            raise ValueError(f"levels of {name} must hold at least one level, got none.")
+            raise InputError(f"levels of {name} must hold at least one level, got none.")
         chosen += [(name, level) for level in sorted(own, reverse=known_degradation(name).harder == "lower")]
     return chosen

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hardsight.data import Columns, Samples, StreamSamples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, checked_level, chosen_levels
 from hardsight.degradation.views import GREY, DegradedSamples
+from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.hardness import SCORES
 from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_model
@@ -79,14 +80,14 @@ def evaluate_degraded(
     known = as_model(model, preprocess)
     samples = open_data(data, columns=columns)
     if isinstance(samples, StreamSamples):
-        raise ValueError("data must be readable once a level, and a stream is read once; download it first.")
+        raise InputError("data must be readable once a level, and a stream is read once; download it first.")
     if not samples.pixels:
         _check_tensors(samples)
     rounded = known.transform is not None and known.takes != "tensor"
     if out is not None and not overwrite:
         own = (fingerprint(uncompiled(known.module)), samples.origin, grey)
         if other := [one.folder for one in _done(Path(out) / DEGRADED) if one.made_of != own]:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"RUN: {other[0]} holds pictures of another network or data set, or the one is grey and the other in "
                 "colour; --overwrite what is there, or evaluate another run."
             )
@@ -121,7 +122,7 @@ def _check_tensors(samples: Samples) -> None:
     if not picture or not (float(first.min()) >= 0 and float(first.max()) <= 1):
         got = f"{first.dtype} {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
         got += f" from {float(first.min()):.3g} to {float(first.max()):.3g}" if picture else ""
-        raise ValueError(
+        raise InputError(
             "data must yield raw pictures, or tensors (channels, H, W) of pixels in [0, 1], because a degradation "
             f"comes before the preprocessing; got {got}. Leave the preprocessing to the model: preprocess=…"
         )
@@ -146,11 +147,11 @@ def read_degraded(run: str | Path) -> pa.Table:
     place = next((place for place in places if place.is_dir()), places[0])
     found = list(_done(place))
     if not found:
-        raise FileNotFoundError(
+        raise MissingPathError(
             f"RUN: {run} holds no degraded pictures; make them with: hardsight evaluate {run} --degrade noise,contrast"
         )
     if len({one.made_of for one in found}) > 1:
-        raise RuntimeError(
+        raise StateError(
             f"RUN: {run} holds degraded pictures of several networks or data sets, or some grey and some in colour; "
             "evaluate all of them again with --overwrite."
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import first_line
 from hardsight.intervals import wilson
 
@@ -34,11 +35,11 @@ def human_accuracy(file: str | Path) -> pa.Table:
         text = csv.ConvertOptions(column_types=dict.fromkeys((*_NEEDED, "experiment"), pa.string()))
         trials = csv.read_csv(str(file), convert_options=text)
     except FileNotFoundError:
-        raise FileNotFoundError(f"human: there is no file {file}.") from None
+        raise MissingPathError(f"human: there is no file {file}.") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"human: {Path(file).name} is no CSV of trials ({first_line(error)}).") from error
+        raise InputError(f"human: {Path(file).name} is no CSV of trials ({first_line(error)}).") from error
     if missing := [name for name in _NEEDED if name not in trials.column_names]:
-        raise ValueError(
+        raise InputError(
             f"human: {Path(file).name} must be a table of trials with the columns {', '.join(_NEEDED)}; "
             f"{missing[0]} is missing."
         )
@@ -54,7 +55,7 @@ def human_accuracy(file: str | Path) -> pa.Table:
     rows = pa.table({"degradation": way, "level": number, "right": right})
     rows = rows.append_column("percent", by_contrast).filter(plain)
     if not len(rows):
-        raise ValueError(f"human: {Path(file).name} holds no trials with contrast (c30) or noise (0.10).")
+        raise InputError(f"human: {Path(file).name} holds no trials with contrast (c30) or noise (0.10).")
     level = rows["level"].cast(pa.float64()).to_numpy() / np.where(rows["percent"].to_numpy(), 100, 1)
     rows = rows.set_column(1, "level", pa.array(level)).set_column(2, "right", rows["right"].cast(pa.float64()))
     found = rows.group_by(["degradation", "level"]).aggregate([("right", "count"), ("right", "sum")])

@@ -11,6 +11,7 @@ from scipy import stats
 
 from hardsight.correlation import spearman, standard_error
 from hardsight.degradation.degradations import DEGRADATIONS
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES
 from hardsight.intervals import FEW, LEVEL, moments, wilson
 
@@ -80,7 +81,7 @@ def follows_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
     for name, own in _by_degradation(rows):
         levels = pc.unique(own["level"]).to_numpy()
         if len(levels) < 2:
-            raise ValueError(f"rows must hold two levels or more of {name}, got {len(levels)}.")
+            raise InputError(f"rows must hold two levels or more of {name}, got {len(levels)}.")
         pictures = pc.unique(own["id"])
         at = pc.index_in(own["id"], value_set=pictures).to_numpy(), _places(own, levels)
         harder = 1 if DEGRADATIONS[name].harder == "higher" else -1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hardsight.data import ArraySamples, Samples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, chosen_levels, degrade
+from hardsight.errors import InputError
 from hardsight.pictures import to_tensor
 
 GREY = ", grey"  # how the origin of grey pictures ends
@@ -45,7 +46,7 @@ class DegradedSamples(Samples):
         if self.level == DEGRADATIONS[self.name].clean and not self.grey:
             return x, label
         if isinstance(x, dict):
-            raise ValueError("the data set yields mappings, which cannot be degraded; give raw pictures")
+            raise InputError("the data set yields mappings, which cannot be degraded; give raw pictures")
         pixels = x if isinstance(x, Tensor) else to_tensor(x, channels)
         pixels = degrade(pixels[None], self.name, self.level, [self.id(index)], self.grey)[0]
         if isinstance(x, Tensor):
@@ -75,7 +76,7 @@ def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, 
     """
     samples = open_data(data)
     if not isinstance(samples, ArraySamples):
-        raise ValueError(f"data must be pictures in memory (FILE.npz, digits), got {samples.origin}.")
+        raise InputError(f"data must be pictures in memory (FILE.npz, digits), got {samples.origin}.")
     ids = [samples.id(i) for i in range(len(samples))]
     images, names = [], []
     for _, level in chosen_levels(name, levels):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hardsight.dynamics.decomposition import MOST_COSINES, Logits
+from hardsight.errors import StateError
 from hardsight.hardness import SCORES
 from hardsight.hardness.stacked import read_stacked
 
@@ -92,7 +93,7 @@ class Batches:
             return
         versions, self._versions = self._versions, []
         if versions != [_versions(batch) for batch in waiting]:
-            raise RuntimeError(
+            raise StateError(
                 "features or labels were changed in place after update(); give update() a copy: head.features.clone()."
             )
         device = waiting[0].features.device

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.errors import InputError
 from hardsight.extras import first_line
 from hardsight.idtables import column_by_id
 from hardsight.records import Block
@@ -83,14 +84,14 @@ def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
         else:
             values = pa.array(by if isinstance(by, pa.Array) else np.asarray(by), from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"by must hold groups of one type ({first_line(error)}).") from error
+        raise InputError(f"by must hold groups of one type ({first_line(error)}).") from error
     if len(values) != len(ids):
-        raise ValueError(f"by must hold one group a sample, {len(ids):,}, got {len(values):,}.")
+        raise InputError(f"by must hold one group a sample, {len(ids):,}, got {len(values):,}.")
     values = pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
     names = pc.unique(values.drop_null())
     if len(names) > MOST_GROUPS:
-        raise ValueError(f"by must hold at most {MOST_GROUPS:,} groups, got {len(names):,}; put the values into bins.")
+        raise InputError(f"by must hold at most {MOST_GROUPS:,} groups, got {len(names):,}; put the values into bins.")
     if not len(names):
-        raise ValueError("by gives no sample of the run a group; its ids must be those of the run.")
+        raise InputError("by gives no sample of the run a group; its ids must be those of the run.")
     names = names.take(pc.sort_indices(names))
     return names.to_pylist(), pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy().astype(np.int64)

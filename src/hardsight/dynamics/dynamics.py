@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from hardsight import records
 from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Summary, summarise
+from hardsight.errors import InputError, MissingKeyError, MissingPathError
 from hardsight.extras import printable
 from hardsight.table import SampleTable
 
@@ -38,10 +39,10 @@ class Dynamics:
     def __init__(self, run: str | Path) -> None:
         self.path = Path(run)
         if not records.has_records(self.path):
-            raise FileNotFoundError(f"run: {run} holds no records of training; write some with hs.Recorder.")
+            raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
         index = records.read_index(self.path)
         if not index.epochs:
-            raise FileNotFoundError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
+            raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         meta = self.path / "meta.json"
         self.meta: dict[str, Any] = json.loads(meta.read_text()) if meta.is_file() else {}
         self.epochs = np.array(index.epochs, dtype=np.int64)
@@ -123,7 +124,7 @@ class Dynamics:
         if not len(rows):
             near = difflib.get_close_matches(id_, [f["ids"][0] for f in index.files], 1, 0.5)
             hint = f"; ids look like {printable(near[0])!r}" if near else ""
-            raise KeyError(f"the run has no sample {printable(id_)!r}{hint}.")
+            raise MissingKeyError(f"the run has no sample {printable(id_)!r}{hint}.")
         block = records.Block(rows, rows["id"], np.zeros(len(rows), np.int64))
         place = np.searchsorted(self.epochs, rows["epoch"].to_numpy())
         columns: dict[str, Any] = {"epoch": self.epochs}
@@ -137,7 +138,7 @@ class Dynamics:
     def at(self, epoch: int) -> SampleTable:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
-            raise ValueError(f"epoch must be one of {_span(self.epochs)}, got {epoch}.")
+            raise InputError(f"epoch must be one of {_span(self.epochs)}, got {epoch}.")
         return SampleTable(
             records.scores_of(records.read_epoch(self.path, self._index, epoch), self.classes), self.meta
         )
@@ -166,7 +167,7 @@ class Dynamics:
         """
         values = (values,) if isinstance(values, str) else tuple(values)
         if not values:
-            raise ValueError(f"values must name a column or more: {', '.join(COLUMNS)}.")
+            raise InputError(f"values must name a column or more: {', '.join(COLUMNS)}.")
         for value in values:
             _known(value)
         names, group = self.groups(by)
@@ -190,7 +191,7 @@ class Dynamics:
             summary = self.summary()
             if by not in summary:
                 known = ", ".join(summary.columns)
-                raise ValueError(f"by must be label or a column of summary() ({known}), got {by!r}.")
+                raise InputError(f"by must be label or a column of summary() ({known}), got {by!r}.")
             by = summary.to_arrow()[by].combine_chunks()
         return grouped(by, self._ids)
 
@@ -220,7 +221,7 @@ def _known(column: str) -> None:
     if column not in COLUMNS:
         near = difflib.get_close_matches(column, COLUMNS, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COLUMNS)}."
-        raise ValueError(f"records have no column {column!r}; {hint}")
+        raise InputError(f"records have no column {column!r}; {hint}")
 
 
 def _span(epochs: np.ndarray) -> str:

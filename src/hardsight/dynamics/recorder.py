@@ -23,6 +23,7 @@ from hardsight.dynamics.batches import STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.ids import Ids
 from hardsight.dynamics.summary import MEANS, Summary, summarise
+from hardsight.errors import ExistingPathError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.provenance import provenance
 from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
@@ -99,7 +100,7 @@ class Recorder:
             except TypeError:
                 epoch = -1
             if epoch < 1:
-                raise ValueError("epoch must be a whole number, 1 or more: the epoch that begins now.")
+                raise InputError("epoch must be a whole number, 1 or more: the epoch that begins now.")
         self.path, self.split, self.epoch = Path(run), split if data is None else data.split, epoch or 1
         self._meta = {
             "unit": unit,
@@ -129,14 +130,14 @@ class Recorder:
         self._index = records.Index() if overwrite else records.read_index(self.path)
         recorded = self._index.epochs
         if recorded and epoch is None:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"run: {self.path} already holds epochs {recorded[0]}–{recorded[-1]}. Give epoch={recorded[-1] + 1} to "
                 "go on after them (or the epoch you resume at), overwrite=True to begin again, or another folder."
             )
         last = recorded[-1] if recorded else 0
         if self.epoch > last + 1:
             holds = f"epochs up to {last}" if last else "none"
-            raise ValueError(f"epoch={self.epoch} would leave a gap: {self.path} holds {holds}; give epoch={last + 1}.")
+            raise InputError(f"epoch={self.epoch} would leave a gap: {self.path} holds {holds}; give epoch={last + 1}.")
         goes_on = self._index.open and self.epoch == last
         if self.epoch <= last and not goes_on:
             records.drop_from(self.path, self._index, self.epoch)
@@ -190,7 +191,7 @@ class Recorder:
             try:
                 labels = torch.tensor(labels)
             except (TypeError, ValueError, RuntimeError):
-                raise ValueError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
+                raise InputError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
         labels = labels.to(features.device)
         self._check(ids, features, weight, labels, getattr(head, "_module", None))
         if features.shape[0]:
@@ -200,22 +201,22 @@ class Recorder:
     def _check(self, ids: Any, features: Tensor, weight: Tensor, labels: Tensor, module: Any) -> None:
         n, (classes, width) = features.shape[0], weight.shape
         if labels.shape != (n,) or labels.is_floating_point():
-            raise ValueError(
+            raise InputError(
                 f"labels must be ({n},) class indices, got {labels.dtype} {tuple(labels.shape)}; "
                 "soft labels have no target to record."
             )
         if isinstance(ids, (str, bytes)) or not hasattr(ids, "__len__") or len(ids) != n:
-            raise ValueError(f"ids must name each of the {n} samples of the batch, got {printable(ids)[:80]}.")
+            raise InputError(f"ids must name each of the {n} samples of the batch, got {printable(ids)[:80]}.")
         if isinstance(ids, (Tensor, np.ndarray)) and (ids.ndim != 1 or "float" in str(ids.dtype)):
-            raise ValueError(f"ids must be ({n},) integers or texts, got {ids.dtype} {tuple(ids.shape)}.")
+            raise InputError(f"ids must be ({n},) integers or texts, got {ids.dtype} {tuple(ids.shape)}.")
         if features.ndim != 2 or features.shape[1] != width:
-            raise ValueError(f"features must be ({n}, {width}), as wide as the weight, got {tuple(features.shape)}.")
+            raise InputError(f"features must be ({n}, {width}), as wide as the weight, got {tuple(features.shape)}.")
         if classes < 2:
-            raise ValueError(f"weight must hold at least 2 classes, got {classes}.")
+            raise InputError(f"weight must hold at least 2 classes, got {classes}.")
         had = self._shape or (classes, width)
         new_module = self._module is not None and module is not None and module is not self._module
         if classes != had[0] or had[1] not in (0, width) or (new_module and not self._resembles(weight)):
-            raise ValueError(
+            raise InputError(
                 f"the head was replaced in {self._meta['unit']} {self.epoch} (it had {had[0]} classes × "
                 f"{had[1] or '?'} features, now {classes} × {width}): its angles do not compare with those before. "
                 "Record it in a run of its own."
@@ -259,9 +260,9 @@ class Recorder:
             return
         index = self._index
         if not len(rows.ids) and end and self.epoch not in index.epochs:
-            raise RuntimeError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
+            raise StateError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
         if records.read_index(self.path).owner != index.owner:
-            raise RuntimeError(f"another recorder writes into {self.path}; give each a folder of its own.")
+            raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
         if rows.head is not None and self._shape is None:  # only other processes have seen samples so far
             self._shape = (rows.head.shape[1], 0)
         rows, at = self._numbered(self._sound(rows))
@@ -295,7 +296,7 @@ class Recorder:
         outside = np.flatnonzero(rows.labels >= classes)
         if len(outside):
             label, id_ = rows.labels[outside[0]], self._ids.text(rows.ids[outside[0]])
-            raise ValueError(
+            raise InputError(
                 f"labels must lie in [0, {classes - 1}] (the head has {classes} classes), got {label} for {id_!r} "
                 f"({len(outside):,} such samples)."
             )
@@ -305,7 +306,7 @@ class Recorder:
         labels = np.concatenate([self._summary.label, rows.labels[first[seen >= known]]])
         wrong = np.flatnonzero(labels[at] != rows.labels)
         if len(wrong):
-            raise ValueError(
+            raise InputError(
                 f"ids collide: {self._ids.text(rows.ids[wrong[0]])!r} had the label {labels[at[wrong[0]]]} and now has "
                 f"{rows.labels[wrong[0]]}; give every sample an id of its own (its index in the data set, not in the "
                 "batch)."
@@ -406,7 +407,7 @@ class Recorder:
     def summary(self) -> SampleTable:
         """One row a sample over all epochs so far; see `Dynamics.summary` for the columns."""
         if self._rank:
-            raise RuntimeError("summary() is known to the first process only; call it where the rank is 0.")
+            raise StateError("summary() is known to the first process only; call it where the rank is 0.")
         order = self._ids.order()
         return self._summary.take(order).table(self._ids.texts.take(pa.array(order)), self._described())
 

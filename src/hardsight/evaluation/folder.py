@@ -36,6 +36,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from hardsight.answers import Answer
+from hardsight.errors import ExistingPathError, StateError
 from hardsight.runfolder import disk_in_words, write_json, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
@@ -70,7 +71,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
         overwrite: Throw away the evaluation that is there, unless it is an unfinished one of the same plan.
     """
     if path.is_file():
-        raise FileExistsError(f"out: {path} is a file; name a folder.")
+        raise ExistingPathError(f"out: {path} is a file; name a folder.")
     plan = json.loads(json.dumps(plan, default=str))
     with disk_in_words(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -79,12 +80,12 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
         names = {p.name for p in path.iterdir()}
         if names and (names - _WRITTEN or not names & {PLAN, PARTS}):
             other = sorted(names - _WRITTEN) or sorted(names)
-            raise FileExistsError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")
+            raise ExistingPathError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")
         there = read_json(path / PLAN) if PLAN in names else plan
         lost = [run["name"] for run in there.get("runs", ()) if _network(run) not in map(_network, plan["runs"])]
         differing = [*(["data"] if there.get("data") != plan["data"] else []), *(f"run {name}" for name in lost)]
         if differing and not overwrite:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"out: {path} holds another evaluation (not in this one: {', '.join(differing)}); choose another "
                 "folder, or overwrite it (--overwrite)."
             )
@@ -108,7 +109,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise RuntimeError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.")
+        raise StateError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.")
     return content
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from hardsight.answers import Answer
 from hardsight.data import ChosenSamples, Samples, StreamSamples, in_form_of, in_memory, open_data
 from hardsight.data.samples import content_hash
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.models import Model
 from hardsight.predictions import Predictions, predict
@@ -237,7 +238,7 @@ def check_asked(
     for name in questions:
         if name not in QUESTIONS:
             near = difflib.get_close_matches(name, QUESTIONS, 1, 0.4) or [*QUESTIONS]
-            raise ValueError(
+            raise InputError(
                 f"questions: there is no {name!r}; did you mean {' or '.join(near)}? What else is asked follows from "
                 "ood, attacks, explain and dropout."
             )
@@ -248,15 +249,15 @@ def check_asked(
             for value in eps or ():
                 check_eps(value, norm)
         if eps is not None and not any(eps):
-            raise ValueError(f"eps must hold a distance above 0, got {', '.join(map(str, eps)) or 'none'}.")
+            raise InputError(f"eps must hold a distance above 0, got {', '.join(map(str, eps)) or 'none'}.")
     elif eps is not None:
-        raise ValueError("eps is the strength of attacks, and there are none; name some: attacks=('fgsm', 'pgd').")
+        raise InputError("eps is the strength of attacks, and there are none; name some: attacks=('fgsm', 'pgd').")
     counts = ("dropout", dropout, 0), ("limit", 1 if limit is None else limit, 1), ("batch_size", batch_size, 1)
     for name, number, least in counts:
         if int(number) != number or number < least:
-            raise ValueError(f"{name} must be an integer {least} or more, got {number!r}.")
+            raise InputError(f"{name} must be an integer {least} or more, got {number!r}.")
     if dropout == 1:
-        raise ValueError("dropout: one pass has no spread; ask for two or more, 20 say.")
+        raise InputError("dropout: one pass has no spread; ask for two or more, 20 say.")
 
 
 def open_ood(ood: Sequence[Any], own: Samples) -> tuple[OtherData, ...]:
@@ -273,21 +274,20 @@ def open_ood(ood: Sequence[Any], own: Samples) -> tuple[OtherData, ...]:
             samples = open_data(data)
             check_samples(samples, None)
             if isinstance(samples, StreamSamples):
-                raise ValueError("each network goes over the data, and a stream is read once; download it.")
+                raise InputError("each network goes over the data, and a stream is read once; download it.")
             name = name or (Path(data).name if isinstance(data, (str, Path)) else samples.origin)
             strangers = _formed(printable(name), samples, own)
-        except (ValueError, FileNotFoundError) as error:
-            kind = ValueError if isinstance(error, ValueError) else FileNotFoundError
-            raise kind(f"ood: {str(error).removeprefix('DATA: ')}") from None
+        except (InputError, MissingPathError) as error:
+            raise type(error)(f"ood: {str(error).removeprefix('DATA: ')}") from None
         if strangers.name in [one.name for one in found]:
-            raise ValueError(f"ood: {strangers.name!r} is there twice; give each data set a name: (name, data).")
+            raise InputError(f"ood: {strangers.name!r} is there twice; give each data set a name: (name, data).")
         found.append(strangers)
     return tuple(found)
 
 
 def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
     if samples.pixels != own.pixels:
-        raise ValueError(
+        raise InputError(
             f"{name}: raw pictures and tensors ready to use cannot be mixed; give it as the run's own data are given."
         )
     words: list[str] = []
@@ -300,7 +300,7 @@ def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
             "the scaling, not what is in them. Better give pictures of that size."
         )
     elif None not in shapes and shapes[0] != shapes[1]:
-        raise ValueError(
+        raise InputError(
             f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give samples of that shape."
         )
     if samples.fingerprint() == own.fingerprint() or _same(in_memory(samples), in_memory(own)):

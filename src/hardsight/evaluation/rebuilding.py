@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardsight.data import Samples, data_of
+from hardsight.errors import InputError, MissingPathError
 from hardsight.models import Model, load_model
 from hardsight.runfolder import is_run, read_run
 from hardsight.training.checkpoint import PLAN, RECORDS
@@ -43,7 +44,7 @@ def folder_of(run: Path) -> tuple[Path, dict[str, Any]]:
     if (run / PLAN).is_file():
         folder = next((run / name for name in reversed(RECORDS) if is_run(run / name)), run)
         if folder == run:
-            raise FileNotFoundError(f"RUN: {run} was trained without records; name what to evaluate: {run}/test.")
+            raise MissingPathError(f"RUN: {run} was trained without records; name what to evaluate: {run}/test.")
     return folder, read_run(folder, partial=True, kinds=())[1]
 
 
@@ -66,9 +67,9 @@ def _library_model(run: Path, meta: dict[str, Any], checkpoint: Path | None) -> 
     """The name of the one network of a library that a run was scored with, and its checkpoint."""
     name, built = (meta.get("model") or {}).get("name", "a network"), meta.get("built") or {}
     if not has_one_network(meta):
-        raise ValueError(f"RUN: {run} was made with several networks ({name}); name the one to try with --model.")
+        raise InputError(f"RUN: {run} was made with several networks ({name}); name the one to try with --model.")
     if not str(built.get("model")).startswith(_LIBRARIES):
-        raise ValueError(
+        raise InputError(
             f"RUN: {run} was made with {name!r}, which cannot be built again from what it says; name the network with "
             "--model (and --checkpoint), as when it was scored."
         )

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from hardsight.answers import Answer
 from hardsight.data import Samples
 from hardsight.data.samples import content_hash
+from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import folder
 from hardsight.evaluation.maps import write_maps
 from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_ood, said_by
@@ -104,7 +105,7 @@ def evaluate(
     )
     asking = jobs(options)
     if len(asking) == 1:
-        raise ValueError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
+        raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
     path, plan = Path(out), _plan(cases, data, options)
     folder.begin(path, plan, overwrite)
     _ask_all(path, plan, cases, data, options, asking)
@@ -191,7 +192,7 @@ class _Member(NamedTuple):
 def _asked(case: Case, job: Job, seen: Seen) -> Answer:
     try:
         return job.ask(seen)
-    except (ValueError, TypeError) as error:  # sentences of a question that knows nothing of runs
+    except HardsightError as error:  # sentences of a question that knows nothing of runs
         raise type(error)(f"{case.name}, {job.question}: {error}") from error
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from hardsight.data import RelabelledSamples, Samples, StreamSamples, class_mapping, data_of, open_data
 from hardsight.data.samples import content_hash
+from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
 from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled
@@ -84,14 +85,14 @@ def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple
     """
     runs = list(runs)
     if not runs:
-        raise ValueError("runs must hold a run folder or more, got none.")
+        raise InputError("runs must hold a run folder or more, got none.")
     if names is not None and len(names) != len(runs):
-        raise ValueError(
+        raise InputError(
             f"names must be one a run, equal ones for a group: expected {len(runs)}, got {len(names)} "
             f"({', '.join(map(printable, names))})."
         )
     if names is not None and not all(str(name).strip() for name in names):
-        raise ValueError("names must not be empty; give each run the name of its group.")
+        raise InputError("names must not be empty; give each run the name of its group.")
     drafts = [_from_subject(run) if isinstance(run, Subject) else _from_run(Path(run)) for run in runs]
     known: dict[str, Samples] = {}
     for draft in drafts:
@@ -101,7 +102,7 @@ def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple
     prints = {source: samples.fingerprint() for source, samples in known.items()}
     for draft in drafts:
         if prints[draft.source] != prints[first.source]:
-            raise ValueError(
+            raise InputError(
                 f"runs must be over the same data to be compared: {draft.name} is over "
                 f"{printable(known[draft.source].origin)}, {first.name} over {printable(data.origin)}; evaluate them "
                 "one by one."
@@ -110,13 +111,13 @@ def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple
     cases = [_case(draft, data, labels) for draft in drafts]
     for place, case in enumerate(cases):
         if case.outputs != cases[0].outputs:
-            raise ValueError(
+            raise InputError(
                 f"runs must tell the same classes apart to be compared: {case.name} has {case.outputs} outputs, "
                 f"{cases[0].name} has {cases[0].outputs}; evaluate them one by one."
             )
         for other in cases[:place]:
             if other.network == case.network:
-                raise ValueError(
+                raise InputError(
                     f"runs must be different networks: {case.name} is the same as {other.name}, and one network is "
                     "not two; leave one out."
                 )
@@ -157,7 +158,7 @@ def _from_run(run: Path) -> _Draft:
     folder, meta = folder_of(run)
     training = training_of(folder)
     if training is None and meta.get("unfinished"):
-        raise RuntimeError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
+        raise StateError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
     names = meta.get("class_names") or None
 
     def opened() -> Model:
@@ -180,7 +181,7 @@ def _from_run(run: Path) -> _Draft:
     plan = json.loads((training / PLAN).read_text())
     recipe, done = plan["recipe"], _epochs(training)
     if done < recipe["epochs"]:
-        raise RuntimeError(
+        raise StateError(
             f"RUN: {run} is not finished ({done} of {recipe['epochs']} epochs); run the same training again to resume "
             "it, then evaluate it."
         )
@@ -208,7 +209,7 @@ def _epochs(training: Path) -> int:
 def _checked_data(draft: _Draft) -> Samples:
     samples = draft.samples()
     if isinstance(samples, StreamSamples):
-        raise ValueError(f"{draft.name}: evaluating goes over the data more than once, and a stream is read once.")
+        raise InputError(f"{draft.name}: evaluating goes over the data more than once, and a stream is read once.")
     check_samples(samples, None)
     return samples
 
@@ -219,9 +220,9 @@ def _labels(samples: Samples) -> np.ndarray:
     if labels is None:
         labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise ValueError(f"data must have a class index for every sample, and {printable(samples.origin)} has none.")
+        raise InputError(f"data must have a class index for every sample, and {printable(samples.origin)} has none.")
     if len(np.unique(labels)) < 2:
-        raise ValueError(
+        raise InputError(
             f"data must be of two classes or more, and all {len(labels):,} samples of {samples.origin} are of one."
         )
     return labels.astype(np.int64)
@@ -233,7 +234,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
     head = find_head(network)
     outputs = head.classes
     if draft.head not in (None, head.path):
-        raise ValueError(
+        raise InputError(
             f"{draft.name}: it was scored at the layer {draft.head!r}, and evaluating looks at the last linear one, "
             f"{head.path!r}; evaluate a network whose head that is."
         )
@@ -241,7 +242,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         mapping = class_mapping(model.classes, samples.classes, outputs)
         check_known_labels(labels, samples.classes if mapping is not None else None, outputs)
     except ValueError as error:
-        raise ValueError(f"{draft.name}: {error}") from None
+        raise InputError(f"{draft.name}: {error}") from None
     words = draft.words
     if network.training:
         words += ("It was in train mode; it is evaluated in eval mode, and left as it was.",)
@@ -263,7 +264,7 @@ def _named(cases: list[Case], drafts: list[_Draft], names: Sequence[str] | None)
     counts = Counter(case.name for case in cases)
     own = [draft.path if counts[draft.name] > 1 and draft.path else draft.name for draft in drafts]
     if twice := [name for name, count in Counter(own).items() if count > 1]:
-        raise ValueError(f"names of subjects must differ, but {printable(twice[0])!r} repeats.")
+        raise InputError(f"names of subjects must differ, but {printable(twice[0])!r} repeats.")
     groups = [str(name).strip() for name in names] if names is not None else _groups(drafts, own)
     return [replace(case, name=name, group=group) for case, name, group in zip(cases, own, groups, strict=True)]
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
 from hardsight.data import Samples
+from hardsight.errors import InputError
 from hardsight.explanation.maps import check_images, explain, on_picture
 from hardsight.explanation.measures import area, entropy, infidelity, insertion_deletion, mass_inside
 from hardsight.explanation.places import Place, find_place
@@ -73,7 +74,7 @@ def explanation_answer(
         (['area', 'deletion', 'entropy', 'faithfulness', 'infidelity', 'insertion'], 8)
     """
     if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, or None for all samples, got {limit}.")
+        raise InputError(f"limit must be at least 1, or None for all samples, got {limit}.")
     regions = None if boxes is None else read_regions(boxes, samples)
     rows = np.arange(len(samples)) if predictions is None else predictions.rows
     count = len(rows) if limit is None else min(limit, len(rows))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.data import Samples
+from hardsight.errors import InputError
 from hardsight.explanation.answer import running
 from hardsight.explanation.maps import check_images, explain, on_picture
 from hardsight.explanation.places import find_place
@@ -64,7 +65,7 @@ def cam_gallery(
     places = samples.find(list(ids))
     if not ids or None in places:
         missing = repr(ids[places.index(None)]) if ids else "no id at all"
-        raise ValueError(f"ids must be of samples in the data, got {missing}.")
+        raise InputError(f"ids must be of samples in the data, got {missing}.")
     rows = torch.tensor([place for place in places if place is not None])
     pictures: np.ndarray | None = None
     gallery = Gallery(list(ids), np.empty((0, 0, 0, 3), np.uint8), {}, {}, {})
@@ -72,7 +73,7 @@ def cam_gallery(
         with running(model, samples, device, 0) as (network, source):
             at, x, *_ = next(source.batches([rows]))
             if len(at) < len(rows):
-                raise ValueError(f"ids: {' '.join(next(iter(source.unreadable.items())))}; leave it out.")
+                raise InputError(f"ids: {' '.join(next(iter(source.unreadable.items())))}; leave it out.")
             check_images(x)
             if pictures is None:
                 pictures = _as_picture(x)

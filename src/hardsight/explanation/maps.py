@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.errors import InputError, StateError
 from hardsight.explanation.places import Place, find_place
 from hardsight.heads import Head, capture, uncompiled
 from hardsight.models import Model, as_model
@@ -89,7 +90,7 @@ def check_images(images: Any) -> None:
     """Refuse what is no batch of pictures."""
     if not isinstance(images, Tensor) or images.ndim != 4 or not len(images) or not images.is_floating_point():
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images must be a float tensor (N, channels, height, width), N ≥ 1, got {got}.")
+        raise InputError(f"images must be a float tensor (N, channels, height, width), N ≥ 1, got {got}.")
 
 
 def explain(network: nn.Module, place: Place, images: Tensor, classes: Any = None) -> Explained:
@@ -98,7 +99,7 @@ def explain(network: nn.Module, place: Place, images: Tensor, classes: Any = Non
         logits = logits_of(network, images)  # from the place on with gradients
         features, weight = head.features, head.weight
         if not seen:
-            raise RuntimeError(f"layer={place.path!r} did not run as often in this forward as in the one before.")
+            raise StateError(f"layer={place.path!r} did not run as often in this forward as in the one before.")
         values = place.as_map(seen[0].detach())
         judged = _judged(classes, logits.detach())
         closed = _averaged(values, features.detach(), head, logits.detach())
@@ -108,11 +109,11 @@ def explain(network: nn.Module, place: Place, images: Tensor, classes: Any = Non
             asked = logits.gather(1, judged[:, None]).sum()
             slope = torch.autograd.grad(asked, seen[0], allow_unused=True)[0] if asked.requires_grad else None
             if slope is None:
-                raise ValueError(f"layer={place.path!r}: the logits do not depend on its output; name another layer.")
+                raise InputError(f"layer={place.path!r}: the logits do not depend on its output; name another layer.")
             weights = place.as_map(slope).mean((2, 3))
     maps = torch.einsum("nc,nchw->nhw", weights, values).relu_()
     if not maps.isfinite().all():
-        raise ValueError("model: its features or gradients hold NaN or infinity; train it again, with a lower rate.")
+        raise InputError("model: its features or gradients hold NaN or infinity; train it again, with a lower rate.")
     peak = maps.amax((1, 2), keepdim=True)
     return Explained(maps / peak.masked_fill(peak == 0, 1.0), logits.detach(), judged, closed)
 
@@ -124,7 +125,7 @@ def _judged(classes: Any, logits: Tensor) -> Tensor:
     judged, (n, count) = torch.as_tensor(classes, device=logits.device), logits.shape
     if judged.shape != (n,) or judged.is_floating_point() or not ((judged >= 0) & (judged < count)).all():
         got = f"{judged.dtype} {tuple(judged.shape)}" if judged.shape != (n,) else f"{judged.tolist()[:5]} …"
-        raise ValueError(f"classes must be {n} class indices from 0 to {count - 1}, got {got}.")
+        raise InputError(f"classes must be {n} class indices from 0 to {count - 1}, got {got}.")
     return judged.long()
 
 

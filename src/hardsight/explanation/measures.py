@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.errors import InputError
 from hardsight.training.loop import logits_of
 
 # Cells a side that `infidelity` hides one by one.
@@ -48,7 +49,7 @@ def mass_inside(maps: Tensor, masks: Tensor) -> Tensor:
         [0.75]
     """
     if masks.shape != maps.shape:
-        raise ValueError(f"masks must have the maps' shape {tuple(maps.shape)}, got {tuple(masks.shape)}.")
+        raise InputError(f"masks must have the maps' shape {tuple(maps.shape)}, got {tuple(masks.shape)}.")
     inside = masks.flatten(1).bool()
     return (_shares(maps) * inside).sum(1).masked_fill(~inside.any(1), math.nan)
 
@@ -105,9 +106,9 @@ def insertion_deletion(
     """
     n, _, height, width = images.shape
     if maps.shape != (n, height, width):
-        raise ValueError(f"maps must have the pictures' size {(n, height, width)}, got {tuple(maps.shape)}.")
+        raise InputError(f"maps must have the pictures' size {(n, height, width)}, got {tuple(maps.shape)}.")
     if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}.")
+        raise InputError(f"steps must be at least 1, got {steps}.")
     hidden = blurred(images) if baseline == "blur" else images.mean((2, 3), keepdim=True).expand_as(images)
     shuffled = torch.randperm(height * width, generator=torch.Generator().manual_seed(0)).to(maps.device)
     order = shuffled[maps.flatten(1)[:, shuffled].argsort(dim=1, descending=True, stable=True)]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hardsight.errors import InputError
 from hardsight.heads import find_head
 from hardsight.training.loop import logits_of
 
@@ -71,7 +72,7 @@ def find_place(network: nn.Module, images: Tensor, layer: str | None = None) -> 
             return _place(output, outputs, features)
         if output.value.ndim == 3 and output.value.shape[1] > 1:
             return _place(_last_norm(network, outputs), outputs, features)
-    raise ValueError(
+    raise InputError(
         f"model: no layer of this {type(network).__name__} gives features over positions (samples, channels, height, "
         "width), so there is no map to draw; take a convolutional network or a vision transformer."
     )
@@ -120,7 +121,7 @@ def _place(output: _Output, outputs: list[_Output], features: int) -> Place:
     # Patches are made by the last convolution.
     grids = [o.value.shape[2:] for o in outputs if isinstance(o.module, nn.Conv2d) and o.value.ndim == 4]
     if not grids or grids[-1].numel() > value.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"layer={path!r} gives {value.shape[1]} tokens, which are no grid of patches; name another layer."
         )
     return Place(path, module, call, (grids[-1][0], grids[-1][1]), False)
@@ -131,7 +132,7 @@ def _last_norm(network: nn.Module, outputs: list[_Output]) -> _Output:
     for output in reversed(outputs):
         if pattern.match(output.path) and output.value.ndim == 3:
             return output
-    raise ValueError(
+    raise InputError(
         f"model: this {type(network).__name__} works on tokens and no recipe knows its layers; name the norm before "
         "its last attention with layer=."
     )
@@ -141,10 +142,10 @@ def _named(network: nn.Module, outputs: list[_Output], layer: str, features: int
     paths = [path for path, _ in network.named_modules() if path]
     if layer not in paths:
         near = difflib.get_close_matches(layer, paths, 3, 0.4) or [output.path for output in outputs[-3:]]
-        raise ValueError(f"layer={layer!r} is not in the model; did you mean {' or '.join(near) or 'another model'}?")
+        raise InputError(f"layer={layer!r} is not in the model; did you mean {' or '.join(near) or 'another model'}?")
     found = [output for output in outputs if output.path == layer]
     if not found or not (found[-1].value.ndim == 3 or _has_positions(found[-1].value, features)):
-        raise ValueError(
+        raise InputError(
             f"layer={layer!r} gives no features over positions (samples, channels, height, width) in a forward; name "
             "one that does, or leave layer out."
         )

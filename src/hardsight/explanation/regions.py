@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hardsight.data import Samples
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import first_line
 from hardsight.idtables import as_arrow
 
@@ -36,7 +37,7 @@ class Regions:
         out = torch.zeros(len(rows), *size, dtype=torch.bool)
         if self.masks is not None:
             if self.masks.shape[1:] != size:
-                raise ValueError(f"boxes: masks must have the size the network sees, {size}, got {self.masks.shape}.")
+                raise InputError(f"boxes: masks must have the size the network sees, {size}, got {self.masks.shape}.")
             known = np.flatnonzero([row in self.at for row in rows.tolist()])
             chosen = [self.at[row] for row in rows[known].tolist()]
             out[torch.from_numpy(known)] = torch.from_numpy(np.asarray(self.masks[chosen]) != 0)
@@ -46,7 +47,7 @@ class Regions:
             for x0, y0, x1, y1 in self.boxes.get(row, ()):
                 inside = ((y0 <= y) & (y < y1))[:, None] & ((x0 <= x) & (x < x1))
                 if not inside.any():
-                    raise ValueError(
+                    raise InputError(
                         f"boxes: the box ({x0:g}, {y0:g}, {x1:g}, {y1:g}) holds no pixel of a picture of {size[1]} × "
                         f"{size[0]}; give x0 < x1 and y0 < y1 in the pixels that the network sees."
                     )
@@ -69,13 +70,13 @@ def read_regions(given: Any, samples: Samples) -> Regions:
         return _masks(np.asarray(given), None, samples)
     table = as_arrow(given, "boxes")
     if missing := [name for name in ("id", *_EDGES) if name not in table.column_names]:
-        raise ValueError(f"boxes must have the columns id, x0, y0, x1, y1; there is no {missing[0]}.")
+        raise InputError(f"boxes must have the columns id, x0, y0, x1, y1; there is no {missing[0]}.")
     try:
         edges = np.column_stack([table[name].to_numpy().astype(np.float64) for name in _EDGES])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"boxes: x0, y0, x1 and y1 must be numbers ({first_line(error)}).") from error
+        raise InputError(f"boxes: x0, y0, x1 and y1 must be numbers ({first_line(error)}).") from error
     if not np.isfinite(edges).all():
-        raise ValueError("boxes: x0, y0, x1 and y1 must be numbers, and some are missing; drop those rows.")
+        raise InputError("boxes: x0, y0, x1 and y1 must be numbers, and some are missing; drop those rows.")
     boxes: dict[int, list[np.ndarray]] = {}
     for row, box in zip(_rows([str(id_) for id_ in table["id"].to_pylist()], samples), edges, strict=True):
         if row is not None:
@@ -85,14 +86,14 @@ def read_regions(given: Any, samples: Samples) -> Regions:
 
 def _arrays(path: Path) -> tuple[np.ndarray, list[str] | None]:
     if not path.is_file():
-        raise FileNotFoundError(f"boxes: there is no file {path}.")
+        raise MissingPathError(f"boxes: there is no file {path}.")
     try:
         found = np.load(path, allow_pickle=False, mmap_mode="r")
         if isinstance(found, np.ndarray):
             return found, None
         return found["masks"], [str(id_) for id_ in found["ids"]] if "ids" in found else None
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(
+        raise InputError(
             f"boxes: {path.name} must hold masks (n, height, width) under the name masks ({first_line(error)})."
         ) from error
 
@@ -100,7 +101,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, list[str] | None]:
 def _masks(masks: np.ndarray, ids: list[str] | None, samples: Samples) -> Regions:
     expected = len(samples) if ids is None else len(ids)
     if masks.ndim != 3 or len(masks) != expected:
-        raise ValueError(
+        raise InputError(
             f"boxes: masks must be (n, height, width), one for each of {expected:,} samples, got {masks.shape}."
         )
     rows = range(len(samples)) if ids is None else _rows(ids, samples)
@@ -112,7 +113,7 @@ def _rows(ids: list[str], samples: Samples) -> list[int | None]:
     place = dict(zip(unique, samples.find(unique), strict=True))
     if all(row is None for row in place.values()):
         first = ids[0] if ids else "none"
-        raise ValueError(
+        raise InputError(
             f"boxes: none of its ids is in the data; ids there look like {samples.id(0)!r}, got {first!r}."
         )
     return [place[id_] for id_ in ids]

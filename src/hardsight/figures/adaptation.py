@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.style import COLOURS, DASHES, GREY, draw_band, new_figure, plain
 from hardsight.pictures import to_tensor
@@ -41,7 +42,7 @@ def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]], figure: F
     tables = {name: [given] if isinstance(given, pa.Table) else list(given) for name, given in runs.items()}
     shown = [column for column in _PANELS if any(_known(table, column) for own in tables.values() for table in own)]
     if not shown:
-        raise ValueError("RUN: without labels of the target or of a test set there is no accuracy to draw, got none.")
+        raise InputError("RUN: without labels of the target or of a test set there is no accuracy to draw, got none.")
     figure, axes = new_figure(1, len(shown), figure)
     for (name, own), colour, dash in zip(tables.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         for axis, column in zip(axes[0], shown, strict=True):
@@ -129,7 +130,7 @@ def plot_adaptation_gallery(
             axis.set_axis_off()
         for axis, row, place in zip(axes.flat, rows, samples.find([row["id"] for row in rows]), strict=False):
             if place is None:
-                raise ValueError(f"data: there is no sample {row['id']!r} in it; give the target that was adapted to.")
+                raise InputError(f"data: there is no sample {row['id']!r} in it; give the target that was adapted to.")
             _draw_picture(axis, samples, place, row, names)
     return figure
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.errors import InputError
 from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, group_colours, new_figure, plain
 from hardsight.hardness import SCORES
 
@@ -50,7 +51,7 @@ def plot_dynamics(
         curves = run.curves(by=None if by is None else by[name], values=values)
         groups = pc.unique(curves["group"]).to_pylist()
         if len(groups) > MOST_GROUPS:
-            raise ValueError(f"groups: at most {MOST_GROUPS} can be told apart, got {len(groups)}; put them into bins.")
+            raise InputError(f"groups: at most {MOST_GROUPS} can be told apart, got {len(groups)}; put them into bins.")
         colours = group_colours(len(groups), ordered=by is not None)
         for axis, value in zip(line, values, strict=True):
             scale = run.classes if value == "avh" else 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardsight.degradation import human_accuracy, read_degraded
 from hardsight.dynamics import Dynamics
+from hardsight.errors import InputError, MissingPathError
 from hardsight.figures.adaptation import plot_adaptation, plot_adaptation_gallery
 from hardsight.figures.catalogue import FIGURES
 from hardsight.figures.curves import plot_agreement, plot_dynamics, plot_loss_drivers, plot_plateaus
@@ -58,14 +59,14 @@ class Inputs:
             names = ["/".join(path.parts[-parts:]) for path in self.paths]
             if len(set(names)) == len(names):
                 return dict(zip(names, self.paths, strict=True))
-        raise ValueError(f"every RUN must be named once, got {', '.join(map(str, self.paths))}.")
+        raise InputError(f"every RUN must be named once, got {', '.join(map(str, self.paths))}.")
 
     @property
     def courses(self) -> dict[str, Dynamics]:
         """The same, for figures of what happens from one epoch to the next."""
         for name, run in self.runs.items():
             if len(run.epochs) < 2:
-                raise ValueError(f"RUN: {name} must hold at least two {run.unit}s for this figure, got one.")
+                raise InputError(f"RUN: {name} must hold at least two {run.unit}s for this figure, got one.")
         return self.runs
 
     @property
@@ -88,7 +89,7 @@ class Inputs:
 def _open(path: Path) -> Dynamics:
     inside = [path / name for name in ("test", "train") if has_records(path / name)]
     if inside and not has_records(path):
-        raise FileNotFoundError(f"RUN: {path} holds a training; name {' or '.join(map(str, inside))}.")
+        raise MissingPathError(f"RUN: {path} holds a training; name {' or '.join(map(str, inside))}.")
     return Dynamics(path)
 
 
@@ -98,7 +99,7 @@ def _iterations(given: Inputs) -> Figure:
     if given.paths:
         return plot_dynamics(given.courses, values=("norm", "angle", "avh"))
     if given.data is None:
-        raise ValueError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
+        raise InputError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
     with tempfile.TemporaryDirectory() as folder:
         run = iterations(given.data, Path(folder) / "run", seed=given.seed)
         return plot_dynamics({"small CNN": run}, values=("norm", "angle", "avh"))
@@ -110,7 +111,7 @@ def _agreement(given: Inputs) -> Figure:
     for name, table in found.items():
         if not table["spearman"].is_valid().to_numpy().any():
             n = max(table["n"].to_pylist())
-            raise ValueError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
+            raise InputError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
     return plot_agreement(found, given.unit)
 
 
@@ -122,14 +123,14 @@ def _people(given: Inputs) -> Figure:
     hsf = {}
     for name, table in tables.items():
         if "label" not in table:
-            raise ValueError(f"RUN: {name} has no labels, and people are asked about the label.")
+            raise InputError(f"RUN: {name} has no labels, and people are asked about the label.")
         names = table.meta.get("class_names") or None
         if given.human is not None:
             human = read_human(given.human, classes=names)
         elif (found := read_alignment(given.named[name])) is not None:
             human = found.people.select(["id", "hsf"])
         else:
-            raise ValueError(f"the figure people needs --human, or a RUN that hardsight align has seen, unlike {name}.")
+            raise InputError(f"the figure people needs --human, or a RUN that hardsight align has seen, unlike {name}.")
         hsf[name] = match(human, table["id"], table["label"], names).hsf
     return plot_people(tables, hsf)
 
@@ -246,21 +247,21 @@ def draw(
     if name not in FIGURES:
         near = difflib.get_close_matches(name, FIGURES, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIGURES)}."
-        raise ValueError(f"there is no figure {name!r}; {hint}")
+        raise InputError(f"there is no figure {name!r}; {hint}")
     kind = FIGURES[name]
     fewest, most = kind.runs
     if not fewest <= len(runs) <= most:
         several = f"{most} RUNs" if fewest == most else f"{fewest} to {most} RUNs"
         wanted = {0: "no RUN", 1: "one RUN"}.get(most, several)
-        raise ValueError(f"the figure {name} takes {wanted}, got {len(runs)}.")
+        raise InputError(f"the figure {name} takes {wanted}, got {len(runs)}.")
     given = {"data": data, "groups": groups, "human": human}
     for option, value in given.items():
         if option in kind.needs and value is None:
-            raise ValueError(f"the figure {name} needs --{option}, got none.")
+            raise InputError(f"the figure {name} needs --{option}, got none.")
         if value is not None and option not in (*kind.needs, *kind.takes):
-            raise ValueError(f"the figure {name} does not use --{option}; leave it out.")
+            raise InputError(f"the figure {name} does not use --{option}; leave it out.")
     if groups is not None and human is not None:
-        raise ValueError(f"the figure {name} takes --groups or --human, got both; leave one out.")
+        raise InputError(f"the figure {name} takes --groups or --human, got both; leave one out.")
     check_out(out)  # before anything is trained
     inputs = Inputs(
         paths=[Path(run) for run in runs],

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
+from hardsight.errors import InputError, MissingPathError
+
 BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them
 POOLED = ("bins", "ranks")  # shapes of curves whose points are means of samples
 _FILES = ("rows.parquet", "tests.parquet", "points.parquet", "words.json", "evaluation.json")
@@ -90,14 +92,14 @@ def read_evaluated(out: str | Path) -> Evaluated:
     path = Path(out)
     missing = next((name for name in _FILES if not (path / name).is_file()), None)
     if missing is not None:
-        raise FileNotFoundError(
+        raise MissingPathError(
             f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let the same call of "
             "it finish."
         )
     rows, tests, points = (pq.read_table(path / name).to_pylist() for name in _FILES[:3])
     words, plan = (json.loads((path / name).read_text(encoding="utf-8")) for name in _FILES[3:])
     if not rows:
-        raise ValueError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
+        raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
     return Evaluated(path, rows, tests, points, words, plan)
 
 

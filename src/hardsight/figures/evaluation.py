@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hardsight.clusters import layout
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.evaluated import POOLED, Curve, Evaluated
 from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
@@ -73,7 +74,7 @@ def _known(
 ) -> Mapping[tuple[str, str], Mapping[str, Curve]]:
     curves = found.curves(question, curve, kind.shape)
     if not curves:
-        raise ValueError(
+        raise InputError(
             f"OUT: {found.path} has no {kind.title.lower()} to draw; it was made without the question {question}."
         )
     return curves
@@ -103,7 +104,7 @@ def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
     """Where the networks look in the same pictures (AMC Fig. 2, 6): a row a picture, a column a group's first run."""
     index = found.path / "maps" / "index.json"
     if not index.is_file():
-        raise ValueError(f"OUT: {found.path} has no maps; evaluate with --explain.")
+        raise InputError(f"OUT: {found.path} has no maps; evaluate with --explain.")
     told = json.loads(index.read_text(encoding="utf-8"))
     groups = {run: group for group, runs in found.groups.items() for run in runs}
     chosen = told["pictures"][:: -(-len(told["pictures"]) // _STRIPS)]
@@ -128,7 +129,7 @@ def plot_clusters(found: Evaluated, figure: Figure | None = None) -> Figure:
     """Features of each group's first run by class (AMC Fig. 1, 4, 5): t-SNE, or the sphere of two or three features."""
     layouts = {group: _layout(found, runs[0]) for group, runs in found.groups.items() if runs}
     if any(own is None for own in layouts.values()) or not layouts:
-        raise ValueError(f"OUT: {found.path} has no clusters to draw; evaluate with the question clusters.")
+        raise InputError(f"OUT: {found.path} has no clusters to draw; evaluate with the question clusters.")
     known: dict[str, Any] = {group: own for group, own in layouts.items() if own is not None}
     on_ball = any(places.shape[1] == 3 for places, _ in known.values())
     options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if on_ball else {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
 from hardsight.runfolder import write_whole
 
@@ -80,9 +81,9 @@ def check_out(out: str | Path) -> Path:
     """The path of a picture that can be written, or a sentence."""
     path = Path(out)
     if path.suffix.lower() not in _METADATA:
-        raise ValueError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
+        raise InputError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"out: there is no folder {path.parent}; make it first.")
+        raise MissingPathError(f"out: there is no folder {path.parent}; make it first.")
     return path
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight.angles import angle_between_units, angle_sum_series, unit, working_dtype
+from hardsight.errors import InputError
 from hardsight.hardness.reading import Reading, read_classes
 from hardsight.hardness.triple import check_triple
 
@@ -294,7 +295,7 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
     """
     norms, labels = torch.as_tensor(norms), torch.as_tensor(labels)
     if norms.shape != labels.shape or norms.ndim != 1:
-        raise ValueError(f"norms and labels must be of one length, got {tuple(norms.shape)} and {tuple(labels.shape)}.")
+        raise InputError(f"norms and labels must be of one length, got {tuple(norms.shape)} and {tuple(labels.shape)}.")
     groups, group = labels.unique(return_inverse=True)
     low = norms.new_full((len(groups),), math.inf).scatter_reduce(0, group, norms, "amin")
     high = norms.new_full((len(groups),), -math.inf).scatter_reduce(0, group, norms, "amax")
@@ -312,7 +313,7 @@ def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]
     """
     features, weight, labels, _ = check_triple(features, weight, labels)
     if labels is None:
-        raise ValueError("labels must be given: finding the predicted class would touch every class.")
+        raise InputError("labels must be given: finding the predicted class would touch every class.")
     target = angle_between_units(unit(features.double())[0], unit(weight[labels].double())[0])
     total, off = angle_sum_series(features, weight)
     # The true sum is at least the target's own angle, whatever the certificate says.

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hardsight.errors import InputError
+
 
 def check_triple(
     features: Any, weight: Any, labels: Any = None, bias: Any = None, *, finite: bool = True
@@ -23,26 +25,26 @@ def check_triple(
     features, weight = _floats("features", features, 2), _floats("weight", weight, 2)
     classes, width = weight.shape
     if features.shape[1] != width:
-        raise ValueError(
+        raise InputError(
             f"features must be as wide as weight: expected (N, {width}), got {tuple(features.shape)}; "
             "pass the input of the last linear layer and that layer's own weight."
         )
     if classes < 2:
-        raise ValueError(f"weight must hold at least 2 classes, got shape {tuple(weight.shape)}.")
+        raise InputError(f"weight must hold at least 2 classes, got shape {tuple(weight.shape)}.")
     weight = weight.to(features.device)
     if bias is not None:
         bias = _floats("bias", bias, 1).to(features.device)
         if len(bias) != classes:
-            raise ValueError(f"bias must hold one number a class: expected ({classes},), got {tuple(bias.shape)}.")
+            raise InputError(f"bias must hold one number a class: expected ({classes},), got {tuple(bias.shape)}.")
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and bad_rows(tensor.reshape(len(tensor), -1)).any():
-            raise ValueError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
+            raise InputError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
     if labels is not None:
         labels = check_labels(labels, len(features), classes).to(features.device)
     if finite:
         bad = bad_rows(features)
         if bad.any():
-            raise ValueError(
+            raise InputError(
                 f"features hold NaN or infinity in {int(bad.sum()):,} of {len(features):,} rows "
                 f"(first: row {int(bad.nonzero()[0, 0])}); drop those rows or use score_features, which lists them."
             )
@@ -53,15 +55,15 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     """Labels as int64 ``(rows,)`` in [0, classes), or one sentence."""
     labels = _tensor(labels)
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
+        raise InputError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
     if labels.shape != (rows,):
         hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label a row of features."
-        raise ValueError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
+        raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
     labels = labels.long()  # some unsigned types cannot be compared
     outside = ((labels < 0) | (labels >= classes)).nonzero()
     if len(outside):
         row = int(outside[0, 0])
-        raise ValueError(
+        raise InputError(
             f"labels must lie in [0, {classes - 1}] because weight has {classes} classes, got {int(labels[row])} "
             f"at row {row} ({len(outside):,} such rows); use the model's own class indices."
         )
@@ -72,14 +74,14 @@ def check_logits(logits: Any, name: str = "logits") -> Tensor:
     """A finite matrix ``(N, C)`` of two classes or more, float32 or better and without its graph, or one sentence."""
     logits = _tensor(logits)
     if logits.ndim != 2 or logits.is_complex():
-        raise ValueError(f"{name} must be real numbers (N, C), got {logits.dtype} {tuple(logits.shape)}.")
+        raise InputError(f"{name} must be real numbers (N, C), got {logits.dtype} {tuple(logits.shape)}.")
     if not len(logits) or logits.shape[1] < 2:
-        raise ValueError(f"{name} must hold a row or more and at least 2 classes, got shape {tuple(logits.shape)}.")
+        raise InputError(f"{name} must hold a row or more and at least 2 classes, got shape {tuple(logits.shape)}.")
     logits = logits.detach().to("cpu" if logits.device.type == "mps" else logits.device)  # mps has no float64
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     bad = bad_rows(logits)
     if bad.any():
-        raise ValueError(
+        raise InputError(
             f"{name} hold NaN or infinity in {int(bad.sum()):,} of {len(logits):,} rows "
             f"(first: row {int(bad.nonzero()[0, 0])}); leave those rows out, or train with a lower rate."
         )
@@ -104,7 +106,7 @@ def _floats(name: str, value: Any, dims: int) -> Tensor:
     tensor = _tensor(value)
     if tensor.ndim != dims:
         shape = "(N, D)" if name == "features" else "(C, D)" if name == "weight" else "(C,)"
-        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
+        raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
     if tensor.is_complex():
-        raise ValueError(f"{name} must be real numbers, got {tensor.dtype}.")
+        raise InputError(f"{name} must be real numbers, got {tensor.dtype}.")
     return tensor if tensor.is_floating_point() else tensor.float()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.idtables import as_arrow
 
@@ -103,27 +104,27 @@ def coarser(human: Human, mapping: Any) -> Human:
     """
     human = as_human(human)
     if human.counts is None:
-        raise ValueError("human: merging classes needs counts by class, got frequencies only; give the counts.")
+        raise InputError("human: merging classes needs counts by class, got frequencies only; give the counts.")
     if human.columns is not None or (human.asked is not None and human.asked.ndim == 2):
-        raise ValueError(
+        raise InputError(
             "human: classes can be merged once, and only where a person chose one of them; give the counts as they "
             "were collected, one answer a person."
         )
     wide = human.counts.shape[1]
     if isinstance(mapping, Mapping):
         if human.classes is None:
-            raise ValueError(
+            raise InputError(
                 "mapping by name needs names: read the file with classes=[…], or give an array of numbers."
             )
         if lost := [name for name in human.classes if name not in mapping]:
-            raise ValueError(f"mapping must name a coarse class for every class; none for {printable(lost[0])!r}.")
+            raise InputError(f"mapping must name a coarse class for every class; none for {printable(lost[0])!r}.")
         coarse = [str(mapping[name]) for name in human.classes]
         place = {name: number for number, name in enumerate(dict.fromkeys(coarse))}
         groups = np.array([place[name] for name in coarse])
     else:
         groups = np.asarray(mapping)
         if groups.shape != (wide,) or groups.dtype.kind not in "iu" or groups.min() < 0 or groups.max() >= wide:
-            raise ValueError(
+            raise InputError(
                 f"mapping must hold a class number from 0 for each of the {wide} classes, got {mapping!r:.80}."
             )
     kind = np.int64 if human.counts.dtype.kind in "iu" else np.float64
@@ -144,7 +145,7 @@ def halves(human: Human, seed: int = 0) -> tuple[Human, Human]:
     """
     human = as_human(human)
     if human.counts is None or not whole(human.counts):
-        raise ValueError("human: splitting people needs counts of answers, got shares only; give the counts.")
+        raise InputError("human: splitting people needs counts of answers, got shares only; give the counts.")
     draw = np.random.default_rng(seed)
     counts, first = human.counts, np.zeros_like(human.counts)
     if human.asked is not None and human.asked.ndim == 2:
@@ -184,25 +185,25 @@ def _floats(values: Any) -> np.ndarray:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"human must be numbers, got something else ({error}).") from error
+        raise InputError(f"human must be numbers, got something else ({error}).") from error
 
 
 def checked(human: Human) -> Human:
     """The same, or a sentence on what is wrong with it."""
     shapes = [part.shape for part in (human.ids, human.counts, human.hsf, human.asked) if part is not None]
     if (human.counts is None and human.hsf is None) or () in shapes or len({shape[0] for shape in shapes}) != 1:
-        raise ValueError(f"{human.source}: counts or frequencies are needed, as many as ids; got shapes {shapes}.")
+        raise InputError(f"{human.source}: counts or frequencies are needed, as many as ids; got shapes {shapes}.")
     if human.ids is not None and (more := len(human.ids) - len(set(human.ids.tolist()))):
-        raise ValueError(
+        raise InputError(
             f"{human.source} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}; "
             "for one row an answer call the columns id and vote."
         )
     if human.hsf is not None:
         if human.hsf.ndim != 1:
-            raise ValueError(f"{human.source}: one frequency a sample is needed, got shape {human.hsf.shape}.")
+            raise InputError(f"{human.source}: one frequency a sample is needed, got shape {human.hsf.shape}.")
         wrong = (human.hsf < 0) | (human.hsf > 1)
         if wrong.any():
-            raise ValueError(
+            raise InputError(
                 f"{human.source}: frequencies must lie between 0 and 1, got {human.hsf[wrong][0]:g} and in all "
                 f"{wrong.sum():,} outside; divide the count of the label by the count of all answers."
             )
@@ -213,21 +214,21 @@ def checked(human: Human) -> Human:
 
 def _check_counts(counts: np.ndarray, human: Human) -> None:
     if counts.ndim != 2 or not counts.shape[1] or counts.dtype.kind not in "iuf":
-        raise ValueError(
+        raise InputError(
             f"{human.source} must hold counts (samples × classes), got {counts.dtype} of shape {counts.shape}; give "
             "frequencies as a CSV of id,hsf."
         )
     if (wrong := ~((counts >= 0) & (counts < np.inf))).any():
-        raise ValueError(f"{human.source}: counts must be 0 or more, got {counts[wrong][0]:g}.")
+        raise InputError(f"{human.source}: counts must be 0 or more, got {counts[wrong][0]:g}.")
     if not whole(counts):
         total = counts.sum(1)
         if (far := (np.abs(total - 1) > 1e-3) & (total > 0)).any():
-            raise ValueError(
+            raise InputError(
                 f"{human.source}: counts must be whole numbers, or shares that sum to 1; row {far.argmax()} sums to "
                 f"{total[far.argmax()]:g}."
             )
     most = counts if human.asked is not None and human.asked.ndim == 2 else counts.sum(1)
     if human.asked is not None and (most > human.asked).any():
-        raise ValueError(
+        raise InputError(
             f"{human.source}: fewer people were asked than answered in {(most > human.asked).sum():,} places."
         )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hardsight.errors import InputError
+
 # The paper's bins; each value lies in one of them, the last one is closed.
 FREQUENCY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -24,7 +26,7 @@ def frequency_bins(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES)
     """
     given = np.asarray(edges, dtype=np.float64)
     if given.ndim != 1 or len(given) < 2 or not (np.diff(given) > 0).all():
-        raise ValueError(f"edges must be two numbers or more in rising order, like 0, 0.5, 1; got {list(edges)}.")
+        raise InputError(f"edges must be two numbers or more in rising order, like 0, 0.5, 1; got {list(edges)}.")
     names = [f"[{low:g}, {high:g})" for low, high in itertools.pairwise(given.tolist())]
     names[-1] = names[-1][:-1] + "]"
     place = np.searchsorted(given, values, side="right") - 1

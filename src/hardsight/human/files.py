@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import first_line, printable
 from hardsight.human.answers import Human
 from hardsight.human.tables import from_table, tallied
@@ -21,10 +22,10 @@ _LARGEST = 8 << 30  # bytes of arrays: more than any release of human labels hol
 def read(path: Path, classes: tuple[str, ...] | None) -> Human:
     """What a file says; see `hardsight.human.read_human`."""
     if not path.is_file():
-        raise FileNotFoundError(f"human: {path} is a folder." if path.is_dir() else f"human: there is no file {path}.")
+        raise MissingPathError(f"human: {path} is a folder." if path.is_dir() else f"human: there is no file {path}.")
     name, suffix = printable(path.name), path.suffix.lower()
     if suffix == ".json":
-        raise ValueError(
+        raise InputError(
             f"human: {name} is no table of answers. Sets of valid labels (ReaL's real.json) hold no frequencies; give "
             "raters.npz, or a CSV of id,hsf."
         )
@@ -44,7 +45,7 @@ def _from_arrays(arrays: dict[str, np.ndarray], name: str, classes: tuple[str, .
         if key in arrays:
             _check_names(arrays[key], name, classes)
             return Human(None, arrays[key], None, name, classes)
-    raise ValueError(
+    raise InputError(
         f"human: {name} must hold counts (samples × classes) called counts, CIFAR-N's labellings or ReaL's raters; got "
         f"{', '.join(printable(key) for key in list(arrays)[:8]) or 'nothing'}."
     )
@@ -52,13 +53,13 @@ def _from_arrays(arrays: dict[str, np.ndarray], name: str, classes: tuple[str, .
 
 def _check_names(counts: np.ndarray, name: str, classes: tuple[str, ...] | None) -> None:
     if classes is not None and counts.ndim == 2 and counts.shape[1] != len(classes):
-        raise ValueError(f"human: {name} has {counts.shape[1]:,} columns of counts for {len(classes):,} classes.")
+        raise InputError(f"human: {name} has {counts.shape[1]:,} columns of counts for {len(classes):,} classes.")
 
 
 def _votes(labellings: list[np.ndarray], name: str, classes: tuple[str, ...] | None) -> np.ndarray:
     """Counts of several people's labels of the same samples; negative: no answer."""
     if any(one.ndim != 1 or one.dtype.kind not in "iu" or len(one) != len(labellings[0]) for one in labellings):
-        raise ValueError(f"human: {name} must hold labellings as class numbers, one a sample each.")
+        raise InputError(f"human: {name} must hold labellings as class numbers, one a sample each.")
     votes = np.stack(labellings).astype(np.int64)
     given = votes >= 0
     size = max(int(votes.max(initial=0)) + 1, len(classes or ()))
@@ -68,7 +69,7 @@ def _votes(labellings: list[np.ndarray], name: str, classes: tuple[str, ...] | N
 def _raters(rating: np.ndarray, info: np.ndarray, name: str) -> Human:
     """ReaL: for each question (file, class), who of the raters said no, maybe, yes."""
     if info.ndim != 2 or info.shape[1] != 2 or rating.ndim != 3 or rating.shape[1:] != (len(info), 3):
-        raise ValueError(
+        raise InputError(
             f"human: {name} must hold raters × questions × (no, maybe, yes) and the (file, class) of each question, "
             f"got shapes {rating.shape} and {info.shape}."
         )
@@ -76,9 +77,9 @@ def _raters(rating: np.ndarray, info: np.ndarray, name: str) -> Human:
     try:
         labels = info[:, 1].astype(np.int64)
     except ValueError as error:
-        raise ValueError(f"human: {name} must name classes by numbers ({first_line(error)}).") from error
+        raise InputError(f"human: {name} must name classes by numbers ({first_line(error)}).") from error
     if labels.min(initial=0) < 0:
-        raise ValueError(f"human: {name} must name classes by numbers from 0, got {labels.min()}.")
+        raise InputError(f"human: {name} must name classes by numbers from 0, got {labels.min()}.")
     shape = len(files), int(labels.max(initial=0)) + 1
     asked, counts = (
         tallied(rows, labels, *shape, name, times.sum(0)) for times in ((rating != 0).any(2), rating[:, :, 2] != 0)
@@ -96,7 +97,7 @@ def _numpy_arrays(path: Path) -> dict[str, np.ndarray]:
             with loaded:
                 return _unpacked(loaded)
     except Exception as error:  # whatever a hostile file provokes
-        raise ValueError(
+        raise InputError(
             f"human: {printable(path.name)} holds no arrays that can be read without pickle ({first_line(error)}); "
             "give a CSV."
         ) from error
@@ -104,7 +105,7 @@ def _numpy_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _unpacked(archive: Any) -> dict[str, np.ndarray]:
     if sum(part.file_size for part in archive.zip.infolist()) > _LARGEST:
-        raise ValueError(f"it unpacks to more than {_LARGEST >> 30} GiB")
+        raise InputError(f"it unpacks to more than {_LARGEST >> 30} GiB")
     found, objects = {}, ValueError("it is empty")
     for name in archive.files:
         try:
@@ -125,7 +126,7 @@ def _torch_arrays(path: Path) -> dict[str, np.ndarray]:
             content = torch.load(path, map_location="cpu", weights_only=True)
         arrays = {str(key): np.asarray(value) for key, value in content.items()}
     except Exception as error:  # whatever a hostile file provokes
-        raise ValueError(
+        raise InputError(
             f"human: {printable(path.name)} holds no dictionary of arrays that can be read without pickle "
             f"({first_line(error)}); save them with numpy.savez and give the .npz."
         ) from error

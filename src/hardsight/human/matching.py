@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.human.answers import Human, as_human, whole
 
@@ -54,7 +55,7 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
     human = as_human(human)
     ids, labels = np.array([str(key) for key in ids], dtype=object), np.asarray(labels)
     if not len(ids) or ids.shape != labels.shape or labels.dtype.kind not in "iu":
-        raise ValueError(
+        raise InputError(
             f"ids and labels must be one each for some samples, labels as class numbers (−1: unknown); got "
             f"{len(ids):,} ids and labels of shape {labels.shape} and type {labels.dtype}."
         )
@@ -75,7 +76,7 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
     if human.hsf is not None:
         hsf = _taken(human.hsf, rows, np.nan)
     if not np.isfinite(hsf).any():
-        raise ValueError(f"{human.source} must give samples a frequency, got none: nobody was asked about them.")
+        raise InputError(f"{human.source} must give samples a frequency, got none: nobody was asked about them.")
     words = _overlap(human, ids, rows, hsf, how)
     if majority is not None and columns is not None:
         words += _majorities(majority, columns)
@@ -89,7 +90,7 @@ def _rows(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
     size = _size(human)
     if human.counts is None:
         if size != len(ids):
-            raise ValueError(
+            raise InputError(
                 f"{human.source} must hold one number a sample in the order of the samples ({len(ids):,}), got "
                 f"{size:,}; or give a mapping id → number."
             )
@@ -98,13 +99,13 @@ def _rows(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
     rows = np.array([-1 if hit is None else int(hit[1]) for hit in found])
     if (rows < 0).any() or (rows >= size).any():
         wrong = ids[((rows < 0) | (rows >= size)).argmax()]
-        raise ValueError(
+        raise InputError(
             f"{human.source} holds {size:,} rows in the order of the data, so ids must end in a row of it like "
             f"test:17; got {printable(wrong)!r}. Which row belongs to which file is not guessed: give a CSV with a "
             "column id."
         )
     if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"{human.source} has one row a number, but several ids end in the same; give a CSV with ids.")
+        raise InputError(f"{human.source} has one row a number, but several ids end in the same; give a CSV with ids.")
     return rows, ""
 
 
@@ -119,13 +120,13 @@ def _rows_by_id(theirs: np.ndarray, ids: np.ndarray, source: str) -> tuple[np.nd
         rows = np.where(rows >= 0, rows, [place.get(end, -1) for end in ends])
     used = rows[rows >= 0]
     if not len(used):
-        raise ValueError(
+        raise InputError(
             f"{source} has no answers for any of the {len(ids):,} samples: ids like "
             f"{printable(next(iter(place), ''))!r} against {printable(ids[0])!r}."
         )
     if len(np.unique(used)) < len(used):
         twice = theirs[np.flatnonzero(np.bincount(used) > 1)[0]]
-        raise ValueError(
+        raise InputError(
             f"{source} names files only, and several samples are called {printable(twice)!r}; give whole ids "
             f"like {printable(ids[0])!r}."
         )
@@ -152,7 +153,7 @@ def _columns(
         lost = [k for k in np.unique(labels[labels >= 0]).tolist() if k >= len(names) or here[k] < 0]
         if lost and strange and human.hsf is None:  # without strange names, nobody ever chose that class
             called = [names[k] if k < len(names) else str(k) for k in lost[:3]]
-            raise ValueError(
+            raise InputError(
                 f"{human.source} has answers by name, such as {_some(strange)}, but no class of the samples is called "
                 f"so, and none of the answers {_some(called)}; give class_names, spelled alike."
             )
@@ -162,7 +163,7 @@ def _columns(
         else:
             column_of = np.where(here >= 0, human.columns[here], -1)
     if human.hsf is None and labels.max() >= len(column_of):
-        raise ValueError(
+        raise InputError(
             f"{human.source} has answers for {len(column_of):,} classes, but a label is {labels.max()}; give the "
             "answers for all classes, or read the file with classes=[…]."
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.human.answers import Human
 
@@ -19,16 +20,16 @@ def from_table(table: pa.Table, source: str, classes: tuple[str, ...] | None) ->
     """What a table says; see `hardsight.human.read_human`."""
     names = table.column_names
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{source} must have each column once, but {printable(repeated[0])[:80]} repeats.")
+        raise InputError(f"{source} must have each column once, but {printable(repeated[0])[:80]} repeats.")
     if set(names) >= _TRIALS:
         return _from_trials(table, source)
     if "id" not in names:
-        raise ValueError(f"{source} must have a column id, got {_listed(names)}.")
+        raise InputError(f"{source} must have a column id, got {_listed(names)}.")
     table = table.set_column(names.index("id"), "id", _text(table["id"], "ids", source))
     table = table.filter(pc.is_valid(table["id"]))
     ids, others = _objects(table["id"]), [name for name in names if name != "id"]
     if not len(ids) or not others:
-        raise ValueError(f"{source} must have rows with an id and hsf, votes or counts; got {_listed(names)}.")
+        raise InputError(f"{source} must have rows with an id and hsf, votes or counts; got {_listed(names)}.")
     if "vote" in others or {"annotator", "label"} <= set(others) or others == ["label"]:
         return _from_votes(table["id"], table["vote" if "vote" in others else "label"], source, classes)
     if "hsf" in others or len(others) == 1:
@@ -55,7 +56,7 @@ def _from_votes(ids: pa.ChunkedArray, votes: pa.ChunkedArray, source: str, class
     if not named:
         numbers = votes.cast(pa.float64()).to_numpy()
         if (wrong := ~((numbers >= 0) & (numbers < 100_000) & (numbers == np.floor(numbers)))).any():
-            raise ValueError(f"{source}: votes must be class numbers from 0 or names, got {numbers[wrong][0]:g}.")
+            raise InputError(f"{source}: votes must be class numbers from 0 or names, got {numbers[wrong][0]:g}.")
         codes = numbers.astype(np.int64)
         size = max(int(codes.max(initial=0)) + 1, len(classes or ()))
     else:
@@ -78,7 +79,7 @@ def _from_trials(table: pa.Table, source: str) -> Human:
     category[rows] = categories
     if (category[rows] != categories).any():
         wrong = keys[rows[(category[rows] != categories).argmax()]]
-        raise ValueError(f"{source} must give an image one category, but {printable(wrong)!r} has two.")
+        raise InputError(f"{source} must give an image one category, but {printable(wrong)!r} has two.")
     asked = counts.sum(1)
     place = {name: column for column, name in enumerate(names.tolist())}
     chosen = np.array([place.get(name, -1) for name in category_names.tolist()])[category]
@@ -99,7 +100,7 @@ def tallied(
 
 def _check_size(height: int, width: int, source: str) -> None:
     if not height or height * width > _MOST:
-        raise ValueError(
+        raise InputError(
             f"{source} must hold answers, for up to {_MOST:,} samples × classes; got {height:,} × {width:,}."
         )
 
@@ -114,14 +115,14 @@ def _text(column: pa.ChunkedArray, what: str, source: str) -> pa.ChunkedArray:
     try:
         return column.cast(pa.string())
     except pa.ArrowException as error:
-        raise ValueError(f"{source}: {what} must be text or numbers, got {column.type}.") from error
+        raise InputError(f"{source}: {what} must be text or numbers, got {column.type}.") from error
 
 
 def _numbers(column: pa.ChunkedArray, what: str, source: str) -> np.ndarray:
     try:
         return column.cast(pa.float64()).to_numpy()
     except pa.ArrowException as error:
-        raise ValueError(
+        raise InputError(
             f"{source}: {printable(what)[:80]} must be numbers, got {column.type}; name the columns id and hsf, or id "
             "and vote, or id and one column of counts a class."
         ) from error

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from hardsight.dynamics import Recorder
+from hardsight.errors import InputError, StateError
 from hardsight.extras import need
 from hardsight.integrations.watch import Watch, recorder_at, where
 
@@ -52,7 +53,7 @@ def _collate(collator: Callable[[list[Any]], Any], key: str, features: Sequence[
     ids = [feature[key] for feature in features]
     batch = collator([{k: v for k, v in feature.items() if k != key} for feature in features])
     if "labels" not in batch:
-        raise ValueError(
+        raise InputError(
             f"with_ids: the collator made a batch without labels, got {', '.join(map(str, batch))}; "
             "dynamics are recorded at the label of each sample."
         )
@@ -100,7 +101,7 @@ class RecorderCallback(transformers.TrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if args.remove_unused_columns:
-            raise ValueError(
+            raise InputError(
                 "RecorderCallback needs TrainingArguments(remove_unused_columns=False): otherwise the Trainer drops "
                 "the ids before the collator sees them. Drop columns that the model does not take from the data set."
             )
@@ -129,7 +130,7 @@ class RecorderCallback(transformers.TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if self.stage == "validation" and self._watch is not None:
             if "eval_runtime" not in (metrics or {}):
-                raise RuntimeError(
+                raise StateError(
                     f"RecorderCallback records one evaluation set, got metrics {', '.join(metrics or {})}; "
                     "join the sets, or record with stage='train' only."
                 )
@@ -157,7 +158,7 @@ class RecorderCallback(transformers.TrainerCallback):
         if self._watch is None or module.training != (self.stage == "train"):
             return
         if _KEY not in kwargs:
-            raise RuntimeError(
+            raise StateError(
                 f"a {self.stage} batch came without ids: give the Trainer data_collator=with_ids(collator), and the "
                 "data set a column of ids (with_ids(collator, key='id') says its name)."
             )
@@ -172,11 +173,11 @@ class RecorderCallback(transformers.TrainerCallback):
 def _refuse(args: Any) -> None:
     """Ways of training in which no process sees whole batches, or no hook is called."""
     if args.n_gpu > 1:
-        raise ValueError(
+        raise InputError(
             f"RecorderCallback cannot record under nn.DataParallel (the Trainer found {args.n_gpu} GPUs): start one "
             "process a GPU with `torchrun --nproc-per-node`, or choose one with CUDA_VISIBLE_DEVICES=0."
         )
     if args.torch_compile:
-        raise ValueError("RecorderCallback needs torch_compile=False: compiled code does not see the hook on the head.")
+        raise InputError("RecorderCallback needs torch_compile=False: compiled code does not see the hook on the head.")
     if args.fsdp or args.deepspeed:
-        raise ValueError("RecorderCallback cannot record under FSDP or DeepSpeed: no process holds the whole head.")
+        raise InputError("RecorderCallback cannot record under FSDP or DeepSpeed: no process holds the whole head.")

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.errors import InputError, InputTypeError
+
 
 def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tensor]:
     """A function for ``Trainer(compute_loss_func=…)`` that gives a loss the model's logits and the batch's ``labels``.
@@ -44,12 +46,12 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
     """
     reduction = getattr(loss, "reduction", None)
     if reduction != "mean":
-        raise ValueError(
+        raise InputError(
             f"loss must have reduction='mean', got {reduction!r}: compute_loss itself divides by the number of labels "
             "that the Trainer counts."
         )
     if getattr(loss, "ignore_index", -100) != -100:
-        raise ValueError(
+        raise InputError(
             f"loss must have ignore_index=-100, got {loss.ignore_index}: the Trainer counts every other label; "
             "let the collator pad labels with -100."
         )
@@ -61,12 +63,12 @@ def _loss_of_outputs(
 ) -> Tensor:
     logits = _logits(outputs)
     if labels is None:
-        raise ValueError("the batch came without labels: let the collator put them under 'labels', the Trainer's name.")
+        raise InputError("the batch came without labels: let the collator put them under 'labels', the Trainer's name.")
     labels = labels.to(logits.device)
     if shift:  # the labels, not the logits, which are large: without their last token they would have to be copied
         labels = F.pad(labels[..., 1:], (0, 1), value=-100)
     if labels.shape not in (logits.shape[:-1], logits.shape):
-        raise ValueError(
+        raise InputError(
             f"labels must have the shape of the logits without their last axis, the classes: expected "
             f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}; truncate or pad both alike."
         )
@@ -93,7 +95,7 @@ def _logits(outputs: Any) -> Tensor:
     else:
         logits, form = getattr(outputs, "logits", None), f"a {type(outputs).__name__}"
     if not isinstance(logits, Tensor):
-        raise TypeError(
+        raise InputTypeError(
             f"the model must return logits, as outputs.logits, outputs['logits'] or the first of a tuple, got {form}; "
             "return them beside what else it returns."
         )

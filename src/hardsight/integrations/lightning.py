@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hardsight.dynamics import Recorder
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.integrations.watch import Watch, recorder_at, where
 
@@ -34,7 +35,7 @@ def ids_and_labels(batch: Any) -> tuple[Any, Any]:
     else:
         form = f"a {type(batch).__name__}"
     if found is None or found[1] is None or not _are_ids(found[0]):
-        raise TypeError(
+        raise InputTypeError(
             f"the batch does not say which samples it holds: it is {form}, expected (ids, inputs, labels) or a mapping "
             "with id and label. Let the data set return the index of each sample too, or say how to read a batch: "
             "RecorderCallback(run, read=lambda batch: (ids, labels))."
@@ -147,7 +148,7 @@ class RecorderCallback(pl.Callback):
 
     def _recorder_at(self, trainer: Any) -> Recorder:
         if self.stage == "validation" and len(trainer.num_val_batches) > 1:
-            raise ValueError(
+            raise InputError(
                 f"RecorderCallback records one validation loader, got {len(trainer.num_val_batches)}; "
                 "join their data sets, or call hardsight.Recorder in the validation step."
             )

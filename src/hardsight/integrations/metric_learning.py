@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_matrix, unit
+from hardsight.errors import InputError
 from hardsight.extras import need
 
 miners = need("pytorch_metric_learning.miners")
@@ -56,9 +57,9 @@ class AVHMiner(miners.BaseMiner):
         margin: float = 0.5,
     ) -> None:
         if kind not in _KINDS:
-            raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}.")
+            raise InputError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}.")
         if not margin > 0:
-            raise ValueError(f"margin must be more than 0, got {margin}.")
+            raise InputError(f"margin must be more than 0, got {margin}.")
         super().__init__()
         self.kind, self.margin = kind, margin
         # A function in every case: the classifier must not become a part of the miner, nor its weight a parameter.
@@ -113,12 +114,12 @@ def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
 
 def _check(weight: Tensor, embeddings: Tensor, labels: Tensor) -> None:
     if weight.ndim != 2 or weight.shape[1] != embeddings.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"weight must have shape (C, {embeddings.shape[1]}), a row a class as wide as the embeddings, got "
             f"{tuple(weight.shape)}; transpose one of shape (D, C)."
         )
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):
-        raise ValueError(
+        raise InputError(
             f"labels must lie in [0, {len(weight) - 1}] because weight has {len(weight)} rows, got "
             f"{int(labels.min())} to {int(labels.max())}; number the classes as the weight does."
         )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, uncompiled
 from hardsight.ood import DETECTORS, ood_scores
@@ -39,7 +40,7 @@ class Postprocessor(_Base):
 
     def __init__(self, name: str) -> None:
         if name not in DETECTORS:
-            raise ValueError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
+            raise InputError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
         self.name = name
         self.config = None
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.data import Samples
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels
@@ -72,7 +73,7 @@ def as_detector(name: str, model: nn.Module) -> HeadDetector:
         torch.Size([4])
     """
     if name not in DETECTORS:
-        raise ValueError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
+        raise InputError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
     find_head(model)  # a sentence now rather than at the first batch
     return HeadDetector(name, model)
 
@@ -143,7 +144,7 @@ def detect(
         return detection(-score(inside), -score(outside))
     except api.RequiresFittingException as error:
         name = type(detector).__name__
-        raise ValueError(f"detector: {name} must be fitted first; give fit=, labelled data to fit it on.") from error
+        raise InputError(f"detector: {name} must be fitted first; give fit=, labelled data to fit it on.") from error
 
 
 def _numbers(scores: Tensor) -> np.ndarray:

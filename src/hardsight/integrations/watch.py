@@ -10,13 +10,14 @@ from typing import Any
 from torch import nn
 
 from hardsight.dynamics import Recorder
+from hardsight.errors import InputError, StateError
 from hardsight.heads import HeadLayer, capture, find_head, unwrap
 
 
 def where(run: str | Path | Recorder, stage: str) -> tuple[Recorder | None, Path]:
     """The recorder that was given, if it was, and the folder to write."""
     if stage not in ("train", "validation"):
-        raise ValueError(f"stage must be 'train' or 'validation', got {stage!r}.")
+        raise InputError(f"stage must be 'train' or 'validation', got {stage!r}.")
     return (None, Path(run)) if isinstance(run, (str, Path)) else (run, run.path)
 
 
@@ -41,7 +42,7 @@ class Watch:
     def __init__(self, model: nn.Module, recorder: Recorder, head: str | nn.Module | None = None) -> None:
         layer = find_head(model, head)
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in _around(model, layer)):
-            raise ValueError(
+            raise InputError(
                 f"model: the head {layer.path!r} is inside a compiled module, and compiled code does not see hooks; "
                 "compile the part before the head only, or train without compiling."
             )
@@ -66,7 +67,7 @@ class Watch:
         """
         self._batch = None
         if not self._ran_once:
-            raise RuntimeError(
+            raise StateError(
                 f"the head {self._path!r} did not run in the first batch: another layer makes the output (name it with "
                 "head=), or its weight is used through F.linear."
             )
@@ -92,7 +93,7 @@ class Watch:
             return
         (ids, labels), self._batch = self._batch, None
         if len(ids) != len(features):
-            raise RuntimeError(
+            raise StateError(
                 f"the head {self._path!r} saw {len(features)} rows in a batch of {len(ids)} ids: several views of a "
                 "sample, or a batch that was cut or mixed after its ids were read, cannot be recorded."
             )

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from scipy import sparse
 
 from hardsight.ensemble import matrix
+from hardsight.errors import InputError
 from hardsight.intervals import wilson
 from hardsight.table import SampleTable
 
@@ -36,7 +37,7 @@ class Beliefs:
         rows = probability_rows(table, seen)
         self.exact, self._rows = rows is not None, np.empty(0, dtype=np.int64) if rows is None else rows
         if not self.exact and (missing := [name for name in NEEDED if name not in table]):
-            raise ValueError(
+            raise InputError(
                 f"the probabilities of label and prediction come from {', '.join(NEEDED)}; the table lacks "
                 f"{', '.join(missing)}."
             )
@@ -228,14 +229,14 @@ def noise_of(beliefs: Beliefs) -> Noise:
 def labels_of(table: SampleTable) -> np.ndarray:
     """Labels, −1 where a sample has none; a table without any is refused."""
     if "label" not in table or table.to_arrow()["label"].null_count == len(table):
-        raise ValueError("label errors need labels, and this table has none; score data that have them.")
+        raise InputError("label errors need labels, and this table has none; score data that have them.")
     return pc.fill_null(table.to_arrow()["label"].cast(pa.int64()), -1).to_numpy()
 
 
 def predictions_of(table: SampleTable) -> np.ndarray:
     """Predicted classes; a table that lacks any is refused."""
     if "pred" not in table or table.to_arrow()["pred"].null_count:
-        raise ValueError("label errors need a prediction a sample, and this table lacks some; score the data again.")
+        raise InputError("label errors need a prediction a sample, and this table lacks some; score the data again.")
     return table["pred"].astype(np.int64)
 
 
@@ -254,7 +255,7 @@ def probability_matrix(table: SampleTable) -> np.ndarray:
     """Probabilities of all classes, ``(N, C)``, row by row of the table."""
     where = probability_rows(table)
     if where is None:
-        raise ValueError(
+        raise InputError(
             "the table does not keep the probabilities of all classes (runs keep them for up to 100 classes)."
         )
     return matrix(table.vectors, "probabilities", where)

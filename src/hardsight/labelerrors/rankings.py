@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.hardness import SCORES, Score
 from hardsight.labelerrors.confident import NEEDED, Beliefs, labels_of, probability_matrix, probability_rows
@@ -115,7 +116,7 @@ def _cleanlab(table: SampleTable, function: Callable[[np.ndarray, np.ndarray], n
     """What cleanlab says of the labelled rows; NaN for the others."""
     labels, p = labels_of(table), probability_matrix(table)
     if p.shape[1] < 2:
-        raise ValueError("cleanlab's rankings need two classes or more, and this table has one.")
+        raise InputError("cleanlab's rankings need two classes or more, and this table has one.")
     suspicion = np.full(len(table), np.nan)
     suspicion[labels >= 0] = function(labels[labels >= 0], p[labels >= 0])
     return suspicion
@@ -150,13 +151,13 @@ def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
     if by not in RANKINGS:
         near = difflib.get_close_matches(by, RANKINGS, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(RANKINGS)}."
-        raise ValueError(f"by must name a ranking of label errors, got {by!r}; {hint}")
+        raise InputError(f"by must name a ranking of label errors, got {by!r}; {hint}")
     ranking = RANKINGS[by]
     if ranking.needs == ("probabilities",):
         if probability_rows(table) is None:
-            raise ValueError(f"{by} needs the probabilities of all classes, which runs keep for up to 100 classes.")
+            raise InputError(f"{by} needs the probabilities of all classes, which runs keep for up to 100 classes.")
     elif missing := [name for name in ranking.needs if name not in table]:
-        raise ValueError(
+        raise InputError(
             f"{by} needs the column{'s' * (len(missing) > 1)} {', '.join(missing)}, which the table lacks; score the "
             "data with them, or rank by another name."
         )

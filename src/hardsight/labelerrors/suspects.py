@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.errors import InputError
 from hardsight.labelerrors.confident import (
     NEEDED,
     Beliefs,
@@ -91,17 +92,17 @@ def label_errors(
 
 def _wanted(count: int | None, share: float | None, estimate: Noise | None, n: int) -> int:
     if count is not None and share is not None:
-        raise ValueError(f"give count or share, not both; got {count} and {share}.")
+        raise InputError(f"give count or share, not both; got {count} and {share}.")
     if count is not None:
         if count < 0:
-            raise ValueError(f"count must be 0 or more, got {count}.")
+            raise InputError(f"count must be 0 or more, got {count}.")
         return count
     if share is not None:
         if not 0 <= share <= 1:
-            raise ValueError(f"share must lie between 0 and 1, got {share}.")
+            raise InputError(f"share must lie between 0 and 1, got {share}.")
         return round(share * n)
     if estimate is None:
-        raise ValueError(
+        raise InputError(
             f"how many labels are wrong is estimated from {', '.join(NEEDED)}, which the table lacks; give count or "
             "share."
         )

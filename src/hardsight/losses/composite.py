@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
+from hardsight.errors import InputError
 from hardsight.losses.encouraging import EncouragingLoss, FocalLoss
 from hardsight.losses.imbalance import deferred_weights, effective_number_weights, ldam_margins
 from hardsight.losses.logits import (
@@ -71,7 +72,7 @@ class BoundLogits(nn.Module):
         if self._target is not None:
             soft = target.is_floating_point()
             if soft and self._target.default is inspect.Parameter.empty:
-                raise ValueError(
+                raise InputError(
                     f"target must hold class indices (N,), got {tuple(target.shape)}: {self._name} needs one class a "
                     "sample; leave mixup out, or choose logits without a margin."
                 )
@@ -124,21 +125,21 @@ class CompositeLoss(nn.Module):
     ) -> None:
         super().__init__()
         if pair_labels not in ("predicted", "true", None):
-            raise ValueError(f"pair_labels must be 'predicted' or 'true', got {pair_labels!r}.")
+            raise InputError(f"pair_labels must be 'predicted' or 'true', got {pair_labels!r}.")
         if isinstance(objective, nn.Module) and "features" in inspect.signature(objective.forward).parameters:
-            raise ValueError(
+            raise InputError(
                 f"objective must take logits and targets, and {type(objective).__name__} takes features; give logits= "
                 "and the objective apart, or pairs=."
             )
         for name, part in (("objective", objective), ("pairs", pairs)):
             if getattr(part, "reduction", "mean") == "none":
-                raise ValueError(
+                raise InputError(
                     f"{name}: its reduction must be 'mean' or 'sum', got 'none'; parts add up to one number."
                 )
         if logits is not None and not isinstance(logits, BoundLogits):
             bound = logits if isinstance(logits, partial) else partial(logits)
             if bound.args:
-                raise ValueError("logits: name its options, as in partial(arcface_logits, margin=0.5).")
+                raise InputError("logits: name its options, as in partial(arcface_logits, margin=0.5).")
             logits = BoundLogits(bound.func, **bound.keywords)
         self.objective, self.logits, self.pairs = objective, logits, pairs
         self.pair_labels = pair_labels or ("true" if isinstance(pairs, CenterLoss) else "predicted")
@@ -159,7 +160,7 @@ class CompositeLoss(nn.Module):
             weight: ``(C, D)`` weight of that layer.
         """
         if self.needs_head and (features is None or weight is None):
-            raise ValueError(
+            raise InputError(
                 "features and weight are missing, and this loss is made of them; run the model in "
                 "hardsight.capture(model) and pass head.features and head.weight."
             )
@@ -192,7 +193,7 @@ class CompositeLoss(nn.Module):
         if self.pair_labels == "predicted":
             return logits.detach().argmax(1)
         if target.is_floating_point():
-            raise ValueError(
+            raise InputError(
                 f"target must hold class indices (N,) for pairs of true labels, got {tuple(target.shape)}; leave mixup "
                 "out, or take pair_labels='predicted'."
             )
@@ -231,7 +232,7 @@ def build_loss(
 
     def known(chosen: Chosen, value: Any, what: str) -> Any:
         if value is None:
-            raise ValueError(f"loss: {chosen.part.name} needs {what}, which is not known here; give it to build_loss.")
+            raise InputError(f"loss: {chosen.part.name} needs {what}, which is not known here; give it to build_loss.")
         return value
 
     def class_counts(chosen: Chosen) -> Tensor:

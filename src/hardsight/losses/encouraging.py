@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
+from hardsight.errors import InputError
 from hardsight.losses.objectives import BONUSES, cross_entropy, focal
 from hardsight.losses.reduction import Terms, check_weight, reduced, terms_of
 
@@ -35,15 +36,15 @@ class _Encouraging:
         self, log_end: float, start: float, bonus: str | OwnBonus, gamma: float, rho: float, offset: bool, preset: Any
     ) -> None:
         if preset not in (None, "released"):
-            raise ValueError(f"preset must be 'released' or None, got {preset!r}.")
+            raise InputError(f"preset must be 'released' or None, got {preset!r}.")
         if not callable(bonus) and bonus not in ("log", "power", "cosine"):
-            raise ValueError(f"bonus must be 'log', 'power', 'cosine' or a function of p, got {bonus!r}.")
+            raise InputError(f"bonus must be 'log', 'power', 'cosine' or a function of p, got {bonus!r}.")
         if preset == "released" and bonus != "log":
-            raise ValueError("preset 'released' clamps the logarithm of the bonus 'log'; leave it out for another one.")
+            raise InputError("preset 'released' clamps the logarithm of the bonus 'log'; leave it out for another one.")
         if not gamma >= 1:
-            raise ValueError(f"gamma must be 1 or more for the bonus −p^γ to be concave, got {gamma}.")
+            raise InputError(f"gamma must be 1 or more for the bonus −p^γ to be concave, got {gamma}.")
         if start and bonus != "log":
-            raise ValueError(f"start belongs to the bonus 'log', got {start} with another one; leave it out.")
+            raise InputError(f"start belongs to the bonus 'log', got {start} with another one; leave it out.")
         if callable(bonus) and not torch.compiler.is_compiling():
             _check_own(bonus, offset)
         self.log_end, self.start, self.gamma, self.rho = log_end, start, gamma, rho
@@ -53,13 +54,13 @@ class _Encouraging:
     def _checked(self) -> None:
         """Options may be changed between steps: each step looks at them (they are plain numbers)."""
         if not 0 <= self.log_end <= 1:
-            raise ValueError(f"log_end must be between 0 and 1, got {self.log_end}.")
+            raise InputError(f"log_end must be between 0 and 1, got {self.log_end}.")
         if not 0 <= self.start < 1:
-            raise ValueError(f"start must be 0 or more and less than 1, got {self.start}.")
+            raise InputError(f"start must be 0 or more and less than 1, got {self.start}.")
         if not 0 <= self.rho < math.inf:
-            raise ValueError(f"rho must be 0 or more and finite, got {self.rho}.")
+            raise InputError(f"rho must be 0 or more and finite, got {self.rho}.")
         if self.offset and self._endless:
-            raise ValueError(
+            raise InputError(
                 "offset: with log_end = 1 the loss has no minimum that could be moved to 0; choose a log_end below 1, "
                 "or leave offset out."
             )
@@ -160,7 +161,7 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
         _check_common(self)
         self._take(log_end, start, bonus, gamma, rho, offset, preset)
         if match_gradient and self.reduction == "none":
-            raise ValueError("match_gradient needs a reduction to one number, got 'none'; choose 'mean' or 'sum'.")
+            raise InputError("match_gradient needs a reduction to one number, got 'none'; choose 'mean' or 'sum'.")
         self.weight_bonus, self.match_gradient, self.validate = weight_bonus, match_gradient, validate
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class FocalLoss(nn.CrossEntropyLoss):
 
     def __init__(self, gamma: float = 2.0, *, validate: bool = False, **options: Any) -> None:
         if not 0 <= gamma < math.inf:
-            raise ValueError(f"gamma must be 0 or more and finite, got {gamma}.")
+            raise InputError(f"gamma must be 0 or more and finite, got {gamma}.")
         super().__init__(**options)
         _check_common(self)
         self.gamma, self.validate = gamma, validate
@@ -280,16 +281,16 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         self._checked()
         if input.shape != target.shape:
-            raise ValueError(
+            raise InputError(
                 f"target must have the shape of the input, {tuple(input.shape)}, got {tuple(target.shape)}."
             )
         z = input.to(working_dtype(input))
         t = target.to(z.dtype)
         if self.validate and not torch.compiler.is_compiling():
             if z.isnan().any():
-                raise ValueError("input holds NaN; look at what the model returns, and at its learning rate.")
+                raise InputError("input holds NaN; look at what the model returns, and at its learning rate.")
             if not ((t >= 0) & (t <= 1)).all():
-                raise ValueError("target must lie between 0 and 1.")
+                raise InputError("target must lie between 0 and 1.")
         positive = t * self._objective(-z)
         if self.pos_weight is not None:
             positive = positive * self.pos_weight
@@ -331,9 +332,9 @@ def encouraging_loss(
 
 def _check_common(loss: nn.Module) -> None:
     if loss.reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {loss.reduction!r}.")
+        raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {loss.reduction!r}.")
     if not 0 <= (smoothing := getattr(loss, "label_smoothing", 0.0)) <= 1:
-        raise ValueError(f"label_smoothing must be between 0 and 1, got {smoothing}.")
+        raise InputError(f"label_smoothing must be between 0 and 1, got {smoothing}.")
     # Where looking does not wait for a device: `encouraging_loss` comes here at every step.
     for name in ("weight", "pos_weight"):
         weight = getattr(loss, name, None)
@@ -345,12 +346,12 @@ def _check_own(bonus: OwnBonus, offset: bool) -> None:
     values = bonus(torch.linspace(0.01, 0.99, 99, dtype=torch.float64))
     steps, rounding = values.diff(), 1e-12 * values.abs().max()
     if not bool((steps <= rounding).all()) or not bool((steps.diff() <= rounding).all()):
-        raise ValueError(
+        raise InputError(
             "bonus must be a finite function of p that falls and is concave (steeper as p grows), as −p² is; got one "
             "that is not."
         )
     if offset and not bool(bonus(torch.ones((), dtype=torch.float64)).isfinite()):
-        raise ValueError(
+        raise InputError(
             "offset: with a bonus that has no end at p = 1 there is no minimum to move to 0; leave it out."
         )
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from hardsight.errors import InputError
+
 Counts = Tensor | Sequence[float]
 
 
@@ -30,7 +32,7 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
         tensor([0.1893, 1.8107, 0.0000])
     """
     if not 0 <= beta <= 1:
-        raise ValueError(f"beta must lie in [0, 1], got {beta}.")
+        raise InputError(f"beta must lie in [0, 1], got {beta}.")
     n = _exactly(counts)
     # 1 − β^n without cancellation for β next to 1; what is made for n = 0 is thrown away.
     effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
@@ -53,7 +55,7 @@ def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
         tensor([0.2500, 0.5000])
     """
     if not 0 < largest < math.inf:
-        raise ValueError(f"largest must be above 0 and finite, got {largest}.")
+        raise InputError(f"largest must be above 0 and finite, got {largest}.")
     n = _exactly(counts)
     rarest = n[n > 0].min()
     return _like(counts, largest * (rarest / n.clamp_min(rarest)) ** 0.25)
@@ -85,12 +87,12 @@ def counts_of(counts: Counts, classes: int | None = None) -> Tensor:
     n = torch.as_tensor(counts)
     if n.ndim != 1 or classes not in (None, len(n)):
         wanted = "(C,)" if classes is None else f"({classes},)"
-        raise ValueError(f"counts must have one number a class, shape {wanted}, got {tuple(n.shape)}.")
+        raise InputError(f"counts must have one number a class, shape {wanted}, got {tuple(n.shape)}.")
     if n.device.type == "cpu" and not torch.compiler.is_compiling():
         bad = (n < 0) | ~torch.isfinite(n)
         if bad.any() or not (n > 0).any():
             got = n[bad][:3].tolist() or "none above 0"
-            raise ValueError(f"counts must be finite, 0 or more and not all 0, got {got}.")
+            raise InputError(f"counts must be finite, 0 or more and not all 0, got {got}.")
     return n
 
 

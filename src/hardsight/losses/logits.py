@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
+from hardsight.errors import InputError
 from hardsight.losses.encouraging import EncouragingLoss
 from hardsight.losses.imbalance import counts_of
 from hardsight.losses.margins import chosen
@@ -76,9 +77,9 @@ def cosface_logits(
     x, w = _directions(features, weight, target, scale)
     if isinstance(margin, Tensor):
         if margin.shape not in ((), weight.shape[:1]):
-            raise ValueError(f"margin must be a number or one a class ({len(weight)},), got {tuple(margin.shape)}.")
+            raise InputError(f"margin must be a number or one a class ({len(weight)},), got {tuple(margin.shape)}.")
     elif not margin >= 0:
-        raise ValueError(f"margin must be 0 or more, a difference of cosines, got {margin}.")
+        raise InputError(f"margin must be 0 or more, a difference of cosines, got {margin}.")
     cosines = cosine_matrix(x, w)
     own = cosines - (margin.to(cosines) if isinstance(margin, Tensor) else margin)
     return scale * torch.where(chosen(cosines, target), own, cosines)
@@ -104,7 +105,7 @@ def arcface_logits(
         tensor([[0.8776, 0.0000]])
     """
     if not 0 <= margin <= math.pi / 2:
-        raise ValueError(f"margin must lie in [0, π/2] radians, got {margin}; math.radians converts degrees.")
+        raise InputError(f"margin must lie in [0, π/2] radians, got {margin}; math.radians converts degrees.")
     x, w = _directions(features, weight, target, scale)
     cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
     far = torch.cos(angle) - margin * math.sin(margin)
@@ -132,7 +133,7 @@ def sphereface_logits(
         tensor([[-3.,  1.]])
     """
     if not isinstance(margin, int) or margin < 1:
-        raise ValueError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
+        raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
     x, w = _directions(features, weight, target, scale)
     cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
     k = torch.floor(margin * angle.detach() / math.pi)
@@ -155,7 +156,7 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: float
     """
     z = _floating(logits)
     if logits.ndim < 2:
-        raise ValueError(f"logits must have shape (N, C, …), got {tuple(logits.shape)}.")
+        raise InputError(f"logits must have shape (N, C, …), got {tuple(logits.shape)}.")
     counts = counts_of(counts, logits.shape[1]).to(z)
     prior = (counts / counts.sum()).clamp_min(torch.finfo(z.dtype).tiny)
     return z + tau * prior.log().view(-1, *[1] * (z.ndim - 2))
@@ -171,7 +172,7 @@ def spherical_logits(logits: Tensor, eps: float = 1e-3) -> Tensor:
         tensor([[0.8999, 0.1001]])
     """
     if not eps > 0:
-        raise ValueError(f"eps must be above 0, because the logarithm of 0² is infinite, got {eps}.")
+        raise InputError(f"eps must be above 0, because the logarithm of 0² is infinite, got {eps}.")
     return torch.log(_floating(logits).square() + eps)
 
 
@@ -248,7 +249,7 @@ class AVHLoss(nn.Module):
     def forward(self, features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
         if self.validate and not torch.compiler.is_compiling() and not torch.isfinite(features).all():
-            raise ValueError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
+            raise InputError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
         own = target if target.ndim == 1 else None
         return self.objective(angular_logits(features, weight, self.scale, own), target)
 
@@ -261,12 +262,12 @@ def _directions(
 ) -> tuple[Tensor, Tensor]:
     """Unit features and class weights in one dtype, once their shapes are what they should be."""
     if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"features (N, D) and weight (C, D) must be as wide as one another, got {tuple(features.shape)} and "
             f"{tuple(weight.shape)}; pass the input of the last linear layer and that layer's own weight."
         )
     if target is not None and (target.shape != features.shape[:1] or target.is_floating_point()):
-        raise ValueError(
+        raise InputError(
             f"target must hold class indices of shape ({len(features)},), got {tuple(target.shape)} {target.dtype}; "
             "a margin needs one class a sample, so soft targets go with logits that take no target."
         )
@@ -278,7 +279,7 @@ def _directions(
 
 def _check_scale(scale: float) -> None:
     if not 0 < scale < math.inf:
-        raise ValueError(f"scale must be above 0 and finite, got {scale}.")
+        raise InputError(f"scale must be above 0 and finite, got {scale}.")
 
 
 def _target_angle(x: Tensor, w: Tensor, target: Tensor) -> Tensor:

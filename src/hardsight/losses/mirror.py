@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
+from hardsight.errors import InputError
 from hardsight.losses.margins import chosen
 
 
@@ -49,9 +50,9 @@ class MirrorMSELoss(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ("softmax", "sigmoid"):
-            raise ValueError(f"activation must be 'softmax' or 'sigmoid', got {activation!r}.")
+            raise InputError(f"activation must be 'softmax' or 'sigmoid', got {activation!r}.")
         if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
+            raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
         self.activation, self.mirror, self.reduction = activation, mirror, reduction
         self.ignore_index, self.validate = ignore_index, validate
 
@@ -59,12 +60,12 @@ class MirrorMSELoss(nn.Module):
         """The loss of logits ``(N, C, …)`` at class indices ``(N, …)``, or at one-hot or soft targets ``(N, C, …)``."""
         soft = target.shape == logits.shape
         if logits.ndim < 2 or not (soft or target.shape == logits.shape[:1] + logits.shape[2:]):
-            raise ValueError(
+            raise InputError(
                 f"target must hold class indices (N, …) or a number a class (N, C, …) for logits (N, C, …), "
                 f"got {tuple(target.shape)} for {tuple(logits.shape)}."
             )
         if not soft and target.is_floating_point():
-            raise ValueError(f"target must hold class indices as integers, got {target.dtype}; convert with .long().")
+            raise InputError(f"target must hold class indices as integers, got {target.dtype}; convert with .long().")
         z = logits.to(working_dtype(logits))
         target = target.to(z.dtype) if soft else target.long()
         if self.validate and not torch.compiler.is_compiling():
@@ -81,11 +82,11 @@ class MirrorMSELoss(nn.Module):
 
     def _check_values(self, z: Tensor, target: Tensor, soft: bool) -> None:
         if z.isnan().any():
-            raise ValueError("logits hold NaN; look at what the model returns, and at its learning rate.")
+            raise InputError("logits hold NaN; look at what the model returns, and at its learning rate.")
         largest = 1 if soft else z.shape[1] - 1
         outside = ~((target >= 0) & (target <= largest)) & (soft | (target != self.ignore_index))
         if outside.any():
-            raise ValueError(f"target must lie in [0, {largest}], got {target[outside][0].item()}.")
+            raise InputError(f"target must lie in [0, {largest}], got {target[outside][0].item()}.")
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, mirror={self.mirror}"

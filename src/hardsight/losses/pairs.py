@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
+from hardsight.errors import InputError
 
 Pairing = Literal["halves", "classes", "all"]
 
@@ -83,15 +84,15 @@ class _PairLoss(nn.Module):
         super().__init__()
         margin = self.usual_margin if margin is None else margin
         if not 0 < margin <= self.largest_margin:
-            raise ValueError(f"margin must be above 0 and at most {self.largest_margin:.4g}, got {margin}.")
+            raise InputError(f"margin must be above 0 and at most {self.largest_margin:.4g}, got {margin}.")
         if preset is not None and preset not in PRESET_WEIGHTS:
-            raise ValueError(f"preset must be 'paper', 'released' or None, got {preset!r}.")
+            raise InputError(f"preset must be 'paper', 'released' or None, got {preset!r}.")
         if preset is not None and weight is not None:
-            raise ValueError(
+            raise InputError(
                 f"weight and preset say the same thing, got {weight} and {preset!r}; leave one of them out."
             )
         if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
+            raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
         _check_pairing(pairs)
         self.weight = PRESET_WEIGHTS[preset] if preset else 1.0 if weight is None else weight
         _check_weight(self.weight)
@@ -209,9 +210,9 @@ class CenterLoss(nn.Module):
     ) -> None:
         super().__init__()
         if classes < 1 or width < 1:
-            raise ValueError(f"classes and width must be 1 or more, got {classes} and {width}.")
+            raise InputError(f"classes and width must be 1 or more, got {classes} and {width}.")
         if not 0 < rate <= 1:
-            raise ValueError(f"rate must be above 0 and at most 1, got {rate}.")
+            raise InputError(f"rate must be above 0 and at most 1, got {rate}.")
         _check_weight(weight)
         self.rate, self.weight, self.validate = rate, weight, validate
         self.register_buffer("centers", torch.zeros(classes, width))
@@ -221,7 +222,7 @@ class CenterLoss(nn.Module):
         classes, width = self.centers.shape
         _check_batch(features, labels, self.validate, classes)
         if features.shape[1] != width:
-            raise ValueError(f"features must have width {width} as the centres do, got {tuple(features.shape)}.")
+            raise InputError(f"features must have width {width} as the centres do, got {tuple(features.shape)}.")
         labels = labels.long()
         apart = features.to(working_dtype(features)) - self.centers.index_select(0, labels)
         if self.training:
@@ -241,26 +242,26 @@ class CenterLoss(nn.Module):
 
 def _check_pairing(pairs: str) -> None:
     if pairs not in ("halves", "classes", "all"):
-        raise ValueError(f"pairs must be 'halves', 'classes' or 'all', got {pairs!r}.")
+        raise InputError(f"pairs must be 'halves', 'classes' or 'all', got {pairs!r}.")
 
 
 def _check_weight(weight: float) -> None:
     if not 0 <= weight < math.inf:
-        raise ValueError(f"weight must be 0 or more and finite, got {weight}.")
+        raise InputError(f"weight must be 0 or more and finite, got {weight}.")
 
 
 def _check_batch(features: Tensor, labels: Tensor, validate: bool, classes: int | None = None) -> None:
     if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
+        raise InputError(
             f"features must have shape (N, D) in floating point, got {tuple(features.shape)} {features.dtype}."
         )
     if labels.shape != features.shape[:1]:
         hint = "; pass logits.argmax(1) for predictions." if labels.ndim == 2 else "; give one label a row of features."
-        raise ValueError(f"labels must have shape ({len(features)},), got {tuple(labels.shape)}{hint}")
+        raise InputError(f"labels must have shape ({len(features)},), got {tuple(labels.shape)}{hint}")
     if not validate or torch.compiler.is_compiling():
         return
     if not torch.isfinite(features).all():
-        raise ValueError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
+        raise InputError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
     outside = (labels < 0) | (labels >= classes) if classes else torch.zeros_like(labels, dtype=torch.bool)
     if outside.any():
-        raise ValueError(f"labels must lie in [0, {classes} − 1], got {labels[outside][0].item()}.")
+        raise InputError(f"labels must lie in [0, {classes} − 1], got {labels[outside][0].item()}.")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hardsight.angles import working_dtype
+from hardsight.errors import InputError
 from hardsight.losses.margins import soft_margin, soft_margins
 
 
@@ -87,38 +88,38 @@ def reduced(terms: Terms, values: Tensor, reduction: str, weighted: bool = True)
 
 def _check_shapes(input: Tensor, target: Tensor, weight: Tensor | None, soft: bool) -> None:
     if not input.is_floating_point() or input.ndim < 1:
-        raise ValueError(f"input must hold logits (N, C, …) in floating point, got {tuple(input.shape)} {input.dtype}.")
+        raise InputError(f"input must hold logits (N, C, …) in floating point, got {tuple(input.shape)} {input.dtype}.")
     dim = 0 if input.ndim == 1 else 1
     classes = input.shape[dim]
     if classes < 2:
-        raise ValueError(f"input must have two classes or more at dimension {dim}, got shape {tuple(input.shape)}.")
+        raise InputError(f"input must have two classes or more at dimension {dim}, got shape {tuple(input.shape)}.")
     wanted = input.shape[:dim] + input.shape[dim + 1 :]
     if not soft and (target.shape != wanted or target.is_floating_point()):
-        raise ValueError(
+        raise InputError(
             f"target must hold class indices of shape {tuple(wanted)}, or probabilities of shape {tuple(input.shape)} "
             f"in floating point, got {tuple(target.shape)} {target.dtype}."
         )
     if weight is not None and weight.shape != (classes,):
-        raise ValueError(f"weight must have one number a class, shape ({classes},), got {tuple(weight.shape)}.")
+        raise InputError(f"weight must have one number a class, shape ({classes},), got {tuple(weight.shape)}.")
 
 
 def _check_values(z: Tensor, target: Tensor, weight: Tensor | None, soft: bool, ignore_index: int) -> None:
     if z.isnan().any():
-        raise ValueError("input holds NaN; look at what the model returns, and at its learning rate.")
+        raise InputError("input holds NaN; look at what the model returns, and at its learning rate.")
     if weight is not None:
         check_weight(weight)
     if soft:
         sums = target.sum(1)
         off = (sums - 1).abs().max() if sums.numel() else sums.sum()
         if not off <= 5e-3 or (target < 0).any():  # rounded to bfloat16 they are off by 2e-3
-            raise ValueError(
+            raise InputError(
                 f"soft targets must be 0 or more and sum to 1 over classes, got sums off by {off:.3g} and a smallest "
                 f"of {target.min():.3g}."
             )
         return
     outside = (target != ignore_index) & ((target < 0) | (target >= z.shape[1]))
     if outside.any():
-        raise ValueError(
+        raise InputError(
             f"target must lie in [0, {z.shape[1] - 1}] or be ignore_index ({ignore_index}), got "
             f"{target[outside][0].item()}."
         )
@@ -127,4 +128,4 @@ def _check_values(z: Tensor, target: Tensor, weight: Tensor | None, soft: bool, 
 def check_weight(weight: Tensor, name: str = "weight") -> None:
     """A sentence if a weight is below 0; waits for the device."""
     if not bool((weight >= 0).all()):
-        raise ValueError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+        raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hardsight.errors import InputError
 from hardsight.intervals import LEVEL
 from hardsight.phases.noise import DRAWS, mean_curves
 from hardsight.phases.plateaus import epoch_numbers
@@ -68,7 +69,7 @@ def dip_and_bounce(
     epochs = epoch_numbers(matrix, epochs)
     window = max(3, round(WINDOW * len(epochs)))
     if len(epochs) < 2 * window:
-        raise ValueError(f"dip_and_bounce needs at least {2 * window} epochs, got {len(epochs)}.")
+        raise InputError(f"dip_and_bounce needs at least {2 * window} epochs, got {len(epochs)}.")
     curves = mean_curves(matrix)
     starts = np.arange(len(epochs) - window + 1)
     average = (np.arange(len(epochs)) - starts[:, None] >= 0) & (np.arange(len(epochs)) - starts[:, None] < window)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from hardsight.errors import InputError
 from hardsight.intervals import Moments, moments
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_n
 def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, LossChange]]:
     """Each epoch that can be compared with one before it: its number, the loss of all samples, and the parts."""
     if len(dynamics.epochs) < 2:
-        raise ValueError("dynamics must hold at least two epochs, to say what lowers the loss between them, got one.")
+        raise InputError("dynamics must hold at least two epochs, to say what lowers the loss between them, got one.")
     nll, new_angles, new_norms = (dynamics.matrix(name) for name in ("nll", "nll_angles", "nll_norms"))
     if not np.isfinite(new_angles).any():
-        raise ValueError(
+        raise InputError(
             "dynamics must hold nll_angles and nll_norms, got none; they are kept from the second epoch on, while "
             "samples × classes are not too many. Record fewer samples."
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from scipy import stats
 
 from hardsight.correlation import standard_error
+from hardsight.errors import InputError
 from hardsight.intervals import FEW, LEVEL
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
     found_levels, codes = dynamics.groups(levels)
     names = [str(level) for level in found_levels]
     if hardest is not None and str(hardest) not in names:
-        raise ValueError(f"hardest must be one of the levels {', '.join(names)}, got {hardest!r}.")
+        raise InputError(f"hardest must be one of the levels {', '.join(names)}, got {hardest!r}.")
     kept = [k for k in range(len(names)) if (codes == k).sum() >= FEW]
     if len(kept) < 2:
-        raise ValueError(f"levels must hold at least two values with {FEW} samples each, got {len(kept)}.")
+        raise InputError(f"levels must hold at least two values with {FEW} samples each, got {len(kept)}.")
     at = 0 if hardest is None else names.index(str(hardest))
     if kept[0] < at < kept[-1]:
-        raise ValueError(
+        raise InputError(
             f"hardest must be the first or the last of the levels, {names[kept[0]]} or {names[kept[-1]]}, got "
             f"{hardest!r}; name levels so that they sort by hardness."
         )

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hardsight.errors import InputError
+
 DRAWS = 1000
 _ROWS = 16_384  # samples at a time
 _WINDOW = 7  # second differences that one local estimate of the epochs' noise looks at
@@ -65,7 +67,7 @@ def mean_curves(*matrices: np.ndarray) -> MeanCurves:
     epochs = matrices[0].shape[1]
     seen = np.array([np.isfinite(matrix).sum(0) for matrix in matrices], dtype=np.float64)
     if (seen < 2).any():
-        raise ValueError("every epoch must have at least two samples; leave out epochs and values without any.")
+        raise InputError("every epoch must have at least two samples; leave out epochs and values without any.")
     mean = np.array([np.nansum(matrix, 0) for matrix in matrices]) / seen
     product = np.zeros((len(matrices) * epochs,) * 2)
     n, anywhere = len(matrices[0]), 0

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.optimize import isotonic_regression
 
+from hardsight.errors import InputError
 from hardsight.intervals import LEVEL
 from hardsight.phases.noise import DRAWS, MeanCurves, mean_curves
 
@@ -194,9 +195,9 @@ def _whole(value: float) -> int | None:
 def epoch_numbers(matrix: np.ndarray, epochs: np.ndarray | None) -> np.ndarray:
     """The numbers of the columns of a matrix, from 1 where none are given."""
     if matrix.ndim != 2:
-        raise ValueError(f"matrix must be samples × epochs, got shape {matrix.shape}.")
+        raise InputError(f"matrix must be samples × epochs, got shape {matrix.shape}.")
     if epochs is None:
         return np.arange(1, matrix.shape[1] + 1)
     if len(epochs) != matrix.shape[1]:
-        raise ValueError(f"epochs must number the {matrix.shape[1]} columns of matrix, got {len(epochs)}.")
+        raise InputError(f"epochs must number the {matrix.shape[1]} columns of matrix, got {len(epochs)}.")
     return np.asarray(epochs)

@@ -13,6 +13,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from hardsight.errors import InputError
+
 # In the order in which the browser reads them; together they are one script with one hash.
 _SCRIPTS = (
     "page_elements.js",
@@ -124,7 +126,7 @@ def _embedded(payload: dict[str, Any]) -> str:
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise ValueError(f"payload: expected finite numbers and None, got {error}; write None for NaN.") from error
+        raise InputError(f"payload: expected finite numbers and None, got {error}; write None for NaN.") from error
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

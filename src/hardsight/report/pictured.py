@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from hardsight.data import Samples, StreamSamples, data_of
+from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.pictures import channels_last, eight_bit, from_array
 from hardsight.report.points import spread
@@ -208,7 +209,7 @@ def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
     if isinstance(value, Mapping):
         value = next((v for v in value.values() if hasattr(v, "shape") or hasattr(v, "getexif")), None)
     if isinstance(value, Mapping) or value is None:
-        raise ValueError("the sample holds no picture")
+        raise InputError("the sample holds no picture")
     if hasattr(value, "getexif"):
         shown = _upright(value, facts)
         return shown, max(value.size)
@@ -217,7 +218,7 @@ def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
     while array.ndim > 3 and array.shape[0] == 1:  # a batch of one
         array = array[0]
     if array.ndim not in (2, 3) or not array.size:
-        raise ValueError(f"the sample is no picture: its shape is {tuple(array.shape)}")
+        raise InputError(f"the sample is no picture: its shape is {tuple(array.shape)}")
     if isinstance(value, Tensor) and array.ndim == 3 and (array.shape[0] in (1, 3, 4) or array.shape[-1] > 4):
         array = array.transpose(1, 2, 0)  # torch puts channels first
     else:

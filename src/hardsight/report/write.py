@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.data import changed_since
+from hardsight.errors import InputError, MissingPathError
 from hardsight.records import has_records
 from hardsight.report import page
 from hardsight.report.datamap import Recorded
@@ -59,16 +60,16 @@ def write_report(
         The file that was written.
     """
     if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
-        raise ValueError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
+        raise InputError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
     folder = None if isinstance(run, SampleTable) else Path(run)
     table = run if isinstance(run, SampleTable) else _load(run)
     if not len(table) and not table.meta.get("unfinished"):
-        raise ValueError("run must hold at least one scored sample, got none; score some data first.")
+        raise InputError("run must hold at least one scored sample, got none; score some data first.")
     if isinstance(against, (str, Path)):
         against = _load(against)
     target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
-        raise IsADirectoryError(f"out must be a file, got the folder {target}; name a file in it.")
+        raise InputError(f"out must be a file, got the folder {target}; name a file in it.")
     if not len(table):
         payload = nothing_yet(table)
     else:
@@ -92,7 +93,7 @@ def _load(run: str | Path) -> SampleTable:
     """The table of a run; the folder of a whole training holds two."""
     inside = [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]
     if inside and not is_run(run):
-        raise FileNotFoundError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
+        raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
     return SampleTable.load(run, partial=True)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
 from hardsight.data import Samples
+from hardsight.errors import InputError
 from hardsight.intervals import moments, wilson
 from hardsight.models import Model, as_model
 from hardsight.robustness.attacks import ATTACKS, check_eps, known_attack
@@ -77,10 +78,10 @@ def robustness_answer(
     eps = None if eps is None else [value for value in dict.fromkeys(map(float, eps)) if value]
     for name, value in (("limit", limit), ("bins", bins), ("batch_size", batch_size)):
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value!r}.")
+            raise InputError(f"{name} must be 1 or more, got {value!r}.")
     made, source = pixel_source(as_model(model), samples, where)
     if hardness is not None and (np.shape(hardness) != (len(samples),) or not np.isfinite(hardness).all()):
-        raise ValueError(f"hardness must hold {len(samples):,} finite numbers, one a sample, got {np.shape(hardness)}.")
+        raise InputError(f"hardness must hold {len(samples):,} finite numbers, one a sample, got {np.shape(hardness)}.")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(samples))[:limit])
     found = measure(made.network, source, chosen, every, eps, batch_size=batch_size, seed=seed, progress=progress)
 
@@ -108,14 +109,14 @@ def robustness_answer(
 def _with_checks(attacks: Sequence[str], eps: Sequence[float] | None) -> list[str]:
     """The attacks, and those that gradient masking shows against; or a sentence."""
     if isinstance(attacks, str) or not len(attacks):
-        raise ValueError(f"attacks must be a list of names, ('fgsm', 'pgd') say, got {attacks!r}.")
+        raise InputError(f"attacks must be a list of names, ('fgsm', 'pgd') say, got {attacks!r}.")
     norms = dict.fromkeys(known_attack(name).norm for name in attacks)
     if eps is not None:
         for value in eps:
             for norm in norms:
                 check_eps(value, norm)
         if not any(eps):
-            raise ValueError(f"eps must hold a distance above 0, got {list(eps)}.")
+            raise InputError(f"eps must hold a distance above 0, got {list(eps)}.")
     return list(dict.fromkeys([*attacks, *(SCALELESS[n] for n in norms), *(["noise"] if "inf" in norms else [])]))
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.hardness import check_labels
 from hardsight.robustness.balls import Norm, anywhere, upward, within
@@ -161,18 +162,18 @@ def attack(
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     how = replace(known_attack(name), **given)
     if name == "autoattack" and (track or given.keys() - {"norm"}):
-        raise ValueError(
+        raise InputError(
             "autoattack has its own steps, losses and restarts, and no trajectory; give eps and norm alone."
         )
     _check_options(how)
     check_eps(eps, how.norm)
     check_pixels(x)
     if not isinstance(network, nn.Module):
-        raise TypeError(f"network must be an nn.Module that takes pixels, got {type(network).__name__}.")
+        raise InputTypeError(f"network must be an nn.Module that takes pixels, got {type(network).__name__}.")
     with evaluating(network, x.device):
         x, classes = x.detach().float(), _logits(network, x[:1].float()).shape[1]
         if classes < (needed := 3 if how.loss == "dlr" else 2):
-            raise ValueError(f"network must tell {needed} classes or more apart for {name}, got {classes}.")
+            raise InputError(f"network must tell {needed} classes or more apart for {name}, got {classes}.")
         y = check_labels(y, len(x), classes).to(x.device)
         if name == "autoattack":
             return _autoattack(network, x, y, how.norm, eps, seed, classes)
@@ -270,18 +271,18 @@ def known_attack(name: str) -> Attack:
     """The attack of that name, or a sentence that names the nearest ones."""
     if name not in ATTACKS:
         near = difflib.get_close_matches(str(name), ATTACKS, 3, 0.4) or list(ATTACKS)
-        raise ValueError(f"attack: there is no {name!r}; did you mean {' or '.join(near)}?")
+        raise InputError(f"attack: there is no {name!r}; did you mean {' or '.join(near)}?")
     return ATTACKS[name]
 
 
 def check_eps(eps: float, norm: str) -> None:
     """Refuse an ε that is no distance."""
     if not isinstance(eps, (int, float)) or not math.isfinite(eps) or eps < 0:
-        raise ValueError(
+        raise InputError(
             f"eps must be a distance in pixel units, 0 or more, got {eps!r}; 8/255 is usual for photographs."
         )
     if norm == "inf" and eps > 1:
-        raise ValueError(
+        raise InputError(
             f"eps must be at most 1 under L∞, where 1 turns any picture into any other, got {eps:g}; pixels are in "
             "[0, 1], so divide by 255, or attack with pgd-l2."
         )
@@ -291,13 +292,13 @@ def check_pixels(x: Tensor, name: str = "x") -> None:
     """Refuse what is no batch of pixels in [0, 1]."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(
+        raise InputError(
             f"{name} must be a float tensor of pixels in [0, 1], got {got}; of 8 bits give x.float() / 255."
         )
     if x.ndim < 2 or not x.numel():
-        raise ValueError(f"{name} must hold one picture or more, (N, C, H, W) say, got shape {tuple(x.shape)}.")
+        raise InputError(f"{name} must hold one picture or more, (N, C, H, W) say, got shape {tuple(x.shape)}.")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise ValueError(
+        raise InputError(
             f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalise in the "
             "network's first layer, or by a Normalize at the end of its preprocessing, so that eps is in pixel units."
         )
@@ -305,16 +306,16 @@ def check_pixels(x: Tensor, name: str = "x") -> None:
 
 def _check_options(how: Attack) -> None:
     if how.norm not in ("inf", "2"):
-        raise ValueError(f"norm must be 'inf' or '2', got {how.norm!r}.")
+        raise InputError(f"norm must be 'inf' or '2', got {how.norm!r}.")
     if how.name == "autoattack":
         return
     for option, least in (("steps", 0 if how.loss is None else 1), ("restarts", 0)):
         value = getattr(how, option)
         if not isinstance(value, int) or value < least:
-            raise ValueError(f"{option} must be {least} or more, got {value!r}.")
+            raise InputError(f"{option} must be {least} or more, got {value!r}.")
     if how.steps and how.loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)} for an attack that makes steps, got {how.loss!r}.")
+        raise InputError(f"loss must be one of {', '.join(LOSSES)} for an attack that makes steps, got {how.loss!r}.")
     if how.steps and not 0 < how.first <= 2:
-        raise ValueError(
+        raise InputError(
             f"first must be above 0 and at most 2, the width of the ball in units of ε, got {how.first!r}."
         )

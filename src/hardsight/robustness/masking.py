@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from hardsight.errors import InputError
 from hardsight.intervals import wilson
 from hardsight.robustness.attacks import known_attack
 
@@ -76,7 +77,7 @@ def check_masking(
     """
     clean = np.asarray(clean, bool)
     if clean.ndim != 1 or not len(clean):
-        raise ValueError(f"clean must hold True or False for one sample or more, got shape {clean.shape}.")
+        raise InputError(f"clean must hold True or False for one sample or more, got shape {clean.shape}.")
     how = {name: known_attack(name) for name in left}
     pairs = [(a, b) for a in how for b in how if how[a].norm == how[b].norm and how[b].steps > 1]
     problems = {

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Samples, class_mapping
+from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, input_channels
 from hardsight.networks import Normalise
@@ -82,10 +83,10 @@ def pixel_source(model: Model, samples: Samples, device: torch.device) -> tuple[
     loading, outputs = made.loading, find_head(made.loading.module).classes
     check_samples(samples, None)
     if outputs < 2:
-        raise ValueError(f"model must tell two classes or more apart to be attacked, got {outputs}.")
+        raise InputError(f"model must tell two classes or more apart to be attacked, got {outputs}.")
     mapping = class_mapping(loading.classes, samples.classes, outputs)
     if labels.max() >= (known := outputs if mapping is None else len(mapping)):
-        raise ValueError(f"DATA: labels must lie in [0, {known - 1}], one a class, got {labels.max()}.")
+        raise InputError(f"DATA: labels must lie in [0, {known - 1}], one a class, got {labels.max()}.")
     labels = torch.from_numpy(labels if mapping is None else mapping[labels])
     pixels = as_pixels(samples, input_channels(loading.module), device) if loading.transform is None else None
     return made, Source(samples, labels, pixels, loading, 0, device)

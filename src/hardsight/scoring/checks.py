@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES
 from hardsight.heads import Head
 from hardsight.table import SampleTable
@@ -20,7 +21,7 @@ def known_scores(scores: Iterable[str]) -> list[str]:
     for name in names:
         if name not in SCORES:
             near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
-            raise ValueError(f"there is no score {name!r}; did you mean {' or '.join(near)}?")
+            raise InputError(f"there is no score {name!r}; did you mean {' or '.join(near)}?")
     return names if "norm" in names else [*names, "norm"]  # by which zero features are counted
 
 
@@ -29,7 +30,7 @@ def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, output
     top, who = (outputs, "the model has") if classes is None else (len(classes), "the data name")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= top:
-        raise ValueError(
+        raise InputError(
             f"DATA: labels must lie in [0, {top - 1}] because {who} {top} classes, got {low} to {high}; "
             "use a model for these classes, or renumber the labels."
         )
@@ -43,7 +44,7 @@ def output_note(outputs: Sequence[Tensor], features: Tensor, head: Head) -> str 
     if not outputs:
         return None
     if not same_shape:
-        raise ValueError(
+        raise InputError(
             f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(made.shape)}: it is "
             "not its head; say which layer is with head=."
         )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
+from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.hardness import check_labels
 from hardsight.heads import Head, capture, output_matrices
@@ -115,7 +116,7 @@ class Engine:
                     if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
                         raise inputs
                     if bad and self.strict:
-                        raise ValueError(
+                        raise InputError(
                             f"bad sample {printable(bad[0][0])!r}: {bad[0][1]} (without strict it would be listed)."
                         )
                     if ids:
@@ -160,7 +161,7 @@ class Engine:
             if "the head " in str(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
             shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
-            raise RuntimeError(
+            raise StateError(
                 f"the model failed on a batch {shape}: {type(error).__name__}: {first_line(error)}. Check that its "
                 "preprocessing gives the size and channels it was trained with."
             ) from error
@@ -174,7 +175,7 @@ class Engine:
         """Labels of a batch as the model counts its classes; an empty list where there are none."""
         labelled = labels[0] is not None
         if any((label is not None) != labelled for label in labels) or self._labelled not in (None, labelled):
-            raise ValueError("some samples have labels and some have none: score them as two data sets.")
+            raise InputError("some samples have labels and some have none: score them as two data sets.")
         self._labelled = labelled
         if not labelled:
             return []
@@ -197,7 +198,7 @@ class Engine:
             if self.keep is not None:
                 vectors = feature_vectors(rows["id"], pending.ids, features, weight, bias, self.keep)
         if self.strict and len(lost) and not lenient:
-            raise ValueError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
+            raise InputError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
         sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name, vectors)
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, Samples, StreamSamples
 from hardsight.ensemble import matrix
+from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, describe, fingerprint, made_model
 from hardsight.runfolder import FEATURES, STAGES
@@ -66,7 +67,7 @@ class TrainingData(Dataset[Any]):
         except Exception as error:
             id_ = printable(self._samples.id(at))
             why = f"sample {id_!r} cannot be read ({first_line(error)}); catch this to train without it."
-            raise ValueError(why) from error
+            raise InputError(why) from error
         if isinstance(x, (np.ndarray, Tensor)):
             x = x.copy() if isinstance(x, np.ndarray) else x.clone()  # a change in place must not reach the data
         return x, int(self.labels[index])
@@ -90,15 +91,15 @@ def assign_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
 def check_folds(samples: Samples, folds: int, seeds: int) -> None:
     """Refuse what cannot be divided."""
     if seeds < 1:
-        raise ValueError(f"seeds must be 1 or more, got {seeds}.")
+        raise InputError(f"seeds must be 1 or more, got {seeds}.")
     if isinstance(samples, StreamSamples):
-        raise ValueError("folds need the whole data set, and a stream is read in order; download it first.")
+        raise InputError("folds need the whole data set, and a stream is read in order; download it first.")
     if not 2 <= folds <= len(samples):
-        raise ValueError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
+        raise InputError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
     if samples.labels is None and isinstance(samples, (ArraySamples, FolderSamples)):
-        raise ValueError(f"DATA: --folds needs labels, and {samples.origin} has none.")
+        raise InputError(f"DATA: --folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
-        raise ValueError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
+        raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
 
 
 def score_refitted(
@@ -119,10 +120,10 @@ def score_refitted(
         lambda path: score_one(model, samples, replace(options, vectors=True), path, overwrite=True, keep="features"),
     )
     if "label" not in seen:
-        raise ValueError("DATA: --folds needs labels, and these data have none.")
+        raise InputError("DATA: --folds needs labels, and these data have none.")
     vectors = seen.vectors
     if vectors is None:
-        raise RuntimeError(f"RUN: the features in {STAGES}/{FEATURES} are missing; --overwrite the run.")
+        raise StateError(f"RUN: the features in {STAGES}/{FEATURES} are missing; --overwrite the run.")
     place = pc.index_in(seen.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
     x = torch.from_numpy(matrix(vectors, "features", np.asarray(place))).to(options.device)
     numbers, ids = seen["label"].copy(), seen.to_arrow()["id"].to_pylist()
@@ -133,7 +134,7 @@ def score_refitted(
     mapping[present] = np.arange(classes)
     gaps = len(mapping) > classes
     if classes < 2:
-        raise ValueError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
+        raise InputError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
     y = torch.from_numpy(labels).to(options.device)
     names = _repeats(model.name, seeds)
     tables, strengths = {}, []
@@ -252,7 +253,7 @@ def _labels(samples: Samples) -> np.ndarray:
     if labels is None:
         labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
         if labels.dtype.kind not in "iu":
-            raise ValueError("DATA: --folds needs a class index as label of every sample, and these data lack some.")
+            raise InputError("DATA: --folds needs a class index as label of every sample, and these data lack some.")
     return labels.astype(np.int64)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Samples, StreamSamples, class_mapping
+from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, fingerprint
@@ -49,7 +50,7 @@ def score_one(
     layer = find_head(network, options.head)
     outputs = layer.classes
     if model.classes is not None and len(model.classes) != outputs:
-        raise ValueError(f"MODEL has {len(model.classes)} class names but {outputs} outputs; give one name an output.")
+        raise InputError(f"MODEL has {len(model.classes)} class names but {outputs} outputs; give one name an output.")
     # Features are kept for a head that is still to be fitted to the data's own classes.
     for_new_head = keep == "features"
     mapping = None if for_new_head else class_mapping(model.classes, samples.classes, outputs)
@@ -95,7 +96,7 @@ def score_one(
         return table  # other processes are still at it; the last one finishes the run
     if not len(table):
         bad = table.bad.slice(0, 1).to_pylist() or [{"id": "nothing", "error": "was read"}]
-        raise ValueError(f"DATA: no sample could be scored; first: {bad[0]['id']}: {bad[0]['error']}.")
+        raise InputError(f"DATA: no sample could be scored; first: {bad[0]['id']}: {bad[0]['error']}.")
     order = None if for_new_head else class_order_note(table, outputs)
     notes = [*engine.notes, *([order] if order else [])]
     for note in notes:
@@ -140,11 +141,11 @@ def check_samples(samples: Samples, outputs: int | None) -> None:
     if isinstance(samples, StreamSamples):
         return
     if not len(samples):
-        raise ValueError(f"DATA is empty: {samples.origin}.")
+        raise InputError(f"DATA is empty: {samples.origin}.")
     seen: set[str] = set()
     for i in range(len(samples)):  # ids that repeat are better found now than after a night's work
         if (id_ := samples.id(i)) in seen:
-            raise ValueError(f"ids must be unique, but {printable(id_)!r} repeats.")
+            raise InputError(f"ids must be unique, but {printable(id_)!r} repeats.")
         seen.add(id_)
     if samples.labels is not None and outputs is not None:
         check_known_labels(samples.labels, samples.classes, outputs)
@@ -156,7 +157,7 @@ def find_device(name: str | torch.device | None) -> torch.device:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
+        raise InputError(
             f"device must be cpu, cuda, cuda:1 or mps and be there, got {name!r} ({first_line(error)})."
         ) from error
     return device

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.ensemble import mean_over_nets, mean_vectors
+from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, fingerprint
 from hardsight.provenance import provenance
@@ -28,7 +29,7 @@ class Stages:
 
     def __init__(self, out: Path | None, plan: Mapping[str, Any], overwrite: bool) -> None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-            raise ValueError("folds and several networks run in one process: start them without torchrun.")
+            raise InputError("folds and several networks run in one process: start them without torchrun.")
         self._plan = {**plan, "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()}}
         self._writer = None if out is None else RunWriter(out, self._plan, overwrite=overwrite)
 
@@ -94,7 +95,7 @@ def score_several(
 ) -> SampleTable:
     """Every network over the same samples; each score is their mean, with its spread beside it."""
     if isinstance(samples, StreamSamples):
-        raise ValueError("several networks need the data several times, and a stream is read once; download it first.")
+        raise InputError("several networks need the data several times, and a stream is read once; download it first.")
     models = [replace(model, name=name) for model, name in zip(models, _distinct(models), strict=True)]
     layers = [find_head(uncompiled(model.module), options.head) for model in models]
     numberings = [
@@ -144,7 +145,7 @@ def check_same_classes(nets: Sequence[tuple[str, Sequence[str] | None, list[int]
         named = names is not None and other_names is not None
         if numbers != other_numbers or (named and list(names or ()) != list(other_names or ())):
             sizes = f" ({numbers[0]} and {other_numbers[0]})" if numbers[0] != other_numbers[0] else ""
-            raise ValueError(
+            raise InputError(
                 f"the networks must have the same classes in the same order, but {first!r} and {name!r} differ{sizes}."
             )
 

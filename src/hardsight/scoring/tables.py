@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Columns, open_data
+from hardsight.errors import InputError
 from hardsight.hardness import SCORES, check_triple
 from hardsight.models import Model, as_model
 from hardsight.provenance import provenance
@@ -61,11 +62,11 @@ def score_features(
     features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
     names = known_scores(scores)
     if denominator not in ("exact", "series"):
-        raise ValueError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
+        raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if not len(features):
-        raise ValueError("features hold no rows: the data set is empty.")
+        raise InputError("features hold no rows: the data set is empty.")
     if ids is not None and len(ids) != len(features):
-        raise ValueError(f"ids must hold one id a row: expected {len(features)}, got {len(ids)}.")
+        raise InputError(f"ids must hold one id a row: expected {len(features)}, got {len(ids)}.")
     ids = [f"data:{i}" for i in range(len(features))] if ids is None else [str(i) for i in ids]
     rows, bad = scored_rows(ids, features, weight, labels, bias, names if denominator == "exact" else None)
     meta = {
@@ -139,18 +140,18 @@ def score(
         streaming: Read a Hugging Face data set as a stream.
     """
     if isinstance(preprocess, str) and preprocess != "raw":
-        raise ValueError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
+        raise InputError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
     if batch_size < 1:
-        raise ValueError(f"batch_size must be 1 or more, got {batch_size}.")
+        raise InputError(f"batch_size must be 1 or more, got {batch_size}.")
     where = find_device(device)
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     if not models:
-        raise ValueError("model must name at least one network.")
+        raise InputError("model must name at least one network.")
     train = _training_function(models[0]) if folds is not None and len(models) == 1 else None
     networks = [] if train is not None else [as_model(m, preprocess) for m in models]  # pyrefly: ignore
     samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming)
     if preprocess is None and samples.pixels and any(isinstance(m, nn.Module) for m in models):
-        raise ValueError(
+        raise InputError(
             "preprocess must be given: the data are raw pictures and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
@@ -161,10 +162,10 @@ def score(
         if train is not None:
             return score_trained(train, samples, options, path, overwrite, folds, seeds)
         if len(networks) > 1:
-            raise ValueError("folds go with one model or one training function; score the others as runs of their own.")
+            raise InputError("folds go with one model or one training function; score the others as runs of their own.")
         return score_refitted(networks[0], samples, options, path, overwrite, folds, seeds)
     if seeds != 1:
-        raise ValueError("seeds repeat the folds: give folds too.")
+        raise InputError("seeds repeat the folds: give folds too.")
     if len(networks) > 1:
         return score_several(networks, samples, options, path, overwrite)
     return score_one(networks[0], samples, options, path, overwrite=overwrite, keep="direction")

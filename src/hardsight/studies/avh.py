@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hardsight.data import open_data
 from hardsight.dynamics import Dynamics, Recorder
+from hardsight.errors import InputError
 from hardsight.hardness import compute_scores
 from hardsight.heads import capture
 from hardsight.training.batches import all_labels, as_pixels
@@ -214,7 +215,7 @@ def _parts(data: Any, device: str | None) -> tuple[_Part, _Part, list[str]]:
     for samples in opened:
         pixels = as_pixels(samples, None, where)
         if pixels is None:
-            raise ValueError(f"data must be pictures in memory, an .npz or digits, got {samples.origin}.")
+            raise InputError(f"data must be pictures in memory, an .npz or digits, got {samples.origin}.")
         pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
         parts.append((pixels, torch.from_numpy(all_labels(samples, "data")).long().to(pixels.device)))
     if len(parts) == 1:

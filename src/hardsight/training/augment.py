@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hardsight.errors import InputError
 from hardsight.recipes import Recipe
 
 
@@ -35,7 +36,7 @@ def shift(x: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
     """Each picture moved by up to so many pixels both ways; what comes in is mirrored at the edge."""
     n, _, height, width = x.shape
     if pixels >= min(height, width):
-        raise ValueError(f"recipe: crop must be smaller than the pictures ({height}×{width}), got {pixels}.")
+        raise InputError(f"recipe: crop must be smaller than the pictures ({height}×{width}), got {pixels}.")
     moves = torch.randint(-pixels, pixels + 1, (2, n, 1), device=x.device, generator=generator)
     rows = _mirrored(torch.arange(height, device=x.device) + moves[0], height)[:, None, :, None]
     columns = _mirrored(torch.arange(width, device=x.device) + moves[1], width)[:, None, None, :]

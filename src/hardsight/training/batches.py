@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hardsight.data import Prepared, Samples, StreamSamples, collate, in_memory
+from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.models import Model, input_channels
 
@@ -97,7 +98,7 @@ class Source:
             self.unreadable |= reasons
             if not numbers:
                 first = ": ".join(next(iter(reasons.items())))
-                raise ValueError(f"DATA: no sample of a whole batch can be read; first: {first}.")
+                raise InputError(f"DATA: no sample of a whole batch can be read; first: {first}.")
             rows = torch.tensor([int(number) for number in numbers])
             targets = self.labels if self.targets is None else self.targets
             y, t = (values[rows].to(self.device, non_blocking=True) for values in (self.labels, targets))
@@ -124,17 +125,17 @@ def _moved(inputs: Any, device: torch.device) -> Any:
 def all_labels(samples: Samples, argument: str) -> np.ndarray:
     """Every label, or a sentence."""
     if isinstance(samples, StreamSamples):
-        raise ValueError(f"{argument}: training goes over the data many times, and a stream is read once; download it.")
+        raise InputError(f"{argument}: training goes over the data many times, and a stream is read once; download it.")
     if not len(samples):
-        raise ValueError(f"{argument} is empty: {samples.origin}.")
+        raise InputError(f"{argument} is empty: {samples.origin}.")
     labels = samples.labels
     if labels is None:
         labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
     if labels.dtype == object or labels.dtype.kind not in "iu" or labels.ndim != 1:
         got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
-        raise ValueError(f"{argument}: training needs a class index (an integer) for every sample, got {got}.")
+        raise InputError(f"{argument}: training needs a class index (an integer) for every sample, got {got}.")
     if labels.min() < 0:
-        raise ValueError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
+        raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
     return labels.astype(np.int64)
 
 

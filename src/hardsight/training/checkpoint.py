@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hardsight.errors import ExistingPathError, MissingPathError, StateError
 from hardsight.recipes import Recipe
 from hardsight.records import read_index
 from hardsight.runfolder import disk_in_words, write_json, write_whole
@@ -36,23 +37,23 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any
     """Make the folder ready; returns the checkpoint to go on from, None at the beginning."""
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
-        raise FileExistsError(f"out: {path} is a file; name a folder.")
+        raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_in_words(path):
         path.mkdir(parents=True, exist_ok=True)
         if not (path / PLAN).exists():
             if any(not _OURS.fullmatch(p.name) for p in path.iterdir()):
-                raise FileExistsError(f"out: {path} has other things in it and no training run; choose another folder.")
+                raise ExistingPathError(f"out: {path} has other things in it and no training; choose another folder.")
             write_json(path / PLAN, plan, secrets.token_hex(4))
         for stray in (p for p in path.iterdir() if _OURS.fullmatch(p.name)):  # what kills left half-written
             stray.unlink(missing_ok=True)
         there = _plan_in(path)
         if there is None and not overwrite:
-            raise RuntimeError(
+            raise StateError(
                 f"out: {path / PLAN} is damaged; bring it back, overwrite the run, or name another folder."
             )
         differing = _differing(there, plan)
         if differing and not overwrite:
-            raise FileExistsError(
+            raise ExistingPathError(
                 f"out: {path} holds another training run (not the same: {', '.join(differing)}); choose another "
                 "folder, or overwrite it."
             )
@@ -61,7 +62,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any
         done = 0 if state is None or whole else state["epoch"]
         lacking = _lacking(path, plan["record"], done) if done else []
         if lacking and not overwrite:
-            raise FileNotFoundError(
+            raise MissingPathError(
                 f"out: {path / lacking[0]} lacks records of the {done} epochs that are trained; "
                 "bring that folder back, or overwrite the run to begin again."
             )
@@ -110,7 +111,7 @@ def load(path: Path) -> dict[str, Any]:
     except Exception:  # whose words are advice to execute what is in it
         state = None
     if not isinstance(state, dict) or not {"model", "optimiser", "epoch", "history"} <= state.keys():
-        raise RuntimeError(
+        raise StateError(
             f"out: {path / CHECKPOINT} is damaged or no checkpoint of a training run; remove it to begin again."
         )
     return state

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from hardsight.dynamics import Recorder
+from hardsight.errors import DivergedError, InputError
 from hardsight.heads import capture, find_head, output_matrices
 from hardsight.networks import Normalise
 from hardsight.recipes import Recipe, learning_rate, momentum_at
@@ -163,7 +164,7 @@ class Training:
 
         rows = torch.tensor(self.processes.told(drawn))
         if not len(rows) or rows.min() < 0 or rows.max() >= count:
-            raise ValueError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
+            raise InputError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
         return rows
 
     def set_rate(self, time: float) -> None:
@@ -253,7 +254,7 @@ class _Seen:
         broken = np.flatnonzero(~np.isfinite(losses))
         if len(broken) and not self._tested:
             safe = "the checkpoint of the epoch before is safe" if self._epoch > 1 else "there is no checkpoint yet"
-            raise FloatingPointError(
+            raise DivergedError(
                 f"the loss is {losses[broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; {safe}. "
                 "Lower the learning rate, let it rise during a warmup, or clip the gradient."
             )
@@ -297,7 +298,7 @@ def logits_of(network: nn.Module, x: Any) -> Tensor:
         return output
     found = output_matrices(output)
     if not found:
-        raise ValueError("the model must return logits (samples, classes), or something that holds them.")
+        raise InputError("the model must return logits (samples, classes), or something that holds them.")
     return found[0]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from hardsight.angles import unit
+from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head
 from hardsight.losses.composite import CompositeLoss, build_loss
 from hardsight.losses.encouraging import EncouragingLoss
@@ -31,7 +32,7 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
     layer = find_head(network)
     if given is None:
         if soft and (sharp := parse_loss(recipe.loss).needing_indices()):
-            raise ValueError(
+            raise InputError(
                 f"targets: {sharp[0]} needs one class a sample; leave targets out, or choose another loss."
             )
         weight = layer.module._parameters.get("weight")  # as it is: a computed one may change when it is read
@@ -46,16 +47,16 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
         )
     elif not callable(given) or isinstance(given, type):
         got = f"the class {given.__name__}; call it" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise TypeError(f"loss must be a name or a function of (logits, targets), got {got}.")
+        raise InputTypeError(f"loss must be a name or a function of (logits, targets), got {got}.")
     elif not hasattr(given, "needs_head") and "features" in _arguments(given):
-        raise TypeError(
+        raise InputTypeError(
             f"loss: {type(given).__name__} takes features, and the engine passes (logits, targets); name it ('avh', "
             "'amc'), or make a CompositeLoss of an objective, logits and pairs."
         )
     elif isinstance(given, EncouragingLoss):
         given = CompositeLoss(given)  # which keeps its parts for the history
     if getattr(given, "one_norm", False) and parametrize.is_parametrized(layer.module):
-        raise ValueError(
+        raise InputError(
             f"loss: it sees only directions of class weights, and those of the head {layer.path!r} are computed "
             "(parametrised), so that they cannot be brought to one norm; train a plain linear head."
         )
@@ -76,7 +77,7 @@ def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
     needed = (head.features, head.weight) if head is not None and getattr(loss, "needs_head", False) else ()
     value = loss(logits.float(), targets, *needed)
     if value.ndim:
-        raise ValueError(f"loss must return one number a batch, got shape {tuple(value.shape)}; average it.")
+        raise InputError(f"loss must return one number a batch, got shape {tuple(value.shape)}; average it.")
     return value
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hardsight.data import Samples, class_mapping
 from hardsight.data.samples import MissingColumnError
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, describe, input_channels, load_model
@@ -61,18 +62,18 @@ def prepared(
     labels = all_labels(samples, "DATA")
     classes = class_count(samples, int(labels.max()) + 1)
     if classes < 2 or len(set(labels.tolist())) < 2:
-        raise ValueError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
+        raise InputError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
     seed_all(seed_of(recipe.seed, 0))
     found, network = _model(model, samples, classes)
     if weights is not None:
         found = replace(found, weights=start_from(found.module, weights))
     if recipe.batch_size > len(samples):
-        raise ValueError(
+        raise InputError(
             f"recipe: batch_size must be at most the number of samples ({len(samples):,}), got {recipe.batch_size:,}."
         )
     if recipe.batch_size < 2 * group.world:
         each = f" for each of {group.world} processes" if group.world > 1 else ""
-        raise ValueError(f"recipe: batch_size must be at least 2{each}, got {recipe.batch_size}.")
+        raise InputError(f"recipe: batch_size must be at least 2{each}, got {recipe.batch_size}.")
     outputs, names = find_head(found.module).classes, found.classes or samples.classes
     if found.classes is None and names is not None and len(names) == outputs:
         found = replace(found, classes=list(names))
@@ -85,7 +86,7 @@ def prepared(
             check_samples(samples, None)
             check_known_labels(labels, None, outputs)
         except ValueError as error:
-            raise ValueError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
+            raise InputError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
         mapping = class_mapping(names, samples.classes, outputs) if names else None
         plain = network is not None or found.transform is None
         pixels = as_pixels(samples, input_channels(found.module), group.device) if plain else None
@@ -125,13 +126,13 @@ def checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray 
     try:
         rows = np.array(targets.detach().cpu().float().numpy() if isinstance(targets, Tensor) else targets, np.float32)
     except (TypeError, ValueError):
-        raise TypeError(f"targets must be an array of numbers, got {type(targets).__name__}.") from None
+        raise InputTypeError(f"targets must be an array of numbers, got {type(targets).__name__}.") from None
     wanted = (count, outputs if mapping is None else len(mapping))
     if rows.shape != wanted:
-        raise ValueError(f"targets must have a row a sample and a column a class, shape {wanted}, got {rows.shape}.")
+        raise InputError(f"targets must have a row a sample and a column a class, shape {wanted}, got {rows.shape}.")
     for end in (rows.min(), rows.max()):  # NaN is both
         if not 0 <= end < np.inf:
-            raise ValueError(f"targets must hold finite numbers that are 0 or more, got {end}.")
+            raise InputError(f"targets must hold finite numbers that are 0 or more, got {end}.")
     if mapping is not None:
         placed = np.zeros((count, outputs), np.float32)
         placed[:, mapping] = rows
@@ -164,12 +165,12 @@ def _model(model: str | nn.Module | Model, samples: Samples, classes: int) -> tu
         return Model(module, name, transform, "pil", weights="new"), None
     if kind != "hardsight" and rest:
         return load_model(model), None
-    raise ValueError(f"MODEL: there is no {model!r}; {_near(rest or model, [*PRESETS, *NETWORKS])}")
+    raise InputError(f"MODEL: there is no {model!r}; {_near(rest or model, [*PRESETS, *NETWORKS])}")
 
 
 def _known(library: str, name: str, known: Sequence[str]) -> str:
     if name not in known:
-        raise ValueError(f"MODEL: {library} has no model {name!r}; {_near(name, known)}")
+        raise InputError(f"MODEL: {library} has no model {name!r}; {_near(name, known)}")
     return name
 
 
@@ -183,7 +184,7 @@ def _channels(samples: Samples) -> int:
     pixels = as_pixels(samples, None, torch.device("cpu"))
     if pixels is not None:
         if pixels.ndim != 4:
-            raise ValueError(
+            raise InputError(
                 f"DATA: this network takes pictures (channels, height, width), got {tuple(pixels.shape[1:])}."
             )
         return pixels.shape[1]

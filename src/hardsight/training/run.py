@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
+from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import uncompiled
 from hardsight.lossnames import parse_loss
 from hardsight.models import Model, describe
@@ -243,14 +244,14 @@ def _recipe(model: Any, recipe: Recipe | str | None) -> Recipe:
         preset = PRESETS.get(model) if isinstance(model, str) else None
         return Recipe() if preset is None else preset.recipe
     if not isinstance(recipe, str):
-        raise TypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
+        raise InputTypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
     return recipe_of(recipe)
 
 
 def _checked_records(record: Sequence[str]) -> set[str]:
     names = {record} if isinstance(record, str) else set(record)
     if wrong := sorted(names - set(RECORDS)):
-        raise ValueError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
+        raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
     return names
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from hardsight.errors import InputError
 from hardsight.models import Model, load_model
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
@@ -23,7 +24,7 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
     """
     told = _plan(run)["model"]
     if model is None and told["name"] not in NETWORKS:
-        raise ValueError(
+        raise InputError(
             f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say, or "
             f"file.py:function, and --checkpoint {run / CHECKPOINT}."
         )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.data.samples import content_hash
+from hardsight.errors import HardsightError, InputError
 from hardsight.models import read_checkpoint
 
 # Mean and spread of ImageNet's colours, which torchvision's weights were trained with.
@@ -27,7 +28,7 @@ def start_from(module: nn.Module, file: str | Path) -> str:
     """
     try:
         state = {name.removeprefix("module."): tensor for name, tensor in read_checkpoint(file).items()}
-    except (OSError, ValueError) as error:
+    except HardsightError as error:
         raise type(error)(str(error).replace("--checkpoint", "weights", 1)) from None
     own = module.state_dict()
     found = {key: state.get(key, state.get(key.removeprefix("network."))) for key in own}
@@ -38,7 +39,7 @@ def start_from(module: nn.Module, file: str | Path) -> str:
     if len(new) == len(needed) or new != needed[len(needed) - len(new) :]:
         held = found[new[0]]
         got = "is not in it" if held is None else f"is {tuple(held.shape)} and not {tuple(own[new[0]].shape)}"
-        raise ValueError(
+        raise InputError(
             f"weights: {Path(file).name} must fit all but the last layers of the network, and {new[0]} {got}."
         )
     module.load_state_dict(fitting, strict=False)
