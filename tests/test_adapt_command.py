@@ -8,6 +8,7 @@ from command_line import run
 from hardsight.adaptation.folder import read_rounds
 from hardsight.cli import adapting
 from hardsight.data import load_digits
+from hardsight.errors import InputError
 from hardsight.models import load_model
 from hardsight.networks import build_network
 from hardsight.recipes import Recipe
@@ -97,11 +98,16 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
     torch.manual_seed(0)
     torch.save(build_network("small-cnn", 10, 1).state_dict(), tmp_path / "w.pt")
     got = {}
-    monkeypatch.setattr(loop, "self_train", lambda *args, **options: got.update(args=args, **options) or 1 / 0)
+
+    def refuse(*args, **options):
+        got.update(args=args, **options)
+        raise InputError("reached")
+
+    monkeypatch.setattr(loop, "self_train", refuse)
     options = ["--checkpoint", tmp_path / "w.pt", "--method", "crst", "--portion", "0.3", "--source-portion", ".1,0,.2"]
     options += ["--balance", ",".join(["0.1"] * 10), "--set", "frozen_norm=true", "--strict", "--seed", "4"]
     code, _, err = adapt(capsys, data, "small-cnn", tmp_path / "run", *options, "--epochs", "3", labelled=data["test"])
-    assert (code, err) == (2, "error: division by zero\n")
+    assert (code, err) == (2, "error: reached\n")
     model, source, target = got.pop("args")
     assert (source, target) == (data["source"], data["target"])
     same = load_model("hardsight:small-cnn", tmp_path / "w.pt").module.state_dict()

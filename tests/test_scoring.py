@@ -495,7 +495,7 @@ def test_arguments_are_checked_before_anything_is_written(network, digits, tmp_p
 
 
 def test_an_array_is_told_to_be_wrapped(network, digits):
-    with pytest.raises(TypeError, match="wrap it: TensorDataset"):
+    with pytest.raises(TypeError, match="TensorDataset"):
         hs.score(network, digits[0])
     with pytest.raises(ValueError, match="'data:0' repeats"):
         hs.score(network, torch.utils.data.Subset(TensorDataset(*digits), [0, 0, 1]))

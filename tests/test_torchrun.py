@@ -109,7 +109,7 @@ def test_an_error_of_the_first_process_is_everyones(tmp_path):
     out, _ = started(written(tmp_path / "both.py", TRAIN + "run(sys.argv[1], 1)"), tmp_path / "run").communicate(
         timeout=240
     )
-    assert out.count("FileExistsError: out: ") == 2
+    assert out.count("ExistingPathError: out: ") == 2
 
 
 def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):

@@ -88,7 +88,7 @@ def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], li
         if len(shapes) > 1:
             two = " and ".join(map(str, sorted(shapes)[:2]))
             # Handed over, not raised: a loader's worker would wrap it in its own traceback.
-            mixed = ValueError(f"pictures of different sizes ({two}) cannot form a batch: preprocess them to one size.")
+            mixed = InputError(f"pictures of different sizes ({two}) cannot form a batch: preprocess them to one size.")
             return [], mixed, [], bad
     return (
         [item[0] for item in good],

@@ -106,7 +106,7 @@ def _numpy_arrays(path: Path) -> dict[str, np.ndarray]:
 def _unpacked(archive: Any) -> dict[str, np.ndarray]:
     if sum(part.file_size for part in archive.zip.infolist()) > _LARGEST:
         raise InputError(f"it unpacks to more than {_LARGEST >> 30} GiB")
-    found, objects = {}, ValueError("it is empty")
+    found, objects = {}, InputError("it is empty")
     for name in archive.files:
         try:
             found[name] = np.asarray(archive[name])  # what is no array comes as bytes
