@@ -129,29 +129,27 @@ def test_flat_folder_has_no_labels(tmp_path):
 def test_folder_without_pictures(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "notes.txt").write_text("no picture")
-    with pytest.raises(
-        ValueError, match=r"DATA: no pictures in .*; expected one folder a class \(.*/cat/1\.png\).*\.jpg"
-    ):
+    with pytest.raises(ValueError, match=r"DATA: .*/cat/1\.png.*\.jpg"):
         open_data(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="DATA: no pictures in"):
+    with pytest.raises(ValueError, match="DATA: no pictures"):
         open_data(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.npz", "nowhere:test", "nowhere.npz:test"])
 def test_data_that_is_not_there(name, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"DATA: there is no .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"DATA: .*nowhere"):
         open_data(f"{tmp_path}/{name}")
 
 
 def test_a_file_of_no_known_kind(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"DATA: x\.csv is neither a folder, an \.npz"):
+    with pytest.raises(ValueError, match=r"DATA: x\.csv"):
         open_data(tmp_path / "x.csv")
 
 
 def test_data_of_no_known_type():
-    with pytest.raises(TypeError, match="data must be a data set or its name, got int"):
+    with pytest.raises(TypeError, match=r"data must.* int"):
         open_data(3)
 
 
@@ -190,21 +188,21 @@ def test_pictures_of_every_kind_in_one_folder(tmp_path, tiny):
     assert "floating-point picture has no known scale" in bad["mixed/b/float.tiff"]
     assert table.meta["counts"]["bad"] == 3
     assert hs.SampleTable.load(tmp_path / "run").bad.to_pylist() == table.bad.to_pylist()
-    with pytest.raises(ValueError, match=r"bad sample 'mixed/a/cut\.jpg': .*truncated"):
+    with pytest.raises(ValueError, match=r"'mixed/a/cut\.jpg': .*truncated"):
         hs.score(tiny, root, preprocess="raw", strict=True)
 
 
 def test_no_good_picture_at_all(tmp_path, tiny):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_text("no picture")
-    with pytest.raises(ValueError, match=r"DATA: no sample could be scored; first: bad/x\.png: .*cannot identify"):
+    with pytest.raises(ValueError, match=r"DATA: .*bad/x\.png: .*identify"):
         hs.score(tiny, tmp_path / "bad", preprocess="raw")
 
 
 def test_pictures_of_different_sizes_need_preprocessing(tmp_path, tiny):
     for size in (8, 9):
         picture(0, (size, size)).save(tmp_path / f"{size}.png")
-    with pytest.raises(ValueError, match=r"pictures of different sizes .*preprocess them to one size"):
+    with pytest.raises(ValueError, match=r"different sizes"):
         hs.score(tiny, tmp_path, preprocess="raw")
 
 
@@ -284,16 +282,16 @@ def test_npz_without_labels(arrays, npz, tiny):
 @pytest.mark.parametrize(
     ("changes", "split", "message"),
     [
-        ({"test_labels": np.zeros(3, int)}, "", r"has 4 images but labels of shape \(3,\)"),
-        ({"test_labels": np.zeros((4, 3), int)}, "", r"has 4 images but labels of shape \(4, 3\)"),
-        ({"test_labels": np.zeros(4)}, "", "labels of .* must be integers, got float64"),
-        ({"test_labels": np.array(list("abca"))}, "", "labels of .* must be integers, got <U1"),
+        ({"test_labels": np.zeros(3, int)}, "", r"4 images.*labels.*\(3,\)"),
+        ({"test_labels": np.zeros((4, 3), int)}, "", r"4 images.*labels.*\(4, 3\)"),
+        ({"test_labels": np.zeros(4)}, "", "labels.* float64"),
+        ({"test_labels": np.array(list("abca"))}, "", "labels.* <U1"),
         (
             {"test_images": np.zeros((4, 192), np.uint8)},
             "",
-            r"images of .* must be \(N, H, W\[, C\]\), got .*\(4, 192\)",
+            r"images .*\(4, 192\)",
         ),
-        ({}, ":val", r"has no split 'val'; expected .*got test_images, test_labels, train_images, train_labels"),
+        ({}, ":val", r"'val'.*test_images.*train_labels"),
     ],
 )
 def test_npz_that_does_not_fit(changes, split, message, arrays, npz):
@@ -302,9 +300,7 @@ def test_npz_that_does_not_fit(changes, split, message, arrays, npz):
 
 
 def test_npz_without_images(npz):
-    with pytest.raises(
-        ValueError, match=r"DATA: set\.npz holds no images; expected test_images and test_labels, got a"
-    ):
+    with pytest.raises(ValueError, match=r"set\.npz .*test_labels, got a\b"):
         open_data(npz(a=np.zeros(3)))
 
 
@@ -312,7 +308,7 @@ def test_npz_without_images(npz):
 def test_npz_with_pickles_is_refused(key, arrays, npz):
     objects = np.empty(4, object)
     objects[:] = [{"a": 1}] * 4
-    with pytest.raises(ValueError, match=rf"DATA: {key} of set\.npz holds Python objects, which are never loaded"):
+    with pytest.raises(ValueError, match=rf"DATA: {key} .*Python"):
         open_data(npz(**arrays | {key: objects}))
 
 
@@ -326,14 +322,14 @@ def test_npz_cut_short_or_damaged(arrays, tmp_path, npz):
     damaged[start + 400] ^= 255  # one byte of a picture
     for content in (b"", whole[: len(whole) // 2], b"no archive", bytes(damaged)):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"DATA: .*set\.npz (is no \.npz file, or it is cut short|is damaged)"):
+        with pytest.raises(ValueError, match=r"DATA: .*set\.npz .*(short|damaged)"):
             open_data(str(path))
 
 
 def test_npy_named_npz(tmp_path):
     with (tmp_path / "x.npz").open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(ValueError, match=r"DATA: x\.npz is no \.npz file"):
+    with pytest.raises(ValueError, match=r"DATA: x\.npz is"):
         open_data(tmp_path / "x.npz")
 
 
@@ -378,7 +374,7 @@ def test_torchvision_fake_data():
 
 
 def test_torchvision_unknown_name():
-    with pytest.raises(ValueError, match=r"DATA: torchvision has no data set 'CIFAR11'; did you mean .*CIFAR10"):
+    with pytest.raises(ValueError, match=r"DATA: .*'CIFAR11'.*CIFAR10\b"):
         open_data("torchvision:CIFAR11")
 
 
@@ -387,7 +383,7 @@ def test_torchvision_that_cannot_be_fetched(tmp_path, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", offline)
-    with pytest.raises(ValueError, match=r"torchvision's MNIST is not in .*could not be fetched .*--root"):
+    with pytest.raises(ValueError, match=r"MNIST.*fetched.*--root"):
         open_data("torchvision:MNIST:test", root=tmp_path)
 
 
@@ -422,14 +418,14 @@ def test_split_of_a_torch_dataset():
 
 def test_ids_of_ones_own():
     assert ids(open_data(Own(), ids=range(10, 16))) == ["10", "11", "12", "13", "14", "15"]
-    with pytest.raises(ValueError, match="ids must hold one id a sample: expected 6, got 3"):
+    with pytest.raises(ValueError, match=r"ids.* 6, got 3"):
         open_data(Own(), ids=["a", "b", "c"])
-    with pytest.raises(ValueError, match="ids go with a data set object; a named one has ids of its own"):
+    with pytest.raises(ValueError, match="ids go with"):
         open_data("digits", ids=["a"])
 
 
 def test_repeated_ids_are_refused(tiny):
-    with pytest.raises(ValueError, match=r"ids must be unique.*'a'"):
+    with pytest.raises(ValueError, match=r"ids .*unique.*'a'"):
         hs.score(tiny, Own(), ids=["a", "a", "b", "c", "d", "e"], preprocess="raw")
 
 
@@ -506,9 +502,9 @@ def test_mappings_with_columns_of_ones_own():
     samples = open_data(Rows(), columns=hs.Columns(image="photo", label="species", id="key"))
     assert ids(samples)[:2] == ["k0", "k1"]
     assert samples.load(4, 3)[1] == 1
-    with pytest.raises(ValueError, match=r"no image column found; columns: photo, species, key"):
+    with pytest.raises(ValueError, match=r"image.*photo, species"):
         open_data(Rows())
-    with pytest.raises(ValueError, match=r"no column 'picture'; columns: photo, species, key"):
+    with pytest.raises(ValueError, match=r"'picture'.*photo, species"):
         open_data(Rows(), columns=hs.Columns(image="picture"))
 
 
@@ -554,14 +550,14 @@ def test_some_labels_only(tiny):
         def __getitem__(self, i):
             return (picture(i), i % 3) if i else (picture(i),)
 
-    with pytest.raises(ValueError, match="some samples have labels and some have none: score them as two data sets"):
+    with pytest.raises(ValueError, match=r"labels.*two data"):
         hs.score(tiny, Some(), preprocess="raw")
 
 
 def test_empty_data(tiny):
     with pytest.raises(ValueError, match="DATA is empty"):
         hs.score(tiny, Own(0), preprocess="raw")
-    with pytest.raises(ValueError, match=r"DATA.*nothing|DATA is empty"):
+    with pytest.raises(ValueError, match=r"DATA.*(nothing|empty)"):
         hs.score(tiny, (x for x in ()), preprocess="raw")
 
 
@@ -627,7 +623,7 @@ def test_hugging_face_id_column(hf, tiny):
     assert ids(open_data(hf.shuffle(seed=1), columns=columns)) == hf.shuffle(seed=1)["key"][:]
     table = hs.score(tiny, hf.to_iterable_dataset(), columns=columns, preprocess="raw")
     assert table["id"].tolist() == [f"k{i}" for i in range(6)]
-    with pytest.raises(ValueError, match=r"--id-column: the data have no column 'name'; columns: image, label, key"):
+    with pytest.raises(ValueError, match=r"--id-column: .*'name'.*key"):
         hs.score(tiny, hf, columns=hs.Columns(id="name"), preprocess="raw")
 
 
@@ -636,9 +632,9 @@ def test_hugging_face_columns_of_ones_own(hf):
     samples = open_data(renamed, columns=hs.Columns(image="photo", label="species"))
     assert samples.classes == ["cat", "dog", "owl"]
     assert samples.load(4, 3)[1] == 1
-    with pytest.raises(ValueError, match=r"no column 'kind'; columns: photo, species, key"):
+    with pytest.raises(ValueError, match=r"'kind'.*photo, species"):
         open_data(renamed, columns=hs.Columns(image="photo", label="kind"))
-    with pytest.raises(ValueError, match=r"no image column found; columns: photo, species, key"):
+    with pytest.raises(ValueError, match=r"image.*photo, species"):
         open_data(renamed)
 
 
@@ -684,7 +680,7 @@ def test_hugging_face_from_disk(hf, tmp_path):
     datasets.DatasetDict({"train": hf, "test": hf.select(range(2))}).save_to_disk(tmp_path / "all")
     assert len(open_data(f"hf:{tmp_path}/all")) == 2
     assert len(open_data(f"hf:{tmp_path}/all:train")) == 6
-    with pytest.raises(ValueError, match=r"DATA: Hugging Face's .*could not be opened .*check name, split and network"):
+    with pytest.raises(ValueError, match=r"DATA: .*network"):
         open_data(f"hf:{tmp_path}/all:validation")
 
 
@@ -693,9 +689,7 @@ def test_hugging_face_that_is_not_there(monkeypatch):
         raise ConnectionError("no route to host\nand a long trace")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(
-        ValueError, match=r"DATA: Hugging Face's 'nobody/nothing' could not be opened \(no route to host\)"
-    ):
+    with pytest.raises(ValueError, match=r"'nobody/nothing'.*route to"):
         open_data("hf:nobody/nothing:test")
 
 
@@ -708,7 +702,7 @@ def test_raw_pictures_without_preprocessing_are_an_explicit_choice(kind, folder,
     data = {
         "folder": folder, "npz": npz(**arrays), "dataset": Own(), "hf": hf, "stream": hf.to_iterable_dataset()
     }[kind]  # fmt: skip
-    with pytest.raises(ValueError, match=r"preprocess must be given: .*preprocess='raw' for pixels in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"preprocess must.*preprocess='raw'"):
         hs.score(tiny, data)
     assert tiny.forwards == 0
     table = hs.score(tiny, data, preprocess="raw")
@@ -770,7 +764,7 @@ def test_parquet_with_columns_of_ones_own(features, tmp_path):
     found = read_features(path, hs.Columns(label="species", id="key"))
     assert found.labels.tolist() == [0, 1, 2, 1, 0]
     assert found.ids == list("abcde")
-    with pytest.raises(ValueError, match=r"DATA: f\.parquet has no column 'kind'; it has features, species, key"):
+    with pytest.raises(ValueError, match=r"f\.parquet .*'kind'.*species"):
         read_features(path, hs.Columns(label="kind"))
 
 
@@ -799,13 +793,13 @@ def test_parquet_of_every_writer(writer, features, tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"a": [1, 2]}, "must hold one list column of numbers named features, got a"),
-        ({"a": [[1.0], [2.0]], "b": [[1.0], [2.0]]}, "must hold one list column of numbers named features, got a, b"),
-        ({"features": [[1.0], [1.0, 2.0]]}, "must hold number lists of one length in every row"),
-        ({"features": [[1.0, 2.0], None]}, "must hold number lists of one length in every row"),
-        ({"features": [["a"], ["b"]]}, "must hold number lists of one length in every row"),
-        ({"features": [[1.0], [2.0]], "label": ["a", "b"]}, "labels of f.parquet must be integers"),
-        ({"features": [[1.0], [2.0]], "label": [0, None]}, "labels of f.parquet must be integers without gaps"),
+        ({"a": [1, 2]}, "named features.* a"),
+        ({"a": [[1.0], [2.0]], "b": [[1.0], [2.0]]}, "named features.*a, b"),
+        ({"features": [[1.0], [1.0, 2.0]]}, "lists of one length"),
+        ({"features": [[1.0, 2.0], None]}, "lists of one length"),
+        ({"features": [["a"], ["b"]]}, "lists of one length"),
+        ({"features": [[1.0], [2.0]], "label": ["a", "b"]}, r"labels.*f\.parquet.*integers"),
+        ({"features": [[1.0], [2.0]], "label": [0, None]}, r"labels.*integers without"),
         ({"features": pa.array([], pa.list_(pa.float32()))}, "empty|no rows"),
     ],
     ids=["no list", "two lists", "ragged", "gap", "text", "text labels", "missing label", "empty"],
@@ -817,10 +811,10 @@ def test_parquet_that_does_not_fit(table, message, tmp_path):
 
 def test_features_that_are_no_file(tmp_path):
     for name in ("f.parquet", "f.safetensors"):
-        with pytest.raises(FileNotFoundError, match=f"DATA: there is no file .*{name}"):
+        with pytest.raises(FileNotFoundError, match=f"DATA: .*{name}"):
             read_features(tmp_path / name)
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        with pytest.raises(ValueError, match=rf"DATA: {name} is no (Parquet|safetensors) file"):
+        with pytest.raises(ValueError, match=rf"DATA: {name} is"):
             read_features(tmp_path / name)
 
 
@@ -840,12 +834,12 @@ def test_safetensors_columns(features, tmp_path):
     save_file({"features": torch.from_numpy(features), "fine": torch.arange(5)}, tmp_path / "f.safetensors")
     assert read_features(tmp_path / "f.safetensors").labels is None
     assert read_features(tmp_path / "f.safetensors", hs.Columns(label="fine")).labels.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"DATA: f\.safetensors has no tensor 'coarse'; it has .*fine"):
+    with pytest.raises(ValueError, match=r"f\.safetensors .*'coarse'.*fine"):
         read_features(tmp_path / "f.safetensors", hs.Columns(label="coarse"))
-    with pytest.raises(ValueError, match=r"f\.safetensors has no .*'key'"):  # not ignored in silence
+    with pytest.raises(ValueError, match=r"f\.safetensors .*'key'"):  # not ignored in silence
         read_features(tmp_path / "f.safetensors", hs.Columns(id="key"))
     save_file({"x": torch.zeros(2)}, tmp_path / "g.safetensors")
-    with pytest.raises(ValueError, match=r"DATA: g\.safetensors must hold a tensor named features, got x"):
+    with pytest.raises(ValueError, match=r"g\.safetensors .*features.* x\b"):
         read_features(tmp_path / "g.safetensors")
 
 
@@ -882,13 +876,13 @@ def test_class_mapping_of_a_prefix():
 
 
 def test_class_mapping_unknown_names():
-    with pytest.raises(ValueError, match=r"DATA has 2 of 4 classes that the model does not know: ant, bee\."):
+    with pytest.raises(ValueError, match=r"2 of 4 .*ant, bee\."):
         class_mapping(MODEL, ["ant", "bee", "cat", "dog"], 3)
 
 
 @pytest.mark.parametrize("names", [None, ["x", "y", "z"]])
 def test_class_mapping_count(names):
-    with pytest.raises(ValueError, match=r"DATA has 2 classes \(cat, dog .*\) but the model has 3 outputs"):
+    with pytest.raises(ValueError, match=r"2 classes \(cat, .*3 outputs"):
         class_mapping(names, ["cat", "dog"], 3)
 
 
@@ -933,26 +927,26 @@ def _labelled(kind, labels, tmp_path):
 @pytest.mark.parametrize(("labels", "came"), [([0, 1, 2, 3], "3"), ([0, 1, -1], "-1"), ([1, 2, 3], "3")])
 def test_labels_out_of_range(kind, labels, came, tmp_path, tiny):
     data = _labelled(kind, labels, tmp_path)
-    with pytest.raises(ValueError, match=rf"labels must lie in \[0, 2\] because .* 3 classes, got .*{came}"):
+    with pytest.raises(ValueError, match=rf"labels .*\[0, 2\].* 3 .*got .*{came}"):
         hs.score(tiny, data, preprocess="raw", out=tmp_path / "run")
     assert tiny.forwards == 0
     assert not (tmp_path / "run").exists()
 
 
 def test_labels_out_of_range_where_only_the_batch_tells(tiny):
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 1\] .*got 2"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 1\] .*got 2"):
         hs.score(Tiny(outputs=2), Own(), preprocess="raw")
 
 
 def test_labels_out_of_the_data_s_own_names(tiny):
     data = Own(targets=[0, 1, 2, 0, 1, 2], classes=["cat", "dog"])  # two names, three labels
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 1\] because the data (have|name) 2 classes"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 1\] .*data .*2"):
         hs.score(hs.Model(tiny, "tiny", classes=MODEL), data)
 
 
 def test_class_count_that_does_not_fit(folder):
     model = Tiny(outputs=5)
-    with pytest.raises(ValueError, match=r"DATA has 3 classes \(cat, dog, owl .*\) but the model has 5 outputs"):
+    with pytest.raises(ValueError, match=r"DATA .*3 .*cat.*5 outputs"):
         hs.score(model, folder, preprocess="raw")
     assert model.forwards == 0
 
@@ -982,7 +976,7 @@ def test_pictures_in_bytes_are_bad_rows_not_crashes(tiny):
         def __getitem__(self, i):
             return buffer.getvalue(), i % 3
 
-    with pytest.raises(ValueError, match=r"DATA: no sample could be scored; first: data:0: "):
+    with pytest.raises(ValueError, match=r"DATA: .*first: data:0: "):
         hs.score(tiny, Encoded(), preprocess="raw")
 
 

@@ -225,7 +225,7 @@ def test_another_training_function_is_another_run(tmp_path):
     def other(data):
         return Trainer(steps=1)(data)
 
-    with pytest.raises(FileExistsError, match="not the same: model"):
+    with pytest.raises(FileExistsError, match="same: model"):
         hs.score(other, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
 
 
@@ -433,9 +433,9 @@ def test_a_resumed_run_may_find_its_data_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"folds": 1}, "folds must be between 2 and the number of samples"),
-        ({"folds": 51}, "folds must be between 2 and the number of samples"),
-        ({"folds": 3, "seeds": 0}, "seeds must be 1 or more"),
+        ({"folds": 1}, "folds must.* 2 and"),
+        ({"folds": 51}, "folds must.* 2 and"),
+        ({"folds": 3, "seeds": 0}, "seeds.*1 or more"),
         ({"seeds": 2}, "seeds repeat the folds"),
     ],
 )
@@ -452,29 +452,29 @@ def test_data_that_cannot_be_folded():
             hs.score(model, unlabelled, folds=3, **options)
     with pytest.raises(ValueError, match="--folds needs labels"):
         hs.score(linear(), [(torch.zeros(1, 8, 8),)] * 9, folds=3)
-    with pytest.raises(ValueError, match="--folds needs a class index"):
+    with pytest.raises(ValueError, match=r"--folds.*class index"):
         hs.score(train, [(torch.zeros(1, 8, 8),)] * 9, folds=3)
     one_class = ArraySamples(images[:30], np.zeros(30, int), "digits", "one class")
-    with pytest.raises(ValueError, match="two classes or more"):
+    with pytest.raises(ValueError, match="two classes"):
         hs.score(linear(), one_class, preprocess="raw", folds=3)
     negative = ArraySamples(images[:30], np.arange(30) - 1, "digits", "negative")
-    with pytest.raises(ValueError, match="class indices from 0, got -1"):
+    with pytest.raises(ValueError, match=r"class.* got -1"):
         hs.score(linear(), negative, preprocess="raw", folds=3)
     stream = (item for item in zip(images, range(10), strict=False))
-    with pytest.raises(ValueError, match="a stream is read in order"):
+    with pytest.raises(ValueError, match=r"stream.*in order"):
         hs.score(train, stream, folds=2)
 
 
 def test_models_that_cannot_be_folded():
-    with pytest.raises(ValueError, match="one model or one training function"):
+    with pytest.raises(ValueError, match="training function"):
         hs.score([linear(), linear()], few_digits(30), preprocess="raw", folds=2)
-    with pytest.raises(TypeError, match="a function that trains"):
+    with pytest.raises(TypeError, match="function that trains"):
         hs.score(train, few_digits(30))
-    with pytest.raises(ValueError, match=r"must return an nn\.Module"):
+    with pytest.raises(ValueError, match=r"return.*nn\.Module"):
         hs.score(lambda data: "a net", few_digits(30), folds=2)
-    with pytest.raises(ValueError, match="at least one network"):
+    with pytest.raises(ValueError, match="one network"):
         hs.score([], few_digits(30))
-    with pytest.raises(ValueError, match=r"same classes in the same order, but .* differ \(10 and 5\)"):
+    with pytest.raises(ValueError, match=r"classes.*10 and 5"):
         hs.score([linear(), linear(classes=5)], ArraySamples(load_digits()[0][:9], None, "x", "x"), preprocess="raw")
 
 
@@ -482,7 +482,7 @@ def test_classes_of_a_single_sample_are_said():
     images, labels = load_digits()
     labels = labels[:40].copy()
     labels[5] = 11
-    with pytest.warns(UserWarning, match="1 classes have a single sample"):
+    with pytest.warns(UserWarning, match="1 classes.*single sample"):
         table = hs.score(linear(), ArraySamples(images[:40], labels, "d", "d"), preprocess="raw", folds=2)
     assert "single sample" in table.meta["warnings"][0]
 
@@ -501,7 +501,7 @@ def test_networks_that_count_their_classes_differently_are_refused(nets):
     names = list("0123456789")
     samples = few_digits(30)
     turned = hs.Model(nets[1].module, "turned", None, "any", names[::-1])
-    with pytest.raises(ValueError, match="'net0' and 'turned' differ"):
+    with pytest.raises(ValueError, match=r"'net0'.*'turned'"):
         hs.score([hs.Model(nets[0].module, "net0", None, "any", names), turned], samples)
     with pytest.raises(ValueError, match="differ"):
         hs.score([nets[0], turned], samples)
@@ -509,13 +509,13 @@ def test_networks_that_count_their_classes_differently_are_refused(nets):
     def inconstant(data):
         return train(data), None, names if data.fold == 0 else names[::-1]
 
-    with pytest.raises(ValueError, match="'the first fold' and 'fold 2' differ"):
+    with pytest.raises(ValueError, match=r"first fold.*'fold 2'"):
         hs.score(inconstant, samples, folds=2)
 
 
 def test_several_networks_cannot_share_a_stream(nets):
     stream = ((torch.zeros(1, 8, 8), 0) for _ in range(9))
-    with pytest.raises(ValueError, match="a stream is read once"):
+    with pytest.raises(ValueError, match=r"stream.*once"):
         hs.score(nets, stream)
 
 
@@ -523,7 +523,7 @@ def test_other_weights_are_another_run(nets, tmp_path):
     samples = few_digits(40)
     hs.score([nets[0], nets[1]], samples, out=tmp_path / "run")
     swapped = hs.Model(nets[2].module, nets[1].name)
-    with pytest.raises(FileExistsError, match="not the same: nets"):
+    with pytest.raises(FileExistsError, match="same: nets"):
         hs.score([nets[0], swapped], samples, out=tmp_path / "run")
 
 
@@ -611,7 +611,7 @@ def test_an_unreadable_sample_is_named_to_the_training_function(tmp_path):
             data[i]
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
 
-    with pytest.raises(ValueError, match=r"sample 'p/a/0\.png' cannot be read"):
+    with pytest.raises(ValueError, match=r"sample 'p/a/0\.png'"):
         hs.score(careless, str(tmp_path / "p"), folds=8)
 
 

@@ -181,14 +181,14 @@ def test_timm_paths(name, path):
 @pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "crossvit_9_240", "levit_128s", "repvit_m0_9"])
 def test_timm_with_two_heads_lists_them_and_its_advice_works(name):
     model = timm.create_model(name, num_classes=7)
-    with pytest.raises(ValueError, match=r"several layers could be the head: .*→ 7\), .*→ 7\)") as error:
+    with pytest.raises(ValueError, match=r"several .*→ 7\), .*→ 7\)") as error:
         hs.find_head(model)
     advised = str(error.value).split("head='")[1].split("'")[0]
     assert hs.find_head(model, advised).module.weight.shape[0] == 7
 
 
 def test_timm_without_a_classifier_says_so():
-    with pytest.raises(ValueError, match=r"no head.*num_classes"):
+    with pytest.raises(ValueError, match=r"head.*num_classes"):
         hs.find_head(timm.create_model("test_resnet", num_classes=0))
 
 
@@ -295,7 +295,7 @@ def test_convolution_head_with_singleton_output():
 
 @pytest.mark.parametrize("conv", [nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 1, groups=2)])
 def test_other_convolutions_are_no_heads(conv):
-    with pytest.raises(ValueError, match=r"no head found: Sequential has no nn\.Linear and no 1×1 convolution"):
+    with pytest.raises(ValueError, match=r"Sequential .*nn\.Linear .*1×1 convolution"):
         hs.find_head(nn.Sequential(conv))
 
 
@@ -322,7 +322,7 @@ def test_weight_norm_notices_a_step(norm, x):
     with hs.capture(model) as head:
         model(x).sum().backward()
         torch.optim.SGD(model.parameters(), 0.1).step()
-        with pytest.raises(RuntimeError, match="changed since these features were computed"):
+        with pytest.raises(RuntimeError, match="changed since"):
             _ = head.weight
 
 
@@ -343,7 +343,7 @@ def test_spectral_norm_in_training(x):
 def test_positions_are_no_samples():
     # A head that classifies every token gives no row a sample.
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
-    with hs.capture(model), pytest.raises(RuntimeError, match=r"saw an input of shape \(2, 4, 8\), expected \(samples"):
+    with hs.capture(model), pytest.raises(RuntimeError, match=r"input .*\(2, 4, 8\), expected \(samples"):
         model(torch.randn(2, 4, 6))
 
 
@@ -412,7 +412,7 @@ def test_compiled_model_is_found_but_not_captured(x):
     model = torch.compile(plain, backend="eager")
     assert hs.find_head(model) == ("fc", plain.fc)
     before = hooks(model)
-    with pytest.raises(ValueError, match=r"model is compiled.*capture and call model\._orig_mod"), hs.capture(model):
+    with pytest.raises(ValueError, match=r"compiled.*call model\._orig_mod"), hs.capture(model):
         pytest.fail("a compiled model must be refused")
     assert hooks(model) == before
     assert_captures(model._orig_mod, x, "fc")
@@ -423,7 +423,7 @@ def test_model_compiled_in_place(x):
     model.compile(backend="eager")
     logits = model(x)
     assert hs.find_head(model).path == "fc"
-    with pytest.raises(ValueError, match=r"model is compiled.*before model\.compile\(\)"), hs.capture(model):
+    with pytest.raises(ValueError, match=r"compiled.*before model\.compile\(\)"), hs.capture(model):
         pytest.fail("a compiled model must be refused")
     plain = uncompiled(model)
     with hs.capture(plain) as head:
@@ -540,7 +540,7 @@ def test_a_given_head_of_ones_own(x):
 
 def test_a_given_head_settles_an_ambiguous_model(x):
     model = TwoHeads()
-    with pytest.raises(ValueError, match=r"several layers could be the head: coarse \(8 → 3\), fine \(8 → 5\)\. Say"):
+    with pytest.raises(ValueError, match=r"several .*coarse \(8 → 3\), fine \(8 → 5\)\."):
         hs.find_head(model)
     for name, index in (("coarse", 0), ("fine", 1)):
         with hs.capture(model, name) as head:
@@ -551,10 +551,10 @@ def test_a_given_head_settles_an_ambiguous_model(x):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("clasifier", r"head='clasifier' is not in the model; linear layers: backbone\.0 \(6 → 8\), fc \(8 → 5\)"),
-        ("backbone.1", r"head='backbone\.1' is a ReLU, which has no \(classes, features\) weight; linear layers: .*fc"),
-        ("backbone.0.weight", r"head='backbone\.0\.weight' .*linear layers: .*fc \(8 → 5\)"),
-        (nn.Linear(8, 5), "head must be a layer of the model, got a Linear that is not in it"),
+        ("clasifier", r"head='clasifier' .*backbone\.0 \(6 → 8\), fc \(8 → 5\)"),
+        ("backbone.1", r"head='backbone\.1' .*ReLU.*fc"),
+        ("backbone.0.weight", r"head='backbone\.0\.weight' .*fc \(8 → 5\)"),
+        (nn.Linear(8, 5), "head must.* Linear"),
     ],
 )
 def test_a_wrong_head_lists_the_candidates(head, message):
@@ -564,17 +564,17 @@ def test_a_wrong_head_lists_the_candidates(head, message):
 
 @pytest.mark.parametrize("layer", [nn.Embedding(5, 8), nn.LayerNorm((5, 8)), nn.Conv2d(8, 5, 3)])
 def test_layers_with_other_weights_are_refused(layer):
-    with pytest.raises(ValueError, match=r"has no \(classes, features\) weight"):
+    with pytest.raises(ValueError, match=r"\(classes, features\) weight"):
         hs.find_head(Net(layer), "fc")
 
 
 def test_missing_head_says_what_to_do():
-    with pytest.raises(ValueError, match=r"no head found: Sequential has no nn\.Linear.*head="):
+    with pytest.raises(ValueError, match=r"Sequential .*nn\.Linear.*head="):
         hs.find_head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
 
 
 def test_many_candidates_are_cut_short():
-    with pytest.raises(ValueError, match=r"linear layers: 12 \(4 → 4\), .*, 19 \(4 → 4\) and 12 before them"):
+    with pytest.raises(ValueError, match=r"12 \(4 → 4\), .*, 19 \(4 → 4\) and 12 before"):
         hs.find_head(nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), "head")
 
 
@@ -594,14 +594,14 @@ def test_several_forwards_unread(x):
     model = Net()
     with hs.capture(model):
         model(x)
-        with pytest.raises(RuntimeError, match=r"several forwards in one capture context.*Read head\.features"):
+        with pytest.raises(RuntimeError, match=r"several forwards.*head\.features"):
             model(x)
 
 
 def test_nothing_forwarded():
     with hs.capture(Net()) as head:
         for read in (lambda: head.features, lambda: head.weight):
-            with pytest.raises(RuntimeError, match="call the model once inside the capture context"):
+            with pytest.raises(RuntimeError, match="once inside"):
                 read()
 
 
@@ -612,7 +612,7 @@ def test_head_that_runs_twice(x):
 
     model = Twice()
     with hs.capture(model) as head:
-        with pytest.raises(RuntimeError, match="the head 'fc' ran 2 times in one forward"):
+        with pytest.raises(RuntimeError, match="'fc' ran 2 times"):
             model(x)
         with pytest.raises(RuntimeError):  # neither input is taken for the features
             _ = head.features
@@ -624,7 +624,7 @@ def test_head_used_through_f_linear(x):
             return F.linear(self.backbone(x), self.fc.weight, self.fc.bias)
 
     model = Functional()
-    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' did not run.*F\.linear.*fc \(8 → 5\)"):
+    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' .*F\.linear.*fc \(8 → 5\)"):
         model(x)
 
 
@@ -640,7 +640,7 @@ def test_another_layer_makes_the_output(x):
     model = Other()
     with (
         hs.capture(model, "fc"),
-        pytest.raises(RuntimeError, match=r"'fc' did not run.*head=.*classifier\.0 \(8 → 4\)"),
+        pytest.raises(RuntimeError, match=r"'fc' .*head=.*classifier\.0 \(8 → 4\)"),
     ):
         model(x)
     assert_captures(model, x, "classifier.0", head="classifier.0")
@@ -648,7 +648,7 @@ def test_another_layer_makes_the_output(x):
 
 def test_head_called_directly(x):
     model = Net()
-    with hs.capture(model), pytest.raises(RuntimeError, match="'fc' ran outside the model's forward"):
+    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' .*outside .*forward"):
         model.fc(torch.randn(3, 8))
 
 
@@ -658,7 +658,7 @@ def test_head_called_directly_after_a_failed_forward(x):
     with hs.capture(model):
         with pytest.raises(ZeroDivisionError):
             model(x)
-        with pytest.raises(RuntimeError, match="outside the model's forward"):
+        with pytest.raises(RuntimeError, match=r"outside .*forward"):
             model.fc(torch.randn(3, 8))
 
 
@@ -678,7 +678,7 @@ def test_activation_checkpointing(reentrant, x):
     with hs.capture(model) as head, set_checkpoint_early_stop(False):
         logits = model(x)
         torch.testing.assert_close(made_by(head).tanh(), logits)
-        with pytest.raises(RuntimeError, match="'fc' ran outside the model's forward: activation checkpointing"):
+        with pytest.raises(RuntimeError, match=r"'fc' .*outside .*checkpointing"):
             logits.sum().backward()
 
 
@@ -734,7 +734,7 @@ def test_weight_that_changed_is_an_error(optimiser, x):
         torch.testing.assert_close(head.weight, model.fc.weight)
         optimiser.step()
         for read in (lambda: head.weight, lambda: head.bias):
-            with pytest.raises(RuntimeError, match=r"changed since these features were computed.*run the model again"):
+            with pytest.raises(RuntimeError, match=r"changed since.*again"):
                 read()
         logits = model(head.features.new_ones(2, 6))  # a new forward sees the new weight
         torch.testing.assert_close(made_by(head), logits)
@@ -745,7 +745,7 @@ def test_loaded_weight_is_an_error(x):
     with hs.capture(model) as head:
         model(x)
     model.load_state_dict(Net().state_dict())
-    with pytest.raises(RuntimeError, match="changed since these features were computed"):
+    with pytest.raises(RuntimeError, match="changed since"):
         _ = head.weight
 
 
@@ -795,7 +795,7 @@ def test_fsdp(process_group, x):
     whole, kept = Net(), Net()
     fully_shard(whole, mesh=mesh)
     before = hooks(whole)
-    with pytest.raises(ValueError, match=r"the head 'fc' is sharded \(FSDP\).*Gather the model"), hs.capture(whole):
+    with pytest.raises(ValueError, match=r"'fc' .*\(FSDP\).*Gather"), hs.capture(whole):
         pytest.fail("a sharded head must be refused")
     assert hooks(whole) == before
     fully_shard(kept.backbone, mesh=mesh)

@@ -54,24 +54,24 @@ def assert_same_weights(module, state):
 
 @pytest.mark.parametrize("spec", ["resnet50", "timm:", "keras:resnet50", "", ":", "net:build"])
 def test_a_spec_that_is_none(spec):
-    with pytest.raises(ValueError, match=r"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file\.py"):
+    with pytest.raises(ValueError, match=r"MODEL .*timm:NAME, .*file\.py"):
         hs.load_model(spec)
 
 
 def test_a_file_without_a_function_says_how_to_name_it(net_py):
-    with pytest.raises(ValueError, match=r"MODEL must be .*net\.py:build, say"):
+    with pytest.raises(ValueError, match=r"MODEL .*net\.py:build"):
         hs.load_model(str(net_py))
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("timm:resnet51", r"timm has no model 'resnet51'; did you mean .*resnet5"),
-        ("timm:vit_base_patch16", r"timm has no model 'vit_base_patch16'; did you mean .*vit_base_patch16_"),
-        ("timm:qqqqqqqq", r"timm has no model 'qqqqqqqq'; timm knows [\d,]+ names, none like it"),
-        ("torchvision:resnet51", r"torchvision has no model 'resnet51'; did you mean .*resnet50"),
-        ("torchvision:ResNet50", r"torchvision has no model 'ResNet50'; did you mean .*resnet50"),
-        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model"),  # no classifier
+        ("timm:resnet51", r"timm .*'resnet51'; .*resnet5"),
+        ("timm:vit_base_patch16", r"timm .*'vit_base_patch16'; .*vit_base_patch16_"),
+        ("timm:qqqqqqqq", r"timm .*'qqqqqqqq'; .*[\d,]+ names"),
+        ("torchvision:resnet51", r"torchvision .*'resnet51'; .*resnet50"),
+        ("torchvision:ResNet50", r"torchvision .*'ResNet50'; .*resnet50"),
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision .*'fasterrcnn_resnet50_fpn'"),  # no classifier
     ],
 )
 def test_unknown_names_suggest_the_nearest(spec, message):
@@ -80,12 +80,12 @@ def test_unknown_names_suggest_the_nearest(spec, message):
 
 
 def test_unknown_pretrained_tag_of_timm():
-    with pytest.raises((ValueError, RuntimeError), match=r"resnet50\.a1_in2k.*(did you mean|Check the name)"):
+    with pytest.raises((ValueError, RuntimeError), match=r"resnet50\.a1_in2k"):
         hs.load_model("timm:resnet50.a1_in2k")
 
 
 def test_hugging_face_name_that_is_none(tmp_path):
-    with pytest.raises(RuntimeError, match=r"MODEL: the weights of hf:.*nothing could not be had .*Check the name"):
+    with pytest.raises(RuntimeError, match=r"MODEL: .*hf:.*nothing"):
         hs.load_model(f"hf:{tmp_path}/nothing")
 
 
@@ -166,16 +166,16 @@ def test_file_that_imports_its_neighbour(tmp_path):
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
-        ("None", "must return an nn.Module, .*got NoneType"),
-        ("[nn.Linear(4, 3)]", "must return an nn.Module, .*got list"),
-        ("nn.Linear", "must return an nn.Module, .*got type"),
-        ("nn.Linear(4, 3).state_dict()", "must return an nn.Module, .*got OrderedDict"),
-        ("(1, 2)", "must return an nn.Module, .*got tuple"),
-        ("()", "must return an nn.Module, .*got tuple"),
-        ("(nn.Linear(4, 3), None, None, None)", "must return an nn.Module, .*got tuple"),
-        ("(nn.Linear(4, 3), 'resize')", "the transform of .*must be callable, got .*str"),
-        ("(nn.Linear(4, 3), None, 'cat')", "class_names.*got .*str"),  # not the three classes c, a and t
-        ("(nn.Linear(4, 3), None, 3)", "class_names.*got .*int"),
+        ("None", "nn.Module, .*got NoneType"),
+        ("[nn.Linear(4, 3)]", "nn.Module, .*got list"),
+        ("nn.Linear", "nn.Module, .*got type"),
+        ("nn.Linear(4, 3).state_dict()", "nn.Module, .*got OrderedDict"),
+        ("(1, 2)", "nn.Module, .*got tuple"),
+        ("()", "nn.Module, .*got tuple"),
+        ("(nn.Linear(4, 3), None, None, None)", "nn.Module, .*got tuple"),
+        ("(nn.Linear(4, 3), 'resize')", "transform .*str"),
+        ("(nn.Linear(4, 3), None, 'cat')", "class_names.* str"),  # not the three classes c, a and t
+        ("(nn.Linear(4, 3), None, 3)", "class_names.* int"),
     ],
 )
 def test_file_returning_the_wrong_thing(returns, message, tmp_path):
@@ -185,30 +185,30 @@ def test_file_returning_the_wrong_thing(returns, message, tmp_path):
 
 
 def test_file_without_the_function_lists_those_it_has(net_py):
-    with pytest.raises(ValueError, match=r"MODEL: net\.py has no function 'build'; it defines net\."):
+    with pytest.raises(ValueError, match=r"MODEL: .*'build'; .* net\."):
         hs.load_model(f"{net_py}:build")
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"MODEL: there is no file .*nowhere\.py"):
+    with pytest.raises(FileNotFoundError, match=r"MODEL: .*nowhere\.py"):
         hs.load_model(f"{tmp_path}/nowhere.py:build")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\ny = 2\nz = x / 0\n", r"failed in broken\.py at line 3: ZeroDivisionError: division by zero"),
+        ("x = 1\ny = 2\nz = x / 0\n", r"line 3: ZeroDivisionError"),
         (
             "import torch\nimport nonexistent_library\n",
-            r"failed in broken\.py at line 2: ModuleNotFoundError: .*nonexis",
+            r"line 2: ModuleNotFoundError",
         ),
-        ("def build():\n    pass\n  oops = (\n", r"failed in broken\.py.*line 3"),
+        ("def build():\n    pass\n  oops = (\n", r"broken\.py.*line 3"),
         (
             "def build():\n    x = 1\n    return undefined\n",
-            r"build\(\) failed in broken\.py at line 3: NameError: .*undef",
+            r"build\(\) .*line 3: NameError",
         ),
         # The line of the user's file, not of the library that it calls.
-        ("from torch import nn\ndef build():\n\n    return nn.Linear(-1, 3)\n", r"broken\.py at line 4: RuntimeError"),
+        ("from torch import nn\ndef build():\n\n    return nn.Linear(-1, 3)\n", r"line 4: RuntimeError"),
     ],
     ids=["import", "missing library", "syntax", "name", "in a library"],
 )
@@ -221,7 +221,7 @@ def test_errors_in_the_file_name_the_line(text, message, tmp_path):
 
 def test_a_function_that_must_be_given_something_trains(tmp_path):
     (tmp_path / "net.py").write_text("def train(data):\n    return data\n")
-    with pytest.raises(ValueError, match=r"net\.py:train must be given training data: .* --folds 5"):
+    with pytest.raises(ValueError, match=r"net\.py:train .* --folds 5"):
         hs.load_model(f"{tmp_path}/net.py:train")
 
 
@@ -339,7 +339,7 @@ def test_weights_that_cannot_be_had(monkeypatch):
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(WeightsEnum, "get_state_dict", offline)
     for spec in ("timm:test_resnet", "torchvision:squeezenet1_1"):
-        with pytest.raises(RuntimeError, match=rf"the weights of {spec} could not be had .*no route to host.*--check"):
+        with pytest.raises(RuntimeError, match=rf"{spec} .*route .*--check"):
             hs.load_model(spec)
 
 
@@ -404,7 +404,7 @@ def test_misfits_are_named(tmp_path, net_py):
     del state["0.bias"], state["2.bias"]
     state["2.weight"] = torch.zeros(5, 6)
     torch.save(state, tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"--checkpoint: weights\.pt does not fit the model") as error:
+    with pytest.raises(ValueError, match=r"--checkpoint: weights\.pt .*fit") as error:
         hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
     said = str(error.value)
     assert "2 missing keys: 0.bias, 2.bias" in said
@@ -415,7 +415,7 @@ def test_misfits_are_named(tmp_path, net_py):
 
 def test_a_checkpoint_of_another_network(tmp_path, net_py):
     torch.save(nn.Conv2d(3, 4, 3).state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"4 missing keys: 0\.weight, .*2 unexpected keys: weight, bias"):
+    with pytest.raises(ValueError, match=r"4 missing .*2 unexpected .*bias"):
         hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
 
 
@@ -466,7 +466,7 @@ def test_a_pickle_that_wants_to_execute_is_refused(as_pickle, tmp_path, net_py):
         file.write_bytes(pickle.dumps(Malice(trace), protocol=2))
     else:
         torch.save(content, file, _use_new_zipfile_serialization=as_pickle == "torch")
-    with pytest.raises(ValueError, match=r"--checkpoint: evil\.pt .*could execute") as error:
+    with pytest.raises(ValueError, match=r"--checkpoint: evil\.pt .*execute") as error:
         hs.load_model(f"{net_py}:net", file)
     assert not trace.exists()
     assert "mkdir" in str(error.value)  # what it wanted
@@ -478,7 +478,7 @@ def test_a_pickle_that_wants_to_execute_is_refused(as_pickle, tmp_path, net_py):
 
 def test_a_whole_pickled_model_is_refused(tmp_path, net_py):
     torch.save(small_net(), tmp_path / "whole.pt")
-    with pytest.raises(ValueError, match=r"whole\.pt holds more than tensors.*state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"whole\.pt .*tensors.*state_dict\(\)"):
         hs.load_model(f"{net_py}:net", tmp_path / "whole.pt")
 
 
@@ -492,20 +492,20 @@ def test_truncated_checkpoints(suffix, kept, tmp_path, net_py):
         save_file(small_net().state_dict(), file)
     whole = file.read_bytes()
     file.write_bytes(whole[: kept if kept == 10 else int(kept * len(whole))])
-    with pytest.raises(ValueError, match=rf"--checkpoint: cut\{suffix} is no (torch|safetensors) file .*cut short"):
+    with pytest.raises(ValueError, match=rf"--checkpoint: cut\{suffix} .*short"):
         hs.load_model(f"{net_py}:net", file)
 
 
 def test_checkpoints_without_weights(tmp_path, net_py):
     for content in ({"epoch": 3}, {}, [torch.zeros(2)], torch.zeros(2)):
         torch.save(content, tmp_path / "odd.pt")
-        with pytest.raises(ValueError, match=r"--checkpoint: odd\.pt holds no state dict"):
+        with pytest.raises(ValueError, match=r"--checkpoint: odd\.pt holds"):
             hs.load_model(f"{net_py}:net", tmp_path / "odd.pt")
 
 
 def test_missing_checkpoint(tmp_path, net_py):
     for path in (tmp_path / "nowhere.pt", tmp_path):
-        with pytest.raises(FileNotFoundError, match="--checkpoint: there is no file"):
+        with pytest.raises(FileNotFoundError, match=r"--checkpoint: .*no file"):
             hs.load_model(f"{net_py}:net", path)
 
 
@@ -534,9 +534,7 @@ def test_read_head_without_bias(tmp_path):
 
 def test_read_head_of_several(tmp_path):
     save_file(small_net().state_dict(), tmp_path / "head.safetensors")
-    with pytest.raises(
-        ValueError, match=r"--head: head\.safetensors must hold one \(classes, features\) weight, found 0\."
-    ):
+    with pytest.raises(ValueError, match=r"--head: head\.safetensors .* 0\."):
         read_head(tmp_path / "head.safetensors")
 
 
@@ -586,7 +584,7 @@ def test_as_model(net_py):
     named = hs.Model(network, "mine", T.CenterCrop(8), "pil")
     assert as_model(named) is named
     assert as_model(named, normalise).takes == "items"  # another transform may take something else
-    with pytest.raises(TypeError, match=r"model must be an nn\.Module, a name or a hardsight\.Model.*got OrderedDict"):
+    with pytest.raises(TypeError, match=r"model .*nn\.Module.*OrderedDict"):
         as_model(network.state_dict())
 
 

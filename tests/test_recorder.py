@@ -210,16 +210,16 @@ def test_ids_that_collide_are_an_error(tmp_path, later):
     if later:
         recorder.end_epoch()
     recorder.update([0, 1, 2], head, [0, 1, 3])
-    with pytest.raises(ValueError, match=r"ids collide: 'data:2' had the label 2 and now has 3; give every sample"):
+    with pytest.raises(ValueError, match=r"'data:2' .*label 2 .* 3;"):
         recorder.end_epoch()
 
 
 def test_a_head_of_another_size_is_an_error(tmp_path):
     recorder = train(tmp_path / "run", 1)
-    with pytest.raises(ValueError, match=r"the head was replaced in epoch 2 .*4 classes × 6 features, now 5 × 6"):
+    with pytest.raises(ValueError, match=r"head.*epoch 2 .*4 .*× 6 .*5 × 6"):
         train(recorder, 2, model=network(classes=5), first=2)
     resumed = hs.Recorder(tmp_path / "run", epoch=2)
-    with pytest.raises(ValueError, match="the head was replaced"):
+    with pytest.raises(ValueError, match="head was replaced"):
         train(resumed, 2, model=network(classes=5), first=2)
 
 
@@ -230,17 +230,17 @@ def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path
     copied.load_state_dict(model.state_dict())
     train(recorder, 3, model=copied, first=3)
     copied[2] = nn.Linear(WIDTH, CLASSES)
-    with pytest.raises(ValueError, match="the head was replaced in epoch 4"):
+    with pytest.raises(ValueError, match=r"head.*in epoch 4"):
         train(recorder, 4, model=copied, first=4)
 
 
 @pytest.mark.parametrize(
     ("ids", "labels", "says"),
     [
-        ([1, 2], [0, 1, 2], "ids must name each of the 3 samples"),
-        ("abc", [0, 1, 2], "ids must name each of the 3 samples"),
-        ([1, 2, 3], [0, 1], r"labels must be \(3,\) class indices"),
-        ([1, 2, 3], [0.5, 0.5, 1.0], "soft labels have no target"),
+        ([1, 2], [0, 1, 2], "ids.*3 samples"),
+        ("abc", [0, 1, 2], "ids.*3 samples"),
+        ([1, 2, 3], [0, 1], r"labels.*\(3,\)"),
+        ([1, 2, 3], [0.5, 0.5, 1.0], "soft labels"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_one_sentence(tmp_path, ids, labels, says):
@@ -253,7 +253,7 @@ def test_a_label_outside_is_found_when_the_epoch_ends(tmp_path):
     x, w, _, b = triple(3, 8, 5)
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update(["a", "b", "c"], SimpleNamespace(features=x, weight=w, bias=b), [0, 5, 1])
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\] .* got 5 for 'b'"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 4\] .*5 for 'b'"):
         recorder.end_epoch()
 
 
@@ -262,7 +262,7 @@ def test_broken_features_are_counted_and_missing(tmp_path):
     x[2], x[4] = float("nan"), float("inf")
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update(range(6), SimpleNamespace(features=x, weight=w, bias=b), y)
-    with pytest.warns(UserWarning, match="2 of 6 samples of epoch 1 have features or logits that are NaN"):
+    with pytest.warns(UserWarning, match="2 of 6 .*epoch 1 .*NaN"):
         recorder.end_epoch()
     dynamics = hs.Dynamics(tmp_path / "run")
     assert dynamics.ids.tolist() == ["data:0", "data:1", "data:3", "data:5"]
@@ -273,7 +273,7 @@ def test_an_empty_batch_is_nothing_and_an_empty_epoch_an_error(tmp_path):
     x, w, y, b = triple(3, 8, 5)
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update([], SimpleNamespace(features=x[:0], weight=w, bias=b), y[:0])
-    with pytest.raises(RuntimeError, match=r"epoch 1 ends without a sample: call update\(\) before"):
+    with pytest.raises(RuntimeError, match=r"epoch 1 .*update\(\)"):
         recorder.end_epoch()
 
 
@@ -284,7 +284,7 @@ def test_update_after_the_step_is_refused_by_the_head(tmp_path):
     with hs.capture(model) as head:
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
-        with pytest.raises(RuntimeError, match=r"head.weight has changed since these features were computed"):
+        with pytest.raises(RuntimeError, match=r"head.weight has changed"):
             recorder.update(range(len(x)), head, y)
 
 
@@ -354,13 +354,13 @@ def test_an_epoch_that_was_flushed_goes_on_and_repeats_nothing(tmp_path):
 
 def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
     train(tmp_path / "run", 2)
-    with pytest.raises(FileExistsError, match=r"already holds epochs 1–2. Give epoch=3 to go on"):
+    with pytest.raises(FileExistsError, match=r"1–2.*epoch=3"):
         hs.Recorder(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"epoch=4 would leave a gap: .* holds epochs up to 2; give epoch=3"):
+    with pytest.raises(ValueError, match=r"epoch=4 .*2; .*epoch=3"):
         hs.Recorder(tmp_path / "run", epoch=4)
-    with pytest.raises(ValueError, match=r"epoch=3 would leave a gap: .* holds none; give epoch=1"):
+    with pytest.raises(ValueError, match=r"epoch=3 .*none; .*epoch=1"):
         hs.Recorder(tmp_path / "new", epoch=3)
-    with pytest.raises(ValueError, match="epoch must be a whole number, 1 or more"):
+    with pytest.raises(ValueError, match=r"epoch must.*1"):
         hs.Recorder(tmp_path / "run", epoch=0)
     train(hs.Recorder(tmp_path / "run", overwrite=True), 1)
     assert hs.Dynamics(tmp_path / "run").epochs.tolist() == [1]
@@ -368,7 +368,7 @@ def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
 
 def test_a_folder_with_other_things_in_it_is_never_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match="has other things in it"):
+    with pytest.raises(FileExistsError, match="other things"):
         hs.Recorder(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -504,7 +504,7 @@ def test_a_damaged_index_is_a_sentence(tmp_path):
         ("{", "is damaged"),
         (json.dumps({**content, "version": 99}), "newer hardsight"),
         (json.dumps({**content, "files": [{**content["files"][0], "name": "../../x.parquet"}]}), "outside its folder"),
-        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "missing or not as it was written"),
+        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "missing or not"),
     ):
         index.write_text(broken)
         with pytest.raises(RuntimeError, match=says):
@@ -535,7 +535,7 @@ def test_a_broken_sample_is_missing_once_and_goes_on_and_resumes(tmp_path):
     broken = SimpleNamespace(features=head.features.clone(), weight=head.weight, bias=head.bias)
     broken.features[2] = float("nan")
     recorder.update(range(6), broken, y)
-    with pytest.warns(UserWarning, match="1 of 6 samples of epoch 1"):
+    with pytest.warns(UserWarning, match="1 of 6 .*epoch 1"):
         recorder.end_epoch()
     for resumed in (recorder, None):
         recorder = resumed or hs.Recorder(tmp_path / "run", epoch=2)
@@ -607,7 +607,7 @@ def test_buffers_that_a_loop_uses_again_do_not_change_what_was_recorded(tmp_path
     assert found == {f"data:{i}": int(y[i % 6] + i // 6) % 4 for i in range(12)}
     recorder.update(range(6), head, y)
     head.features.add_(1)
-    with pytest.raises(RuntimeError, match="features or labels were changed in place after update"):
+    with pytest.raises(RuntimeError, match="changed in place"):
         recorder.end_epoch()
 
 
@@ -617,7 +617,7 @@ def test_two_recorders_on_one_folder_do_not_erase_each_other(tmp_path):
     other.update(range(6), head, y)
     other.end_epoch()
     one.update(range(6, 12), head, y)
-    with pytest.raises(RuntimeError, match="another recorder writes into"):
+    with pytest.raises(RuntimeError, match="another recorder"):
         one.end_epoch()
     assert len(hs.Dynamics(tmp_path / "run")) == 6
 
@@ -628,16 +628,16 @@ def test_a_head_of_another_width_is_an_error_after_a_resume(tmp_path):
     recorder.update(range(6), head, y)
     recorder.end_epoch()
     wider, _ = head_of(0, d=7)
-    with pytest.raises(ValueError, match=r"the head was replaced .*4 classes × 5 features, now 4 × 7"):
+    with pytest.raises(ValueError, match=r"head .*4 .*× 5 .*4 × 7"):
         hs.Recorder(tmp_path / "run", epoch=2).update(range(6), wider, y)
 
 
 @pytest.mark.parametrize(
     ("ids", "says"),
     [
-        (torch.rand(6), r"ids must be \(6,\) integers or texts, got torch.float32"),
-        (torch.arange(6)[:, None], r"ids must be \(6,\) integers or texts, got torch.int64 \(6, 1\)"),
-        (np.arange(6.0), "integers or texts, got float64"),
+        (torch.rand(6), r"ids .*\(6,\) .*got torch.float32"),
+        (torch.arange(6)[:, None], r"ids .*\(6,\) .*\(6, 1\)"),
+        (np.arange(6.0), "ids .*float64"),
     ],
 )
 def test_ids_that_are_no_names_are_one_sentence(tmp_path, ids, says):
@@ -661,15 +661,15 @@ def test_every_kind_of_id_keeps_its_name(tmp_path):
 
 def test_text_labels_are_one_sentence(tmp_path):
     head, _ = head_of(0)
-    with pytest.raises(ValueError, match="labels must be class indices, got"):
+    with pytest.raises(ValueError, match=r"labels.*class indices"):
         hs.Recorder(tmp_path / "run").update(range(6), head, list("abcdef"))
 
 
 def test_a_run_without_a_finished_epoch_says_so(tmp_path):
     hs.Recorder(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match=r"holds no finished epoch yet"):
+    with pytest.raises(FileNotFoundError, match=r"no finished epoch"):
         hs.Dynamics(tmp_path / "run")
-    with pytest.raises(RuntimeError, match=r"not finished|no finished epoch yet"):
+    with pytest.raises(RuntimeError, match=r"finished"):
         hs.SampleTable.load(tmp_path / "run")
 
 

@@ -47,7 +47,7 @@ def test_files_say_their_kind_and_version(tmp_path):
 def test_an_unfinished_run_is_not_a_run(tmp_path):
     writer = RunWriter(tmp_path / "run", PLAN)
     writer.write(part(["a", "b"]))
-    with pytest.raises(RuntimeError, match=r"not finished \(2 samples are safe\): run the same command again"):
+    with pytest.raises(RuntimeError, match=r"finished \(2 samples"):
         read_run(tmp_path / "run")
     assert len(read_run(tmp_path / "run", partial=True)[0]["scores"]) == 2
 
@@ -101,7 +101,7 @@ def test_a_damaged_part_is_noticed(tmp_path):
     run = finished(tmp_path / "run", part(["a"]))
     file = next((run / "scores").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(RuntimeError, match=r"damaged: scores/.* is missing or not as it was written"):
+    with pytest.raises(RuntimeError, match=r"damaged: scores/.*missing"):
         read_run(run)
     file.unlink()
     with pytest.raises(RuntimeError, match="damaged"):
@@ -113,7 +113,7 @@ def test_equal_duplicates_merge_and_unequal_ones_are_an_error(tmp_path):
     assert sorted(tables["scores"]["id"].to_pylist()) == ["a", "b", "c"]
     tables, _ = read_run(finished(tmp_path / "nan", part(["a"], float("nan")), part(["a"], float("nan"))))
     assert len(tables["scores"]) == 1
-    with pytest.raises(RuntimeError, match=r"1 samples have two different scores rows \(first: 'b'\)"):
+    with pytest.raises(RuntimeError, match=r"1 samples .*scores .*'b'"):
         read_run(finished(tmp_path / "other", part(["a", "b"], 0.5), part(["b"], 0.6)))
 
 
@@ -146,7 +146,7 @@ def test_what_is_not_a_run_is_never_cleared(tmp_path, marked):
     (folder / "thesis.tex").write_text("dear")
     if not marked:
         (folder / "meta.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="has other things in it"):
+    with pytest.raises(FileExistsError, match="other things"):
         RunWriter(folder, {**PLAN, "model": "other"}, overwrite=True)
     assert (folder / "thesis.tex").exists()
 
@@ -174,7 +174,7 @@ def test_markers_cannot_point_elsewhere(tmp_path):
         read_run(run)
     for content in ("[1]", "", "{"):
         marker.write_text(content)
-        with pytest.raises(RuntimeError, match="damaged: it holds no JSON object"):
+        with pytest.raises(RuntimeError, match=r"damaged.*JSON"):
             read_run(run)
 
 
@@ -183,22 +183,20 @@ def test_parts_that_are_gone_are_missed(tmp_path):
     writer.write(part(["a", "b"]))
     writer.finish({"counts": {"rows": 2, "bad": 0}})
     next((tmp_path / "run" / "parts").iterdir()).unlink()
-    with pytest.raises(RuntimeError, match=r"parts are missing \(2 samples were written\)"):
+    with pytest.raises(RuntimeError, match=r"missing \(2 samples"):
         read_run(tmp_path / "run")
 
 
 def test_another_plan_or_other_things_are_refused(tmp_path):
     run = finished(tmp_path / "run", part(["a"]))
-    with pytest.raises(
-        FileExistsError, match=r"holds another run \(not the same: model\); choose another folder, or --overwrite"
-    ):
+    with pytest.raises(FileExistsError, match=r"same: model\).*--overwrite"):
         RunWriter(run, {**PLAN, "model": "other"})
     RunWriter(run, {**PLAN, "model": "other"}, overwrite=True)
     assert not RunWriter(run, {**PLAN, "model": "other"}).done()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("dear")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="other things in it"):
+        with pytest.raises(FileExistsError, match="other things"):
             RunWriter(tmp_path / "mine", PLAN, overwrite=overwrite)
     assert (tmp_path / "mine" / "thesis.tex").exists()
     with pytest.raises(FileExistsError, match="is a file"):
@@ -213,7 +211,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(OSError, match=r"disk of .* is full; what was committed is safe"):
+    with pytest.raises(OSError, match=r"disk .*full"):
         writer.write(part(["b"]))
     monkeypatch.undo()
     assert RunWriter(tmp_path / "run", PLAN).done() == {"a"}
@@ -229,16 +227,16 @@ def test_a_newer_format_is_refused(tmp_path):
     entry = json.loads(marker.read_text())
     entry["scores"]["bytes"] = file.stat().st_size
     marker.write_text(json.dumps(entry))
-    with pytest.raises(RuntimeError, match="written by a newer hardsight"):
+    with pytest.raises(RuntimeError, match="newer hardsight"):
         read_run(run)
 
 
 def test_tables_must_have_their_key(tmp_path):
-    with pytest.raises(ValueError, match="must have a column 'model'"):
+    with pytest.raises(ValueError, match="column 'model'"):
         RunWriter(tmp_path / "run", PLAN).write({"scores": pa.table({"id": ["a"], "pred": [1]})})
 
 
 def test_no_run_at_all(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no hardsight run: no such folder"):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
         read_run(tmp_path / "nowhere")
     assert not is_run(tmp_path)

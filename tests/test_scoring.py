@@ -145,7 +145,7 @@ def test_outputs_of_any_kind(digits, make):
 
 def test_an_output_that_is_not_the_heads_is_said(digits):
     data = TensorDataset(digits[0][:30], digits[1][:30])
-    with pytest.warns(UserWarning, match="changes what its head 'body.1' makes"):
+    with pytest.warns(UserWarning, match=r"head 'body\.1'"):
         table = hs.score(_Outputs(lambda z: z.flip(1)), data)
     assert "changes what its head" in table.meta["warnings"][0]
 
@@ -191,15 +191,15 @@ def test_bad_samples_are_listed_and_counted(network, digits, tmp_path):
     assert again.bad.num_rows == 3
     assert len(again) == 17
     assert json.loads((tmp_path / "run" / "meta.json").read_text())["counts"]["bad"] == 3
-    with pytest.raises(ValueError, match="bad sample 'data:2': OSError: cannot identify image file"):
+    with pytest.raises(ValueError, match="'data:2': OSError"):
         hs.score(network, data, strict=True)
-    with pytest.raises(ValueError, match="bad sample 'data:9': the feature holds NaN"):
+    with pytest.raises(ValueError, match=r"'data:9': .*NaN"):
         hs.score(network, torch.utils.data.Subset(data, [8, 9, 10]), strict=True)
 
 
 def test_nothing_but_bad_samples(network, digits):
     data = torch.utils.data.Subset(_Broken(digits[0][:20], digits[1][:20]), [2, 5])
-    with pytest.raises(ValueError, match="no sample could be scored; first: data:2: OSError"):
+    with pytest.raises(ValueError, match="first: data:2: OSError"):
         hs.score(network, data)
 
 
@@ -207,22 +207,22 @@ def test_data_that_do_not_fit(network, digits):
     x, y = (t[:20] for t in digits)
     with pytest.raises(ValueError, match="DATA is empty"):
         hs.score(network, TensorDataset(x[:0], y[:0]))
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\].*got 10"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 9\].*got 10"):
         hs.score(network, TensorDataset(x, torch.full((20,), 10)))
-    with pytest.raises(RuntimeError, match=r"the model failed on a batch \(20, 3, 8, 8\).*preprocessing"):
+    with pytest.raises(RuntimeError, match=r"model.*\(20, 3, 8, 8\).*preprocessing"):
         hs.score(network, TensorDataset(x.repeat(1, 3, 1, 1), y))
     with pytest.raises(ValueError, match="two data sets"):
         hs.score(network, [(x[0], 1), (x[1],)])
-    with pytest.raises(TypeError, match="must be a data set or its name, got int"):
+    with pytest.raises(TypeError, match=r"data set.* int"):
         hs.score(network, 7)
-    with pytest.raises(TypeError, match=r"must be an nn\.Module"):
+    with pytest.raises(TypeError, match=r"model.*nn\.Module"):
         hs.score(len, TensorDataset(x, y))
     with pytest.raises(ValueError, match="repeat"):
         hs.score(network, TensorDataset(x, y), ids=["same"] * 20)
 
 
 def test_raw_pictures_need_a_word_about_preprocessing(network):
-    with pytest.raises(ValueError, match=r"preprocess must be given.*preprocess='raw'"):
+    with pytest.raises(ValueError, match=r"preprocess must.*preprocess='raw'"):
         hs.score(network, "digits")
     table = hs.score(network, "digits", preprocess="raw")
     assert len(table) == 1797
@@ -242,7 +242,7 @@ def test_a_finished_run_is_not_done_again(network, digits, tmp_path):
     assert again.to_arrow().equals(first.to_arrow())
     assert (tmp_path / "run" / "meta.json").stat().st_mtime_ns == stamp
     other = small_cnn()
-    with pytest.raises(FileExistsError, match=r"holds another run \(not the same: model\)"):
+    with pytest.raises(FileExistsError, match=r"same: model\)"):
         hs.score(other, data, out=tmp_path / "run")
     assert len(hs.score(other, data, out=tmp_path / "run", overwrite=True)) == 30
 
@@ -382,7 +382,7 @@ def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):
 def test_other_pixels_are_another_run(network, digits, tmp_path):
     x, y = (t[:40] for t in digits)
     hs.score(network, TensorDataset(x, y), out=tmp_path / "run")
-    with pytest.raises(FileExistsError, match=r"not the same: data"):
+    with pytest.raises(FileExistsError, match=r"same: data"):
         hs.score(network, TensorDataset(x.flip(3), y), out=tmp_path / "run")
 
 
@@ -399,7 +399,7 @@ def test_another_forward_is_another_run(digits, tmp_path):
     layers = [nn.Flatten(), nn.Linear(64, 10)]
     hs.score(First(*layers), data, out=tmp_path / "run")
     Second.__qualname__, Second.__name__ = First.__qualname__, First.__name__
-    with pytest.raises(FileExistsError, match=r"not the same: model"):
+    with pytest.raises(FileExistsError, match=r"same: model"):
         hs.score(Second(*layers), data, out=tmp_path / "run")
 
 
@@ -409,7 +409,7 @@ def test_another_constant_in_the_transform_is_another_run(network, tmp_path):
 
     hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run")
     assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta["already_complete"]
-    with pytest.raises(FileExistsError, match=r"not the same: preprocessing"):
+    with pytest.raises(FileExistsError, match=r"same: preprocessing"):
         hs.score(network, "digits", preprocess=shifted(0.5), out=tmp_path / "run")
 
 
@@ -446,7 +446,7 @@ def test_the_wrong_one_of_two_heads_is_noticed_with_many_classes(digits):
             return self.a(x.flatten(1))
 
     data = TensorDataset(digits[0][:30], digits[1][:30])
-    with pytest.warns(UserWarning, match="changes what its head 'b' makes"):
+    with pytest.warns(UserWarning, match="head 'b'"):
         hs.score(TwoHeads(), data, head="b")
     assert hs.score(TwoHeads(), data, head="a").meta["warnings"] == []
 
@@ -476,16 +476,16 @@ def test_whatever_a_forward_raises_is_one_sentence(digits):
         def forward(self, x):
             return {}["missing"]
 
-    with pytest.raises(RuntimeError, match=r"the model failed on a batch .*KeyError: 'missing'"):
+    with pytest.raises(RuntimeError, match=r"model.*KeyError: 'missing'"):
         hs.score(Breaks(nn.Flatten(), nn.Linear(64, 10)), TensorDataset(digits[0][:4], digits[1][:4]))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "nonsense"}, "device must be cpu, cuda"),
-        ({"batch_size": 0}, "batch_size must be 1 or more"),
-        ({"preprocess": "RAW"}, "preprocess must be a transform or 'raw'"),
+        ({"device": "nonsense"}, "device must.*nonsense"),
+        ({"batch_size": 0}, "batch_size.* 0"),
+        ({"preprocess": "RAW"}, "preprocess.*'RAW'"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_written(network, digits, tmp_path, options, message):
@@ -515,7 +515,7 @@ def test_zero_features_are_counted_whatever_scores_are_asked_for():
 
 
 def test_misspelt_denominator():
-    with pytest.raises(ValueError, match="denominator must be 'exact' or 'series'"):
+    with pytest.raises(ValueError, match=r"denominator.*'exact'.*'series'"):
         hs.score_features(torch.eye(3), torch.eye(3), torch.arange(3), denominator="sereis")
 
 

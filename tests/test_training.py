@@ -133,21 +133,21 @@ def test_presets_have_the_papers_numbers():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"epochs": 0}, "epochs must be an integer 1 or more, got 0"),
-        ({"epochs": 2.5}, "epochs must be an integer 1 or more, got 2.5"),
-        ({"lr": -1.0}, "lr must be 0 or more, got -1"),
-        ({"lr": math.nan}, "lr must be 0 or more, got nan"),
-        ({"lr": math.inf}, "lr must be 0 or more and finite, got inf"),
-        ({"epochs": math.inf}, "epochs must be an integer 1 or more and finite, got inf"),
-        ({"ema": 1.0}, "ema must be 0 or more and less than 1, got 1"),
-        ({"momentum": 1.0, "optimiser": "adam"}, "momentum must be 0 or more and less than 1, got 1"),
-        ({"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1, got 1.5"),
-        ({"optimiser": "adm"}, "optimiser must be one of .*, got 'adm'; did you mean adam"),
+        ({"epochs": 0}, "epochs.* got 0"),
+        ({"epochs": 2.5}, "epochs.* got 2.5"),
+        ({"lr": -1.0}, "lr.* got -1"),
+        ({"lr": math.nan}, "lr.* got nan"),
+        ({"lr": math.inf}, "lr.* got inf"),
+        ({"epochs": math.inf}, "epochs.* got inf"),
+        ({"ema": 1.0}, "ema.* got 1"),
+        ({"momentum": 1.0, "optimiser": "adam"}, "momentum.* got 1"),
+        ({"label_smoothing": 1.5}, "label_smoothing.* got 1.5"),
+        ({"optimiser": "adm"}, "optimiser.*'adm'.* adam"),
         ({"schedule": "step"}, "needs steps"),
-        ({"steps": (3,)}, "steps go with the schedule 'step'"),
-        ({"warmup": 40}, "must fit into epochs, got 40"),
+        ({"steps": (3,)}, "steps .*'step'.*'cosine'"),
+        ({"warmup": 40}, "warmup.*epochs.* 40"),
         ({"nesterov": True, "optimiser": "adam"}, "nesterov needs"),
-        ({"seed": -1}, "seed must be an integer 0 or more"),
+        ({"seed": -1}, "seed.* got -1"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_a_sentence(change, words):
@@ -158,13 +158,13 @@ def test_a_recipe_that_cannot_be_is_a_sentence(change, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["epoch=3"], "expected NAME=VALUE, got 'epoch=3'; did you mean epochs"),
-        (["__doc__=3"], "expected NAME=VALUE, got '__doc__=3'; names are epochs"),
-        (["epochs"], "expected NAME=VALUE, got 'epochs'"),
-        (["epochs=many"], "epochs must be an integer, got 'many'"),
-        (["flip=perhaps"], "flip must be true or false, got 'perhaps'"),
-        (["steps=3;4"], "steps must be numbers with commas between them"),
-        (["optimiser=sdg"], "optimiser must be one of .* did you mean sgd"),
+        (["epoch=3"], "'epoch=3'.* epochs"),
+        (["__doc__=3"], "NAME=VALUE.*'__doc__=3'.* epochs"),
+        (["epochs"], "NAME=VALUE.*'epochs'"),
+        (["epochs=many"], "epochs.*'many'"),
+        (["flip=perhaps"], "flip.*'perhaps'"),
+        (["steps=3;4"], "steps.*commas"),
+        (["optimiser=sdg"], "optimiser.*'sdg'.* sgd"),
     ],
 )
 def test_changes_that_cannot_be_are_sentences(settings, words):
@@ -178,7 +178,7 @@ def test_a_recipe_is_changed_and_found_by_name():
     assert recipe_of("vgg19") is PRESETS["vgg19"].recipe
     assert recipe_of("resnet18-32") == recipe_of("timm:resnet18") == Recipe()
     assert all(recipe_of(name) for name in NETWORKS)
-    with pytest.raises(ValueError, match=r"no preset or network 'vgg_19'; did you mean .*vgg19"):
+    with pytest.raises(ValueError, match=r"'vgg_19'.*vgg19"):
         recipe_of("vgg_19")
 
 
@@ -404,7 +404,7 @@ def test_tensors_pictures_and_names_of_classes(tmp_path):
     (tmp_path / "training" / "class 3" / "broken.png").write_bytes(b"no picture")
     shutil.rmtree(tmp_path / "held" / "class 0")  # the other classes keep their numbers
     recipe = Recipe(epochs=2, batch_size=20, lr=0.02, flip=True, crop=1, schedule="constant")
-    words = r"DATA: 1 of 61 samples left out because they cannot be read; first: training/class 3/broken.png: Unid"
+    words = r"DATA: 1 of 61 .*class 3/broken\.png"
     with pytest.warns(UserWarning, match=words) as warned:
         result = trained(tmp_path / "run", recipe, data=(tmp_path / "training", tmp_path / "held"))
     assert len(warned) == 1  # not in every epoch; the rows say it for each
@@ -514,17 +514,17 @@ def test_another_sampler_is_another_run(tmp_path):
     run(sampler)
     run(sampler)  # its epoch is no part of it
     run(hs.HardnessSampler(hardness, power=1.0))
-    with pytest.raises(FileExistsError, match=r"not the same: sampler.probabilities\)"):
+    with pytest.raises(FileExistsError, match=r"same: sampler.probabilities\)"):
         run(hs.HardnessSampler(hardness, power=2.0))
-    with pytest.raises(FileExistsError, match=r"not the same: sampler.seed\)"):
+    with pytest.raises(FileExistsError, match=r"same: sampler.seed\)"):
         run(hs.HardnessSampler(hardness, seed=1))
     run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
     run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
     for other, what in (((-hardness, "root"), "_ask"), ((hardness, "linear"), "pacing")):
-        with pytest.raises(FileExistsError, match=rf"not the same: sampler.{what}\)"):
+        with pytest.raises(FileExistsError, match=rf"same: sampler.{what}\)"):
             run(hs.CurriculumSampler(*other, epochs=3), "curriculum")
     run(list(range(200)), "list")
-    with pytest.raises(FileExistsError, match=r"not the same: sampler\)"):
+    with pytest.raises(FileExistsError, match=r"same: sampler\)"):
         run(list(range(200, 400)), "list")
 
 
@@ -538,9 +538,9 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 def test_another_run_in_the_folder_is_refused_and_named(tmp_path):
     recipe = Recipe(epochs=1, batch_size=100)
     trained(tmp_path / "run", recipe)
-    with pytest.raises(FileExistsError, match=r"another training run \(not the same: recipe.lr, recipe.seed\)"):
+    with pytest.raises(FileExistsError, match=r"same: recipe.lr, recipe.seed\)"):
         trained(tmp_path / "run", Recipe(epochs=1, batch_size=100, lr=0.2, seed=3))
-    with pytest.raises(FileExistsError, match=r"not the same: data\)"):
+    with pytest.raises(FileExistsError, match=r"same: data\)"):
         trained(tmp_path / "run", recipe, data=(digits("train", 1, 501), data()[1]))
     with pytest.raises(FileExistsError, match=r"model.layers"):
         trained(tmp_path / "run", recipe, model=net(classes=11))
@@ -562,7 +562,7 @@ def test_overwrite_resumes_what_is_unfinished_and_only_replaces_the_rest(tmp_pat
 def test_a_folder_of_other_things_is_never_written_to(tmp_path):
     (tmp_path / "thesis.tex").write_text("…")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="other things in it"):
+        with pytest.raises(FileExistsError, match="other things"):
             trained(tmp_path, overwrite=overwrite)
     with pytest.raises(FileExistsError, match="is a file"):
         trained(tmp_path / "thesis.tex")
@@ -575,10 +575,10 @@ def test_a_checkpoint_holds_no_code_and_a_cut_one_is_a_sentence(tmp_path):
     assert content["epoch"] == 1
     file = tmp_path / "run" / "checkpoint.pt"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(RuntimeError, match=r"checkpoint.pt is damaged .* remove it to begin again"):
+    with pytest.raises(RuntimeError, match=r"checkpoint\.pt .*damaged .*remove"):
         trained(tmp_path / "run", recipe)
     torch.save(net(), file)  # code: torch says how to execute it
-    with pytest.raises(RuntimeError, match=r"checkpoint.pt is damaged") as caught:
+    with pytest.raises(RuntimeError, match=r"checkpoint\.pt is damaged") as caught:
         trained(tmp_path / "run", recipe)
     assert "weights_only" not in str(caught.value)
 
@@ -595,7 +595,7 @@ def test_a_damaged_plan_is_a_sentence_and_can_be_overwritten(tmp_path):
     recipe = Recipe(epochs=1, batch_size=100)
     trained(tmp_path / "run", recipe)
     (tmp_path / "run" / "training.json").write_text('{"model": ')
-    with pytest.raises(RuntimeError, match=r"training.json is damaged; bring it back, overwrite the run"):
+    with pytest.raises(RuntimeError, match=r"training\.json .*damaged.*overwrite"):
         trained(tmp_path / "run", recipe)
     assert len(trained(tmp_path / "run", recipe, overwrite=True).history) == 1
 
@@ -604,7 +604,7 @@ def test_records_that_are_gone_are_told_and_overwrite_begins_again(tmp_path):
     with pytest.raises(_KilledError):
         trained(tmp_path / "run", loss=KilledAfter(20))
     shutil.rmtree(tmp_path / "run" / "train")
-    with pytest.raises(FileNotFoundError, match=r"run.train lacks records of the 2 epochs .* or overwrite the run"):
+    with pytest.raises(FileNotFoundError, match=r"run.train .*2 epochs .*overwrite"):
         trained(tmp_path / "run", loss=KilledAfter(24))
     trained(tmp_path / "run", loss=KilledAfter(24), overwrite=True)
     assert Dynamics(tmp_path / "run" / "train").epochs.tolist() == [1, 2, 3]
@@ -617,7 +617,7 @@ def test_a_full_disk_is_told_in_words_for_checkpoints_too(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         saver.save({"model": {"weight": torch.zeros(10**6)}, "history": []})
-        with pytest.raises(OSError, match=r"the disk of .* is full"):
+        with pytest.raises(OSError, match=r"disk .*full"):
             saver.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -636,10 +636,10 @@ def test_a_broken_loss_stops_the_run_and_says_where(tmp_path):
     def loss(logits, targets):
         return F.cross_entropy(logits, targets) * (math.nan if next(calls) == 12 else 1.0)
 
-    with pytest.raises(FloatingPointError, match=r"the loss is nan in epoch 2, step 5; the checkpoint"):
+    with pytest.raises(FloatingPointError, match=r"nan .*epoch 2, step 5;"):
         trained(tmp_path / "run", loss=loss)
     assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["epoch"] == 1
-    with pytest.raises(FloatingPointError, match=r"nan in epoch 1, step 1; there is no checkpoint yet"):
+    with pytest.raises(FloatingPointError, match=r"epoch 1, step 1; .*checkpoint"):
         trained(tmp_path / "first", loss=lambda logits, targets: math.nan * F.cross_entropy(logits, targets))
 
 
@@ -668,30 +668,30 @@ def test_a_single_grey_picture_does_not_make_a_grey_network(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), None, "a", "a"),)}, "needs a class index .* got none"),
-        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.zeros(9, int), "a", "a"),)}, "two classes or more"),
+        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), None, "a", "a"),)}, "class index .*none"),
+        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.zeros(9, int), "a", "a"),)}, "two classes"),
         ({"data": (digits("train", 0, 0),)}, "DATA is empty"),
-        ({"data": (TensorDataset(torch.rand(9, 1, 8, 8), torch.rand(9)),)}, "labels must be class indices"),
+        ({"data": (TensorDataset(torch.rand(9, 1, 8, 8), torch.rand(9)),)}, "labels.*class indices"),
         (
             {"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) - 1, "a", "a"),)},
-            "indices from 0, got -1",
+            "indices.* got -1",
         ),
-        ({"model": net(classes=5)}, r"labels must lie in \[0, 4\] because the model has 5"),
-        ({"recipe": Recipe(batch_size=501)}, r"at most the number of samples \(500\), got 501"),
-        ({"recipe": Recipe(batch_size=1)}, "batch_size must be at least 2, got 1"),
-        ({"data": (data()[0], digits("test", 0, 9)), "model": net(classes=5)}, r"^DATA: labels must lie in \[0, 4\]"),
+        ({"model": net(classes=5)}, r"labels .*\[0, 4\] .*model .*5"),
+        ({"recipe": Recipe(batch_size=501)}, r"batch_size.*\(500\), got 501"),
+        ({"recipe": Recipe(batch_size=1)}, "batch_size.* 2, got 1"),
+        ({"data": (data()[0], digits("test", 0, 9)), "model": net(classes=5)}, r"^DATA: labels .*\[0, 4\]"),
         (
             {"data": (data()[0], ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) + 9, "a", "a"))},
-            r"^test: labels must lie in \[0, 9\] because the model has 10 classes, got 9 to 17",
+            r"^test: labels .*\[0, 9\] .*9 to 17",
         ),
-        ({"model": "resnet-18", "recipe": Recipe(batch_size=501)}, "there is no 'resnet-18'"),
-        ({"recipe": "cifar-resnet"}, "no preset or network 'cifar-resnet'; did you mean cifar"),
-        ({"model": "resnet-18"}, "there is no 'resnet-18'; did you mean .*resnet18-32"),
-        ({"model": "torchvision:resnett18"}, "torchvision has no model 'resnett18'; did you mean resnet"),
-        ({"record": ("tests",)}, "record must hold 'train', 'test' or nothing, got 'tests'"),
-        ({"sampler": [3, 500]}, "sampler must yield rows between 0 and 499"),
-        ({"recipe": Recipe(batch_size=100, crop=8)}, "crop must be smaller than the pictures"),
-        ({"device": "cuda:77"}, "device must be"),
+        ({"model": "resnet-18", "recipe": Recipe(batch_size=501)}, "no 'resnet-18'"),
+        ({"recipe": "cifar-resnet"}, "'cifar-resnet'.* cifar"),
+        ({"model": "resnet-18"}, "'resnet-18'.*resnet18-32"),
+        ({"model": "torchvision:resnett18"}, "torchvision .*'resnett18'.* resnet"),
+        ({"record": ("tests",)}, "record .*'tests'"),
+        ({"sampler": [3, 500]}, "sampler .*0 and 499"),
+        ({"recipe": Recipe(batch_size=100, crop=8)}, "crop must"),
+        ({"device": "cuda:77"}, "device.*cuda:77"),
     ],
 )
 def test_bad_input_is_a_sentence(tmp_path, options, words):
