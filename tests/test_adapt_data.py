@@ -1,7 +1,5 @@
 """Data for adapting: samples of several data sets as one, pictures in one form, lists of pictures; starting weights."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -93,11 +91,11 @@ def test_tensors_of_one_shape_join_and_others_say_so():
     both = joined(flat, flat)
     assert as_pixels(both, None, CPU).shape == (4, 6)
     assert torch.equal(both.load(0, None)[0], flat.load(4, None)[0])
-    with pytest.raises(ValueError, match=r"samples of shape \(1, 4, 4\) cannot be brought to \(6,\)"):
+    with pytest.raises(ValueError, match=r"\(1, 4, 4\).*\(6,\)"):
         as_pixels(joined(flat, square), None, CPU)
-    with pytest.raises(ValueError, match=r"\(4, 8, 8\) cannot be brought to \(3, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"\(4, 8, 8\).*\(3, 8, 8\)"):
         in_form(torch.zeros(1, 4, 8, 8), (3, 8, 8))
-    with pytest.raises(ValueError, match="raw pictures and tensors ready to use cannot be joined"):
+    with pytest.raises(ValueError, match="pictures and tensors"):
         joined(flat, arrays((3, 4, 4)))
 
 
@@ -125,19 +123,19 @@ def test_chosen_samples_and_joined_ones_nest():
 @pytest.mark.parametrize(
     ("rows", "labels", "words"),
     [
-        ((0, 5), (0, 0), "rows of 'source' must lie between 0 and 4, got 0 to 5"),
+        ((0, 5), (0, 0), "'source'.*0 to 5"),
         ((-1,), (0,), "got -1 to -1"),
-        ((0, 1), (0,), "one of each a sample, got int64 (2,) and int64 (1,)"),
+        ((0, 1), (0,), r"\(2,\).*\(1,\)"),
         ((0.5,), (0,), "must be integers"),
     ],
 )
 def test_wrong_rows_and_labels_are_sentences(rows, labels, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=words):
         JoinedSamples([("source", arrays((5, 6, 6)), np.array(rows), np.array(labels))])
 
 
 def test_no_parts_are_an_error_and_an_empty_part_is_none():
-    with pytest.raises(ValueError, match="parts must hold a data set or more"):
+    with pytest.raises(ValueError, match="parts must"):
         JoinedSamples([])
     assert len(joined(arrays((5, 6, 6)), arrays((3, 6, 6)), rows=((1,), ()), labels=((1,), ()))) == 1
 
@@ -200,7 +198,7 @@ def test_a_list_trains_and_what_is_missing_is_a_bad_row(tmp_path):
     file = visda(tmp_path)
     (file.parent / "bus" / "src 1.png").unlink()
     options = {"recipe": Recipe(epochs=1, batch_size=6, lr=0.01), "device": "cpu", "progress": False, "record": ()}
-    with pytest.warns(UserWarning, match=r"1 of 6 samples left out because they cannot be read; first: train/bus"):
+    with pytest.warns(UserWarning, match=r"1 of 6 .*train/bus"):
         result = train("resnet18-32", str(file), out=tmp_path / "run", **options)
     assert result.history[0]["samples"] == 5
 
@@ -237,16 +235,16 @@ def test_folders_name_classes_where_they_agree_with_the_labels(tmp_path, lines, 
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["cat/a.jpg 0", "cat/b.jpg dog"], "line 2 must be `relative/path.png label` with a class index from 0"),
+        (["cat/a.jpg 0", "cat/b.jpg dog"], "line 2 must"),
         (["cat/a.jpg -1"], "line 1 must be"),
         (["0"], "line 1 must be"),
-        (["cat/a.jpg 0", "cat/b.jpg"], "line 2 has no label and others have one"),
-        (["/elsewhere/a.jpg 0"], "paths must be relative to the list"),
+        (["cat/a.jpg 0", "cat/b.jpg"], "line 2 has"),
+        (["/elsewhere/a.jpg 0"], "paths .*relative"),
         (["", "  "], "names no pictures"),
     ],
 )
 def test_a_line_that_says_nothing_is_named(tmp_path, lines, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=words):
         open_data(str(visda(tmp_path, lines)))
 
 
@@ -312,7 +310,7 @@ def test_training_starts_from_the_weights_and_refuses_to_go_on_from_others(tmp_p
     torch.save({**own, "normalise.mean": own["normalise.mean"] + 1}, tmp_path / "ours.pt")
     again = train("small-cnn", "digits", out=tmp_path / "again", weights=tmp_path / "ours.pt", **options)
     assert again.model.module.state_dict()["normalise.mean"].item() == pytest.approx(pixels.mean() + 1, rel=1e-5)
-    with pytest.raises(FileExistsError, match="not the same: weights"):
+    with pytest.raises(FileExistsError, match="same: weights"):
         train("small-cnn", "digits", out=tmp_path / "run", weights=tmp_path / "b.pt", **options)
 
 
@@ -321,10 +319,10 @@ def test_training_starts_from_the_weights_and_refuses_to_go_on_from_others(tmp_p
     [
         (
             {"0.weight": torch.zeros(9, 1, 3, 3)},
-            r"must fit all but the last layers .* 0\.weight is \(9, 1, 3, 3\) and not",
+            r"0\.weight .*\(9, 1, 3, 3\)",
         ),
-        ({"3.weight": None}, r"and 3\.weight is not in it"),
-        ({key: None for key in small_cnn().state_dict() if key != "1.num_batches_tracked"}, r"0\.weight is not in it"),
+        ({"3.weight": None}, r"3\.weight is not"),
+        ({key: None for key in small_cnn().state_dict() if key != "1.num_batches_tracked"}, r"0\.weight is not"),
     ],
 )
 def test_weights_of_another_network_are_refused(tmp_path, changes, words):

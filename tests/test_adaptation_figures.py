@@ -54,7 +54,7 @@ def test_several_seeds_become_their_mean_and_spread_over_the_rounds_that_all_hav
 
 def test_without_labels_there_is_no_accuracy_to_draw():
     unknown = rounds([0.5]).select(["round"])
-    with pytest.raises(ValueError, match="RUN: without labels of the target or of a test set there is no accuracy"):
+    with pytest.raises(ValueError, match=r"RUN: .*labels .*accuracy"):
         plot_adaptation({"cbst": unknown})
     two = plot_adaptation({"a": rounds([0.5, 0.6], name="target_accuracy"), "b": unknown})
     assert [axis.get_ylabel() for axis in two.get_axes()] == ["accuracy, target"]
@@ -109,9 +109,7 @@ def test_a_gallery_of_many_shows_some_drawn_at_random_and_the_same_for_the_same_
 
 def test_a_gallery_of_other_data_is_refused(target):
     few = ArraySamples(target.images[:2], target.labels[:2], "train", "made up")
-    with pytest.raises(
-        ValueError, match="data: there is no sample 'train:5' in it; give the target that was adapted to"
-    ):
+    with pytest.raises(ValueError, match=r"data: .*'train:5'"):
         plot_adaptation_gallery(("a", selection([5])), ("b", selection([])), few)
 
 
@@ -126,9 +124,9 @@ def test_both_are_drawn_by_name_from_run_folders(tmp_path, target):
     gallery = figures.draw("adaptation-gallery", runs, data=f"{tmp_path}/target.npz", out=tmp_path / "gallery.png")
     for file in (line, gallery):
         assert np.asarray(Image.open(file).convert("L"), float).std() > 5
-    with pytest.raises(FileNotFoundError, match=r"RUN: there is no .*rounds\.parquet; run hardsight adapt first"):
+    with pytest.raises(FileNotFoundError, match=r"RUN: .*rounds\.parquet"):
         figures.draw("adaptation", [tmp_path], out=tmp_path / "no.png")
-    with pytest.raises(ValueError, match="the figure adaptation-gallery takes 2 RUNs, got 1"):
+    with pytest.raises(ValueError, match=r"adaptation-gallery .*2 RUNs, got 1"):
         figures.draw("adaptation-gallery", runs[:1], data="digits", out=tmp_path / "no.png")
 
 

@@ -162,9 +162,9 @@ def test_classes_without_names_are_merged_by_number(tmp_path):
     people = Human(None, np.arange(10).reshape(2, 5), None, "people.npz")
     found = merged(people, coarse_file(tmp_path / "coarse.csv", range(5)))
     assert found.counts.tolist() == [[1, 5, 4], [11, 15, 9]]
-    with pytest.raises(ValueError, match="coarse class for each of the 5 classes by number; none for 0"):
+    with pytest.raises(ValueError, match=r"5 classes .*none for 0"):
         merged(people, coarse_file(tmp_path / "named.csv", NAMES))
-    with pytest.raises(ValueError, match="needs counts by class, got frequencies only"):
+    with pytest.raises(ValueError, match=r"counts .*frequencies"):
         merged(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
 
 

@@ -95,7 +95,7 @@ def test_counts_give_a_ceiling_and_frequencies_do_not(seen):
 def test_custom_edges_bins_and_scores(seen):
     rows = align(seen[0], hsf(seen), edges=(0, 0.5, 1), scores=["avh"], coefficients=["kendall"]).rows.to_pylist()
     assert [row["bin"] for row in rows] == ["all", "[0, 0.5)", "[0.5, 1]"]
-    with pytest.raises(ValueError, match="edges must be two numbers or more in rising order"):
+    with pytest.raises(ValueError, match="edges must"):
         align(*seen, edges=(1, 0))
 
 
@@ -144,13 +144,13 @@ def test_few_samples_have_no_interval_and_fewer_no_value(seen):
 @pytest.mark.parametrize(
     ("change", "people", "message"),
     [
-        ({}, np.full(240, 0.5), "human must differ between samples, got 0.5 for all 240"),
-        ({}, {"test:0": 0.1, "test:1": 0.2, "test:2": 0.3}, "human must have answers for 4 samples or more, got 3"),
+        ({}, np.full(240, 0.5), r"human .*0\.5 for all 240"),
+        ({}, {"test:0": 0.1, "test:1": 0.2, "test:2": 0.3}, "human .*4 samples .*got 3"),
         ({}, {"test:0": 0.1, "test:1": 1.2}, "1.2"),
-        ({}, {"a": 0.1, "b": 0.2}, "no answers for any of the 240 samples"),
-        ({"label": None}, "counts", "table must have a column label"),
-        ({"avh": None, "confidence": None, "norm": None}, "counts", "table must hold a score"),
-        ({"id": None}, "counts", "table must be a SampleTable, a run folder, or a mapping of columns with an id"),
+        ({}, {"a": 0.1, "b": 0.2}, "240 samples"),
+        ({"label": None}, "counts", "table .*column label"),
+        ({"avh": None, "confidence": None, "norm": None}, "counts", "table .*score"),
+        ({"id": None}, "counts", "table .*SampleTable.* id"),
     ],
 )
 def test_what_cannot_be_aligned_is_said(seen, change, people, message):
@@ -162,10 +162,10 @@ def test_what_cannot_be_aligned_is_said(seen, change, people, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "batch"}, "norm must be global or class, got 'batch'"),
-        ({"coefficients": ["tau"]}, "coefficients must be spearman, pearson or kendall, got 'tau'"),
-        ({"scores": ["comment"]}, "comment must be numbers, got string"),
-        ({"scores": ["avg"]}, "scores must be columns of the table"),
+        ({"norm": "batch"}, "norm .*'batch'"),
+        ({"coefficients": ["tau"]}, "coefficients .*'tau'"),
+        ({"scores": ["comment"]}, "comment .*string"),
+        ({"scores": ["avg"]}, "scores .*'avg'"),
     ],
 )
 def test_options_that_do_not_exist_are_said(seen, options, message):
@@ -210,7 +210,7 @@ def test_hypotheses_without_their_scores_are_left_out_and_constant_scores_decide
     for name in ("Hypothesis 2", "Hypothesis 3"):
         assert (found[name].verdict, found[name].numbers) == ("not decided", {})
         assert "Not decided: confidence must differ between samples, got 1 for all 240." in found[name].words
-    with pytest.raises(ValueError, match="human must differ between samples"):
+    with pytest.raises(ValueError, match="human must differ"):
         hypotheses(columns, np.ones(240))
 
 
@@ -237,7 +237,7 @@ def test_a_run_is_resampled_once_and_a_constant_score_does_not_stop_it(seen, tmp
     found = align_run(constant, seen[1])
     assert len(found.differences) == 0
     assert any("not compared: confidence must differ between samples" in text for text in found.summary["notes"])
-    with pytest.raises(ValueError, match="confidence must differ between samples"):
+    with pytest.raises(ValueError, match="confidence must differ"):
         align_run(constant, seen[1], compare=["avh", "confidence"])
 
 

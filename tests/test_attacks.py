@@ -268,17 +268,17 @@ def test_a_network_in_train_mode_is_attacked_in_eval_mode_and_put_back(pictures)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"eps": -0.1}, "eps must be a distance .* got -0.1"),
-        ({"eps": math.nan}, "eps must be a distance"),
-        ({"eps": 8}, "eps must be at most 1 under L∞.* got 8; .*255"),
-        ({"eps": 0.1, "name": "pdg"}, "there is no 'pdg'; did you mean .*pgd"),
-        ({"eps": 0.1, "norm": "1"}, "norm must be 'inf' or '2', got '1'"),
-        ({"eps": 0.1, "loss": "mse"}, "loss must be one of ce, margin, dlr .* got 'mse'"),
-        ({"eps": 0.1, "steps": 0}, "steps must be 1 or more, got 0"),
-        ({"eps": 0.1, "first": 0.0}, "first must be above 0 and at most 2, .* got 0.0"),
-        ({"eps": 0.1, "restarts": -1}, "restarts must be 0 or more"),
-        ({"eps": 0.1, "name": "noise", "steps": 3}, "loss must be one of"),
-        ({"eps": 0.1, "name": "autoattack", "steps": 3}, "autoattack has its own steps"),
+        ({"eps": -0.1}, r"eps .*got -0\.1"),
+        ({"eps": math.nan}, "eps .*got nan"),
+        ({"eps": 8}, "eps .*got 8; .*255"),
+        ({"eps": 0.1, "name": "pdg"}, "'pdg'.*pgd"),
+        ({"eps": 0.1, "norm": "1"}, "norm .*'1'"),
+        ({"eps": 0.1, "loss": "mse"}, "loss .*'mse'"),
+        ({"eps": 0.1, "steps": 0}, "steps .*got 0"),
+        ({"eps": 0.1, "first": 0.0}, r"first .*got 0\.0"),
+        ({"eps": 0.1, "restarts": -1}, "restarts .*got -1"),
+        ({"eps": 0.1, "name": "noise", "steps": 3}, "loss must"),
+        ({"eps": 0.1, "name": "autoattack", "steps": 3}, "autoattack .*steps"),
     ],
 )
 def test_what_is_no_attack_is_refused(network, pictures, options, words):
@@ -289,22 +289,22 @@ def test_what_is_no_attack_is_refused(network, pictures, options, words):
 def test_what_is_no_batch_of_pixels_is_refused(network, pictures):
     x, y = pictures
     for bad, words in [
-        ((x * 255).byte(), r"float tensor .* got torch.uint8; .* / 255"),
-        (x * 255, r"pixels in \[0, 1\], got 0 to 255; .*Normalize"),
-        (x - 0.5, r"pixels in \[0, 1\], got -0.5 to 0.5"),
-        (x * math.nan, r"pixels in \[0, 1\], got nan"),
-        (x[:0], "one picture or more"),
+        ((x * 255).byte(), r"torch\.uint8; .* / 255"),
+        (x * 255, r"\[0, 1\], .*0 to 255; .*Normalize"),
+        (x - 0.5, r"\[0, 1\], .*-0\.5 to 0\.5"),
+        (x * math.nan, r"\[0, 1\], got nan"),
+        (x[:0], "one picture"),
         (x.numpy(), "float tensor"),
     ]:
         with pytest.raises(ValueError, match=words):
             attack(network, bad, y, eps=0.1)
-    with pytest.raises(ValueError, match=r"labels must be integers"):
+    with pytest.raises(ValueError, match=r"labels .*integers"):
         attack(network, x, y.float(), eps=0.1)
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\]"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 9\]"):
         attack(network, x, y + 5, eps=0.1)
-    with pytest.raises(ValueError, match=r"2 classes or more apart for pgd, got 1"):
+    with pytest.raises(ValueError, match=r"2 classes .*pgd, got 1"):
         attack(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), x, y * 0, eps=0.1)
-    with pytest.raises(ValueError, match=r"3 classes or more apart for pgd-dlr, got 2"):
+    with pytest.raises(ValueError, match=r"3 classes .*pgd-dlr, got 2"):
         attack(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), x, y * 0, "pgd-dlr", eps=0.1)
-    with pytest.raises(TypeError, match=r"network must be an nn.Module"):
+    with pytest.raises(TypeError, match=r"network .*nn\.Module"):
         attack(network.forward, x, y, eps=0.1)

@@ -265,20 +265,20 @@ def test_bad_input_is_a_sentence():
     told, y = made(10)
     p = told.probabilities.astype(np.float64)
     for call, words in (
-        (lambda: ece([0.5, 1.2], [1, 0]), "confidence must lie in .0, 1., got 1.2 at row 1"),
-        (lambda: ece([0.5, np.nan], [1, 0]), "got nan at row 1"),
+        (lambda: ece([0.5, 1.2], [1, 0]), r"confidence .*1\.2 .*row 1"),
+        (lambda: ece([0.5, np.nan], [1, 0]), "nan .*row 1"),
         (lambda: ece([0.5], [1, 0]), "of one length"),
         (lambda: ece([], []), "N ≥ 1"),
-        (lambda: ece([0.5], [2]), "correct must be true or false"),
-        (lambda: ece([0.5], [1], bins=0), "bins must be a whole number"),
-        (lambda: ece([0.5], [1], binning="log"), "binning must be 'width' or 'mass', got 'log'"),
-        (lambda: classwise_ece(told.logits * 9, y), "probabilities must lie in"),
-        (lambda: classwise_ece(p[:, :1], y), "at least 2 classes"),
+        (lambda: ece([0.5], [2]), "^correct must"),
+        (lambda: ece([0.5], [1], bins=0), "bins .*got 0"),
+        (lambda: ece([0.5], [1], binning="log"), "binning .*'log'"),
+        (lambda: classwise_ece(told.logits * 9, y), "^probabilities must"),
+        (lambda: classwise_ece(p[:, :1], y), "2 classes"),
         (lambda: brier(p * np.nan, y), "probabilities hold NaN"),
-        (lambda: nll(told.logits, y + 9), "labels must lie in"),
-        (lambda: fit_temperature(told.logits * np.inf, y), "logits hold NaN or infinity"),
+        (lambda: nll(told.logits, y + 9), "labels must lie"),
+        (lambda: fit_temperature(told.logits * np.inf, y), "logits .*infinity"),
         (lambda: calibration_answer(replace(told, logits=None), y), "logits=True"),
-        (lambda: calibration_answer(made(1)[0], [0]), "2 samples or more"),
+        (lambda: calibration_answer(made(1)[0], [0]), "2 samples"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

@@ -238,17 +238,17 @@ class TestHostile:
 
     def test_no_positions_no_map(self):
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
-        with pytest.raises(ValueError, match=r"^model: no layer of this Sequential gives features over positions.*\.$"):
+        with pytest.raises(ValueError, match=r"^model: .*Sequential .*\.$"):
             cam(net, torch.rand(2, 1, 8, 8))
 
     def test_tokens_that_no_recipe_knows(self):
         net = nn.Sequential(nn.Conv2d(1, 8, 4, 4), nn.Flatten(2), nn.Conv1d(8, 8, 1), nn.Flatten(), nn.Linear(32, 3))
-        with pytest.raises(ValueError, match="works on tokens and no recipe knows its layers; name"):
+        with pytest.raises(ValueError, match=r"tokens .*name"):
             cam(net, torch.rand(2, 1, 8, 8))
 
     @pytest.mark.parametrize(
         ("layer", "sentence"),
-        [("Tanh", "is not in the model; did you mean"), ("7", "gives no features over positions")],
+        [("Tanh", "'Tanh' .*did"), ("7", "'7' .*positions")],
     )
     def test_layers_that_cannot_be(self, layer, sentence):
         with pytest.raises(ValueError, match=sentence):
@@ -263,17 +263,17 @@ class TestHostile:
             def forward(self, x):
                 return self.fc(self.conv(x).detach().square().mean((2, 3)))
 
-        with pytest.raises(ValueError, match="layer='conv': the logits do not depend on its output"):
+        with pytest.raises(ValueError, match=r"layer='conv': .*logits"):
             cam(Net(), torch.rand(2, 1, 8, 8))
 
     @pytest.mark.parametrize("classes", [[0], [0, 5], [0, -1], [0.0, 1.0], [[0, 1]]])
     def test_classes_that_are_not(self, classes):
-        with pytest.raises(ValueError, match="classes must be 2 class indices from 0 to 4, got"):
+        with pytest.raises(ValueError, match=r"classes .*0 to 4"):
             cam(gap_net(), torch.rand(2, 3, 8, 8), classes)
 
     @pytest.mark.parametrize("images", [np.zeros((2, 3, 8, 8)), torch.zeros(3, 8, 8), torch.zeros(0, 3, 8, 8)])
     def test_images_that_are_not(self, images):
-        with pytest.raises(ValueError, match="images must be a float tensor"):
+        with pytest.raises(ValueError, match=r"images .*float"):
             cam(gap_net(), images)
 
     def test_weights_that_are_no_numbers(self):

@@ -86,16 +86,16 @@ def test_rows_without_answers_count_for_nothing_and_those_who_chose_nothing_do()
 @pytest.mark.parametrize(
     ("counts", "labels", "words"),
     [
-        (np.ones((3, 2)) * 9, [0, 0, 0], "4 samples or more with two answers each, got 3"),
-        (np.eye(5), np.zeros(5, int), "4 samples or more with two answers each, got 0"),
-        (np.full((9, 2), 4), np.zeros(9, int), "all have the same frequency"),
-        (np.array([[9, 0]] * 20 + [[8, 1]]), np.zeros(21, int), "half of the people often agree on all of them"),
-        (np.full((9, 2), 0.5), np.zeros(9, int), "from shares the number of people is unknown"),
+        (np.ones((3, 2)) * 9, [0, 0, 0], "4 samples .*got 3"),
+        (np.eye(5), np.zeros(5, int), "4 samples .*got 0"),
+        (np.full((9, 2), 4), np.zeros(9, int), "same frequency"),
+        (np.array([[9, 0]] * 20 + [[8, 1]]), np.zeros(21, int), "half .*agree"),
+        (np.full((9, 2), 0.5), np.zeros(9, int), "shares .*unknown"),
         (np.full((9, 2), np.nan), np.zeros(9, int), "whole numbers"),
-        (np.full((9, 2), -1), np.zeros(9, int), "whole numbers of answers, 0 or more"),
-        (np.ones((9, 2)), np.full(9, 2), "labels up to 2"),
+        (np.full((9, 2), -1), np.zeros(9, int), "whole numbers"),
+        (np.ones((9, 2)), np.full(9, 2), "labels .*2"),
         (np.ones((9, 2)), np.zeros(9), "float64"),
-        (np.ones((9, 2)), np.zeros(8, int), r"got shapes \(9, 2\) and \(8,\)"),
+        (np.ones((9, 2)), np.zeros(8, int), r"\(9, 2\) and \(8,\)"),
     ],
 )
 def test_what_has_no_ceiling_is_refused_in_a_sentence(counts, labels, words):
@@ -110,5 +110,5 @@ def test_halves_that_disagree_have_no_reliability():
 
 
 def test_unknown_coefficients_are_named():
-    with pytest.raises(ValueError, match="coefficients must be of spearman, pearson, kendall, got 'tau'"):
+    with pytest.raises(ValueError, match=r"coefficients .*'tau'"):
         ceiling(np.array([[3, 1], [1, 3], [2, 2], [4, 0]]), np.zeros(4, int), ["tau"])

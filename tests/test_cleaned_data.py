@@ -181,7 +181,7 @@ def test_the_data_themselves_are_never_written_to(photos, tmp_path):
             clean(table, tmp_path / "lists", data=photos, dataset=wrong, overwrite=True)
     with pytest.raises(ValueError, match="the data themselves"):
         clean(table, photos / "lists", data=photos)
-    with pytest.raises(ValueError, match="the folder of the lists"):
+    with pytest.raises(ValueError, match="the lists"):
         clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "lists" / "cleaned")
     assert files_of(photos) == before
     assert not (tmp_path / "lists").exists()
@@ -268,7 +268,7 @@ def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, arch
     np.savez(tmp_path / "mine.npz", a=np.zeros(3))
     with pytest.raises(FileExistsError, match="not written by"):
         clean(table, tmp_path / "lists", dataset=tmp_path / "mine.npz", overwrite=True)
-    with pytest.raises(ValueError, match="must name an \\.npz file"):
+    with pytest.raises(ValueError, match=r"dataset .*\.npz file"):
         clean(table, tmp_path / "lists", dataset=tmp_path / "folder")
     assert not (tmp_path / "lists").exists()
     clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
@@ -337,7 +337,7 @@ def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
 def test_data_that_cannot_be_written_are_named(digits, tmp_path):
     data = TensorDataset(zeros(2, 3), zeros(2).long())
     table = hs.SampleTable.from_columns({"id": ["data:0"], "label": [0], "pred": [1], "avh": [0.1]})
-    with pytest.raises(ValueError, match="not for TensorDataset, 2 samples; use the lists"):
+    with pytest.raises(ValueError, match=r"TensorDataset, 2 .*lists"):
         clean(table, tmp_path / "lists", by="avh", count=1, data=data, dataset=tmp_path / "x.npz")
 
 
@@ -351,7 +351,7 @@ def test_data_that_changed_since_they_were_scored_are_not_cleaned(tmp_path):
     table.meta["source"] = samples.source
     assert clean(table, tmp_path / "a", dataset=tmp_path / "a.npz")["dataset"]["relabelled"] == 1
     np.savez(tmp_path / "d.npz", test_images=images[::-1], test_labels=labels[::-1])
-    with pytest.raises(ValueError, match="has changed since it was scored"):
+    with pytest.raises(ValueError, match="changed since"):
         clean(table, tmp_path / "b", dataset=tmp_path / "b.npz")
     assert any("has changed since" in note for note in clean(table, tmp_path / "c")["notes"])
 

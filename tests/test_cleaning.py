@@ -66,7 +66,7 @@ def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
     assert summary["lists"] == str(run / "lists")
     assert any("does not say where its pictures are" in note for note in summary["notes"])
     assert len(hs.SampleTable.load(run)) == len(digits.table)
-    with pytest.raises(FileExistsError, match="there already; choose another name, or --overwrite"):
+    with pytest.raises(FileExistsError, match=r"already; .*--overwrite"):
         clean(run)
     assert clean(run, overwrite=True, count=3)["relabel"] <= 3
     assert len(read_ids(run / "lists" / "relabel.txt")) + len(read_ids(run / "lists" / "drop.txt")) == 3
@@ -78,9 +78,9 @@ def test_arguments_are_passed_on(digits, tmp_path):
     assert summary["by"] == "avh"
     assert summary["relabel"] + summary["drop"] == round(0.01 * len(digits.table))
     assert "estimate" in summary
-    with pytest.raises(ValueError, match="out must name a folder"):
+    with pytest.raises(ValueError, match=r"out .*folder"):
         clean(digits.table)
-    with pytest.raises(ValueError, match="did you mean disagreement"):
+    with pytest.raises(ValueError, match="mean disagreement"):
         clean(digits.table, tmp_path / "b", by="disagrement")
     assert not (tmp_path / "b").exists()
 
@@ -175,10 +175,10 @@ def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
     summary = clean(gone, tmp_path / "lists")
     assert summary["pictures"] == summary["paths"] == 0
     assert any("with --data" in note for note in summary["notes"])
-    with pytest.raises(ValueError, match="dataset: the data cannot be opened"):
+    with pytest.raises(ValueError, match=r"dataset: .*opened"):
         clean(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
-    with pytest.raises(ValueError, match="none of the run's samples is in"):
+    with pytest.raises(ValueError, match="none of"):
         clean(other, tmp_path / "other", by="avh", count=1, data="digits")
     assert not (tmp_path / "other").exists()
 
@@ -228,5 +228,5 @@ def test_a_datalab_of_some_classes(digits):
     some = digits.table.to_arrow().filter(pa.array(np.isin(digits.given, [1, 4, 7])))
     lab = to_datalab(hs.SampleTable(some, digits.table.meta, None, digits.table.vectors))
     assert len(lab.get_issues("label")) == len(some)
-    with pytest.raises(ValueError, match="does not keep the probabilities"):
+    with pytest.raises(ValueError, match="keep the probabilities"):
         to_datalab(hs.SampleTable(some, digits.table.meta))

@@ -34,7 +34,7 @@ class TestMetrics:
         assert found.completeness == pytest.approx(information / (0.75 * math.log(4 / 3) + 0.25 * math.log(4)))
 
     def test_shapes_that_differ(self):
-        with pytest.raises(ValueError, match=r"one number a sample, got \(2,\) and \(3,\)"):
+        with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
             cluster_metrics(np.zeros(2), np.zeros(3))
 
 
@@ -66,7 +66,7 @@ class TestSilhouette:
 
     @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
     def test_one_class_or_one_sample_each(self, labels):
-        with pytest.raises(ValueError, match="labels must have at least two classes and fewer classes than samples"):
+        with pytest.raises(ValueError, match=r"labels .*two classes"):
             angular_silhouette(np.eye(3), np.array(labels))
 
 
@@ -162,7 +162,7 @@ class TestAnswer:
 
     def test_labels_of_another_length(self):
         features, labels = blobs()
-        with pytest.raises(ValueError, match="labels must be one a sample, 90, got 89"):
+        with pytest.raises(ValueError, match=r"labels .*90, got 89"):
             clusters_answer(told(features, labels), labels[1:])
 
 
@@ -181,11 +181,11 @@ class TestLayout:
     @pytest.mark.parametrize(
         ("features", "how", "sentence"),
         [
-            (np.ones((9, 4)), "sphere", "needs features of 2 or 3 numbers, got 4; take 'tsne'"),
-            (np.ones((9, 4)), "pca", "how must be 'tsne', 'umap' or 'sphere', got 'pca'"),
-            (np.ones((3, 4)), "tsne", "at least 5 samples"),
-            (np.full((9, 4), np.nan), "tsne", "features must be finite numbers"),
-            (np.ones(9), "tsne", r"features must be finite numbers \(N, D\)"),
+            (np.ones((9, 4)), "sphere", "features .*got 4; .*'tsne'"),
+            (np.ones((9, 4)), "pca", "how .*'pca'"),
+            (np.ones((3, 4)), "tsne", "5 samples"),
+            (np.full((9, 4), np.nan), "tsne", "features .*finite"),
+            (np.ones(9), "tsne", r"features .*\(N, D\)"),
         ],
     )
     def test_what_cannot_be_laid_out(self, features, how, sentence):
@@ -194,7 +194,7 @@ class TestLayout:
 
     def test_umap_when_it_is_not_there(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "umap", None)
-        with pytest.raises(RuntimeError, match="umap is not installed; install it with: pip install umap-learn"):
+        with pytest.raises(RuntimeError, match=r"umap .*install umap-learn"):
             layout(np.ones((9, 4)), "umap")
 
 

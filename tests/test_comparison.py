@@ -167,12 +167,12 @@ def test_folders_are_taken_too(tmp_path):
 @pytest.mark.parametrize(
     ("after", "before", "sentence"),
     [
-        (a_run(range(9), [0] * 9, 0), a_run(range(20, 29), [0] * 9, 0), r"no sample in common \(ids such as 'x:0' and"),
+        (a_run(range(9), [0] * 9, 0), a_run(range(20, 29), [0] * 9, 0), r"in common .*'x:0'"),
         (a_run(range(9), [0] * 9, 0, names=["a", "b"]), a_run(range(9), [0] * 9, 0, names=["c", "b"]),
-         r"must have the same classes; 1 of before's are not among after's \(c\)"),
-        (a_run(range(9), [0] * 9, 0), a_run(range(9), [1] * 9, 0), "number their classes alike; the labels of 9 of 9"),
+         r"classes; 1 .*\(c\)"),
+        (a_run(range(9), [0] * 9, 0), a_run(range(9), [1] * 9, 0), "labels of 9 of 9"),
         (a_run(range(9), [0] * 9, 0), SampleTable.from_columns({"id": ["x:1"], "pred": [0]}),
-         "must both have labels or both have none; after has labels and before has none"),
+         "after has labels"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
 
 
 def test_what_is_no_run_is_a_sentence():
-    with pytest.raises(TypeError, match="before must be a SampleTable or a run folder, got int"):
+    with pytest.raises(TypeError, match=r"before .*SampleTable .*int"):
         compare(before_and_after()[0], 3)
 
 

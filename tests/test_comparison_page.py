@@ -202,12 +202,12 @@ def test_long_names_are_cut_in_the_middle_only_where_they_can_still_be_told_apar
 
 
 def test_a_folder_that_is_no_evaluation_is_a_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"OUT: .* has no rows.parquet; name a folder that hardsight evaluate"):
+    with pytest.raises(FileNotFoundError, match=r"OUT: .*rows\.parquet; .*evaluate"):
         write_comparison(tmp_path)
     write_evaluation(tmp_path)
     rows = pq.read_table(tmp_path / "rows.parquet")
     pq.write_table(rows.slice(0, 0), tmp_path / "rows.parquet")
-    with pytest.raises(ValueError, match="at least one number, got none"):
+    with pytest.raises(ValueError, match="number, got none"):
         write_comparison(tmp_path)
 
 

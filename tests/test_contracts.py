@@ -72,9 +72,7 @@ def test_permuted_names_are_mapped_by_name(model):
 def test_without_names_a_permuted_labelling_warns(who, network, tmp_path):
     model = hs.Model(network, "digits", RIGHT, "tensor", NAMES if who == "model" else None)
     data = digits(permuted=True, names=who == "data")
-    with pytest.warns(
-        UserWarning, match=r"class order: accuracy is .*%, but 9\d\.\d% if labels were renumbered"
-    ) as seen:
+    with pytest.warns(UserWarning, match=r"class order: .*%, .*9\d\.\d%") as seen:
         table = hs.score(model, data, out=tmp_path / "run")
     assert len(seen) == 1
     assert table.accuracy < 0.5
@@ -109,7 +107,7 @@ def test_an_untrained_network_does_not_warn(model):
 
 def test_names_of_other_things_are_refused(network):
     animals = [f"animal {i}" for i in range(9)] + ["nine"]
-    with pytest.raises(ValueError, match=r"DATA has 9 of 10 classes that the model does not know: zero, one"):
+    with pytest.raises(ValueError, match=r"9 of 10 .*zero, one"):
         hs.score(hs.Model(network, "zoo", RIGHT, "tensor", animals), digits())
 
 
@@ -144,9 +142,7 @@ def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, 
     if not whole:
         (run / "meta.json").unlink()
     other = hs.Model(network, "digits", WRONG, "tensor", NAMES)
-    with pytest.raises(
-        FileExistsError, match=r"RUN: .*holds another run \(not the same: preprocessing\); choose another folder"
-    ):
+    with pytest.raises(FileExistsError, match=r"RUN: .*same: preprocessing\)"):
         hs.score(other, digits(), out=run)
     # Nothing was touched: the same call still finds its rows.
     assert hs.score(model, digits(), out=run).to_arrow().equals(first.to_arrow())
@@ -158,7 +154,7 @@ def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, 
 def test_a_run_is_not_resumed_with_other_weights(model, tmp_path):
     hs.score(model, digits(), out=tmp_path / "run")
     other = hs.Model(small_cnn().eval(), "digits", RIGHT, "tensor", NAMES)
-    with pytest.raises(FileExistsError, match=r"holds another run \(not the same: model\)"):
+    with pytest.raises(FileExistsError, match=r"same: model\)"):
         hs.score(other, digits(), out=tmp_path / "run")
 
 
@@ -166,7 +162,7 @@ def test_a_run_is_not_resumed_with_other_class_names(network, model, tmp_path):
     # Other names renumber the labels, so the rows are others too.
     hs.score(model, digits(), out=tmp_path / "run")
     moved = hs.Model(network, "digits", RIGHT, "tensor", NAMES[::-1])
-    with pytest.raises(FileExistsError, match=r"holds another run \(.*class"):
+    with pytest.raises(FileExistsError, match=r"same: .*class"):
         hs.score(moved, digits(), out=tmp_path / "run")
 
 
@@ -199,5 +195,5 @@ def test_raw_replaces_the_model_s_preprocessing_too(network, model):
 
 def test_a_preprocessing_that_fails_says_so(network):
     too_large = hs.Model(network, "digits", Compose([nn.Identity(), Normalize([0.5] * 5, [0.5] * 5)]), "tensor")
-    with pytest.raises(ValueError, match=r"DATA: no sample could be scored; first: digits:0: RuntimeError"):
+    with pytest.raises(ValueError, match=r"DATA: .*digits:0: RuntimeError"):
         hs.score(too_large, digits())

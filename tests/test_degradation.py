@@ -195,27 +195,27 @@ def test_occlusion_hides_its_share_at_a_place_of_the_samples_own():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "nois"}, r"there is no degradation 'nois'; did you mean noise\?"),
-        ({"name": "fog"}, r"there is no degradation 'fog'; there are contrast, noise, "),
-        ({"level": 1.5}, r"level of noise must lie in \[0, 1\], got 1.5"),
-        ({"level": float("nan")}, r"level of noise must lie in \[0, 1\], got nan"),
-        ({"level": "much"}, r"level of noise must lie in \[0, 1\], got 'much'"),
-        ({"name": "jpeg", "level": 7.5}, r"level of jpeg must be a whole number, got 7.5"),
-        ({"ids": None}, r"ids must be given for noise, one a picture"),
+        ({"name": "nois"}, r"'nois'; .*noise\?"),
+        ({"name": "fog"}, r"'fog'; .*contrast, noise"),
+        ({"level": 1.5}, r"noise .*\[0, 1\], got 1\.5"),
+        ({"level": float("nan")}, r"noise .*\[0, 1\], got nan"),
+        ({"level": "much"}, r"noise .*\[0, 1\], got 'much'"),
+        ({"name": "jpeg", "level": 7.5}, r"jpeg .*got 7\.5"),
+        ({"ids": None}, r"ids .*noise"),
         ({"ids": ["a"]}, r"expected 2, got 1"),
         (
             {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)},
-            r"floating-point tensor .* got torch.uint8 \(2, 3, 4, 4\)",
+            r"torch\.uint8 \(2, 3, 4, 4\)",
         ),
-        ({"images": torch.zeros(3, 4, 4)}, r"\(N, channels, H, W\) in \[0, 1\], got torch.float32 \(3, 4, 4\)"),
+        ({"images": torch.zeros(3, 4, 4)}, r"channels.* torch\.float32 \(3, 4, 4\)"),
         ({"images": np.zeros((2, 3, 4, 4))}, r"got ndarray"),
-        ({"images": torch.zeros(2, 4, 4, 4)}, r"1 or 3 channels and pixels, got \(2, 4, 4, 4\)"),
-        ({"images": torch.zeros(2, 3, 0, 4)}, r"and pixels, got"),
+        ({"images": torch.zeros(2, 4, 4, 4)}, r"1 or 3 channels .*\(2, 4, 4, 4\)"),
+        ({"images": torch.zeros(2, 3, 0, 4)}, r"pixels, got \(2, 3, 0, 4\)"),
         (
             {"images": torch.full((2, 3, 4, 4), 1.1)},
-            r"must lie in \[0, 1\] \(before any normalisation\), got 1.1 to 1.1",
+            r"\[0, 1\] .*1\.1 to 1\.1",
         ),
-        ({"images": torch.full((2, 3, 4, 4), float("nan"))}, r"got nan to nan"),
+        ({"images": torch.full((2, 3, 4, 4), float("nan"))}, r"nan to nan"),
     ],
 )
 def test_bad_input_is_a_sentence(change, words):
@@ -227,11 +227,11 @@ def test_bad_input_is_a_sentence(change, words):
 @pytest.mark.parametrize(
     ("names", "levels", "words"),
     [
-        ([], None, "at least one degradation"),
-        (["noise", "contrast"], [0.1], "by name for several degradations"),
-        (["noise"], {"blur": [0.1]}, "levels are given for 'blur', which is not among noise"),
-        (["noise"], [], "levels of noise must hold at least one level"),
-        (["noise"], [0.1, 2], r"must lie in \[0, 1\], got 2"),
+        ([], None, "one degradation"),
+        (["noise", "contrast"], [0.1], "several degradations"),
+        (["noise"], {"blur": [0.1]}, "levels .*'blur'.* noise"),
+        (["noise"], [], "levels of noise"),
+        (["noise"], [0.1, 2], r"noise .*\[0, 1\], got 2"),
     ],
 )
 def test_levels_that_cannot_be_are_a_sentence(names, levels, words):

@@ -127,11 +127,11 @@ def test_closed_forms_agree_in_large_samples_and_change_sign_with_their_order():
 
 
 def test_closed_forms_refuse_what_is_no_correlation():
-    with pytest.raises(ValueError, match="r1 must be a correlation between −1 and 1"):
+    with pytest.raises(ValueError, match="r1 must"):
         fisher_z(1.0, 0.5, 10, 10)
-    with pytest.raises(ValueError, match="r13 must be"):
+    with pytest.raises(ValueError, match="r13 must"):
         steiger(0.3, float("nan"), 0.1, 10)
-    with pytest.raises(ValueError, match="n must be 4 or more"):
+    with pytest.raises(ValueError, match=r"^n .*4"):
         meng(0.3, 0.2, 0.1, 3)
 
 
@@ -238,7 +238,7 @@ def test_every_score_is_tested_against_one_with_holm_s_correction(people):
 
 def test_comparing_all_needs_a_score_that_varies(people):
     columns = {"id": people[0]["id"], "avh": people[0]["avh"], "norm": np.ones(300)}
-    with pytest.raises(ValueError, match="scores must name one that differs between samples beside avh, got none"):
+    with pytest.raises(ValueError, match=r"scores .*avh, .*none"):
         compare_all(columns, "avh", people[1])
 
 
@@ -272,7 +272,7 @@ def test_seeds_of_one_architecture_speak_for_it_alone():
 
 @pytest.mark.parametrize(("values", "names"), [([], None), ([0.1, np.nan], None), ([0.1, 0.2], ["a"])])
 def test_over_nets_wants_one_finite_number_a_net(values, names):
-    with pytest.raises(ValueError, match="values must be finite numbers, one a net"):
+    with pytest.raises(ValueError, match=r"values .*finite"):
         over_nets(values, names)
 
 
@@ -282,11 +282,11 @@ def test_over_nets_wants_one_finite_number_a_net(values, names):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"coefficient": "tau"}, "coefficient must be spearman, pearson or kendall, got 'tau'"),
-        ({"test": "t"}, "test must be bootstrap, jackknife, steiger, meng or fisher, got 't'"),
-        ({"test": "meng"}, "meng is a test of Pearson's correlations; use bootstrap or jackknife for spearman"),
-        ({"resamples": 10}, "resamples must be 100 or more"),
-        ({"sided": 3}, "sided must be 1 or 2, got 3"),
+        ({"coefficient": "tau"}, "coefficient .*'tau'"),
+        ({"test": "t"}, "test .*'t'"),
+        ({"test": "meng"}, "meng .*spearman"),
+        ({"resamples": 10}, "resamples .*100"),
+        ({"sided": 3}, "sided .*got 3"),
     ],
 )
 def test_what_cannot_be_tested_is_said(people, options, message):
@@ -296,11 +296,11 @@ def test_what_cannot_be_tested_is_said(people, options, message):
 
 def test_constant_unknown_and_missing_scores_are_sentences(people):
     columns, hsf = {**people[0], "el2n": np.full(300, 0.5), "mine": np.arange(300.0)}, people[1]
-    with pytest.raises(ValueError, match=r"el2n must differ between samples, got 0\.5 for all 300"):
+    with pytest.raises(ValueError, match=r"el2n .*0\.5 for all 300"):
         compare_scores(columns, "avh", "el2n", hsf)
-    with pytest.raises(ValueError, match="nothing says whether 'mine' grows with hardness"):
+    with pytest.raises(ValueError, match="'mine' grows"):
         compare_scores(columns, "avh", "mine", hsf)
-    with pytest.raises(ValueError, match=r"scores must be columns of the table .* got 'margin'"):
+    with pytest.raises(ValueError, match=r"scores .*got 'margin'"):
         compare_scores(columns, "avh", "margin", hsf)
-    with pytest.raises(ValueError, match="for 4 samples or more that people were asked about, got 3"):
+    with pytest.raises(ValueError, match=r"4 samples .*got 3"):
         compare_scores(columns, "avh", "norm", dict(list(hsf.items())[:3]))

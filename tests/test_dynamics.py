@@ -126,12 +126,12 @@ def test_every_way_to_name_groups_gives_the_same_curves(run):
 @pytest.mark.parametrize(
     ("by", "says"),
     [
-        ([0, 1], f"by must hold one group a sample, {SAMPLES}, got 2"),
-        ("camera", "by must be label or a column of summary"),
-        ({"x": 1}, "gives no sample of the run a group"),
-        ([float("nan")] * SAMPLES, "gives no sample of the run a group"),
-        ({"data:1": "a", "data:2": 3}, "by must hold groups of one type"),
-        (pa.table({"id": ["a"], "b": [1], "c": [2]}), "a column id and one other"),
+        ([0, 1], f"by .*{SAMPLES}, got 2"),
+        ("camera", "by .*'camera'"),
+        ({"x": 1}, "by .*no sample"),
+        ([float("nan")] * SAMPLES, "by .*no sample"),
+        ({"data:1": "a", "data:2": 3}, "by .*one type"),
+        (pa.table({"id": ["a"], "b": [1], "c": [2]}), "by .*column id"),
     ],
 )
 def test_groups_that_make_no_sense_are_one_sentence(run, by, says):
@@ -141,7 +141,7 @@ def test_groups_that_make_no_sense_are_one_sentence(run, by, says):
 
 def test_too_many_groups_are_one_sentence(run, monkeypatch):
     monkeypatch.setattr("hardsight.dynamics.curves.MOST_GROUPS", 5)
-    with pytest.raises(ValueError, match="at most 5 groups, got 90; put the values into bins"):
+    with pytest.raises(ValueError, match="5 groups, got 90"):
         hs.Dynamics(run).curves(np.arange(SAMPLES))
 
 
@@ -172,7 +172,7 @@ def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run):
     np.testing.assert_allclose(
         loaded["avc"], (np.pi - rows["angle"]) / (CLASSES * np.pi - rows["angle_sum"]), rtol=1e-12
     )
-    with pytest.raises(ValueError, match="epoch must be one of 1–12, got 13"):
+    with pytest.raises(ValueError, match=r"epoch .*1–12, got 13"):
         dynamics.at(13)
 
 
@@ -187,16 +187,16 @@ def test_matrix_and_curve_hold_the_same_numbers(run):
 
 def test_names_that_are_not_there_are_one_sentence(run):
     dynamics = hs.Dynamics(run)
-    with pytest.raises(KeyError, match="the run has no sample 'data:x'; ids look like 'data:"):
+    with pytest.raises(KeyError, match=r"'data:x'; .*'data:"):
         dynamics.curve("data:x")
-    with pytest.raises(ValueError, match="records have no column 'avhh'; did you mean avh"):
+    with pytest.raises(ValueError, match=r"column 'avhh'; .*avh"):
         dynamics.matrix("avhh")
-    with pytest.raises(ValueError, match="records have no column"):
+    with pytest.raises(ValueError, match="no column"):
         dynamics.curves(values=("loss!",))
 
 
 def test_a_run_without_records_is_one_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no records of training"):
+    with pytest.raises(FileNotFoundError, match="no records"):
         hs.Dynamics(tmp_path)
 
 
@@ -224,7 +224,7 @@ def test_an_epoch_in_which_every_sample_was_broken_is_empty(tmp_path):
     recorder.end_epoch()
     head.features = torch.full((3, 4), float("nan"))
     recorder.update(range(3), head, [0, 1, 0])
-    with pytest.warns(UserWarning, match="3 of 3 samples of epoch 2"):
+    with pytest.warns(UserWarning, match="3 of 3 .*epoch 2"):
         recorder.end_epoch()
     dynamics = hs.Dynamics(tmp_path / "run")
     assert dynamics.epochs.tolist() == [1, 2]

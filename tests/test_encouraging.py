@@ -227,7 +227,7 @@ def test_an_offset_moves_the_minimum_to_zero(options):
 
 
 def test_no_offset_where_there_is_no_minimum():
-    with pytest.raises(ValueError, match="offset: with log_end = 1 the loss has no minimum"):
+    with pytest.raises(ValueError, match=r"offset: .*log_end = 1 "):
         EncouragingLoss(log_end=1, offset=True)
     loss = EncouragingLoss(offset=True)
     loss.log_end = 1.0  # a schedule may say so later
@@ -241,7 +241,7 @@ def test_a_function_of_your_own_is_a_bonus():
     torch.testing.assert_close(own(z, y), EncouragingLoss(bonus="power", gamma=2)(z, y))
     EncouragingLoss(bonus=lambda p: -1e6 * p)  # concave, but for rounding
     for wrong in (lambda p: p, lambda p: -p.sqrt(), lambda p: p / 0):
-        with pytest.raises(ValueError, match="bonus must be a finite function of p that falls and is concave"):
+        with pytest.raises(ValueError, match=r"bonus .*concave"):
             EncouragingLoss(bonus=wrong)
 
 
@@ -293,13 +293,13 @@ def test_the_normal_bonus_warns_once_where_it_has_no_minimum():
     z, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
     loss = EncouragingLoss(log_end=1)
     loss(z, y)
-    with pytest.warns(UserWarning, match="soft targets or label smoothing the loss has no minimum") as told:
+    with pytest.warns(UserWarning, match="label smoothing .*minimum") as told:
         loss(z, F.one_hot(y, 3).float())
     assert told[0].filename == __file__  # where the loss is called, not in torch
     loss(z, F.one_hot(y, 3).float())  # said already
-    with pytest.warns(UserWarning, match="two classes the loss has no minimum"):
+    with pytest.warns(UserWarning, match="two classes .*minimum"):
         loss(z[:, :2], y % 2)
-    with pytest.warns(UserWarning, match="EncouragingBCELoss: with log_end = 1 the loss has no minimum") as told:
+    with pytest.warns(UserWarning, match="EncouragingBCELoss: .*log_end .*minimum") as told:
         EncouragingBCELoss(log_end=1)
     assert told[0].filename == __file__
     EncouragingLoss()(z, F.one_hot(y, 3).float())
@@ -426,7 +426,7 @@ def test_one_graph_compiled():
 
 def test_a_target_that_is_no_class_is_never_a_number():
     z, y = torch.randn(4, 5), torch.tensor([0, 5, 2, 4])
-    with pytest.raises(RuntimeError, match="index 5 is out of bounds"):
+    with pytest.raises(RuntimeError, match="index 5 "):
         EncouragingLoss()(z, y)
     compiled = torch.compile(EncouragingLoss(reduction="none"), fullgraph=True, backend="aot_eager")
     assert compiled(z, y).isnan().tolist() == [False, True, False, False]
@@ -459,22 +459,22 @@ def test_options_that_change_with_time_are_not_compiled_anew_each_time():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"log_end": 1.5}, r"log_end must be between 0 and 1, got 1.5\."),
-        ({"log_end": math.nan}, r"log_end must be between 0 and 1, got nan\."),
-        ({"start": 1.0}, r"start must be 0 or more and less than 1, got 1.0\."),
-        ({"start": 0.5, "bonus": "power"}, r"start belongs to the bonus 'log', got 0.5 with another one"),
-        ({"rho": -1}, r"rho must be 0 or more and finite, got -1\."),
-        ({"gamma": 0.5}, r"gamma must be 1 or more"),
-        ({"bonus": None}, r"bonus must be 'log', 'power', 'cosine' or a function of p, got None\."),
-        ({"bonus": "sqrt"}, r"bonus must be 'log', 'power', 'cosine' or a function of p, got 'sqrt'\."),
-        ({"preset": "paper"}, r"preset must be 'released' or None, got 'paper'\."),
+        ({"log_end": 1.5}, r"log_end .*got 1\.5\."),
+        ({"log_end": math.nan}, r"log_end .*got nan\."),
+        ({"start": 1.0}, r"start .*got 1\.0\."),
+        ({"start": 0.5, "bonus": "power"}, r"start .*'log', got 0\.5"),
+        ({"rho": -1}, r"rho .*got -1\."),
+        ({"gamma": 0.5}, r"gamma .*got 0\.5"),
+        ({"bonus": None}, r"bonus .*got None\."),
+        ({"bonus": "sqrt"}, r"bonus .*got 'sqrt'\."),
+        ({"preset": "paper"}, r"preset .*got 'paper'\."),
         ({"preset": "released", "bonus": "power"}, r"preset 'released' clamps"),
-        ({"reduction": "max"}, r"reduction must be 'mean', 'sum' or 'none', got 'max'\."),
-        ({"label_smoothing": 2}, r"label_smoothing must be between 0 and 1, got 2\."),
-        ({"weight": torch.tensor([1.0, -1.0])}, r"weight must hold numbers that are 0 or more, got -1.0\."),
-        ({"weight": torch.tensor([1.0, math.nan])}, r"weight must hold numbers that are 0 or more, got nan\."),
-        ({"match_gradient": True, "reduction": "none"}, r"match_gradient needs a reduction to one number"),
-        ({"offset": True, "bonus": lambda p: torch.log(1 - p)}, r"offset: with a bonus that has no end at p = 1"),
+        ({"reduction": "max"}, r"reduction .*got 'max'\."),
+        ({"label_smoothing": 2}, r"label_smoothing .*got 2\."),
+        ({"weight": torch.tensor([1.0, -1.0])}, r"weight .*got -1\.0\."),
+        ({"weight": torch.tensor([1.0, math.nan])}, r"weight .*got nan\."),
+        ({"match_gradient": True, "reduction": "none"}, r"match_gradient .*reduction"),
+        ({"offset": True, "bonus": lambda p: torch.log(1 - p)}, r"offset: .*bonus"),
     ],
 )
 def test_bad_options_are_one_sentence(options, sentence):
@@ -488,27 +488,27 @@ def test_bad_options_are_one_sentence(options, sentence):
         (
             torch.zeros(3, 4),
             torch.zeros(2, dtype=torch.long),
-            r"class indices of shape \(3,\), or probabilities",
+            r"target .*\(3,\), or probabilities",
         ),
-        (torch.zeros(2, 3), torch.eye(3).long()[:2], r"in floating point, got \(2, 3\) torch.int64\."),
-        (torch.zeros(3, 4), torch.zeros(3), r"target must hold class indices of shape \(3,\)"),
+        (torch.zeros(2, 3), torch.eye(3).long()[:2], r"got \(2, 3\) torch\.int64\."),
+        (torch.zeros(3, 4), torch.zeros(3), r"target .*\(3,\)"),
         (
             torch.zeros(3, 4, 5),
             torch.zeros(3, 4, dtype=torch.long),
-            r"class indices of shape \(3, 5\)",
+            r"target .*\(3, 5\)",
         ),
-        (torch.zeros(3, 1), torch.zeros(3, dtype=torch.long), r"input must have two classes or more at dimension 1"),
-        (torch.zeros(3, 4, dtype=torch.long), torch.zeros(3, dtype=torch.long), r"in floating point, got \(3, 4\)"),
-        (torch.zeros(()), torch.tensor(0), r"input must hold logits \(N, C, …\) in floating point, got \(\)"),
+        (torch.zeros(3, 1), torch.zeros(3, dtype=torch.long), r"input .*two classes"),
+        (torch.zeros(3, 4, dtype=torch.long), torch.zeros(3, dtype=torch.long), r"input .*got \(3, 4\)"),
+        (torch.zeros(()), torch.tensor(0), r"input .*got \(\)"),
         (
             torch.zeros(3, 4),
             torch.tensor([0, 4, 1]),
-            r"lie in \[0, 3\] or be ignore_index \(-100\), got 4\.",
+            r"\[0, 3\] .*\(-100\), got 4\.",
         ),
         (torch.zeros(3, 4), torch.tensor([0, -1, 1]), r"got -1\."),
         (torch.full((3, 4), math.nan), torch.tensor([0, 1, 2]), r"input holds NaN"),
-        (torch.zeros(2, 2), torch.full((2, 2), 0.6), r"soft targets must be 0 or more and sum to 1 .* off by 0.2"),
-        (torch.zeros(2, 2), torch.tensor([[1.5, -0.5], [1, 0]]), r"soft targets must be 0 or more .* smallest of -0.5"),
+        (torch.zeros(2, 2), torch.full((2, 2), 0.6), r"soft targets .* 0\.2"),
+        (torch.zeros(2, 2), torch.tensor([[1.5, -0.5], [1, 0]]), r"soft targets .* -0\.5"),
     ],
 )
 def test_bad_values_are_one_sentence(z, y, sentence):
@@ -518,17 +518,17 @@ def test_bad_values_are_one_sentence(z, y, sentence):
 
 
 def test_a_weight_of_another_length_is_a_sentence():
-    with pytest.raises(ValueError, match=r"weight must have one number a class, shape \(4,\), got \(3,\)\."):
+    with pytest.raises(ValueError, match=r"weight .*\(4,\), got \(3,\)\."):
         EncouragingLoss(torch.ones(3))(torch.zeros(2, 4), torch.tensor([0, 1]))
 
 
 def test_bad_sigmoid_input_is_one_sentence():
     loss = EncouragingBCELoss(validate=True)
-    with pytest.raises(ValueError, match=r"target must have the shape of the input, \(2, 3\), got \(2,\)\."):
+    with pytest.raises(ValueError, match=r"target .*\(2, 3\), got \(2,\)\."):
         loss(torch.zeros(2, 3), torch.zeros(2))
-    with pytest.raises(ValueError, match="target must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"target .*0 and 1"):
         loss(torch.zeros(2), torch.tensor([0.0, 2.0]))
     with pytest.raises(ValueError, match="input holds NaN"):
         loss(torch.full((2,), math.nan), torch.zeros(2))
-    with pytest.raises(ValueError, match="pos_weight must hold numbers that are 0 or more"):
+    with pytest.raises(ValueError, match="pos_weight must"):
         EncouragingBCELoss(pos_weight=torch.tensor([-1.0]))

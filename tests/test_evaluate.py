@@ -102,18 +102,16 @@ def test_tensors_in_0_1_are_degraded_and_others_refused(digits):
     with torch.no_grad():
         logits = net(degrade(x, "noise", 0.2, rows["id"].to_pylist()))
     assert rows["pred"].to_pylist() == logits.argmax(1).tolist()
-    with pytest.raises(
-        ValueError, match=r"data must yield raw pictures, or tensors .* got torch.float32 \(3, 9, 9\) from"
-    ):
+    with pytest.raises(ValueError, match=r"data .*torch\.float32 \(3, 9, 9\)"):
         evaluate_degraded(net, TensorDataset(x * 4 - 2, y), "noise")
-    with pytest.raises(ValueError, match="preprocess must be given"):
+    with pytest.raises(ValueError, match="preprocess must"):
         evaluate_degraded(net, digits, "noise")
 
     class Stream(IterableDataset):
         def __iter__(self):
             yield torch.zeros(3, 9, 9), 0
 
-    with pytest.raises(ValueError, match="a stream is read once"):
+    with pytest.raises(ValueError, match=r"stream .*once"):
         evaluate_degraded(net, Stream(), "noise")
 
 
@@ -162,12 +160,12 @@ def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_pa
     evaluate("noise", [0.05])  # one more level joins
     assert pc.unique(read_degraded(tmp_path / "run")["level"]).to_pylist() == [0.0, 0.05, 0.1, 0.2, 0.3, 0.4]
     for other in ({"seed": 1}, {"grey": True}):
-        with pytest.raises(FileExistsError, match="noise=0 holds pictures of another network or data set, or the one"):
+        with pytest.raises(FileExistsError, match=r"noise=0 .*another"):
             evaluate("contrast", [1.0], **other)
     evaluate("contrast", [1.0], seed=1, overwrite=True)
-    with pytest.raises(RuntimeError, match="of several networks or data sets, or some grey"):
+    with pytest.raises(RuntimeError, match=r"several .*grey"):
         read_degraded(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match="holds no degraded pictures; make them with: hardsight evaluate"):
+    with pytest.raises(FileNotFoundError, match="no degraded pictures"):
         read_degraded(tmp_path)
 
 
@@ -237,7 +235,7 @@ def test_the_direction_turns_with_the_degradation(rows):
 
 def test_summaries_of_little_or_nothing_are_null_or_a_sentence(rows):
     table, _, _ = rows
-    with pytest.raises(ValueError, match="two levels or more of noise, got 1"):
+    with pytest.raises(ValueError, match=r"levels .*noise, got 1"):
         follows_level(table.filter(pc.equal(table["level"], 0.1)))
     few = table.slice(0, 12)  # three pictures
     assert follows_level(few, ["avh"])["spearman"].to_pylist() == [None]
@@ -263,13 +261,13 @@ def test_trials_of_people_become_accuracy_by_level(tmp_path):
     file.write_text("experiment," + TRIALS.replace("\na,", "\nuniform-noise,a,").replace("c30", "0.35"))
     assert {row["degradation"] for row in human_accuracy(file).to_pylist()} == {"noise"}
     for text, words in (
-        ("id,hsf\na,1\n", "must be a table of trials"),
+        ("id,hsf\na,1\n", "table of trials"),
         (TRIALS.replace("c30", "x").replace("0.10", "y"), "no trials"),
     ):
         file.write_text(text)
         with pytest.raises(ValueError, match=words):
             human_accuracy(file)
-    with pytest.raises(FileNotFoundError, match="human: there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"human: .*no file"):
         human_accuracy(tmp_path / "none.csv")
 
 
@@ -359,7 +357,7 @@ def test_evaluate_tells_the_levels_and_what_to_do_next(here, capsys):
     main(["score", "net.py:build", "digits.npz", "-o", "run"])  # degraded pictures in it are no strangers
     assert "was complete already" in capsys.readouterr().out
     main(["score", "net.py:other", "digits.npz", "-o", "run", "--overwrite"])
-    with pytest.raises(FileNotFoundError, match="holds no degraded pictures"):  # they were of a network that is gone
+    with pytest.raises(FileNotFoundError, match="no degraded pictures"):  # they were of a network that is gone
         read_degraded("run")
 
 

@@ -180,7 +180,7 @@ def test_dropout_makes_rows_of_its_own(digits, tmp_path):
     net = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
     found = run(Subject("net", net, digits), tmp_path, questions=(), dropout=3)
     assert "dropout epistemic" in {one["score"] for one in told(found.rows, question="uncertainty", run="net")}
-    with pytest.raises(ValueError, match="a0, uncertainty: model: it has no dropout layer"):
+    with pytest.raises(ValueError, match=r"a0, uncertainty: .*dropout"):
         run(subjects(digits, "a"), tmp_path / "none", dropout=3)
 
 
@@ -253,10 +253,10 @@ def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monk
     found = run(subjects(digits, "abc"), tmp_path, questions=["margins", "calibration"])
     assert len(asked) == 3
     assert {one["group"] for one in found.tests.to_pylist()} == {"b", "c"}
-    with pytest.raises(FileExistsError, match=r"holds another evaluation .not in this one: run c2.; choose another"):
+    with pytest.raises(FileExistsError, match=r"another evaluation .*c2"):
         run(subjects(digits, "ab"), tmp_path)
     other = ArraySamples(PICTURES[60:120], LABELS[60:120], "test", "others")
-    with pytest.raises(FileExistsError, match="not in this one: data"):
+    with pytest.raises(FileExistsError, match="this one: data"):
         run(subjects(other, "abc"), tmp_path)
     again = run(subjects(other, "abc"), tmp_path, overwrite=True)
     assert len(asked) == 6
@@ -269,11 +269,11 @@ def test_a_folder_with_other_things_in_it_is_left_alone(digits, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("everything")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match=r"has other things in it \(thesis.tex …\); choose another folder"):
+        with pytest.raises(FileExistsError, match=r"other .*thesis\.tex"):
             run(subjects(digits, "a"), tmp_path, overwrite=overwrite)
     assert (tmp_path / "out" / "thesis.tex").read_text() == "everything"
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError, match="is a file; name a folder"):
+    with pytest.raises(FileExistsError, match="is a file"):
         run(subjects(digits, "a"), tmp_path, out=tmp_path / "file")
     run(subjects(digits, "a"), tmp_path, out=tmp_path / "fine")
     (tmp_path / "fine" / "notes.txt").write_text("mine")
@@ -298,7 +298,7 @@ def test_a_damaged_part_is_made_again(digits, tmp_path):
 def test_a_damaged_plan_is_said_and_without_it_the_parts_are_used(digits, tmp_path, monkeypatch):
     found = run(subjects(digits, "a"), tmp_path)
     (found.path / "evaluation.json").write_text("{")
-    with pytest.raises(RuntimeError, match=r"evaluation.json is damaged; remove it, and the same call goes on"):
+    with pytest.raises(RuntimeError, match=r"evaluation\.json is damaged"):
         run(subjects(digits, "a"), tmp_path)
     (found.path / "evaluation.json").unlink()
     asked = counted(monkeypatch)
@@ -333,10 +333,10 @@ def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_comput
     noise = ArraySamples(np.zeros((5, 8, 8), np.uint8), None, "test", "nothing")
     flat = [Subject("net", nn.Linear(6, 3), TensorDataset(torch.rand(9, 6), torch.arange(9) % 3))]
     for given, ood, words in (
-        (None, [odd], "cannot be brought to"),
-        (None, [tensors], "raw pictures and tensors ready to use cannot be mixed"),
-        (flat, [TensorDataset(torch.rand(4, 5))], r"its samples are \(5,\) and the run's own are \(6,\)"),
-        (None, ["nowhere.npz"], "ood: there is no file nowhere.npz"),
+        (None, [odd], "ood: .*brought"),
+        (None, [tensors], "pictures and tensors"),
+        (flat, [TensorDataset(torch.rand(4, 5))], r"\(5,\) .*\(6,\)"),
+        (None, ["nowhere.npz"], r"ood: .*nowhere\.npz"),
         (None, [("x", noise), ("x", noise)], "'x' is there twice"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=words):
@@ -348,7 +348,7 @@ def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_comput
 def test_a_runs_own_data_as_strangers_are_warned_of(digits, tmp_path):
     unlabelled = ArraySamples(digits.images, None, "other", "the same pictures")
     for k, same in enumerate((digits, unlabelled)):
-        with pytest.warns(UserWarning, match="ood: x: these are the run's own data, so nothing is out of distribution"):
+        with pytest.warns(UserWarning, match="ood: x: .*data"):
             found = run(subjects(digits, "a"), tmp_path / str(k), ood=[("x", same)])
         assert any("these are the run's own data" in text for text in found.words)
         assert told(found.rows, metric="auroc", score="msp")[0]["value"] == pytest.approx(0.5)
@@ -364,36 +364,36 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     unlabelled = ArraySamples(PICTURES[:5], None, "test", "unlabelled")
     a = Subject("a", network(), digits)
     for given, options, words in (
-        ([], {}, "must hold a run folder or more, got none"),
+        ([], {}, "run folder .*none"),
         (
             [a, Subject("b", network(1), other)],
             {},
-            "same data to be compared: b is over other digits, a over 60 digits",
+            "b .*other digits",
         ),
-        ([a, Subject("b", network(1, 12), digits)], {}, "same classes apart .* b has 12 outputs, a has 10"),
-        ([a, Subject("b", network(0), digits)], {}, "b is the same as a, and one network is not two"),
-        ([a, Subject("a", network(1), digits)], {}, "names of subjects must differ, but 'a' repeats"),
-        ([Subject("a", network(0, 3), digits)], {}, r"a: DATA: labels must lie in \[0, 2\]"),
-        ([Subject("a", network(), one_class)], {}, "two classes or more, and all 5 samples of zeros are of one"),
-        ([Subject("a", network(), unlabelled)], {}, "a class index for every sample, and unlabelled has none"),
-        ([a], {"names": ["x", "y"]}, r"names must be one a run.* expected 1, got 2 \(x, y\)"),
-        ([a], {"names": [" "]}, "names must not be empty"),
-        ([a], {"questions": ["margin"]}, "there is no 'margin'; did you mean margins?"),
-        ([a], {"questions": []}, "there is nothing to ask"),
-        ([a], {"attacks": ["pdg"]}, "attack: there is no 'pdg'; did you mean pgd"),
-        ([a], {"attacks": "pdg"}, "attack: there is no 'pdg'; did you mean pgd"),
-        ([a], {"attacks": ["fgsm"], "eps": [-0.1]}, "0 or more, got -0.1"),
-        ([a], {"attacks": ["fgsm"], "eps": [math.nan]}, "0 or more, got nan"),
-        ([a], {"attacks": ["fgsm"], "eps": [0.0]}, "eps must hold a distance above 0, got 0.0"),
-        ([a], {"attacks": ["fgsm"], "eps": [8]}, "at most 1 under L∞.* got 8"),
+        ([a, Subject("b", network(1, 12), digits)], {}, "b has 12 .* 10"),
+        ([a, Subject("b", network(0), digits)], {}, "b is .*same"),
+        ([a, Subject("a", network(1), digits)], {}, "names .*'a' repeats"),
+        ([Subject("a", network(0, 3), digits)], {}, r"a: DATA: labels .*\[0, 2\]"),
+        ([Subject("a", network(), one_class)], {}, "two classes .*5 .*zeros"),
+        ([Subject("a", network(), unlabelled)], {}, "class index .*unlabelled"),
+        ([a], {"names": ["x", "y"]}, r"names .*1, got 2 \(x, y\)"),
+        ([a], {"names": [" "]}, "names .*empty"),
+        ([a], {"questions": ["margin"]}, "'margin'; .*margins"),
+        ([a], {"questions": []}, "nothing to ask"),
+        ([a], {"attacks": ["pdg"]}, "attack: .*'pdg'; .*pgd"),
+        ([a], {"attacks": "pdg"}, "attack: .*'pdg'; .*pgd"),
+        ([a], {"attacks": ["fgsm"], "eps": [-0.1]}, r"eps .*got -0\.1"),
+        ([a], {"attacks": ["fgsm"], "eps": [math.nan]}, "eps .*got nan"),
+        ([a], {"attacks": ["fgsm"], "eps": [0.0]}, r"eps .*got 0\.0"),
+        ([a], {"attacks": ["fgsm"], "eps": [8]}, "eps .*got 8"),
         ([a], {"explain": True, "boxes": "nowhere.csv"}, "nowhere.csv"),
-        ([a], {"batch_size": 0}, "batch_size must be an integer 1 or more"),
-        ([a], {"eps": [0.1]}, "eps is the strength of attacks, and there are none"),
-        ([a], {"dropout": -1}, "dropout must be an integer 0 or more"),
-        ([a], {"dropout": 1}, "one pass has no spread"),
-        ([a], {"limit": 0}, "limit must be an integer 1 or more"),
-        ([tmp_path / "none"], {}, "holds no hardsight run: no such folder"),
-        ([tmp_path], {}, "holds no hardsight run"),
+        ([a], {"batch_size": 0}, "batch_size .*got 0"),
+        ([a], {"eps": [0.1]}, "eps .*attacks.* none"),
+        ([a], {"dropout": -1}, "dropout .*got -1"),
+        ([a], {"dropout": 1}, "one pass"),
+        ([a], {"limit": 0}, "limit .*got 0"),
+        ([tmp_path / "none"], {}, "no such folder"),
+        ([tmp_path], {}, "no hardsight run"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=words):
             run(given, tmp_path, **options)
@@ -462,10 +462,10 @@ def test_trainings_that_differ_in_the_seed_form_a_group(scored):
 
 def test_unfinished_runs_and_training_samples_are_told(scored):
     short = trained(Path("short"), "one", epochs=3, done=2)
-    with pytest.raises(RuntimeError, match=r"short is not finished \(2 of 3 epochs\); run the same training again"):
+    with pytest.raises(RuntimeError, match=r"short .*2 of 3 epochs"):
         open_cases([short])
     Path("runs/one/meta.json").unlink()
-    with pytest.raises(RuntimeError, match="one is not finished; run the same command again"):
+    with pytest.raises(RuntimeError, match=r"one .*not finished"):
         open_cases([Path("runs/one")])
     seen = trained(Path("seen"), "two")
     (seen / "test").rename(seen / "train")
@@ -530,7 +530,7 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
         ("evaluate", "RUN is missing: hardsight evaluate RUN"),
         ("evaluate runs/one runs/one", "one is the same as one, and one network is not two"),
         ("evaluate runs/one --names a,b", "names must be one a run, equal ones for a group: expected 1, got 2"),
-        ("evaluate runs/one --ood nowhere.npz", "ood: there is no file nowhere.npz"),
+        ("evaluate runs/one --ood nowhere.npz", r"ood: .*nowhere\.npz"),
         ("evaluate runs/one --attack fgsm --eps 8/0", "--eps must be numbers with commas between them, 0.1 or 8/255"),
         ("evaluate runs/one --attack fgsm --eps -1", "pixel units, 0 or more"),
         ("evaluate runs/one --levels 0,1", "--levels, --grey and --human go with --degrade"),

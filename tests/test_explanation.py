@@ -63,7 +63,7 @@ class TestCompactness:
             assert float(got) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
     def test_masks_of_another_size(self):
-        with pytest.raises(ValueError, match=r"masks must have the maps' shape \(1, 4, 4\), got \(1, 2, 2\)"):
+        with pytest.raises(ValueError, match=r"masks .*\(1, 4, 4\), got \(1, 2, 2\)"):
             mass_inside(torch.ones(1, 4, 4), torch.ones(1, 2, 2))
 
 
@@ -121,9 +121,9 @@ class TestInsertionAndDeletion:
 
     def test_maps_of_another_size_and_no_steps(self):
         net, x, y = some_network(), torch.rand(1, 2, 6, 6), torch.tensor([0])
-        with pytest.raises(ValueError, match=r"maps must have the pictures' size \(1, 6, 6\), got \(1, 3, 3\)"):
+        with pytest.raises(ValueError, match=r"maps .*\(1, 6, 6\), got \(1, 3, 3\)"):
             insertion_deletion(net, x, torch.rand(1, 3, 3), y)
-        with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=r"steps .*got 0"):
             insertion_deletion(net, x, torch.rand(1, 6, 6), y, steps=0)
 
     def test_the_blur_keeps_colours_and_loses_forms(self):
@@ -226,12 +226,12 @@ class TestRegions:
         ("given", "sentence"),
         [
             ({"id": ["test:0"], "x0": [0], "y0": [0], "x1": [4]}, "there is no y1"),
-            ({"id": ["x"], "x0": [0], "y0": [0], "x1": [4], "y1": [4]}, "none of its ids is in the data.*'test:0'"),
+            ({"id": ["x"], "x0": [0], "y0": [0], "x1": [4], "y1": [4]}, "ids .*'test:0'"),
             ({"id": ["test:0"], "x0": ["a"], "y0": [0], "x1": [4], "y1": [4]}, "must be numbers"),
             ({"id": ["test:0"], "x0": [None], "y0": [0], "x1": [4], "y1": [4]}, "must be numbers"),
-            (np.zeros((5, 8, 8)), r"one for each of 6 samples, got \(5, 8, 8\)"),
+            (np.zeros((5, 8, 8)), r"6 samples, got \(5, 8, 8\)"),
             (np.zeros((6, 8)), "masks must be"),
-            (7, "boxes must be a CSV or Parquet file"),
+            (7, "boxes .*got int"),
         ],
     )
     def test_what_cannot_be_read(self, given, sentence):
@@ -244,14 +244,14 @@ class TestRegions:
         for name in ("other.npz", "objects.npy"):
             with pytest.raises(ValueError, match="must hold masks"):
                 read_regions(tmp_path / name, pictures())
-        with pytest.raises(FileNotFoundError, match="there is no file"):
+        with pytest.raises(FileNotFoundError, match="no file"):
             read_regions(tmp_path / "none.npy", pictures())
 
     def test_regions_that_do_not_fit_the_picture(self):
         box = {"id": ["test:0"], "x0": [4], "y0": [0], "x1": [4], "y1": [4]}
-        with pytest.raises(ValueError, match=r"the box \(4, 0, 4, 4\) holds no pixel of a picture of 8 × 8"):
+        with pytest.raises(ValueError, match=r"box \(4, 0, 4, 4\) .*8 × 8"):
             read_regions(box, pictures()).inside(np.array([0]), (8, 8))
-        with pytest.raises(ValueError, match=r"masks must have the size the network sees, \(8, 8\), got \(6, 4, 4\)"):
+        with pytest.raises(ValueError, match=r"masks .*\(8, 8\), got \(6, 4, 4\)"):
             read_regions(np.zeros((6, 4, 4)), pictures()).inside(np.array([0]), (8, 8))
 
 
@@ -348,9 +348,9 @@ class TestAnswer:
 
     def test_what_cannot_be_answered(self):
         mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-        with pytest.raises(ValueError, match="model: no layer of this Sequential gives features over positions"):
+        with pytest.raises(ValueError, match=r"model: .*Sequential .*positions"):
             explanation_answer(mlp, pictures(), device="cpu")
-        with pytest.raises(ValueError, match="limit must be at least 1"):
+        with pytest.raises(ValueError, match=r"limit .*1"):
             explanation_answer(spot_net(), pictures(), limit=0, device="cpu")
 
 
@@ -379,5 +379,5 @@ class TestGallery:
 
     @pytest.mark.parametrize("ids", [["test:0", "nobody"], []])
     def test_ids_that_are_not(self, ids):
-        with pytest.raises(ValueError, match="ids must be of samples in the data"):
+        with pytest.raises(ValueError, match=r"^ids must"):
             cam_gallery({"a": spot_net()}, spots()[0], ids, device="cpu")

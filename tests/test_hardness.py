@@ -268,7 +268,7 @@ def test_series_avh_lies_within_its_own_bound(classes):
     truth = hs.avh(features.double(), weight.double(), labels)
     assert ((value - truth).abs() <= error * (1 + 1e-9)).all()
     assert (error / truth).max() < 0.05
-    with pytest.raises(ValueError, match="labels must be given"):
+    with pytest.raises(ValueError, match=r"labels .*given"):
         hs.avh_series(features, weight, None)
 
 
@@ -297,19 +297,19 @@ def test_memory_does_not_grow_with_classes_or_samples():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": torch.tensor([0, 1, 9])}, r"labels must lie in \[0, 3\].*got 9 at row 2"),
-        ({"labels": torch.tensor([0, -1, 2])}, "got -1 at row 1"),
-        ({"labels": torch.tensor([0, 1])}, r"labels must have shape \(3,\), got \(2,\)"),
+        ({"labels": torch.tensor([0, 1, 9])}, r"labels .*\[0, 3\].* 9 .*row 2"),
+        ({"labels": torch.tensor([0, -1, 2])}, "labels .* -1 .*row 1"),
+        ({"labels": torch.tensor([0, 1])}, r"labels .*\(3,\), got \(2,\)"),
         ({"labels": torch.eye(4)[:3].long()}, "one-hot"),
-        ({"labels": torch.tensor([0.0, 1.0, 2.0])}, "labels must be integers"),
+        ({"labels": torch.tensor([0.0, 1.0, 2.0])}, "labels .*integers"),
         ({"features": torch.randn(3, 6)}, r"expected \(N, 5\), got \(3, 6\)"),
-        ({"features": torch.randn(3)}, r"features must have shape \(N, D\)"),
-        ({"features": torch.full((3, 5), math.nan)}, "NaN or infinity in 3 of 3 rows"),
-        ({"features": torch.tensor([[1.0] * 5, [math.inf] * 5, [0.0] * 5])}, r"1 of 3 rows \(first: row 1\)"),
-        ({"weight": torch.randn(1, 5)}, "at least 2 classes"),
+        ({"features": torch.randn(3)}, r"features .*\(N, D\)"),
+        ({"features": torch.full((3, 5), math.nan)}, "features .*3 of 3 rows"),
+        ({"features": torch.tensor([[1.0] * 5, [math.inf] * 5, [0.0] * 5])}, r"1 of 3 .*row 1\)"),
+        ({"weight": torch.randn(1, 5)}, "2 classes"),
         ({"weight": torch.full((4, 5), math.nan)}, "weight holds NaN"),
         ({"bias": torch.zeros(3)}, r"expected \(4,\), got \(3,\)"),
-        ({"bias": torch.tensor([0.0, math.inf, 0, 0])}, "bias holds NaN or infinity"),
+        ({"bias": torch.tensor([0.0, math.inf, 0, 0])}, "bias holds NaN"),
         ({"features": torch.randn(3, 5, dtype=torch.complex64)}, "real numbers"),
     ],
 )

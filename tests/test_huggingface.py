@@ -263,18 +263,18 @@ def train_with_two_processes(folder):
 
 
 def test_dropped_columns_are_told_at_once(tmp_path):
-    with pytest.raises(ValueError, match="needs TrainingArguments\\(remove_unused_columns=False\\)"):
+    with pytest.raises(ValueError, match="remove_unused_columns=False"):
         trainer(tmp_path, model(), [RecorderCallback(tmp_path / "run")], remove_unused_columns=True)
 
 
 def test_a_batch_without_ids_is_a_sentence(tmp_path):
     made = trainer(tmp_path, model(), [RecorderCallback(tmp_path / "run")], data().remove_columns("id"))
-    with pytest.raises(RuntimeError, match="a train batch came without ids: give the Trainer data_collator=with_ids"):
+    with pytest.raises(RuntimeError, match=r"train .*ids: .*data_collator=with_ids"):
         made.train()
 
 
 def test_labels_that_the_collator_leaves_out_are_a_sentence():
-    with pytest.raises(ValueError, match="a batch without labels, got x"):
+    with pytest.raises(ValueError, match="labels, got x"):
         with_ids(lambda rows: {"x": torch.ones(1)})([{"id": 1, "x": 1}])
 
 
@@ -282,7 +282,7 @@ def test_several_evaluation_sets_are_a_sentence(tmp_path):
     sets = {"a": data(5, first=50), "b": data(5, first=60)}
     callback = RecorderCallback(tmp_path / "run", stage="validation")
     made = trainer(tmp_path, model(), [callback], evaluation=sets, eval_strategy="epoch")
-    with pytest.raises(RuntimeError, match="records one evaluation set, got metrics eval_a_loss"):
+    with pytest.raises(RuntimeError, match=r"one evaluation .*eval_a_loss"):
         made.train()
 
 
@@ -293,7 +293,7 @@ def test_token_classification_is_refused(tmp_path):
     net = transformers.BertForTokenClassification(config)
     tokens = data().remove_columns("label").add_column("labels", [[0, 1, 2, 0, 1]] * N)
     made = trainer(tmp_path, net, [RecorderCallback(tmp_path / "run")], tokens)
-    with pytest.raises(RuntimeError, match="head 'classifier' saw an input of shape"):
+    with pytest.raises(RuntimeError, match="head 'classifier' saw"):
         made.train()
 
 
@@ -301,16 +301,16 @@ def test_a_head_that_never_runs_is_a_sentence(tmp_path):
     net = model()
     net.spare = nn.Linear(16, CLASSES)
     made = trainer(tmp_path, net, [RecorderCallback(tmp_path / "run", head="spare")])
-    with pytest.raises(RuntimeError, match="head 'spare' did not run"):
+    with pytest.raises(RuntimeError, match="head 'spare' did"):
         made.train()
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"n_gpu": 4}, "cannot record under nn.DataParallel \\(the Trainer found 4 GPUs\\): start one process a GPU"),
-        ({"torch_compile": True}, "needs torch_compile=False"),
-        ({"deepspeed": "ds.json"}, "cannot record under FSDP or DeepSpeed"),
+        ({"n_gpu": 4}, "nn.DataParallel .*4 GPUs"),
+        ({"torch_compile": True}, "torch_compile=False"),
+        ({"deepspeed": "ds.json"}, "DeepSpeed"),
     ],
 )
 def test_ways_of_training_that_hide_the_head_are_refused(tmp_path, setting, message):
@@ -324,7 +324,7 @@ def test_ways_of_training_that_hide_the_head_are_refused(tmp_path, setting, mess
 
 
 def test_an_unknown_stage_is_a_sentence():
-    with pytest.raises(ValueError, match="stage must be 'train' or 'validation', got 'eval'"):
+    with pytest.raises(ValueError, match=r"stage .*got 'eval'"):
         RecorderCallback("run", stage="eval")
 
 

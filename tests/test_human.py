@@ -87,7 +87,7 @@ def test_shares_give_frequencies_but_no_numbers_of_people(tmp_path):
     found = match(read_human(tmp_path / "probs.npz"), IDS[:3], [0, 0, 1])
     np.testing.assert_array_equal(found.hsf, [0.9, 0.25, np.nan])
     assert found.answers is None
-    with pytest.raises(ValueError, match="splitting people needs counts of answers, got shares only"):
+    with pytest.raises(ValueError, match=r"splitting .*shares"):
         halves(read_human(tmp_path / "probs.npz"))
 
 
@@ -142,13 +142,13 @@ def test_real_raters_are_shares_of_yes_among_those_asked_about_the_label(tmp_pat
     one, other = halves(people)
     np.testing.assert_array_equal(one.counts + other.counts, people.counts)
     np.testing.assert_array_equal(one.asked + other.asked, people.asked)
-    with pytest.raises(ValueError, match="only where a person chose one of them"):
+    with pytest.raises(ValueError, match="only where"):
         coarser(people, [0, 0, 0])
 
 
 def test_real_json_is_refused_because_sets_are_no_frequencies(tmp_path):
     path = write(tmp_path / "real.json", json.dumps([[1, 2], []]))
-    with pytest.raises(ValueError, match=r"hold no frequencies; give raters.npz"):
+    with pytest.raises(ValueError, match=r"frequencies; give raters\.npz"):
         read_human(path)
 
 
@@ -172,7 +172,7 @@ def test_trials_become_frequencies_of_images_over_people_and_na_chose_nothing(tm
     np.testing.assert_array_equal(found.majority, [-1, 1, 2])
     assert match(people, people.ids, [0, 0, 0]).majority is None  # without names nobody knows which class is which
     wrong = TRIALS.replace("na,knife", "na,spoon")
-    with pytest.raises(ValueError, match="must give an image one category, but 'c30_knife"):
+    with pytest.raises(ValueError, match=r"one category, .*'c30_knife"):
         read_human(write(tmp_path / "wrong.csv", wrong))
 
 
@@ -194,9 +194,9 @@ def test_nothing_in_a_file_is_executed_and_what_cannot_be_read_is_said_in_a_sent
     with zipfile.ZipFile(tmp_path / "damaged.npz", "w") as archive:  # a header that is no Python
         archive.writestr("counts.npy", header.replace(b"}", b"(") + b"\n")
     for path in tmp_path.iterdir():
-        with pytest.raises(ValueError, match=r"human: \w+.\w+ holds no .*array.* that can be read without pickle"):
+        with pytest.raises(ValueError, match=r"human: .*without pickle"):
             read_human(path)
-    with pytest.raises(FileNotFoundError, match="human: there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"human: .*no file"):
         read_human(tmp_path / "none.csv")
     assert capsys.readouterr().out == ""
 
@@ -206,33 +206,33 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypa
 
     monkeypatch.setattr(files, "_LARGEST", 1 << 10)
     np.savez_compressed(tmp_path / "bomb.npz", counts=np.zeros((1000, 10)))
-    with pytest.raises(ValueError, match="it unpacks to more than 0 GiB"):
+    with pytest.raises(ValueError, match=r"unpacks .*0 GiB"):
         read_human(tmp_path / "bomb.npz")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name,hsf\na,1", "must have a column id, got name, hsf"),
-        ("id,hsf\na,1.5\nb,-1", r"between 0 and 1, got 1.5 and in all 2 outside; divide"),
-        ("id,hsf\na,many", "hsf must be numbers, got string"),
+        ("name,hsf\na,1", "id, got name"),
+        ("id,hsf\na,1.5\nb,-1", r"got 1\.5 .*2 outside"),
+        ("id,hsf\na,many", "hsf .*got string"),
         (
             "id,hsf\na,1\na,0.5",
-            "must have one row an id, but 1 id repeats; for one row an answer call the columns id and",
+            "1 id repeats",
         ),
-        ("id\na", "rows with an id and hsf, votes or counts; got id"),
-        ("id,hsf\n", "rows with an id and hsf, votes or counts; got id, hsf"),
-        ("id,a,b\nx,1,-3", "counts must be 0 or more, got -3"),
-        ("id,a,b\nx,1,inf", "counts must be 0 or more, got inf"),
+        ("id\na", "rows .*got id"),
+        ("id,hsf\n", "rows .* id, hsf"),
+        ("id,a,b\nx,1,-3", "counts .*got -3"),
+        ("id,a,b\nx,1,inf", "counts .*got inf"),
         ("id,0,999999999\nx,1,1\ny,1,1\nz,1,1", "got 3 × 1,000,000,000"),
-        ("id,vote\nx,inf", "votes must be class numbers from 0 or names, got inf"),
-        ("id,a,b\nx,1.5,3", "whole numbers, or shares that sum to 1; row 0 sums to 4.5"),
-        ("id,a,b\nx,dog,3", "a must be numbers, got string; name the columns id and hsf, or id and vote"),
-        ("id,vote\nx,-1", "votes must be class numbers from 0 or names, got -1"),
-        ("id,vote\nx,1e9", "votes must be class numbers from 0 or names, got 1e"),
-        ("id,vote\nx,", "must hold answers, for up to .* got 0 × "),
-        ("", "is no CSV or Parquet file"),
-        ("id,hsf,hsf\na,1,1", "each column once, but hsf repeats"),
+        ("id,vote\nx,inf", "votes .*got inf"),
+        ("id,a,b\nx,1.5,3", r"row 0 .*4\.5"),
+        ("id,a,b\nx,dog,3", "a must .*got string"),
+        ("id,vote\nx,-1", "votes .*got -1"),
+        ("id,vote\nx,1e9", "votes .*got 1e"),
+        ("id,vote\nx,", "answers, .*got 0 × "),
+        ("", "no CSV"),
+        ("id,hsf,hsf\na,1,1", "hsf repeats"),
     ],
 )
 def test_tables_that_make_no_sense_are_refused_in_a_sentence(tmp_path, text, words):
@@ -242,31 +242,31 @@ def test_tables_that_make_no_sense_are_refused_in_a_sentence(tmp_path, text, wor
 
 def test_arrays_that_make_no_sense_are_refused_in_a_sentence(tmp_path):
     for counts, words in (
-        (np.ones(3), r"must hold counts \(samples × classes\), got float64 of shape \(3,\); give"),
-        (np.array([[1.0, np.nan]]), "counts must be 0 or more, got"),
-        (np.array([["a"]]), r"must hold counts \(samples × classes\), got <U1"),
-        (np.array([[1, np.inf]]), "counts must be 0 or more, got inf"),
-        (np.array(5), r"counts or frequencies are needed, as many as ids; got shapes \[\(\)\]"),
+        (np.ones(3), r"counts .*float64 .*\(3,\)"),
+        (np.array([[1.0, np.nan]]), "counts .*got nan"),
+        (np.array([["a"]]), r"counts .*got <U1"),
+        (np.array([[1, np.inf]]), "counts .*got inf"),
+        (np.array(5), r"counts .*\[\(\)\]"),
     ):
         np.save(tmp_path / "counts.npy", counts)
         with pytest.raises(ValueError, match=words):
             read_human(tmp_path / "counts.npy")
     np.savez(tmp_path / "two.npz", first=COUNTS, second=COUNTS)
-    with pytest.raises(ValueError, match="called counts, CIFAR-N's labellings or ReaL's raters; got first, second"):
+    with pytest.raises(ValueError, match="got first, second"):
         read_human(tmp_path / "two.npz")
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("counts", "no array")
-    with pytest.raises(ValueError, match="counts or frequencies are needed"):
+    with pytest.raises(ValueError, match="counts or frequencies"):
         read_human(tmp_path / "text.npz")
     for info, words in (
-        (np.array(3), "must hold raters × questions"),
-        (np.array([["a", "-5"]]), "classes by numbers from 0, got -5"),
-        (np.array([["a", "9999999999"]]), "up to .* samples × classes; got 1 × 10,000,000,000"),
+        (np.array(3), "raters × questions"),
+        (np.array([["a", "-5"]]), "classes .*from 0, got -5"),
+        (np.array([["a", "9999999999"]]), "samples × classes; got 1 × 10,000,000,000"),
     ):
         np.savez(tmp_path / "raters.npz", tensor=np.ones((2, 1, 3)), info=info)
         with pytest.raises(ValueError, match=words):
             read_human(tmp_path / "raters.npz")
-    with pytest.raises(ValueError, match="3 columns of counts for 2 classes"):
+    with pytest.raises(ValueError, match=r"3 columns .*2 classes"):
         read_human(saved(tmp_path, "cifar10h.npz"), classes=["a", "b"])
 
 
@@ -305,22 +305,22 @@ def test_frequencies_are_taken_from_mappings_tables_and_arrays():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"other": 1.0}, "human has no answers for any of the 4 samples: ids like 'other' against 'test:0'"),
-        (np.zeros(2), r"one number a sample in the order of the samples \(4\), got 2; or give a mapping"),
-        (["a", "b", "c", "d"], "human must be numbers"),
-        (0.5, "counts or frequencies are needed"),
-        ({"id": IDS, "hsf": [0.5]}, "human must be columns of one length and one type each"),
-        (np.full(4, np.nan), "must give samples a frequency, got none"),
-        (np.full(4, np.inf), "must lie between 0 and 1, got inf"),
+        ({"other": 1.0}, "4 samples: .*'other' .*'test:0'"),
+        (np.zeros(2), r"\(4\), got 2; .*mapping"),
+        (["a", "b", "c", "d"], "human .*numbers"),
+        (0.5, "counts or frequencies"),
+        ({"id": IDS, "hsf": [0.5]}, "human .*one length"),
+        (np.full(4, np.nan), "frequency, got none"),
+        (np.full(4, np.inf), "0 and 1, got inf"),
         (np.zeros((4, 3)), "nobody was asked"),
         (
             np.zeros((2, 3)),
-            "holds 2 rows in the order of the data, so ids must end in a row of it like test:17; got 'test:2'",
+            "2 rows .*got 'test:2'",
         ),
-        (np.ones((4, 2)), "has answers for 2 classes, but a label is 2"),
-        (np.ones((4, 3, 2)), "one frequency a sample is needed, got shape"),
-        (Human(None, None, None, "mine"), "mine: counts or frequencies are needed"),
-        (Human(np.array(IDS), COUNTS, None, "mine", asked=np.ones(4)), "fewer people were asked than answered in 3"),
+        (np.ones((4, 2)), "2 classes, .*label is 2"),
+        (np.ones((4, 3, 2)), "one frequency .*shape"),
+        (Human(None, None, None, "mine"), "mine: counts"),
+        (Human(np.array(IDS), COUNTS, None, "mine", asked=np.ones(4)), "fewer .* 3"),
     ],
 )
 def test_what_does_not_belong_to_the_samples_is_refused_in_a_sentence(given, words):
@@ -344,9 +344,9 @@ def test_partial_overlap_is_reported_with_names():
 
 
 def test_rows_are_never_guessed_for_files():
-    with pytest.raises(ValueError, match="Which row belongs to which file is not guessed: give a CSV with a column id"):
+    with pytest.raises(ValueError, match=r"not guessed: .*CSV"):
         match(COUNTS, ["val/cat/a.png", "val/cat/b.png", "val/dog/c.png", "val/dog/d.png"], LABELS)
-    with pytest.raises(ValueError, match="several ids end in the same"):
+    with pytest.raises(ValueError, match="several ids"):
         match(COUNTS, ["train:0", "test:0"], [0, 0])
 
 
@@ -357,9 +357,9 @@ def test_names_of_files_match_only_where_no_whole_id_does_and_only_if_they_are_u
     )
     found = match({"cat/1.png": 0.5, "2.png": 1.0}, ids, [0, 0, 0])
     np.testing.assert_array_equal(found.hsf, [0.5, 1.0, np.nan])
-    with pytest.raises(ValueError, match=r"several samples are called '1.png'; give whole ids like 'val/cat/1.png'"):
+    with pytest.raises(ValueError, match=r"'1\.png'; .*'val/cat/1\.png'"):
         match({"1.png": 0.5}, ["val/cat/1.png", "val/dog/1.png"], [0, 0])
-    with pytest.raises(ValueError, match="no answers for any of the 1 samples"):  # another split is another sample
+    with pytest.raises(ValueError, match="1 samples"):  # another split is another sample
         match({"train:0": 0.5}, ["test:0"], [0])
 
 
@@ -380,9 +380,7 @@ def test_answers_by_name_need_the_names_of_the_classes():
         match(votes, ["a", "b"], [2, 0], ["cat", "dog", "emu"]).hsf, [0.0, 1.0]
     )  # none chose emu
     for names in (None, ["cats", "dogs"]):
-        with pytest.raises(
-            ValueError, match="has answers by name, such as cat, dog, but no class of the samples is called"
-        ):
+        with pytest.raises(ValueError, match=r"by name, .*cat"):
             match(votes, ["a", "b"], [1, 0], names)
     other = match(votes, ["a", "b"], [0, 0], ["cat"])  # an answer that is no class still counts as one
     np.testing.assert_array_equal(other.hsf, [0.5, 1.0])
@@ -412,12 +410,12 @@ def test_merged_classes_share_their_answers():
 @pytest.mark.parametrize(
     ("human", "mapping", "words"),
     [
-        ({"a": 1.0}, [0], "needs counts by class, got frequencies only"),
-        (COUNTS, {"a": "b"}, "mapping by name needs names: read the file with classes="),
-        (COUNTS, [0, 1], "a class number from 0 for each of the 3 classes"),
-        (COUNTS, [0, -1, 1], "a class number from 0 for each of the 3 classes"),
+        ({"a": 1.0}, [0], "counts .*frequencies"),
+        (COUNTS, {"a": "b"}, "mapping .*names: .*classes="),
+        (COUNTS, [0, 1], "class number .*3 classes"),
+        (COUNTS, [0, -1, 1], "class number .*3 classes"),
         (Human(None, COUNTS, None, "x", ("a", "b", "c")), {"a": "x", "b": "x"}, "none for 'c'"),
-        (Human(None, COUNTS, None, "x", columns=np.arange(3)), [0, 0, 1], "can be merged once"),
+        (Human(None, COUNTS, None, "x", columns=np.arange(3)), [0, 0, 1], "merged once"),
     ],
 )
 def test_mappings_that_leave_classes_out_are_refused(human, mapping, words):
@@ -455,5 +453,5 @@ def test_frequencies_lie_in_one_bin_each():
     assert frequency_bins(draw).tolist() == [expected[sum(x >= e for e in (0.2, 0.4, 0.6, 0.8))] for x in draw]
     assert frequency_bins(np.array([0.4, 0.5, 1.0]), (0.5, 1)).tolist() == [None, "[0.5, 1]", "[0.5, 1]"]
     for edges in ((0.5,), (0, 0), (1, 0), (0, np.nan)):
-        with pytest.raises(ValueError, match="edges must be two numbers or more in rising order"):
+        with pytest.raises(ValueError, match="edges must"):
             frequency_bins(draw, edges)

@@ -92,14 +92,14 @@ def test_they_fit_into_losses():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: effective_number_weights([1, -1]), r"counts must be finite, 0 or more and not all 0, got \[-1\]"),
-        (lambda: effective_number_weights([1.0, math.nan]), r"counts must be finite.*got \[nan\]"),
-        (lambda: effective_number_weights([0, 0]), "got none above 0"),
-        (lambda: ldam_margins([]), "got none above 0"),
-        (lambda: ldam_margins(torch.ones(2, 2)), r"one number a class, shape \(C,\), got \(2, 2\)"),
-        (lambda: effective_number_weights([1, 2], 1.1), r"beta must lie in \[0, 1\], got 1.1"),
-        (lambda: deferred_weights([1, 2], 3, -0.1), r"beta must lie in \[0, 1\]"),
-        (lambda: ldam_margins([1, 2], 0.0), "largest must be above 0"),
+        (lambda: effective_number_weights([1, -1]), r"counts .*got \[-1\]"),
+        (lambda: effective_number_weights([1.0, math.nan]), r"counts .*got \[nan\]"),
+        (lambda: effective_number_weights([0, 0]), "counts .*none above"),
+        (lambda: ldam_margins([]), "counts .*none above"),
+        (lambda: ldam_margins(torch.ones(2, 2)), r"counts .*\(C,\), got \(2, 2\)"),
+        (lambda: effective_number_weights([1, 2], 1.1), r"beta .*got 1\.1"),
+        (lambda: deferred_weights([1, 2], 3, -0.1), r"beta .*got -0\.1"),
+        (lambda: ldam_margins([1, 2], 0.0), "largest must"),
     ],
 )
 def test_bad_input_is_a_sentence(call, says):

@@ -127,7 +127,7 @@ def test_cleanlabs_list_comes_first(digits):
 
 
 def test_unknown_rankings_get_a_suggestion(digits):
-    with pytest.raises(ValueError, match="got 'disagrement'; did you mean disagreement"):
+    with pytest.raises(ValueError, match=r"'disagrement'; .*disagreement"):
         label_errors(digits.table, "disagrement")
 
 
@@ -293,9 +293,9 @@ def test_count_and_share_say_how_many(digits):
     differing = int((digits.table["label"] != digits.table["pred"]).sum())
     assert label_errors(digits.table, count=10**9).meta["suspects"] == differing
     for wrong, words in (
-        ({"count": -1}, "count must be 0 or more, got -1"),
-        ({"share": 1.5}, "share must lie between 0 and 1, got 1.5"),
-        ({"share": float("nan")}, "share must lie"),
+        ({"count": -1}, "count .*got -1"),
+        ({"share": 1.5}, r"share .*got 1\.5"),
+        ({"share": float("nan")}, "share .*got nan"),
         ({"count": 1, "share": 0.1}, "not both"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -310,7 +310,7 @@ def test_ties_are_in_the_order_of_ids_whatever_the_order_of_rows():
 def test_without_labels_is_a_sentence():
     table = hs.score_features(torch.eye(3), torch.eye(3))
     for question in (label_errors, noise, actions, confident_joint):
-        with pytest.raises(ValueError, match="label errors need labels, and this table has none"):
+        with pytest.raises(ValueError, match="need labels"):
             question(table)
 
 
@@ -326,9 +326,9 @@ def test_samples_without_a_label_come_last_and_are_kept():
 
 def test_angles_alone_rank_when_told_how_many(digits):
     angles = hs.SampleTable(digits.table.to_arrow().select(["id", "label", "pred", "avh"]))
-    with pytest.raises(ValueError, match="give count or share"):
+    with pytest.raises(ValueError, match="count or share"):
         label_errors(angles, "avh")
-    with pytest.raises(ValueError, match="the table lacks confidence, max_logit, free_energy"):
+    with pytest.raises(ValueError, match="confidence, max_logit, free_energy"):
         noise(angles)
     found = label_errors(angles, "avh", count=5)
     assert found["suspect"].sum() == 5
@@ -338,7 +338,7 @@ def test_angles_alone_rank_when_told_how_many(digits):
 def test_probabilities_of_some_samples_are_not_enough(digits):
     some = hs.SampleTable(digits.table.to_arrow(), digits.table.meta, None, digits.table.vectors.slice(0, 100))
     assert not noise(some).exact
-    with pytest.raises(ValueError, match="does not keep the probabilities"):
+    with pytest.raises(ValueError, match="keep the probabilities"):
         probability_matrix(some)
 
 

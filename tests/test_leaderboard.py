@@ -129,25 +129,25 @@ def test_other_names_need_a_direction():
     columns, hsf = _columns()
     found = leaderboard({"mine": columns["avh"], "avh": columns["avh"]}, hsf, directions={"mine": -1}).to_pylist()
     assert {row["score"]: row["kind"] for row in found} == {"mine": "derived", "avh": "score"}
-    with pytest.raises(ValueError, match="directions must say which way 'mine' goes"):
+    with pytest.raises(ValueError, match=r"directions .*'mine'"):
         leaderboard({"mine": columns["avh"]}, hsf)
-    with pytest.raises(ValueError, match=r"\+1 or −1, got 2 for 'mine'"):
+    with pytest.raises(ValueError, match=r"directions .*2 for 'mine'"):
         leaderboard({"mine": columns["avh"]}, hsf, directions={"mine": 2})
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"coefficient": "r"}, "coefficient must be spearman, pearson or kendall, got 'r'"),
-        ({"scores": ["avh", "nothing"]}, "there is no 'nothing'; there are margin, avh, norm"),
-        ({"human": np.full(400, 0.5)}, "must differ between samples, got 0.5 for all 400"),
-        ({"human": np.full(400, 1.5)}, "must lie between 0 and 1"),
-        ({"human": np.r_[np.full(397, np.nan), 0.1, 0.2, 0.3]}, "4 samples or more in common, got 3"),
-        ({"human": np.ones(7)}, "of one length, got 400 and 7"),
-        ({"human": ["a"] * 400}, "human must be numbers"),
-        ({"human": np.ones((400, 2))}, r"one number a sample, got shape \(400, 2\)"),
-        ({"columns": {}}, "must hold a score, got none"),
-        ({"columns": {"avh": ["x"] * 400}}, "avh must be numbers"),
+        ({"coefficient": "r"}, "coefficient .*'r'"),
+        ({"scores": ["avh", "nothing"]}, "'nothing'; .*avh, norm"),
+        ({"human": np.full(400, 0.5)}, r"human .*0\.5 for all 400"),
+        ({"human": np.full(400, 1.5)}, "human .*0 and 1"),
+        ({"human": np.r_[np.full(397, np.nan), 0.1, 0.2, 0.3]}, "4 samples .*got 3"),
+        ({"human": np.ones(7)}, "400 and 7"),
+        ({"human": ["a"] * 400}, "human .*numbers"),
+        ({"human": np.ones((400, 2))}, r"human .*\(400, 2\)"),
+        ({"columns": {}}, "score, got none"),
+        ({"columns": {"avh": ["x"] * 400}}, "avh .*numbers"),
     ],
 )
 def test_bad_input_is_a_sentence(change, words):
@@ -296,7 +296,7 @@ def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmarks, 
             values, rows = module.neighbours(x, reference, k=7)
             assert torch.equal(rows, expected.indices[:, :7])
             torch.testing.assert_close(values, expected.values[:, :7])
-    with pytest.raises(ValueError, match=r"between 1 and the number of other samples \(2\), got 3"):
+    with pytest.raises(ValueError, match=r"samples \(2\), got 3"):
         module.neighbours(torch.eye(3), k=3)
 
 

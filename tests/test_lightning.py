@@ -256,7 +256,7 @@ def test_the_same_callback_goes_on_after_an_error(tmp_path):
 
 def test_a_second_training_into_one_folder_is_refused(tmp_path):
     trainer(tmp_path, [RecorderCallback(tmp_path / "run")], max_epochs=1).fit(Net(), loader())
-    with pytest.raises(FileExistsError, match="already holds epochs 1–1"):
+    with pytest.raises(FileExistsError, match="epochs 1–1"):
         trainer(tmp_path, [RecorderCallback(tmp_path / "run")], max_epochs=1).fit(Net(), loader())
     again = RecorderCallback(tmp_path / "run", overwrite=True, note="again")
     trainer(tmp_path, [again], max_epochs=1).fit(Net(), loader())
@@ -335,7 +335,7 @@ def test_batches_in_the_usual_forms_are_read():
     ],
 )
 def test_a_batch_without_ids_is_a_sentence(batch, form):
-    with pytest.raises(TypeError, match=f"which samples it holds: it is {form}, expected \\(ids, inputs, labels\\)"):
+    with pytest.raises(TypeError, match=f"{form}, .*\\(ids, inputs, labels\\)"):
         ids_and_labels(batch)
 
 
@@ -375,9 +375,9 @@ class Compiled(Net):
 @pytest.mark.parametrize(
     ("net", "error", "message"),
     [
-        (TwoViews, RuntimeError, "head 'head' saw 10 rows in a batch of 5 ids"),
-        (NoHead, RuntimeError, "head 'head' did not run in the first batch"),
-        pytest.param(Compiled, ValueError, "is inside a compiled module", marks=pytest.mark.slow),
+        (TwoViews, RuntimeError, "'head' .*10 rows .*5 ids"),
+        (NoHead, RuntimeError, "'head' did not"),
+        pytest.param(Compiled, ValueError, "compiled module", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_recorded_is_a_sentence(tmp_path, net, error, message):
@@ -388,12 +388,12 @@ def test_what_cannot_be_recorded_is_a_sentence(tmp_path, net, error, message):
 
 
 def test_an_unknown_stage_and_two_validation_loaders_are_sentences(tmp_path):
-    with pytest.raises(ValueError, match="stage must be 'train' or 'validation', got 'both'"):
+    with pytest.raises(ValueError, match=r"stage .*got 'both'"):
         RecorderCallback(tmp_path / "run", stage="both")
     callback = RecorderCallback(tmp_path / "run", stage="validation")
     net = Net()
     net.validation_step = lambda batch, _, dataloader_idx=0: None
-    with pytest.raises(ValueError, match="records one validation loader, got 2"):
+    with pytest.raises(ValueError, match="validation loader, got 2"):
         trainer(tmp_path, [callback]).fit(net, loader(), [loader(), loader()])
 
 

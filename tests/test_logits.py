@@ -448,7 +448,7 @@ def test_the_scale_is_fixed_set_or_learnt_and_stays_positive():
         again = AVHLoss(1.0, learnable=loss.learnable)
         again.load_state_dict(loss.state_dict())
         assert again.scale == loss.scale
-        with pytest.raises(ValueError, match="scale must be above 0"):
+        with pytest.raises(ValueError, match="scale must"):
             loss.scale = 0.0
     assert "scale=5" in repr(fixed)
 
@@ -502,29 +502,29 @@ X, W, Y = torch.randn(4, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 3])
     [
         (
             lambda: cosine_logits(X, W[:, :2]),
-            r"features \(N, D\) and weight \(C, D\) must be as wide .* \(4, 3\) and \(5, 2\)",
+            r"\(4, 3\) and \(5, 2\)",
         ),
         (lambda: angular_logits(X[0], W), r"features \(N, D\).*got \(3,\)"),
-        (lambda: arcface_logits(X, W, Y[:2]), r"target must hold class indices of shape \(4,\), got \(2,\)"),
-        (lambda: cosface_logits(X, W, torch.rand(4, 5)), "soft targets go with logits that take no target"),
-        (lambda: cosface_logits(X, W, Y, -0.1), "margin must be 0 or more"),
-        (lambda: cosface_logits(X, W, Y, torch.ones(4)), r"one a class \(5,\), got \(4,\)"),
-        (lambda: arcface_logits(X, W, Y, 28.6), "radians, got 28.6; math.radians"),
-        (lambda: arcface_logits(X, W, Y, math.nan), "margin must lie in"),
-        (lambda: sphereface_logits(X, W, Y, 1.5), "margin must be an integer from 1"),
-        (lambda: sphereface_logits(X, W, Y, 0), "margin must be an integer from 1"),
-        (lambda: cosine_logits(X, W, 0.0), "scale must be above 0 and finite, got 0"),
-        (lambda: angular_logits(X, W, math.nan), "scale must be above 0"),
-        (lambda: adjusted_logits(X, COUNTS), r"one number a class, shape \(3,\), got \(5,\)"),
-        (lambda: adjusted_logits(X, [1, -2, 3]), r"counts must be finite, 0 or more and not all 0, got \[-2\]"),
-        (lambda: adjusted_logits(X[0], [1, 2, 3]), r"logits must have shape \(N, C, …\)"),
-        (lambda: spherical_logits(X, eps=0.0), "eps must be above 0"),
-        (lambda: AVHLoss(-1.0), "scale must be above 0 and finite, got -1"),
-        (lambda: AVHLoss(reduction="avg"), "reduction must be"),
-        (lambda: AVHLoss(label_smoothing=2.0), "label_smoothing must be"),
-        (lambda: AVHLoss()(X, W, F.one_hot(Y, 5)), r"probabilities of shape \(4, 5\) in floating point"),
+        (lambda: arcface_logits(X, W, Y[:2]), r"target .*\(4,\), got \(2,\)"),
+        (lambda: cosface_logits(X, W, torch.rand(4, 5)), "soft targets"),
+        (lambda: cosface_logits(X, W, Y, -0.1), r"margin .*got -0\.1"),
+        (lambda: cosface_logits(X, W, Y, torch.ones(4)), r"margin .*\(5,\), got \(4,\)"),
+        (lambda: arcface_logits(X, W, Y, 28.6), r"radians, got 28\.6"),
+        (lambda: arcface_logits(X, W, Y, math.nan), "margin .*got nan"),
+        (lambda: sphereface_logits(X, W, Y, 1.5), "margin .*integer"),
+        (lambda: sphereface_logits(X, W, Y, 0), "margin .*integer"),
+        (lambda: cosine_logits(X, W, 0.0), "scale .*got 0"),
+        (lambda: angular_logits(X, W, math.nan), "scale must"),
+        (lambda: adjusted_logits(X, COUNTS), r"counts .*\(3,\), got \(5,\)"),
+        (lambda: adjusted_logits(X, [1, -2, 3]), r"counts .*got \[-2\]"),
+        (lambda: adjusted_logits(X[0], [1, 2, 3]), r"logits .*\(N, C, …\)"),
+        (lambda: spherical_logits(X, eps=0.0), "eps must"),
+        (lambda: AVHLoss(-1.0), "scale .*got -1"),
+        (lambda: AVHLoss(reduction="avg"), "reduction .*'avg'"),
+        (lambda: AVHLoss(label_smoothing=2.0), r"label_smoothing .*got 2\.0"),
+        (lambda: AVHLoss()(X, W, F.one_hot(Y, 5)), r"probabilities .*\(4, 5\)"),
         (lambda: AVHLoss(validate=True)(X * math.nan, W, Y), "features hold NaN"),
-        (lambda: AVHLoss(validate=True)(X, W, Y + 3), r"target must lie in \[0, 4\].*got 5"),
+        (lambda: AVHLoss(validate=True)(X, W, Y + 3), r"target .*\[0, 4\].*got 5"),
     ],
 )
 def test_bad_input_is_a_sentence(call, says):

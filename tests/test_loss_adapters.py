@@ -145,11 +145,11 @@ def test_a_compiled_loss_serves_with_and_without_a_count():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda z, y: compute_loss(nn.CrossEntropyLoss(reduction="sum")), "loss must have reduction='mean', got 'sum'"),
-        (lambda z, y: compute_loss(nn.Linear(1, 1)), "loss must have reduction='mean', got None"),
-        (lambda z, y: compute_loss(EncouragingLoss(ignore_index=0)), "loss must have ignore_index=-100, got 0"),
-        (lambda z, y: compute_loss(LOSSES[0])({"logits": z}, None), "the batch came without labels"),
-        (lambda z, y: compute_loss(LOSSES[0])({"logits": z}, y[:, 1:]), "expected \\(5, 7\\), got \\(5, 6\\)"),
+        (lambda z, y: compute_loss(nn.CrossEntropyLoss(reduction="sum")), "reduction='mean', got 'sum'"),
+        (lambda z, y: compute_loss(nn.Linear(1, 1)), "reduction='mean', got None"),
+        (lambda z, y: compute_loss(EncouragingLoss(ignore_index=0)), "ignore_index=-100, got 0"),
+        (lambda z, y: compute_loss(LOSSES[0])({"logits": z}, None), "without labels"),
+        (lambda z, y: compute_loss(LOSSES[0])({"logits": z}, y[:, 1:]), "\\(5, 7\\), got \\(5, 6\\)"),
     ],
 )
 def test_what_cannot_be_computed_is_a_sentence(call, message):
@@ -159,7 +159,7 @@ def test_what_cannot_be_computed_is_a_sentence(call, message):
 
 @pytest.mark.parametrize("outputs", [{"loss": 1}, (), (None,), torch.ones(2, 2)], ids=str)
 def test_outputs_without_logits_are_a_sentence(outputs):
-    with pytest.raises(TypeError, match="the model must return logits"):
+    with pytest.raises(TypeError, match="return logits"):
         compute_loss(LOSSES[0])(outputs, torch.tensor([0, 1]))
 
 

@@ -142,24 +142,24 @@ def test_soft_targets_go_where_they_can():
     for name in ("ce", "el", "focal", "mirror", "avh", "el@cosine", "adjusted", "amc"):
         assert torch.isfinite(build_loss(name, counts=COUNTS)(Z, soft, X, W))
     for name in ("arcface", "cosface", "sphereface", "ldam"):
-        with pytest.raises(ValueError, match="needs one class a sample; leave mixup out"):
+        with pytest.raises(ValueError, match="leave mixup out"):
             build_loss(name, counts=COUNTS)(Z, soft, X, W)
     for name in ("amc:labels=true", "center"):
-        with pytest.raises(ValueError, match=r"class indices .* for pairs of true labels"):
+        with pytest.raises(ValueError, match=r"true labels"):
             build_loss(name, counts=COUNTS, width=6)(Z, soft, X, W)
 
 
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        (lambda: build_loss("avh")(Z, Y), r"features and weight are missing.*hardsight.capture"),
-        (lambda: build_loss("adjusted"), r"adjusted needs the number of samples of each class \(counts\)"),
-        (lambda: build_loss("ce:drw=3"), "ce needs the number of samples"),
-        (lambda: build_loss("center", counts=COUNTS), r"center needs the number of features \(width\)"),
-        (lambda: CompositeLoss(EncouragingLoss(reduction="none")), "objective: its reduction must be 'mean' or 'sum'"),
-        (lambda: CompositeLoss(nn.CrossEntropyLoss(), pair_labels="both"), "pair_labels must be"),
-        (lambda: CompositeLoss(AVHLoss()), "objective must take logits and targets, and AVHLoss takes features"),
-        (lambda: CompositeLoss(nn.CrossEntropyLoss(), partial(adjusted_logits, Z)), "logits: name its options"),
+        (lambda: build_loss("avh")(Z, Y), r"features and weight"),
+        (lambda: build_loss("adjusted"), r"adjusted .*\(counts\)"),
+        (lambda: build_loss("ce:drw=3"), r"^loss: ce .*\(counts\)"),
+        (lambda: build_loss("center", counts=COUNTS), r"center .*\(width\)"),
+        (lambda: CompositeLoss(EncouragingLoss(reduction="none")), "objective: .*reduction"),
+        (lambda: CompositeLoss(nn.CrossEntropyLoss(), pair_labels="both"), "pair_labels .*'both'"),
+        (lambda: CompositeLoss(AVHLoss()), "objective .*AVHLoss"),
+        (lambda: CompositeLoss(nn.CrossEntropyLoss(), partial(adjusted_logits, Z)), "logits: name"),
     ],
 )
 def test_compositions_that_cannot_be_are_sentences(work, words):
@@ -232,12 +232,12 @@ def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"loss": "elf"}, "there is no 'elf'; did you mean el"),
-        ({"loss": "mirror", "label_smoothing": 0.1}, "mirror takes no label smoothing, got .* set label_smoothing=0"),
-        ({"loss": "arcface", "mixup": 0.2}, "mixup blends classes, and arcface needs one class a sample; set mixup=0"),
-        ({"loss": "amc:labels=true", "mixup": 0.2}, "amc needs one class a sample"),
-        ({"loss": "el:defer=30"}, "el:0.75,defer=30 changes after 30 epochs, and epochs is 30"),
-        ({"loss": "amc:down"}, "over the rampdown, which is 0"),
+        ({"loss": "elf"}, "'elf'; .*el"),
+        ({"loss": "mirror", "label_smoothing": 0.1}, "mirror .*label_smoothing=0"),
+        ({"loss": "arcface", "mixup": 0.2}, "arcface .*mixup=0"),
+        ({"loss": "amc:labels=true", "mixup": 0.2}, "mixup .*amc"),
+        ({"loss": "el:defer=30"}, r"defer=30 .*epochs is 30"),
+        ({"loss": "amc:down"}, "rampdown, .*0"),
     ],
 )
 def test_recipes_whose_loss_cannot_be_are_sentences(change, words):
@@ -399,17 +399,17 @@ def test_another_loss_is_another_run(tmp_path):
     recipe = replace(QUICK, epochs=1)
     trained(tmp_path / "ce", recipe)
     trained(tmp_path / "ce", recipe, loss="ce")  # the same
-    with pytest.raises(FileExistsError, match=r"another training run \(not the same: loss\)"):
+    with pytest.raises(FileExistsError, match=r"same: loss\)"):
         trained(tmp_path / "ce", recipe, loss="el")
     trained(tmp_path / "el", recipe, loss="el:1")
     trained(tmp_path / "el", replace(recipe, loss="el:normal"))
     trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss())
-    with pytest.raises(FileExistsError, match="not the same: loss"):
+    with pytest.raises(FileExistsError, match="same: loss"):
         trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss(label_smoothing=0.1))
     amc = CompositeLoss(nn.CrossEntropyLoss(), pairs=AMCLoss())
     trained(tmp_path / "amc", recipe, loss=amc)
     trained(tmp_path / "amc", recipe, loss=amc)
-    with pytest.raises(FileExistsError, match="not the same: loss"):
+    with pytest.raises(FileExistsError, match="same: loss"):
         trained(tmp_path / "amc", recipe, loss=CompositeLoss(nn.CrossEntropyLoss(), pairs=AMCLoss(margin=0.6)))
 
 
@@ -437,12 +437,12 @@ def test_class_counts_come_from_the_training_labels(tmp_path):
 @pytest.mark.parametrize(
     ("loss", "error", "words"),
     [
-        ("elf", ValueError, "there is no 'elf'"),
-        (3, TypeError, "loss must be a name or a function of .logits, targets., got a int"),
-        (AVHLoss(), TypeError, "AVHLoss takes features, .* name it .'avh', 'amc'., or make a CompositeLoss"),
+        ("elf", ValueError, "no 'elf'"),
+        (3, TypeError, "loss .*got a int"),
+        (AVHLoss(), TypeError, "AVHLoss takes .*CompositeLoss"),
         (AMCLoss(), TypeError, "AMCLoss takes features"),
-        (nn.CrossEntropyLoss, TypeError, "got the class CrossEntropyLoss; call it"),
-        (nn.CrossEntropyLoss(reduction="none"), ValueError, r"one number a batch, got shape \(\d+,\); average it"),
+        (nn.CrossEntropyLoss, TypeError, "class CrossEntropyLoss"),
+        (nn.CrossEntropyLoss(reduction="none"), ValueError, r"one number .*shape \(\d+,\)"),
     ],
 )
 def test_losses_that_cannot_be_trained_with_are_sentences(tmp_path, loss, error, words):
@@ -454,7 +454,7 @@ def test_a_computed_head_and_directions_do_not_go_together(tmp_path):
     model = net()
     nn.utils.parametrizations.weight_norm(model[-1])
     assert trained(tmp_path / "amc", model=model, loss="el+amc").history[-1]["test_accuracy"] > 0.7
-    with pytest.raises(ValueError, match=r"those of the head '5' are computed \(parametrised\)"):
+    with pytest.raises(ValueError, match=r"head '5' .*parametrised"):
         trained(tmp_path / "run", model=model, loss="avh")
 
 

@@ -95,38 +95,38 @@ def test_any_options_come_back_from_the_name(name, data):
 
 
 MISTAKES = {
-    "": r"must be OBJECTIVE\[@LOGITS\]\[\+PAIRS\], .* a name is missing",
-    "+amc": "a name is missing",
-    "ell": "there is no 'ell'; did you mean el?",
-    "arcfase": "did you mean arcface",
-    "huber": "there is no 'huber'; there are ce, el",
-    "cross-entropy": "there is no 'cross-entropy'; there are ce, el",
-    "el:2": r"el's log_end must be a number in \[0, 1\], or normal or aggressive, got '2'",
-    "el:nan": "log_end must be a number",
-    "el:normall": "log_end must be a number .* or normal or aggressive, got 'normall'",
-    "el:start=1": r"start must be a number in \[0, 1\), got '1'",
-    "el:rho=-1": r"rho must be a number in \[0, ∞\), got '-1'",
-    "el:rho=inf": r"rho must be a number in \[0, ∞\), got 'inf'",
-    "el:defer=2.5": r"defer must be an integer in \[0, ∞\), got '2.5'",
-    "el:lgo_end=1": "el does not know 'lgo_end=1'; did you mean log_end",
-    "el:match=yes": "el does not know 'match=yes'; write match alone",
-    "el:0.5,0.6": "el does not know '0.6'",
-    "el:normal,start=0.5": "el is told its start twice",
-    "el:bonus=sine": "bonus must be log or power or cosine, got 'sine'",
-    "ce:inverse": "ce's weight must be none or effective, got 'inverse'",
-    "mirror:tanh": "mirror's activation must be softmax or sigmoid, got 'tanh'",
-    "angular:0": r"scale must be a number in \(0, ∞\), got '0'",
-    "sphereface:1.5": "margin must be an integer",
-    "arcface:2": r"margin must be a number in \[0, 1.5708",
-    "amc:margin=4": r"margin must be a number in \(0, 3.1416\]",
-    "amc:papers": "weight must be a number .* or paper or released, got 'papers'",
-    "ce@amc": r"must be OBJECTIVE\[@LOGITS\]\[\+PAIRS\], got 'ce@amc'; amc goes after \+",
-    "ce+arcface": "arcface goes after @",
+    "": r"OBJECTIVE\[@LOGITS\]\[\+PAIRS\], .*missing",
+    "+amc": "name is missing",
+    "ell": r"'ell'; .* el\?",
+    "arcfase": "'arcfase'; .*arcface",
+    "huber": "'huber'; .*ce, el",
+    "cross-entropy": "'cross-entropy'; .*ce, el",
+    "el:2": r"log_end .*\[0, 1\], .*got '2'",
+    "el:nan": "log_end .*got 'nan'",
+    "el:normall": "log_end .*got 'normall'",
+    "el:start=1": r"start .*\[0, 1\), got '1'",
+    "el:rho=-1": r"rho .*\[0, ∞\), got '-1'",
+    "el:rho=inf": r"rho .*\[0, ∞\), got 'inf'",
+    "el:defer=2.5": r"defer .*\[0, ∞\), got '2\.5'",
+    "el:lgo_end=1": "el .*'lgo_end=1'; .*log_end",
+    "el:match=yes": "el .*'match=yes'",
+    "el:0.5,0.6": r"el .*'0\.6'",
+    "el:normal,start=0.5": "start twice",
+    "el:bonus=sine": "bonus .*got 'sine'",
+    "ce:inverse": "weight .*got 'inverse'",
+    "mirror:tanh": "activation .*got 'tanh'",
+    "angular:0": r"scale .*\(0, ∞\), got '0'",
+    "sphereface:1.5": r"margin .*integer.*'1\.5'",
+    "arcface:2": r"margin .*\[0, 1\.5708",
+    "amc:margin=4": r"margin .*\(0, 3\.1416\]",
+    "amc:papers": "weight .*got 'papers'",
+    "ce@amc": r"'ce@amc'; amc .*\+",
+    "ce+arcface": "arcface .*after @",
     "ce@el": "el goes first",
-    "ce@cosine@angular": "one part of a kind, got cosine and angular",
-    "amc+center": "one part of a kind, got amc and center",
-    "spherical": "spherical logits are for loops of one's own .* prediction would need them too",
-    "el@taylor": "taylor logits are for loops of one's own",
+    "ce@cosine@angular": "cosine and angular",
+    "amc+center": "amc and center",
+    "spherical": "spherical .*loops",
+    "el@taylor": "taylor .*loops",
 }
 
 
@@ -138,7 +138,7 @@ def test_a_name_that_cannot_be_is_a_sentence(text):
 
 
 def test_no_name_is_a_sentence_too():
-    with pytest.raises(TypeError, match=r"loss must be a name here, such as 'el:0.75', got a float"):
+    with pytest.raises(TypeError, match=r"loss .*got a float"):
         parse_loss(0.75)
 
 

@@ -115,11 +115,11 @@ def test_bad_input_is_a_sentence():
     spoilt = told.logits.copy()
     spoilt[0, 0] = np.inf
     for call, words in (
-        (lambda: logit_margin(spoilt, y), "logits hold NaN or infinity in 1 of 10 rows"),
-        (lambda: logit_margin(told.logits, y + 5), "labels must lie in"),
-        (lambda: logit_margin(told.logits, y[:3]), "labels must have shape"),
-        (lambda: energy_by_class(told.logits[:, :1], y), "at least 2 classes"),
-        (lambda: margins_answer(made(5)[0], y), "labels must have shape"),
+        (lambda: logit_margin(spoilt, y), "logits .*1 of 10 rows"),
+        (lambda: logit_margin(told.logits, y + 5), "labels must lie"),
+        (lambda: logit_margin(told.logits, y[:3]), "labels .*shape"),
+        (lambda: energy_by_class(told.logits[:, :1], y), "2 classes"),
+        (lambda: margins_answer(made(5)[0], y), "labels .*shape"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

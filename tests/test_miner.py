@@ -185,14 +185,14 @@ def test_autocast_and_half_precision_mine_as_float32_does():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x, y: AVHMiner(kind="easy"), "kind must be one of 'hard', 'semihard', 'all', got 'easy'"),
-        (lambda x, y: AVHMiner(margin=0), "margin must be more than 0, got 0"),
-        (lambda x, y: AVHMiner(torch.ones(5, 4))(x, y), "weight must have shape \\(C, 5\\), .* got \\(5, 4\\)"),
+        (lambda x, y: AVHMiner(kind="easy"), "kind .*got 'easy'"),
+        (lambda x, y: AVHMiner(margin=0), "margin .*got 0"),
+        (lambda x, y: AVHMiner(torch.ones(5, 4))(x, y), "weight .*\\(C, 5\\), .*\\(5, 4\\)"),
         (
             lambda x, y: AVHMiner(torch.ones(3, 5))(x, y),
-            "labels must lie in \\[0, 2\\] because .* 3 rows, got 0 to 3",
+            "labels .*\\[0, 2\\] .*0 to 3",
         ),
-        (lambda x, y: AVHMiner(torch.ones(4, 5))(x, y - 1), "labels must lie in \\[0, 3\\]"),
+        (lambda x, y: AVHMiner(torch.ones(4, 5))(x, y - 1), "labels .*\\[0, 3\\]"),
     ],
 )
 def test_what_cannot_be_mined_is_a_sentence(make, message):

@@ -179,13 +179,13 @@ def test_compiles_whole_and_so_looks_at_no_value():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: MirrorMSELoss("tanh"), "activation must be 'softmax' or 'sigmoid', got 'tanh'"),
-        (lambda: MirrorMSELoss(reduction="avg"), "reduction must be"),
+        (lambda: MirrorMSELoss("tanh"), "activation .*got 'tanh'"),
+        (lambda: MirrorMSELoss(reduction="avg"), "reduction .*'avg'"),
         (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(3).long()), r"got \(3,\) for \(4, 3\)"),
         (lambda: MirrorMSELoss()(torch.zeros(4), torch.zeros(4)), r"got \(4,\) for \(4,\)"),
-        (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(4)), r"as integers, got torch.float32; convert"),
-        (lambda: CHECKED(torch.zeros(2, 3), torch.tensor([-100, 3])), r"target must lie in \[0, 2\], got 3"),
-        (lambda: CHECKED(torch.zeros(1, 2), torch.tensor([[0.5, 1.5]])), r"target must lie in \[0, 1\], got 1.5"),
+        (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(4)), r"integers, got torch\.float32"),
+        (lambda: CHECKED(torch.zeros(2, 3), torch.tensor([-100, 3])), r"target .*\[0, 2\], got 3"),
+        (lambda: CHECKED(torch.zeros(1, 2), torch.tensor([[0.5, 1.5]])), r"target .*\[0, 1\], got 1\.5"),
         (lambda: CHECKED(torch.zeros(1, 2) / 0, torch.tensor([0])), "logits hold NaN"),
     ],
 )

@@ -140,7 +140,7 @@ def test_pictures_of_any_shape_become_squares():
 
 
 def test_an_unknown_network_is_a_sentence():
-    with pytest.raises(ValueError, match=r"no network 'resnet18_32'; did you mean .*resnet18-32"):
+    with pytest.raises(ValueError, match=r"'resnet18_32'; .*resnet18-32"):
         build_network("resnet18_32", 10)
 
 
@@ -155,7 +155,7 @@ def test_a_saved_network_is_loaded_by_name(tmp_path):
     x = torch.rand(2, 1, 28, 28)
     with torch.no_grad():
         assert torch.equal(loaded.module.eval()(x), network.eval()(x))
-    with pytest.raises(ValueError, match="no weights of its own"):
+    with pytest.raises(ValueError, match="no weights"):
         hs.load_model("hardsight:amc-2d")
-    with pytest.raises(ValueError, match="did you mean amc-2d"):
+    with pytest.raises(ValueError, match="mean amc-2d"):
         hs.load_model("hardsight:amc2d")

@@ -86,17 +86,17 @@ def test_bad_input_is_a_sentence():
     spoilt = z.copy()
     spoilt[3, 1] = np.nan
     for call, words in (
-        (lambda: ood_scores(z, names=["mps"]), "no detector 'mps'; did you mean msp"),
-        (lambda: ood_scores(z, names=["avc"]), "'avc' is an angle; give features"),
-        (lambda: ood_scores(z, x[:5], w), "10, 5.*got 5 features"),
+        (lambda: ood_scores(z, names=["mps"]), "'mps'; .*msp"),
+        (lambda: ood_scores(z, names=["avc"]), "'avc' .*features"),
+        (lambda: ood_scores(z, x[:5], w), "10, 5.*5 features"),
         (lambda: ood_scores(z, x, w[:3]), "3 classes"),
-        (lambda: ood_scores(spoilt), "NaN or infinity in 1 of 10 rows .first: row 3"),
-        (lambda: ood_scores(z[:, :1]), "at least 2 classes"),
+        (lambda: ood_scores(spoilt), "1 of 10 .*row 3"),
+        (lambda: ood_scores(z[:, :1]), "2 classes"),
         (lambda: ood_scores(z[0]), r"\(N, C\)"),
-        (lambda: ood_scores(z[:0]), "a row or more"),
-        (lambda: detection([1.0, np.nan], [0.0]), "inside hold NaN or infinity at 1 of 2 samples .first: 1"),
-        (lambda: detection([1.0], []), "outside must be scores"),
-        (lambda: detection([[1.0]], [1.0]), r"inside must be scores \(N,\)"),
+        (lambda: ood_scores(z[:0]), "a row"),
+        (lambda: detection([1.0, np.nan], [0.0]), "inside .*1 of 2 .*: 1"),
+        (lambda: detection([1.0], []), "outside must"),
+        (lambda: detection([[1.0]], [1.0]), r"inside .*\(N,\)"),
         (lambda: ood_answer(replace(told, logits=None), told, "x"), "inside: .*logits=True"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -97,11 +97,11 @@ def test_any_of_their_detectors_is_judged_as_ours_are(net, build, fit):
 
 
 def test_a_detector_that_is_not_fitted_and_an_unknown_name_are_sentences(net):
-    with pytest.raises(ValueError, match="Mahalanobis must be fitted first; give fit="):
+    with pytest.raises(ValueError, match=r"Mahalanobis .*fit="):
         detect(Mahalanobis(None), net, INSIDE, OUTSIDE, device="cpu")
-    with pytest.raises(ValueError, match=r"name must be one of max_logit.*got 'knn'"):
+    with pytest.raises(ValueError, match=r"name .*max_logit.*'knn'"):
         as_detector("knn", net)
-    with pytest.raises(ValueError, match=r"name must be one of max_logit.*got 'knn'"):
+    with pytest.raises(ValueError, match=r"name .*max_logit.*'knn'"):
         openood.Postprocessor("knn")
     with pytest.raises(ValueError, match="no head found"):
         as_detector("avc", nn.ReLU())

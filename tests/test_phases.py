@@ -104,12 +104,12 @@ def test_groups_of_drivers_are_the_drivers_of_the_groups(digits):
 
 def test_a_run_without_the_two_losses_is_refused_in_words():
     empty = np.full((3, 2), np.nan)
-    with pytest.raises(ValueError, match="must hold nll_angles and nll_norms"):
+    with pytest.raises(ValueError, match="nll_angles and nll_norms"):
         phases.loss_drivers(Matrices({"nll": empty, "nll_angles": empty, "nll_norms": empty}))
 
 
 def test_one_epoch_has_nothing_before_it():
-    with pytest.raises(ValueError, match="must hold at least two epochs"):
+    with pytest.raises(ValueError, match="two epochs"):
         phases.loss_drivers(Matrices({name: np.ones((9, 1)) for name in ("nll", "nll_angles", "nll_norms")}))
 
 
@@ -245,7 +245,7 @@ def test_epochs_keep_their_own_numbers_and_few_epochs_are_said_to_be_few():
     rows = np.exp(-np.arange(20) / 2) + np.random.default_rng(5).normal(size=(30, 1))
     assert plateau(rows, np.arange(20) * 10 + 5).epoch == 10 * (plateau(rows).epoch - 1) + 5
     assert plateau(rows[:, :5]).why == "8 epochs are needed, 5 are there"
-    with pytest.raises(ValueError, match="must number the 20 columns"):
+    with pytest.raises(ValueError, match="20 columns"):
         plateau(rows, np.arange(3))
 
 
@@ -287,7 +287,7 @@ def test_a_bounce_is_measured_between_stretches_worked_by_hand():
     found = dip_and_bounce(curve + np.random.default_rng(7).normal(size=(40, 1)) * 1e-6)
     assert found.epoch == 5
     assert (found.dip, found.end, found.rise) == pytest.approx((2.0, 5.0, 3.0), abs=1e-5)
-    with pytest.raises(ValueError, match="at least 6 epochs, got 5"):
+    with pytest.raises(ValueError, match="6 epochs, got 5"):
         dip_and_bounce(np.zeros((4, 5)))
 
 
@@ -424,16 +424,16 @@ def test_norm_gaps_pass_over_small_levels_and_say_when_none_is_left():
     run = Matrices({"norm": np.random.default_rng(14).random((20, 1))})
     levels = np.array([0] * 3 + [1] * 8 + [2] * 9)
     assert phases.norm_gaps(run, levels).to_pylist()[0]["hardest"] == "1"
-    with pytest.raises(ValueError, match="two values with 5 samples each, got 1"):
+    with pytest.raises(ValueError, match=r"two values .*5 .*got 1"):
         phases.norm_gaps(run, np.array([0] * 3 + [1] * 17))
-    with pytest.raises(ValueError, match="hardest must be one of the levels 0, 1, 2, got 7"):
+    with pytest.raises(ValueError, match=r"hardest .*0, 1, 2, got 7"):
         phases.norm_gaps(run, levels, hardest=7)
 
 
 def test_the_hardest_level_is_at_an_end_or_refused():
     run = Matrices({"norm": np.random.default_rng(20).random((20, 1))})
     levels = np.array(["a_easy"] * 6 + ["b_hard"] * 7 + ["c_mid"] * 7)
-    with pytest.raises(ValueError, match="first or the last of the levels, a_easy or c_mid, got 'b_hard'"):
+    with pytest.raises(ValueError, match=r"a_easy .*c_mid, .*'b_hard'"):
         phases.norm_gaps(run, levels, hardest="b_hard")
     few = np.array(["a_easy"] * 2 + ["b_hard"] * 9 + ["c_mid"] * 9)  # the first is passed over: the second is the end
     for hardest in ("a_easy", "b_hard", None):

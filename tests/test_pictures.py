@@ -96,7 +96,7 @@ def test_thirty_two_bit_integers():
     assert picture.mode == "I"
     assert np.asarray(eight_bit(picture, 1)).tolist() == [[0, 1, 255]]
     for value in (-1, 65536):
-        with pytest.raises(ValueError, match="outside 0–65535 has no known scale"):
+        with pytest.raises(ValueError, match=r"0–65535 .*scale"):
             eight_bit(Image.fromarray(np.array([[0, value]], np.int32)))
 
 
@@ -116,7 +116,7 @@ def test_other_modes(mode):
 
 def test_floating_point_has_no_scale(tmp_path):
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "x.tiff")
-    with pytest.raises(ValueError, match="a floating-point picture has no known scale; save it with 8 or 16 bits"):
+    with pytest.raises(ValueError, match=r"floating-point .*scale"):
         open_picture(tmp_path / "x.tiff")
 
 
@@ -135,7 +135,7 @@ def test_truncated_files(suffix, kept, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"this is no picture\n", b"\x89PNG\r\n\x1a\n"])
 def test_files_that_only_look_like_pictures(content, tmp_path):
     (tmp_path / "x.png").write_bytes(content)
-    with pytest.raises(UnidentifiedImageError, match=r"cannot identify image file '.*x\.png'"):
+    with pytest.raises(UnidentifiedImageError, match=r"identify .*x\.png'"):
         open_picture(tmp_path / "x.png")
 
 
@@ -176,7 +176,7 @@ def test_channels_last(shape, expected):
 
 
 def test_arrays_with_too_many_axes():
-    with pytest.raises(ValueError, match=r"must have 2 or 3 axes, got shape \(2, 8, 9, 3\)"):
+    with pytest.raises(ValueError, match=r"axes, .*\(2, 8, 9, 3\)"):
         channels_last(np.zeros((2, 8, 9, 3)))
 
 
@@ -186,7 +186,7 @@ def test_from_array(colours, ramp):
     assert np.array_equal(np.asarray(from_array(ramp, 1)), ramp)
     assert np.array_equal(np.asarray(from_array(ramp.astype(np.uint16) * 257, 1)), ramp)
     for dtype in (np.int64, np.float32):
-        with pytest.raises(ValueError, match=f"must be uint8 or uint16 .*, got {np.dtype(dtype)}"):
+        with pytest.raises(ValueError, match=f"uint8 or uint16 .*{np.dtype(dtype)}"):
             from_array(ramp.astype(dtype))
 
 

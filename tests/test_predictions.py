@@ -1,7 +1,5 @@
 """What a network says of a data set: against the network itself, the scores one by one, and hand-made means."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -128,7 +126,7 @@ def test_what_cannot_be_read_is_left_out_and_rows_say_who_is_there():
 
     samples = Broken(IMAGES, None, "test", "digits")
     model = Model(net(), "net", nn.Identity(), "tensor")
-    with pytest.warns(UserWarning, match=r"2 of 70 samples left out .*; first: test:3: OSError: cut short"):
+    with pytest.warns(UserWarning, match=r"2 of 70 .*test:3: OSError"):
         told = predict(model, samples, flip=True, batch_size=16, device="cpu")
     kept = [i for i in range(70) if i not in (3, 69)]
     assert told.rows.tolist() == kept
@@ -159,26 +157,26 @@ BAD = {
         "set flip=False",
     ),
     "empty": (net, lambda: ArraySamples(IMAGES[:0], None, "test", "nothing"), {}, "DATA is empty"),
-    "stream": (net, lambda: open_data(Endless()), {}, "a stream is read once"),
-    "damaged": (broken, digits, {}, "hold NaN or infinity"),
-    "device": (net, digits, {"device": "nowhere"}, "device must be cpu"),
+    "stream": (net, lambda: open_data(Endless()), {}, "stream .*once"),
+    "damaged": (broken, digits, {}, "NaN or infinity"),
+    "device": (net, digits, {"device": "nowhere"}, "device .*nowhere"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_a_sentence(case):
     model, samples, options, words = BAD[case]
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=words):
         predict(model(), samples(), **({"device": "cpu"} | options))
 
 
 def test_unknown_scores_and_wrong_labels_are_sentences():
     told = predict(net(), digits(), flip=True, device="cpu")
-    with pytest.raises(ValueError, match="score: there is no 'angular_margn'; did you mean angular_margin"):
+    with pytest.raises(ValueError, match=r"score: .*'angular_margn'; .*angular_margin"):
         told.at("angular_margn", LABELS)
-    with pytest.raises(ValueError, match=r"labels must have shape \(70,\)"):
+    with pytest.raises(ValueError, match=r"labels .*\(70,\)"):
         told.at("avh", LABELS[:-1])
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 9\]"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 9\]"):
         told.at("avh", LABELS + 5)
 
 

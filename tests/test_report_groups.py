@@ -231,12 +231,12 @@ def test_points_know_their_group():
 @pytest.mark.parametrize(
     ("given", "error", "sentence"),
     [
-        ({"name": ["a"]}, ValueError, "groups must have a column id, got name"),
-        ({"id": ["a", "a"], "g": [1, 1]}, ValueError, "one row an id, but 1 id repeats"),
-        ({"id": ["a", "b"], "g": [1]}, ValueError, "groups must be columns of one length and one type each"),
-        ({"id": ["a", "b"], "g": [1, "x"]}, ValueError, "groups must be columns of one length and one type each"),
-        (3, TypeError, "groups must .* int"),
-        ("nowhere.csv", FileNotFoundError, "there is no file nowhere.csv"),
+        ({"name": ["a"]}, ValueError, "groups .*id, .*name"),
+        ({"id": ["a", "a"], "g": [1, 1]}, ValueError, "1 id repeats"),
+        ({"id": ["a", "b"], "g": [1]}, ValueError, "groups .*one length"),
+        ({"id": ["a", "b"], "g": [1, "x"]}, ValueError, "groups .*one length"),
+        (3, TypeError, "groups .*got int"),
+        ("nowhere.csv", FileNotFoundError, r"no file nowhere\.csv"),
     ],
 )
 def test_bad_groups_are_a_sentence(given, error, sentence):
@@ -246,7 +246,7 @@ def test_bad_groups_are_a_sentence(given, error, sentence):
 
 def test_a_file_that_is_none_is_a_sentence(tmp_path):
     (tmp_path / "g.parquet").write_text("no")
-    with pytest.raises(ValueError, match=r"g\.parquet is no CSV or Parquet file"):
+    with pytest.raises(ValueError, match=r"g\.parquet is no"):
         find_groups(read_rows(a_table()), tmp_path / "g.parquet")
 
 
@@ -327,8 +327,8 @@ def test_two_groups_are_one_test():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("id,cam,cam\nx:00000,a,b\n", "each column once, but cam repeats"),
-        ("id,id,cam\nx:00000,x,b\n", "each column once, but id repeats"),
+        ("id,cam,cam\nx:00000,a,b\n", "cam repeats"),
+        ("id,id,cam\nx:00000,x,b\n", "id repeats"),
     ],
 )
 def test_columns_that_repeat_are_refused(text, words, tmp_path):
@@ -338,5 +338,5 @@ def test_columns_that_repeat_are_refused(text, words, tmp_path):
 
 
 def test_ids_that_are_lists_are_refused():
-    with pytest.raises(ValueError, match="ids must be text or numbers, got list"):
+    with pytest.raises(ValueError, match=r"ids .*got list"):
         find_groups(read_rows(a_table()), pa.table({"id": pa.array([["a"]]), "cam": ["x"]}))

@@ -167,7 +167,7 @@ def test_the_file_is_whole_and_its_policy_names_its_own_script():
 
 
 def test_nan_is_refused_with_a_sentence():
-    with pytest.raises(ValueError, match="payload: expected finite numbers"):
+    with pytest.raises(ValueError, match=r"payload: .*finite"):
         render(make_payload(n=2) | {"n": float("nan")})
 
 

@@ -12,7 +12,6 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight import SampleTable
-from hardsight.errors import InputError
 from hardsight.intervals import holm, moments, wilson
 from hardsight.labelerrors import label_errors, noise
 from hardsight.report import write_report
@@ -396,12 +395,12 @@ def of(**columns):
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
-        (lambda d: write_report(a_table(9), d), InputError, "out must"),
-        (lambda d: write_report(a_table(9), d / "x", pictures=-1), ValueError, "pictures must be a number"),
-        (lambda d: write_report(d / "none"), FileNotFoundError, "holds no hardsight run"),
-        (lambda d: write_report(of(id=np.empty(0, str)), d / "x"), ValueError, "at least one scored sample"),
-        (lambda d: write_report(of(id=["a"], label=["x"]), d / "x"), ValueError, "label must hold class numbers"),
-        (lambda d: write_report(of(id=["a"], pred=[0], avh=[1.0]), d / "x", against=3), TypeError, "before must be"),
+        (lambda d: write_report(a_table(9), d), ValueError, "out .*folder"),
+        (lambda d: write_report(a_table(9), d / "x", pictures=-1), ValueError, "pictures must"),
+        (lambda d: write_report(d / "none"), FileNotFoundError, "no hardsight run"),
+        (lambda d: write_report(of(id=np.empty(0, str)), d / "x"), ValueError, "one scored sample"),
+        (lambda d: write_report(of(id=["a"], label=["x"]), d / "x"), ValueError, "label .*class numbers"),
+        (lambda d: write_report(of(id=["a"], pred=[0], avh=[1.0]), d / "x", against=3), TypeError, "before .*got int"),
     ],
 )
 def test_bad_input_is_a_sentence(call, error, sentence, tmp_path):

@@ -296,9 +296,7 @@ def test_a_hugging_face_processor_is_cut_before_its_normalisation():
 
 def test_preprocessing_that_cannot_be_told_apart_is_a_sentence(network, samples):
     model = Model(network, "strange", lambda x: torch.as_tensor(np.asarray(x)).float()[None] / 128 - 1)
-    with pytest.raises(
-        ValueError, match=r"DATA after the preprocessing must hold pixels in \[0, 1\], got -1 to .*Normalize"
-    ):
+    with pytest.raises(ValueError, match=r"DATA .*\[0, 1\], got -1 .*Normalize"):
         robustness_answer(model, samples, device="cpu")
 
 
@@ -320,16 +318,16 @@ def test_labels_are_matched_by_name(network, samples):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"attacks": ["pdg"]}, "there is no 'pdg'; did you mean"),
-        ({"attacks": "pgd"}, "attacks must be a list of names"),
-        ({"attacks": []}, "attacks must be a list of names"),
-        ({"eps": [-0.1]}, "eps must be a distance"),
-        ({"eps": [8]}, "eps must be at most 1 under L∞"),
-        ({"eps": [0.0]}, "eps must hold a distance above 0"),
-        ({"limit": 0}, "limit must be 1 or more"),
-        ({"bins": 0}, "bins must be 1 or more"),
-        ({"hardness": np.zeros(3)}, r"hardness must hold 200 finite numbers.* got \(3,\)"),
-        ({"device": "nowhere"}, "device must be"),
+        ({"attacks": ["pdg"]}, "'pdg'; did"),
+        ({"attacks": "pgd"}, "attacks .*list"),
+        ({"attacks": []}, "attacks .*list"),
+        ({"eps": [-0.1]}, r"eps .*got -0\.1"),
+        ({"eps": [8]}, "eps .*got 8"),
+        ({"eps": [0.0]}, r"eps .*got \[0\.0\]"),
+        ({"limit": 0}, "limit .*got 0"),
+        ({"bins": 0}, "bins .*got 0"),
+        ({"hardness": np.zeros(3)}, r"hardness .*200 .* got \(3,\)"),
+        ({"device": "nowhere"}, "device .*nowhere"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(network, samples, options, words):
@@ -339,11 +337,11 @@ def test_what_cannot_be_asked_is_refused(network, samples, options, words):
 
 def test_data_that_cannot_be_attacked_are_refused(network, samples):
     x, y = digits()
-    with pytest.raises(ValueError, match=r"pixels in \[0, 1\], got -2 to 2"):
+    with pytest.raises(ValueError, match=r"\[0, 1\], .*-2 to 2"):
         robustness_answer(network, open_data(TensorDataset(x * 4 - 2, y)), device="cpu")
-    with pytest.raises(ValueError, match=r"two classes or more apart to be attacked, got 1"):
+    with pytest.raises(ValueError, match=r"two classes .*got 1"):
         robustness_answer(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), samples, device="cpu")
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\]"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 4\]"):
         robustness_answer(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), open_data(TensorDataset(x, y)), device="cpu")
 
 

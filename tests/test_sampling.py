@@ -242,7 +242,7 @@ def test_processes_share_an_epoch_without_padding(name):
 def test_an_epoch_begun_twice_is_told(name):
     sampler = SAMPLERS[name]()
     list(sampler)
-    with pytest.warns(UserWarning, match="epoch 0 begins a second time"):
+    with pytest.warns(UserWarning, match="epoch 0 .*second"):
         list(sampler)
 
 
@@ -317,26 +317,26 @@ def test_hardness_of_a_recorded_run_is_its_summary(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: HardnessSampler([0.1, np.nan, 0.2]), "hardness must be finite, got nan at index 1 \\(1 of 3\\)"),
-        (lambda: CurriculumSampler([0.1, np.inf], "linear", 2), "hardness must be finite, got inf"),
-        (lambda: HardnessSampler([]), "one number a sample, got shape \\(0,\\)"),
-        (lambda: HardnessSampler(np.ones((3, 2))), "one number a sample, got shape \\(3, 2\\)"),
-        (lambda: HardnessSampler(["a"]), "hardness must be one number a sample, got list"),
-        (lambda: HardnessSampler([1.0], power=-1), "power must be 0 or more, got -1"),
-        (lambda: HardnessSampler([1.0], uniform=1.5), "uniform must be a share in \\[0, 1\\], got 1.5"),
-        (lambda: HardnessSampler([1.0], num_samples=0), "num_samples must be 1 or more, got 0"),
-        (lambda: HardnessSampler([1.0], num_samples=2, replacement=False), "some must come twice"),
-        (lambda: HardnessSampler([1.0], num_replicas=2), "1 samples for 2 processes"),
-        (lambda: HardnessSampler([1.0, 2.0], num_replicas=2, rank=2), "rank must be below num_replicas=2, got 2"),
-        (lambda: HardnessSampler([1.0], seed=-1), "seed must be 0 or more, got -1"),
-        (lambda: HardnessSampler([1.0]).set_epoch(-1), "epoch must be 0 or more, got -1"),
-        (lambda: HardnessSampler([1.0]).set_epoch(1.5), "epoch must be a whole number, got 1.5"),
-        (lambda: CurriculumSampler([1.0], "sudden", 2), "one of linear, root, exponential, step or a function"),
-        (lambda: CurriculumSampler([1.0], lambda t: t, 2), "share in \\(0, 1\\], got 0.0 at t = 0 \\(epoch 0\\)"),
-        (lambda: CurriculumSampler([1.0], lambda t: 1 + t, 2), "got 1.5 at t = 0.5 \\(epoch 1\\)"),
-        (lambda: CurriculumSampler([1.0], "linear", 0), "epochs must be 1 or more, got 0"),
-        (lambda: SelfPacedSampler([1.0], "linear", 2), "must be a function that is asked every epoch, got list"),
-        (lambda: within_class([1.0, 2.0], [0]), "one label a sample, 2, got shape \\(1,\\)"),
+        (lambda: HardnessSampler([0.1, np.nan, 0.2]), "hardness .*nan .*\\(1 of 3\\)"),
+        (lambda: CurriculumSampler([0.1, np.inf], "linear", 2), "hardness .*got inf"),
+        (lambda: HardnessSampler([]), "hardness .*\\(0,\\)"),
+        (lambda: HardnessSampler(np.ones((3, 2))), "hardness .*\\(3, 2\\)"),
+        (lambda: HardnessSampler(["a"]), "hardness .*got list"),
+        (lambda: HardnessSampler([1.0], power=-1), "power .*got -1"),
+        (lambda: HardnessSampler([1.0], uniform=1.5), "uniform .*got 1.5"),
+        (lambda: HardnessSampler([1.0], num_samples=0), "num_samples .*got 0"),
+        (lambda: HardnessSampler([1.0], num_samples=2, replacement=False), "some must .*twice"),
+        (lambda: HardnessSampler([1.0], num_replicas=2), "1 samples .*2 processes"),
+        (lambda: HardnessSampler([1.0, 2.0], num_replicas=2, rank=2), "rank .*num_replicas=2, got 2"),
+        (lambda: HardnessSampler([1.0], seed=-1), "seed .*got -1"),
+        (lambda: HardnessSampler([1.0]).set_epoch(-1), "epoch .*got -1"),
+        (lambda: HardnessSampler([1.0]).set_epoch(1.5), "epoch .*got 1.5"),
+        (lambda: CurriculumSampler([1.0], "sudden", 2), "linear, .*'sudden'"),
+        (lambda: CurriculumSampler([1.0], lambda t: t, 2), "got 0.0 .*\\(epoch 0\\)"),
+        (lambda: CurriculumSampler([1.0], lambda t: 1 + t, 2), "got 1.5 .*\\(epoch 1\\)"),
+        (lambda: CurriculumSampler([1.0], "linear", 0), "epochs .*got 0"),
+        (lambda: SelfPacedSampler([1.0], "linear", 2), "function .*got list"),
+        (lambda: within_class([1.0, 2.0], [0]), "label.* 2, .*\\(1,\\)"),
     ],
 )
 def test_bad_input_is_a_sentence(make, message):
@@ -347,21 +347,21 @@ def test_bad_input_is_a_sentence(make, message):
 def test_hardness_that_changes_its_length_is_told():
     answers = iter([np.ones(4), np.ones(3)])
     sampler = SelfPacedSampler(lambda: next(answers), linear, 2)
-    with pytest.raises(ValueError, match="one number a sample, 4 as at first, got 3"):
+    with pytest.raises(ValueError, match=r"one number .*4 .*got 3"):
         list(sampler)
 
 
 def test_missing_ids_are_counted_and_the_first_is_named():
     table = hs.SampleTable.from_columns({"id": ["a", "b"], "avh": [0.1, np.nan], "word": ["x", "y"]})
-    with pytest.raises(ValueError, match="'c' is not in the run, and so it is for 2 of 3 samples"):
+    with pytest.raises(ValueError, match=r"'c' .*2 of 3 samples"):
         hardness_of(table, ["a", "c", "d"])
-    with pytest.raises(ValueError, match="'b' has no avh in the run, and so it is for 1 of 2"):
+    with pytest.raises(ValueError, match=r"'b' .*avh .*1 of 2"):
         hardness_of(table, ["a", "b"])
-    with pytest.raises(ValueError, match="by must name a column of numbers, got 'word'"):
+    with pytest.raises(ValueError, match=r"by .*got 'word'"):
         hardness_of(table, ["a"], by="word")
-    with pytest.raises(KeyError, match="no column 'avg'; did you mean avh"):
+    with pytest.raises(KeyError, match=r"'avg'; .*avh"):
         hardness_of(table, ["a"], by="avg")
-    with pytest.raises(ValueError, match="data is a stream"):
+    with pytest.raises(ValueError, match=r"data .*stream"):
         hardness_of(table, iter([1]))
 
 

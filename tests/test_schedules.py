@@ -141,10 +141,10 @@ def test_a_loaded_optimiser_and_a_rate_in_a_tensor_are_still_set():
 @pytest.mark.parametrize(
     ("target", "name", "words"),
     [
-        (EncouragingLoss(), "rhoo", "rhoo: a EncouragingLoss has no rhoo to change"),
-        (nn.CrossEntropyLoss(), "weight", "weight: a CrossEntropyLoss has no weight to change; give it one first"),
-        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), "beta1", "SGD has no betas"),
-        (torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "eps", "lr and beta1 can be scheduled, got 'eps'"),
+        (EncouragingLoss(), "rhoo", "EncouragingLoss .*no rhoo"),
+        (nn.CrossEntropyLoss(), "weight", "weight: .*CrossEntropyLoss"),
+        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), "beta1", "SGD .*betas"),
+        (torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "eps", "lr .*beta1 .*'eps'"),
     ],
 )
 def test_what_cannot_be_scheduled_is_a_sentence(target, name, words):

@@ -183,12 +183,12 @@ def test_the_test_never_reaches_training(net, tmp_path):
 def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
     some = TensorDataset(*(values[:150] for values in TARGET.tensors))
     for same in (TARGET, some, TensorDataset(TARGET.tensors[0])):
-        with pytest.raises(ValueError, match=r"test: 100.0% of its pictures are those of the target.*same_images"):
+        with pytest.raises(ValueError, match=r"100\.0% .*target.*same_images"):
             adapted(net, tmp_path / "run", test=same)
     assert not (tmp_path / "run").exists()
     result = adapted(net, tmp_path / "run", test=some, same_images=True)
     assert any(words.endswith("for reporting only; 100.0% are pictures of the target, too") for words in result.words)
-    with pytest.raises(ValueError, match="test: it holds pictures of labelled, which are trained on"):
+    with pytest.raises(ValueError, match=r"test: .*labelled"):
         adapted(net, tmp_path / "other", labelled=some, test=some, same_images=True)
 
 
@@ -204,7 +204,7 @@ def test_files_are_told_apart_by_what_they_are(tmp_path):
     (tmp_path / "linked").symlink_to(tmp_path / "target")
     places = {name: str(tmp_path / name) for name in ("source", "target", "test", "linked")}
     assert open_roles(places["source"], places["target"], places["test"]).names == ["cat", "dog"]
-    with pytest.raises(ValueError, match=r"100.0% of its pictures are those of the target"):
+    with pytest.raises(ValueError, match=r"100\.0% .*target"):
         open_roles(places["source"], places["target"], places["linked"])
 
 
@@ -292,7 +292,7 @@ def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, cap
 def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
     adapted(net, tmp_path / "run")
     for change, what in (({"method": "cbst"}, "method"), ({"seed": 1}, "recipe, seed"), ({"rounds": 3}, "rounds")):
-        with pytest.raises(FileExistsError, match=f"holds another adaptation .not the same: {what}"):
+        with pytest.raises(FileExistsError, match=f"same: {what}"):
             adapted(net, tmp_path / "run", **change)
     result = adapted(net, tmp_path / "run", method="cbst", overwrite=True)
     assert torch.equal(weights(result), weights(adapted(net, tmp_path / "new", method="cbst")))
@@ -301,15 +301,15 @@ def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
     adapted(net, tmp_path / "failed", method="cbst")  # nothing had been computed there: it holds no other adaptation
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="has other things in it and no adaptation"):
+    with pytest.raises(FileExistsError, match="other things"):
         adapted(net, tmp_path / "full", overwrite=True)
     (tmp_path / "run" / "adaptation.json").write_text("{")
-    with pytest.raises(FileExistsError, match=r"not the same: .*damaged"):
+    with pytest.raises(FileExistsError, match=r"same: .*damaged"):
         adapted(net, tmp_path / "run", method="cbst")
     (tmp_path / "run" / "rounds.parquet").write_bytes(b"PAR1")
     with pytest.raises(RuntimeError, match=r"rounds.parquet is damaged"):
         read_rounds(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match=r"there is no .*rounds.parquet; run hardsight adapt first"):
+    with pytest.raises(FileNotFoundError, match=r"no .*rounds\.parquet"):
         read_rounds(tmp_path / "nowhere")
     assert read_rounds(tmp_path / "new").schema.equals(schema())
 
@@ -390,22 +390,22 @@ def test_few_labels_and_a_pool_of_the_same_domain_are_the_same_loop(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"target": TensorDataset(torch.zeros(0, 2))}, "target: it is empty: TensorDataset"),
-        ({"target": blobs(0, 1, classes=4)}, "target: its classes must be those of the source, 0 to 2, got 0 to 3"),
-        ({"target": blobs(0, 1, classes=2)}, "target: its classes must be those of the source, 0 to 2, got 0 to 1"),
-        ({"test": blobs(0, 1, classes=4)}, "test: its classes must be those of the source"),
-        ({"labelled": TensorDataset(TEST.tensors[0])}, "labelled: training needs a class index"),
-        ({"source": TensorDataset(SOURCE.tensors[0])}, "source: training needs a class index"),
+        ({"target": TensorDataset(torch.zeros(0, 2))}, "target: .*empty"),
+        ({"target": blobs(0, 1, classes=4)}, "target: .*got 0 to 3"),
+        ({"target": blobs(0, 1, classes=2)}, "target: .*got 0 to 1"),
+        ({"test": blobs(0, 1, classes=4)}, "test: .*got 0 to 3"),
+        ({"labelled": TensorDataset(TEST.tensors[0])}, "labelled: .*class index"),
+        ({"source": TensorDataset(SOURCE.tensors[0])}, "source: .*class index"),
         ({"source": blobs(0, 0, classes=4), "target": blobs(0, 1, classes=4), "test": None}, "model: .* got 3"),
-        ({"target_portion": 0}, r"target_portion .--portion.: a portion must lie in \(0, 1\]"),
-        ({"target_portion": (0.2, 0.05, 1.5)}, r"target_portion .--portion.: a portion must lie in \(0, 1\]"),
-        ({"source_portion": 1.5}, r"source_portion: a portion must lie in \(0, 1\]"),
-        ({"target_portion": (0.2, 0.1)}, "target_portion .--portion. must be one number, or three"),
-        ({"rounds": 0}, "rounds must be an integer 1 or more, got 0"),
-        ({"epochs": 1.5}, "epochs must be an integer 1 or more, got 1.5"),
-        ({"method": "cbts"}, "did you mean cbst"),
-        ({"balance": [0.5, 0.6, 0.1]}, "balance must be 3 shares of 0 or more that add up to 1"),
-        ({"balance": "equal"}, "balance must be class, global"),
+        ({"target_portion": 0}, r"target_portion .*\(0, 1\]"),
+        ({"target_portion": (0.2, 0.05, 1.5)}, r"target_portion .*\(0, 1\]"),
+        ({"source_portion": 1.5}, r"source_portion: .*\(0, 1\]"),
+        ({"target_portion": (0.2, 0.1)}, "target_portion .*three"),
+        ({"rounds": 0}, "rounds .*got 0"),
+        ({"epochs": 1.5}, r"epochs .*got 1\.5"),
+        ({"method": "cbts"}, "mean cbst"),
+        ({"balance": [0.5, 0.6, 0.1]}, "balance .*3 shares"),
+        ({"balance": "equal"}, "balance .*'equal'"),
     ],
 )
 def test_bad_input_is_a_sentence_before_anything_is_written(net, tmp_path, change, words):
@@ -415,13 +415,13 @@ def test_bad_input_is_a_sentence_before_anything_is_written(net, tmp_path, chang
 
 
 def test_a_network_without_a_linear_head_is_refused_by_name(tmp_path):
-    with pytest.raises((ValueError, LookupError), match=r"no head found: Sequential has no nn.Linear"):
+    with pytest.raises((ValueError, LookupError), match=r"Sequential .*nn\.Linear"):
         adapted(nn.Sequential(nn.ReLU()), tmp_path / "run")
 
 
 def test_torchrun_is_refused(net, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="runs in one process; start it without torchrun"):
+    with pytest.raises(RuntimeError, match="without torchrun"):
         adapted(net, tmp_path / "run")
 
 
@@ -431,7 +431,7 @@ def test_all_predicted_to_one_class_is_said_saved_and_the_end_every_time(tmp_pat
         net[0].weight.mul_(0.01)
         net[0].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"all 300 samples are predicted to one class \(1\), and self-training"):
+        with pytest.raises(RuntimeError, match=r"300 .*one class \(1\)"):
             adapted(net, tmp_path / "run")
         [row] = read_rounds(tmp_path / "run").to_pylist()
         assert row["predicted_by_class"] == [0, 300, 0]
@@ -447,7 +447,7 @@ def test_a_collapse_in_a_later_round_keeps_the_rounds_before(net, tmp_path, monk
 
     monkeypatch.setattr(loop, "train", ruined)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"are predicted to one class \(2\)"):
+        with pytest.raises(RuntimeError, match=r"one class \(2\)"):
             adapted(net, tmp_path / "run")
         rows = read_rounds(tmp_path / "run").to_pylist()
         assert [row["alarm"] is None for row in rows] == [True, False]
@@ -458,7 +458,7 @@ def test_nothing_above_its_threshold_is_said(tmp_path):
     with torch.no_grad():
         net[0].weight.copy_(1e6 * torch.tensor([[1.0, 0.0], [-0.5, 0.8], [-0.5, -0.8]]))  # a softmax of 1 throughout
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="no sample lies above its threshold"):
+        with pytest.raises(RuntimeError, match="above its threshold"):
             adapted(net, tmp_path / "run", method="cbst", strict=True)
 
 
@@ -520,16 +520,16 @@ def test_the_scores_of_the_test_count_classes_as_the_rounds_do(net, tmp_path):
 def test_labels_without_a_name_are_refused(net, tmp_path, wrong):
     target = named(TARGET, "bca")
     target.labels[5] = wrong
-    with pytest.raises(ValueError, match="target: labels must be 0 to 2, a number for each of its class names, got"):
+    with pytest.raises(ValueError, match=r"target: labels .*0 to 2"):
         self_train(net, named(SOURCE, "abc"), target, out=tmp_path / "run", progress=False)
 
 
 def test_a_test_with_pictures_that_are_trained_on_with_labels_is_refused(net, tmp_path):
     told = {"test": TEST, "out": tmp_path / "run", "progress": False}
     few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
-    with pytest.raises(ValueError, match="test: it holds pictures of labelled, which are trained on"):
+    with pytest.raises(ValueError, match=r"test: .*labelled"):
         self_train(net, SOURCE, TARGET, labelled=few, **told)
-    with pytest.raises(ValueError, match="test: it holds pictures of source, which are trained on"):
+    with pytest.raises(ValueError, match=r"test: .*source"):
         self_train(net, TEST, TARGET, **told)
 
 
@@ -538,7 +538,7 @@ def test_pictures_and_tensors_cannot_be_mixed_and_that_is_said_before_anything_r
     source = ArraySamples(images[:50], labels[:50], "train", "digits")
     target = TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(ValueError, match="target: raw pictures and tensors ready to use cannot be mixed"):
+    with pytest.raises(ValueError, match=r"target: .*pictures .*tensors"):
         self_train(net, source, target, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

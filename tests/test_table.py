@@ -55,7 +55,7 @@ def test_quantiles_are_numpys(table):
 
 
 def test_unknown_columns_get_a_suggestion(table):
-    with pytest.raises(KeyError, match="no column 'confidense'; did you mean confidence"):
+    with pytest.raises(KeyError, match=r"'confidense'; .*confidence"):
         table.hardest(3, "confidense")
 
 
@@ -95,7 +95,7 @@ def test_join_on_the_id(table, form):
 def test_join_of_two_models_keeps_both(table):
     both = table.join(table, suffix="_b")
     assert both["avh_b"].tolist() == table["avh"].tolist()
-    with pytest.raises(ValueError, match="needs a column id"):
+    with pytest.raises(ValueError, match="column id"):
         table.join({"name": ["a"]})
     with pytest.raises(ValueError, match="must be unique"):
         table.join({"id": ["a", "a"]})
@@ -178,7 +178,7 @@ def test_score_features_refuses_what_makes_no_sense():
         hs.score_features(features[:0], weight, labels[:0])
     with pytest.raises(ValueError, match="expected 10, got 3"):
         hs.score_features(features, weight, labels, ids=["a", "b", "c"])
-    with pytest.raises(ValueError, match="no score 'avg'; did you mean avh"):
+    with pytest.raises(ValueError, match=r"'avg'; .*avh"):
         hs.score_features(features, weight, labels, scores=["avg"])
 
 

@@ -102,7 +102,7 @@ def test_a_model_that_drops_nothing_is_a_sentence():
     ):
         with pytest.raises(ValueError, match=words):
             dropout_predictions(net, PIXELS, 2, device="cpu")
-    with pytest.raises(ValueError, match="passes must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match=r"passes .*got 0"):
         dropout_predictions(Net(), PIXELS, 0, device="cpu")
 
 
@@ -135,13 +135,13 @@ def test_bad_input_is_a_sentence():
     p = opinions(2, 3)
     for call, words in (
         (lambda: uncertainty(p[0]), r"\(T, N, C\)"),
-        (lambda: uncertainty(p[..., :1]), "2 classes or more"),
+        (lambda: uncertainty(p[..., :1]), "2 classes"),
         (lambda: uncertainty(p[:0]), r"\(T, N, C\)"),
         (lambda: uncertainty(p * 2), "sum to 1"),
         (lambda: uncertainty(p * np.nan), "NaN"),
         (lambda: uncertainty(-p), "negative"),
-        (lambda: uncertainty_answer(p, np.ones(2), [0, 1, 2]), "avh must hold a finite number for each of the 3"),
-        (lambda: uncertainty_answer(p, np.ones(3), [0, 1, 9]), "labels must lie in"),
+        (lambda: uncertainty_answer(p, np.ones(2), [0, 1, 2]), "avh .*3"),
+        (lambda: uncertainty_answer(p, np.ones(3), [0, 1, 9]), "labels must lie"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

@@ -102,11 +102,11 @@ def test_density_bears_vectors_without_length():
 @pytest.mark.parametrize(
     ("name", "p", "words"),
     [
-        ("entropy", np.zeros((0, 3)), "the target is empty"),
-        ("information_maximisation", np.zeros((0, 3)), "the target is empty"),
-        ("nuclear_norm", np.full((2, 3), np.nan), "got nan in row 0"),
-        ("nuclear_norm", np.ones(3), "must be \\(N, C\\)"),
-        ("snd", np.ones((1, 3)), "two samples or more, got 1"),
+        ("entropy", np.zeros((0, 3)), "target is empty"),
+        ("information_maximisation", np.zeros((0, 3)), "target is empty"),
+        ("nuclear_norm", np.full((2, 3), np.nan), "nan .*row 0"),
+        ("nuclear_norm", np.ones(3), "\\(N, C\\)"),
+        ("snd", np.ones((1, 3)), "two samples .*got 1"),
     ],
 )
 def test_bad_input_is_one_sentence(name, p, words):
