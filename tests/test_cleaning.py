@@ -178,7 +178,7 @@ def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
     with pytest.raises(ValueError, match=r"dataset: .*opened"):
         clean(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match=r"none .*samples"):
         clean(other, tmp_path / "other", by="avh", count=1, data="digits")
     assert not (tmp_path / "other").exists()
 

@@ -272,7 +272,7 @@ def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, flo
     first, step, most = told
     try:
         portion_at(0, first, step, most)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{argument}: {error}") from None
     return first, step, most
 

@@ -69,14 +69,24 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
-    except HardsightError as error:
+    except Exception as error:
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
         from hardsight.extras import printable
 
-        text = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"error: {printable(text)}", file=sys.stderr)
+        print(f"error: {printable(sentence)}", file=sys.stderr)
         raise SystemExit(2) from None
-    except OSError as error:
-        if error.errno not in _ENVIRONMENT:  # a file of ours that is missing is a bug, a full disk is not
-            raise
-        print(f"error: {error.strerror}: {error.filename or 'the disk'}", file=sys.stderr)
-        raise SystemExit(2) from None
+
+
+def _sentence(error: Exception) -> str | None:
+    """What an error says to the user; None for a bug of ours, which keeps its traceback."""
+    if isinstance(error, HardsightError):
+        return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:  # a file of ours that is missing is a bug
+        return f"{error.strerror}: {error.filename or 'the disk'}"
+    torch = sys.modules.get("torch")  # not imported for this: help answers at once
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        device = "memory" if isinstance(error, MemoryError) else "GPU memory"
+        return f"out of {device}; what was committed is safe. Take a smaller --batch-size, or another --device."
+    return None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
-from hardsight.errors import InputError, StateError
+from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.hardness import check_labels
 from hardsight.heads import Head, capture, output_matrices
@@ -158,7 +158,7 @@ class Engine:
             with torch.no_grad():
                 output = self.network(**inputs) if isinstance(inputs, dict) else self.network(inputs)
         except Exception as error:  # whatever a user's forward may raise
-            if "the head " in str(error) or isinstance(error, torch.OutOfMemoryError):
+            if isinstance(error, (HardsightError, torch.OutOfMemoryError)):  # of the head's capture, or the machine's
                 raise
             shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
             raise StateError(

@@ -85,7 +85,7 @@ def prepared(
         try:
             check_samples(samples, None)
             check_known_labels(labels, None, outputs)
-        except ValueError as error:
+        except InputError as error:
             raise InputError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
         mapping = class_mapping(names, samples.classes, outputs) if names else None
         plain = network is not None or found.transform is None
