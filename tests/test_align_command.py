@@ -70,12 +70,12 @@ def aligned(made, told):
 
 def test_it_says_what_agrees_what_was_written_and_what_to_do_next(made, told, capsys):
     lines = told.strip().splitlines()
-    assert lines[0].startswith("people: people.npz: 300 of 300 samples have answers")
+    assert lines[0].startswith("people: people.npz: 300 of 300 ")
     for name in ("avh", "angle", "confidence", "ceiling"):
         assert re.search(rf"^{name} +0\.\d{{3}} \(0\.\d{{3}} to 0\.\d{{3}}\)", told, re.MULTILINE)
     for name in range(1, 5):
         assert re.search(rf"^Hypothesis {name}: (holds|does not hold|not decided)\. ", told, re.MULTILINE)
-    assert lines[-1].startswith(f"wrote {made / 'run'}/alignment/ — next: hardsight report {made / 'run'}")
+    assert f"hardsight report {made / 'run'}" in lines[-1]
     said = re.search(r"next: hardsight (\w+) (\S+)", told)
     assert run(capsys, *said.groups())[0] == 0
     people = in_page(made / "run" / "report.html")["people"]
@@ -185,10 +185,9 @@ def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, m
     expected = hs.over_nets([row["difference"] for row in found], ["wide", "wide", "deep"]).words
     assert f"avh ahead of confidence, spearman: {expected}\n" in out
     assert "over 2 architectures (3 nets)" in expected
-    assert run(capsys, "align", "--human", made / "people.npz")[::2] == (
-        2,
-        "error: RUN is missing: hardsight align RUN --human FILE.\n",
-    )
+    code, _, err = run(capsys, "align", "--human", made / "people.npz")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "RUN is missing" in err
 
 
 def test_runs_that_are_one_or_of_other_samples_are_not_told_over_networks(capsys, made, tmp_path):
@@ -201,18 +200,18 @@ def test_runs_that_are_one_or_of_other_samples_are_not_told_over_networks(capsys
     again.symlink_to(one)
     human = ("--human", made / "people.npz")
     for runs, words in (
-        ((one, again), f"RUN must be named once, got {one} twice"),
-        ((one, tmp_path / "none"), f"RUN: {tmp_path / 'none'} holds no hardsight run: no such folder."),
+        ((one, again), f"RUN .*{one} twice"),
+        ((one, tmp_path / "none"), f"RUN: {tmp_path / 'none'} "),
     ):
         code, out, err = run(capsys, "align", *runs, *human)
         assert (code, out) == (2, "")
-        assert words in err
+        assert re.search(words, err)
         assert read_alignment(one) is None  # found before anything was computed
     out = run(capsys, "align", one, fewer, *human)[1]
-    assert f"those of {fewer} are not those of {one}" in out
+    assert re.search(rf"{fewer} .*not .*{one}", out)
     assert "over networks (" not in out
     out = run(capsys, "align", one, two, *human)[1]
-    assert "2 of 2 runs do not say which architecture they are" in out
+    assert re.search("2 of 2 runs .*architecture", out)
 
 
 def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys, tmp_path):
@@ -240,14 +239,14 @@ def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys,
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        (None, (), "there is no file"),
-        ("id,hsf\nother/1.png,0.5\nother/2.png,1\n", (), "has no answers for any of the 300 samples"),
-        ("id,hsf\ntest:0,1.5\ntest:1,1\n", (), "must lie between 0 and 1, got 1.5"),
+        (None, (), r"human: .*people\.csv"),
+        ("id,hsf\nother/1.png,0.5\nother/2.png,1\n", (), r"people\.csv .*300 samples"),
+        ("id,hsf\ntest:0,1.5\ntest:1,1\n", (), r"people\.csv: .*got 1\.5"),
         ("id,hsf\ntest:0,0.5\ntest:1,1\n", (), "got 2"),
         ("id,hsf\n" + "".join(f"test:{i},1\n" for i in range(300)), (), ""),
-        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh,confidenc"), "compare must name scores of the run"),
-        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh"), "compare must name two scores or more, got avh"),
-        ("id,hsf\ntest:0,0.5\n", ("--compare", ","), "compare must name two scores or more, got none"),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh,confidenc"), "compare .*'?confidenc\\b"),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", "avh"), "compare .*got avh"),
+        ("id,hsf\ntest:0,0.5\n", ("--compare", ","), "compare .*got none"),
     ],
 )
 def test_what_cannot_be_compared_is_told_in_one_sentence(made, capsys, tmp_path, content, options, words):
@@ -258,7 +257,7 @@ def test_what_cannot_be_compared_is_told_in_one_sentence(made, capsys, tmp_path,
     assert code == 2
     assert err.startswith("error: ")
     assert err.strip().count("\n") == 0
-    assert words in err
+    assert re.search(words, err)
     assert not (tmp_path / "run" / "alignment").exists()
 
 
@@ -267,7 +266,7 @@ def test_samples_without_labels_are_refused(made, capsys, tmp_path):
     SampleTable(rows, {"model": {"name": "a net", "classes": 5}}).save(tmp_path / "run")
     code, _, err = run(capsys, "align", tmp_path / "run", "--human", made / "people.npz")
     assert code == 2
-    assert "has no labels, and people are asked about the label" in err
+    assert "no labels" in err
 
 
 def test_scoring_can_end_with_people(made, capsys, tmp_path, monkeypatch):
@@ -280,12 +279,12 @@ def test_scoring_can_end_with_people(made, capsys, tmp_path, monkeypatch):
     command = ("score", "features.parquet", "--head", "head.pt", "-o", "run", "--human")
     code, _, err = run(capsys, *command, "nothing.csv")
     assert code == 2
-    assert "there is no file" in err
+    assert "nothing.csv" in err
     assert not (tmp_path / "run").exists()  # told before anything is scored
     code, out, err = run(capsys, *command, made / "people.npz")
     assert (code, err) == (0, "")
     assert "60 samples scored" in out
-    assert out.strip().splitlines()[-1].startswith("wrote run/alignment/ — next: hardsight report run")
+    assert re.match("wrote run/alignment/ .*hardsight report run", out.strip().splitlines()[-1])
     assert len(read_alignment("run").people) == 60
 
 
@@ -327,6 +326,6 @@ def test_the_figure_is_drawn_from_runs_of_either_kind(made, capsys, tmp_path):
         assert picture.width > picture.height
     code, _, err = run(capsys, "figure", "people", path, "-o", out)
     assert code == 2
-    assert "the figure people needs --human" in err
+    assert re.search("people .*--human", err)
     assert run(capsys, "align", path, "--human", made / "people.npz")[0] == 0
     assert run(capsys, "figure", "people", path, "-o", out)[0] == 0  # the run has people in it now

@@ -1,6 +1,7 @@
 """`align` and the paper's hypotheses and tables."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -119,8 +120,8 @@ def test_what_is_missing_is_reported_not_hidden(seen):
     found = align(columns, given)
     assert "200 of 240 samples" in found.words[0]
     assert "elsewhere" in found.words[0]
-    assert "avh has no finite number for 7 of the samples, which it goes without." in found.words
-    assert "margin is 2 for all samples, so nothing correlates with it." in found.words
+    assert any(re.match("avh .*finite .* 7 ", note) for note in found.words)
+    assert any(re.match("margin .*2 for all", note) for note in found.words)
     rows = {(row["score"], row["bin"]): row for row in found.rows.to_pylist()}
     assert rows["avh", "all"]["n"] == 193
     assert rows["confidence", "all"]["n"] == 200
@@ -209,7 +210,7 @@ def test_hypotheses_without_their_scores_are_left_out_and_constant_scores_decide
     assert found["Hypothesis 1"].verdict == "holds"
     for name in ("Hypothesis 2", "Hypothesis 3"):
         assert (found[name].verdict, found[name].numbers) == ("not decided", {})
-        assert "Not decided: confidence must differ between samples, got 1 for all 240." in found[name].words
+        assert "1 for all 240" in found[name].words
     with pytest.raises(ValueError, match="human must differ"):
         hypotheses(columns, np.ones(240))
 
@@ -236,7 +237,7 @@ def test_a_run_is_resampled_once_and_a_constant_score_does_not_stop_it(seen, tmp
     constant = SampleTable.from_columns({**seen[0], "confidence": np.ones(240)}).save(tmp_path / "constant")
     found = align_run(constant, seen[1])
     assert len(found.differences) == 0
-    assert any("not compared: confidence must differ between samples" in text for text in found.summary["notes"])
+    assert any("confidence must differ" in text for text in found.summary["notes"])
     with pytest.raises(ValueError, match="confidence must differ"):
         align_run(constant, seen[1], compare=["avh", "confidence"])
 

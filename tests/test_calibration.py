@@ -1,5 +1,6 @@
 """Calibration: against netcal, torchmetrics, scikit-learn, scipy's minimiser, naive loops and hand-worked cases."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -227,7 +228,7 @@ def test_the_answer_judges_each_half_with_the_temperature_of_the_other():
         metric, score = name.split(":")
         assert column.mean() == pytest.approx(rows[metric, score], rel=1e-9)
     assert calibration_answer(told, y, seed=3).rows == answer.rows
-    assert "AVC is a share of angles over 5 classes" in answer.words[-1]
+    assert "over 5 classes" in answer.words[-1]
 
 
 def test_the_largest_avc_is_two_over_the_classes_where_the_others_lie_at_right_angles():
@@ -237,7 +238,7 @@ def test_the_largest_avc_is_two_over_the_classes_where_the_others_lie_at_right_a
 def test_separable_data_are_said_and_nothing_breaks():
     told, y = made(60, noise=0.01)
     answer = calibration_answer(told, y)
-    assert any("softmax: the temperature went to 0.001" in words for words in answer.words)
+    assert any(re.match(r"softmax: .*0\.001", words) for words in answer.words)
     assert all(np.isfinite(r["value"]) for r in answer.rows)
     assert next(r for r in answer.rows if (r["metric"], r["score"]) == ("ece", "softmax+T"))["value"] < 1e-6
 

@@ -1,6 +1,7 @@
 """`evaluate_degraded`, its summaries, its figures and its command: rows are those of the same engine, and stay."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from command_line import run
 from scipy import stats
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
@@ -340,9 +342,9 @@ def here(tmp_path, monkeypatch):
 
 
 def failure(capsys, *args):
-    with pytest.raises(SystemExit):
-        main(list(args))
-    return capsys.readouterr().err
+    code, _, err = run(capsys, *args)
+    assert code == 2
+    return err
 
 
 def test_evaluate_tells_the_levels_and_what_to_do_next(here, capsys):
@@ -367,10 +369,10 @@ def test_levels_of_other_data_stop_an_evaluation_before_it_writes(here, capsys):
     np.savez("more.npz", test_images=pictures[:90])
     given = ["evaluate", "run", "--degrade", "noise", "--levels", "0,0.3", "--model", "net.py:build"]
     for more in (["--data", "more.npz"], ["--grey"]):
-        assert "noise=0.3 holds pictures of another network or data set" in failure(capsys, *given, *more)
+        assert re.search(r"noise=0\.3 .*another", failure(capsys, *given, *more))
     assert [path.name for path in Path("run/degraded").iterdir()] == ["noise=0.3"]
     main([*given, "--data", "more.npz", "--overwrite"])
-    assert "without labels: no accuracy" in capsys.readouterr().out
+    assert "without labels" in capsys.readouterr().out
     assert len(read_degraded("run")) == 180
 
 
@@ -389,33 +391,33 @@ def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypa
     meta["built"]["model"] = "evil.py:build"  # a run folder makes no code run
     Path("../run/meta.json").write_text(json.dumps(meta))
     Path("evil.py").write_text("raise SystemExit('ran')")
-    assert "cannot be built again from what it says" in failure(capsys, "evaluate", "../run", "--degrade", "noise")
+    assert "built again" in failure(capsys, "evaluate", "../run", "--degrade", "noise")
 
 
 @pytest.mark.filterwarnings("default")
 def test_evaluate_warns_when_the_network_is_not_that_of_the_run(here, capsys):
     main(["evaluate", "run", "--degrade", "blur", "--model", "net.py:other"])
-    assert "warning: RUN: run predicts its clean pictures otherwise" in capsys.readouterr().err
+    assert re.match("warning: RUN: run ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("evaluate run", "name the network with --model (and --checkpoint), as when it was scored"),
+        ("evaluate run", "--model .*--checkpoint"),
         ("evaluate --degrade noise", "RUN is missing"),
-        ("evaluate run --degrade nois", "did you mean noise?"),
-        ("evaluate run --degrade noise --levels 0,much", "level of noise must lie in [0, 1], got 'much'"),
-        ("evaluate run --degrade noise,blur --levels 0,.1", "--levels goes with one degradation, got noise, blur"),
-        ("evaluate run --degrade jpeg --levels 33.5", "level of jpeg must be a whole number, got '33.5'"),
-        ("evaluate run --degrade noise", "name the network with --model (and --checkpoint), as when it was scored"),
-        ("evaluate none --degrade noise", "none holds no hardsight run"),
-        ("evaluate run run --degrade noise --model net.py:build", "go with one RUN, got 2"),
-        ("evaluate run --degrade noise --model net.py:build --human none.csv", "human: there is no file none.csv"),
-        ("figure degradation run", "run holds no degraded pictures; make them with"),
+        ("evaluate run --degrade nois", r"'nois'; .*noise\?"),
+        ("evaluate run --degrade noise --levels 0,much", "noise .*got 'much'"),
+        ("evaluate run --degrade noise,blur --levels 0,.1", "--levels .*noise, blur"),
+        ("evaluate run --degrade jpeg --levels 33.5", r"jpeg .*got '33\.5'"),
+        ("evaluate run --degrade noise", "--model .*--checkpoint"),
+        ("evaluate none --degrade noise", "none .*no hardsight"),
+        ("evaluate run run --degrade noise --model net.py:build", "one RUN, got 2"),
+        ("evaluate run --degrade noise --model net.py:build --human none.csv", r"human: .*none\.csv"),
+        ("figure degradation run", "run .*degraded"),
     ],
 )
 def test_mistakes_are_sentences(here, capsys, args, words):
-    assert words in failure(capsys, *args.split())
+    assert re.search(words, failure(capsys, *args.split()))
 
 
 @pytest.mark.slow

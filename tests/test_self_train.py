@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -167,8 +168,8 @@ def test_labels_of_the_target_never_reach_training(net, tmp_path):
     assert results["permuted"].rounds["tp_rate"][1].as_py() < 0.6 < first.rounds["tp_rate"][1].as_py()
     unknown = ["tp_rate", "hard_tp_rate_low", "target_accuracy", "target_mean_class", "target_by_class"]
     assert all(results["none"].rounds[name].null_count == 3 for name in unknown)
-    assert any("target: TensorDataset, 300 samples, without labels" in words for words in results["none"].words)
-    assert any("whose labels are for reporting only" in words for words in first.words)
+    assert any(re.match("target: .*300 .*without labels", words) for words in results["none"].words)
+    assert any("reporting only" in words for words in first.words)
 
 
 def test_the_test_never_reaches_training(net, tmp_path):
@@ -187,7 +188,7 @@ def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
             adapted(net, tmp_path / "run", test=same)
     assert not (tmp_path / "run").exists()
     result = adapted(net, tmp_path / "run", test=some, same_images=True)
-    assert any(words.endswith("for reporting only; 100.0% are pictures of the target, too") for words in result.words)
+    assert any(re.match(r"test: .*100\.0%", words) for words in result.words)
     with pytest.raises(ValueError, match=r"test: .*labelled"):
         adapted(net, tmp_path / "other", labelled=some, test=some, same_images=True)
 
@@ -283,7 +284,7 @@ def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, cap
     for name in ("train", "predict", "score", "select"):
         monkeypatch.setattr(loop, name, lambda *_, **__: pytest.fail("nothing is left to do"))
     again = adapted(net, tmp_path / "run", progress=True)
-    assert "all 2 rounds are done already." in capsys.readouterr().out
+    assert "all 2 rounds" in capsys.readouterr().out
     assert torch.equal(weights(first), weights(again))
     assert again.words == first.words
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == files
@@ -331,7 +332,7 @@ def test_a_preset_is_trained_on_the_source_first_and_a_training_run_is_taken_as_
     source, target, test = digits("train", 0, 500), digits("dim", 500, 900, 0.6, 2), digits("test", 900, 1100, 0.6)
     options = {"test": test, "rounds": 1, "device": "cpu"}
     first = self_train("small-cnn", source, target, out=tmp_path / "run", **options)
-    assert "source: digits 0–500, 500 samples, 10 classes" in capsys.readouterr().out
+    assert re.search("source: .*500 samples, 10 classes", capsys.readouterr().out)
     recipe = json.loads((tmp_path / "run" / "rounds" / "01" / "training" / "training.json").read_text())["recipe"]
     assert (recipe["lr"], recipe["optimiser"], recipe["epochs"]) == (0.001, "adamw", 1)
     again = self_train(tmp_path / "run" / "source", source, target, out=tmp_path / "again", progress=False, **options)
