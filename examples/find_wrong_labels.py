@@ -1,4 +1,4 @@
-"""Find and mend wrong labels: a twentieth of the labels of digits made wrong, scored in folds, listed, cleaned.
+"""Find and fix wrong labels: a twentieth of the labels of digits made wrong, scored in folds, listed, cleaned.
 
 python examples/find_wrong_labels.py
 """
@@ -47,8 +47,9 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"{wrong.sum()} labels are wrong; estimated: {noise.count:.0f} ({noise.low:.1%} to {noise.high:.1%})")
     print(f"{len(suspects)} suspects, {wrong[suspects].sum()} of them wrong")
 
-    done = hs.clean(run, dataset=Path(folder) / "cleaned.npz")
-    cleaned = np.load(done["dataset"]["path"])
-    place = [int(id_.split(":")[1]) for id_ in cleaned["ids"]]
-    left = (cleaned["labels"] != truth[place]).sum()
-    print(f"keep {done['keep']}, relabel {done['relabel']}, drop {done['drop']}: {left} wrong labels are left")
+    hs.clean(run)  # lists to review; here a person who knows the truth decides about every suspect
+    right = [str(truth[place]) for place in suspects]
+    decisions = {"id": [f"data:{place}" for place in suspects], "action": ["relabel"] * len(right), "new_label": right}
+    done = hs.clean(run, decisions=decisions, dataset=Path(folder) / "cleaned.npz", overwrite=True)
+    left = (np.load(done["dataset"]["path"])["labels"] != truth).sum()
+    print(f"{len(suspects)} reviewed: {left} wrong labels are left")

@@ -8,6 +8,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import hardsight as hs
+from hardsight.cleaning import clean
 from hardsight.cleaning.targets import MARK
 
 
@@ -37,6 +38,24 @@ def scored(samples, labels, wrong, *, classes, names=(), mapping=None, bad=(), s
     }
     rows = pa.table({name: pa.array(values[keep]) for name, values in columns.items()})
     return hs.SampleTable(rows, meta, pa.table({"id": pa.array(bad, pa.string()), "error": ["cut short"] * len(bad)}))
+
+
+def accepted(table, count=None):
+    """Decisions of a person who takes every suggestion, and drops the suspects without one."""
+    rows = hs.label_errors(table, count=count).to_arrow().to_pylist()
+    names = table.meta.get("class_names") or range(10**6)
+    rows = [row for row in rows if row["suspect"]] or rows[:1]
+    return {
+        "id": [row["id"] for row in rows],
+        "action": ["keep" if not row["suspect"] else "drop" if row["suggested"] is None else "relabel" for row in rows],
+        "new_label": [None if row["suggested"] is None else str(names[row["suggested"]]) for row in rows],
+    }
+
+
+def cleaned(run, out, *, count=None, **options):
+    """`clean` by the decisions of such a person."""
+    table = run if isinstance(run, hs.SampleTable) else hs.SampleTable.load(run)
+    return clean(run, out, count=count, decisions=accepted(table, count), **options)
 
 
 def files_of(folder):

@@ -175,7 +175,7 @@ def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, t
     cases = [
         ([f"{tmp_path}/net.py:headless"], "no head found"),
         (["small-cnn", "--checkpoint", tmp_path / "seven.pt"], r"\(10\), got 7"),
-        (["small-cnn", "--checkpoint", tmp_path / "stuck.pt"], r"300 samples .*class \(3\)"),
+        (["small-cnn", "--checkpoint", tmp_path / "stuck.pt"], "model: .*chance"),
         ([tmp_path], "no training; .*source/"),
         (["small-cnnn"], "'small-cnnn'; .*small-cnn"),
     ]
@@ -183,8 +183,6 @@ def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, t
         code, _, err = adapt(capsys, data, model, tmp_path / str(number), *options)
         assert (code, err.count("\n")) == (2, 1), err
         assert re.search(words, err)
-    [row] = read_rounds(tmp_path / "2").to_pylist()
-    assert "one class" in row["alarm"]
 
 
 def test_numbers_that_are_not_known_are_a_dash():

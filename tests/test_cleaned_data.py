@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cleaning_cases import files_of, make_archive, make_photos, run_on, scored, shades
+from cleaning_cases import accepted, cleaned, files_of, make_archive, make_photos, run_on, scored, shades
 from noisy_digits import noisy_digits
 from PIL import Image
 from torch import zeros
@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 import hardsight as hs
 from hardsight.cleaning import clean, in_words
 from hardsight.data import open_data
-from hardsight.labelerrors import actions
+from hardsight.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def test_a_cleaned_folder_has_the_right_files_in_the_right_classes(photos, tmp_p
     table = scored(samples, samples.labels, {same: 1, dropped: 0}, classes=3, bad=[unread], unsure=[dropped],
                    source=samples.source)  # fmt: skip
     before = {(kind, shade): path.read_bytes() for (kind, shade), path in shades(photos).items()}
-    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned", count=2)
+    summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned", count=2)
     done = summary["dataset"]
-    assert (done["kept"], done["relabelled"], done["dropped"]) == (len(samples) - 3, 1, 2)
-    assert done["missing"] == done["unscored"] == done["no_such_class"] == 0
+    assert (done["kept"], done["relabeled"], done["dropped"]) == (len(samples) - 3, 1, 2)
+    assert done["missing"] == done["unscored"] == 0
     after = shades(tmp_path / "cleaned")
     expected = {key for key in before if key[1] not in _shades_of(samples, [dropped, place(samples, "deep.png")])}
     expected = {(samples.classes[1], k) if k in _shades_of(samples, [same]) else (name, k) for name, k in expected}
@@ -78,7 +78,7 @@ def _shades_of(samples, places):
 def test_files_are_copies_so_that_nothing_done_to_them_reaches_the_data(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 1}, classes=3)
-    clean(table, tmp_path / "a", data=photos, dataset=tmp_path / "copied")
+    cleaned(table, tmp_path / "a", data=photos, dataset=tmp_path / "copied")
     for key in shades(photos).keys() & shades(tmp_path / "copied").keys():
         assert not shades(photos)[key].samefile(shades(tmp_path / "copied")[key])
         assert shades(photos)[key].read_bytes() == shades(tmp_path / "copied")[key].read_bytes()
@@ -91,7 +91,7 @@ def test_links_in_the_data_become_files(photos, tmp_path):
     (photos / "=cat" / "dangling.png").symlink_to(tmp_path / "nowhere.png")
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {}, classes=3)
-    done = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")["dataset"]
+    done = cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")["dataset"]
     assert done["missing"] == 1
     assert not (tmp_path / "cleaned" / "=cat" / "link.png").is_symlink()
     assert (tmp_path / "cleaned" / "=cat" / "link.png").read_bytes() == outside.read_bytes()
@@ -102,23 +102,25 @@ def test_files_that_went_and_files_that_came_are_counted(photos, tmp_path):
     table = scored(samples, samples.labels, {0: 1}, classes=3)
     samples.path(1).unlink()
     Image.new("L", (4, 4), 99).save(photos / "=cat" / "new.png")
-    summary = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+    summary = cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
     done = summary["dataset"]
     assert (done["missing"], done["unscored"]) == (1, 1)
-    assert done["kept"] + done["relabelled"] == len(samples) - 1 == len(shades(tmp_path / "cleaned"))
+    assert done["kept"] + done["relabeled"] == len(samples) - 1 == len(shades(tmp_path / "cleaned"))
     words = "\n".join(in_words(summary))
     assert "1 more are left out because they are no longer among the data" in words
     assert "1 more are left out because the run did not score them" in words
 
 
-def test_a_class_that_the_data_lack_is_dropped_and_named(photos, tmp_path):
+def test_a_class_that_the_data_lack_cannot_be_given(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 4}, classes=5, names=["a", "b", "c", "d", "a fifth"])
     table = with_usual_confidence(table, 4)
-    done = clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)["dataset"]
-    assert (done["relabelled"], done["dropped"], done["no_such_class"]) == (0, 1, 1)
+    with pytest.raises(InputError, match="'a fifth'"):
+        cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)
+    assert not (tmp_path / "cleaned").exists()
+    clean(table, tmp_path / "lists", data=photos, count=1)
     row = pq.read_table(tmp_path / "lists" / "actions.parquet").to_pylist()[0]
-    assert (row["action"], row["suggested"], row["suggested_name"]) == ("relabel", None, "a fifth")
+    assert (row["action"], row["suggested"], row["suggested_name"]) == ("review", None, "a fifth")
 
 
 def with_usual_confidence(table, label):
@@ -134,7 +136,7 @@ def test_the_datas_own_numbers_are_kept_when_the_model_has_others(photos, tmp_pa
     mapping = [2, 0, 1]  # data class k is the model's class mapping[k]
     labels = np.array(mapping)[samples.labels]
     table = scored(samples, labels, {0: 1}, classes=3, names=["dog", "zebra", "cat"], mapping=mapping)
-    clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)
+    cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", count=1)
     row = pq.read_table(tmp_path / "lists" / "actions.parquet").to_pylist()[0]
     assert (row["label"], row["label_name"], row["suggested"], row["suggested_name"]) == (0, "cat", 2, "zebra")
     shade = _shades_of(samples, [0])[0]
@@ -153,23 +155,23 @@ def test_nothing_but_an_earlier_result_is_replaced(photos, tmp_path):
     target, lists = tmp_path / "cleaned", tmp_path / "lists"
     for arguments in ({"out": mine}, {"out": lists, "dataset": mine}):
         with pytest.raises(FileExistsError, match="not written by"):
-            clean(table, data=photos, overwrite=True, **arguments)
+            cleaned(table, data=photos, overwrite=True, **arguments)
     with pytest.raises(FileExistsError, match="not written by"):
-        clean(table, mine / "thesis.txt", data=photos, overwrite=True)
+        cleaned(table, mine / "thesis.txt", data=photos, overwrite=True)
     assert files_of(mine) == ["thesis.txt"]
     assert not lists.exists()
-    clean(table, lists, data=photos, dataset=target)
+    cleaned(table, lists, data=photos, dataset=target)
     with pytest.raises(FileExistsError, match="--overwrite"):
-        clean(table, lists, data=photos, dataset=target)
-    clean(table, lists, data=photos, dataset=target, overwrite=True)
+        cleaned(table, lists, data=photos, dataset=target)
+    cleaned(table, lists, data=photos, dataset=target, overwrite=True)
     (target / "=cat" / "my own.png").write_bytes(b"")
     with pytest.raises(FileExistsError, match="not written by"):
-        clean(table, lists, data=photos, dataset=target, overwrite=True)
+        cleaned(table, lists, data=photos, dataset=target, overwrite=True)
     (tmp_path / "empty").mkdir()
-    clean(table, tmp_path / "empty", data=photos)
+    cleaned(table, tmp_path / "empty", data=photos)
     (tmp_path / "link").symlink_to(mine)
     with pytest.raises(FileExistsError, match="is a link"):
-        clean(table, tmp_path / "link", data=photos, overwrite=True)
+        cleaned(table, tmp_path / "link", data=photos, overwrite=True)
 
 
 def test_the_data_themselves_are_never_written_to(photos, tmp_path):
@@ -178,11 +180,11 @@ def test_the_data_themselves_are_never_written_to(photos, tmp_path):
     before = files_of(photos)
     for wrong in (photos, photos / "=cat", photos / "new", photos / "=cat" / ".." / "new", tmp_path):
         with pytest.raises(ValueError, match="the data themselves"):
-            clean(table, tmp_path / "lists", data=photos, dataset=wrong, overwrite=True)
+            cleaned(table, tmp_path / "lists", data=photos, dataset=wrong, overwrite=True)
     with pytest.raises(ValueError, match="the data themselves"):
-        clean(table, photos / "lists", data=photos)
+        cleaned(table, photos / "lists", data=photos)
     with pytest.raises(ValueError, match="the lists"):
-        clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "lists" / "cleaned")
+        cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "lists" / "cleaned")
     assert files_of(photos) == before
     assert not (tmp_path / "lists").exists()
 
@@ -199,7 +201,7 @@ def test_an_error_half_way_leaves_nothing(photos, tmp_path, monkeypatch):
 
     monkeypatch.setattr(shutil, "copy2", full)
     with pytest.raises(KeyboardInterrupt):
-        clean(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+        cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
 
 
@@ -212,7 +214,9 @@ def copy(*a):
     if len(copied) > 4:
         os._exit(9)  # as kill -9 does: nothing is tidied up
 shutil.copy2 = copy
-clean(hs.SampleTable.load(sys.argv[1]), sys.argv[2], data=sys.argv[3], dataset=sys.argv[4])
+table = hs.SampleTable.load(sys.argv[1])
+decisions = {"id": table["id"][:1].tolist(), "action": ["keep"]}
+clean(table, sys.argv[2], data=sys.argv[3], dataset=sys.argv[4], decisions=decisions)
 """
 
 
@@ -226,7 +230,7 @@ def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, 
     assert not (tmp_path / "cleaned").exists()
     assert list(tmp_path.glob(".cleaned.*.tmp"))
     (tmp_path / ".cleaned.mine.tmp").write_text("not theirs")
-    clean(run, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", overwrite=True)
+    cleaned(run, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", overwrite=True)
     assert [p.name for p in tmp_path.glob(".*")] == [".cleaned.mine.tmp"]
     assert len(shades(tmp_path / "cleaned")) == len(samples)
 
@@ -236,27 +240,29 @@ def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, 
 
 def test_a_cleaned_npz_holds_the_right_labels(digits, archive, tmp_path):
     table = run_on(digits.table, f"{archive}:test", "test")
-    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
     done = summary["dataset"]
-    found = actions(table).to_arrow().to_pylist()
-    expected = {row["id"]: row["suggested"] if row["action"] == "relabel" else row["label"] for row in found
-                if row["action"] != "drop"}  # fmt: skip
-    with np.load(tmp_path / "cleaned.npz") as cleaned, np.load(archive) as old:
-        assert set(cleaned.files) == {*old.files, "test_ids", "hardsight_cleaned"}
-        ids, labels = cleaned["test_ids"], cleaned["test_labels"]
+    decisions = accepted(table)
+    new = dict(zip(decisions["id"], zip(decisions["action"], decisions["new_label"], strict=True), strict=True))
+    expected = dict(zip(table["id"].tolist(), table["label"].tolist(), strict=True))
+    expected |= {id_: int(label) for id_, (action, label) in new.items() if action == "relabel"}
+    expected = {id_: label for id_, label in expected.items() if new.get(id_, ("keep",))[0] != "drop"}
+    with np.load(tmp_path / "cleaned.npz") as copy, np.load(archive) as old:
+        assert set(copy.files) == {*old.files, "test_ids", "hardsight_cleaned"}
+        ids, labels = copy["test_ids"], copy["test_labels"]
         assert labels.dtype == np.uint8
         assert labels.shape == (len(ids), 1)
         assert dict(zip(ids.tolist(), labels[:, 0].tolist(), strict=True)) == expected
         at = [int(id_.split(":")[1]) for id_ in ids]
         assert at == sorted(at)  # in the order of the data
-        np.testing.assert_array_equal(cleaned["test_images"], digits.pictures[at])
-        np.testing.assert_array_equal(cleaned["test_source"], [f"scan {i}" for i in at])
+        np.testing.assert_array_equal(copy["test_images"], digits.pictures[at])
+        np.testing.assert_array_equal(copy["test_source"], [f"scan {i}" for i in at])
         for key in ("train_images", "train_labels", "classes", "about"):
-            np.testing.assert_array_equal(cleaned[key], old[key])
-        assert json.loads(str(cleaned["hardsight_cleaned"]))["kept"] == done["kept"]
+            np.testing.assert_array_equal(copy[key], old[key])
+        assert json.loads(str(copy["hardsight_cleaned"]))["kept"] == done["kept"]
         right = labels[:, 0] == digits.true[at]
     assert right.mean() > 0.99 > (digits.given == digits.true).mean()
-    assert (done["kept"] + done["relabelled"], done["dropped"]) == (len(expected), len(digits.given) - len(expected))
+    assert (done["kept"] + done["relabeled"], done["dropped"]) == (len(expected), len(digits.given) - len(expected))
     assert len(open_data(f"{tmp_path / 'cleaned.npz'}:test")) == len(expected)
 
 
@@ -264,26 +270,26 @@ def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, arch
     table = run_on(digits.table, f"{archive}:test", "test")
     before = archive.read_bytes()
     with pytest.raises(ValueError, match="the data themselves"):
-        clean(table, tmp_path / "lists", dataset=archive, overwrite=True)
+        cleaned(table, tmp_path / "lists", dataset=archive, overwrite=True)
     np.savez(tmp_path / "mine.npz", a=np.zeros(3))
     with pytest.raises(FileExistsError, match="not written by"):
-        clean(table, tmp_path / "lists", dataset=tmp_path / "mine.npz", overwrite=True)
+        cleaned(table, tmp_path / "lists", dataset=tmp_path / "mine.npz", overwrite=True)
     with pytest.raises(ValueError, match=r"dataset .*\.npz file"):
-        clean(table, tmp_path / "lists", dataset=tmp_path / "folder")
+        cleaned(table, tmp_path / "lists", dataset=tmp_path / "folder")
     assert not (tmp_path / "lists").exists()
-    clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
-    clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz", overwrite=True)
+    cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz", overwrite=True)
     again = hs.SampleTable(table.to_arrow(), {**table.meta, "source": {"data": f"{tmp_path / 'cleaned.npz'}:test"}})
     with pytest.raises(ValueError, match="the data themselves"):
-        clean(again, tmp_path / "more", dataset=tmp_path / "cleaned.npz", overwrite=True)
+        cleaned(again, tmp_path / "more", dataset=tmp_path / "cleaned.npz", overwrite=True)
     assert archive.read_bytes() == before
 
 
 def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_path):
-    clean(run_on(digits.table, f"{archive}:test", "test"), tmp_path / "a", dataset=tmp_path / "once.npz")
+    cleaned(run_on(digits.table, f"{archive}:test", "test"), tmp_path / "a", dataset=tmp_path / "once.npz")
     once = open_data(f"{tmp_path / 'once.npz'}:test")
     table = scored(once, once.labels, {0: (once.labels[0] + 1) % 10}, classes=10, source=once.source)
-    clean(table, tmp_path / "b", dataset=tmp_path / "twice.npz", count=1)
+    cleaned(table, tmp_path / "b", dataset=tmp_path / "twice.npz", count=1)
     with np.load(tmp_path / "once.npz") as first, np.load(tmp_path / "twice.npz") as second:
         np.testing.assert_array_equal(second["test_ids"], first["test_ids"])
         assert second["test_labels"][0, 0] == (first["test_labels"][0, 0] + 1) % 10
@@ -291,9 +297,9 @@ def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_pat
 
 def test_arrays_without_a_file_become_an_npz(digits, tmp_path):
     table = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": "digits"}})
-    done = clean(table, tmp_path / "lists", dataset=tmp_path / "new" / "cleaned.npz")["dataset"]
+    done = cleaned(table, tmp_path / "lists", dataset=tmp_path / "new" / "cleaned.npz")["dataset"]
     again = open_data(str(tmp_path / "new" / "cleaned.npz"))
-    assert len(again) == done["kept"] + done["relabelled"]
+    assert len(again) == done["kept"] + done["relabeled"]
     assert again.classes == list("0123456789")
 
 
@@ -302,14 +308,15 @@ def test_one_split_alone_and_labels_that_outgrow_their_type(tmp_path):
     labels = np.array([0, 127, 200, 0, 127], dtype=np.int16)
     np.savez(tmp_path / "a.npz", images=images, labels=labels, weight=np.ones(5), other=np.ones(3))
     samples = open_data(str(tmp_path / "a.npz"))
-    table = scored(samples, labels, {0: 200, 3: 199}, classes=201, source=samples.source)
-    done = clean(table, tmp_path / "lists", dataset=tmp_path / "b.npz", count=2)["dataset"]
-    with np.load(tmp_path / "b.npz") as cleaned:
-        assert set(cleaned.files) == {"images", "labels", "weight", "other", "ids", "hardsight_cleaned"}
-        assert cleaned["labels"].tolist() == [200, 127, 200, 127]
-        assert (len(cleaned["weight"]), len(cleaned["other"])) == (4, 3)
-        assert cleaned["ids"].tolist() == ["data:0", "data:1", "data:2", "data:4"]
-    assert (done["relabelled"], done["dropped"]) == (1, 1)
+    table = scored(samples, labels, {0: 200}, classes=201, source=samples.source)
+    decisions = {"id": ["data:0", "data:3"], "action": ["relabel", "drop"], "new_label": ["200", None]}
+    done = clean(table, tmp_path / "lists", dataset=tmp_path / "b.npz", decisions=decisions)["dataset"]
+    with np.load(tmp_path / "b.npz") as copy:
+        assert set(copy.files) == {"images", "labels", "weight", "other", "ids", "hardsight_cleaned"}
+        assert copy["labels"].tolist() == [200, 127, 200, 127]
+        assert (len(copy["weight"]), len(copy["other"])) == (4, 3)
+        assert copy["ids"].tolist() == ["data:0", "data:1", "data:2", "data:4"]
+    assert (done["relabeled"], done["dropped"]) == (1, 1)
 
 
 def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
@@ -325,11 +332,11 @@ def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
         table = scored(samples, labels, {0: 1}, classes=2, source=samples.source)
         target = tmp_path / f"{key}.npz"
         if words is None:
-            clean(table, tmp_path / "l1", dataset=target)
+            cleaned(table, tmp_path / "l1", dataset=target)
             assert "train_extra.npy" in zipfile.ZipFile(target).namelist()
         else:
             with pytest.raises(ValueError, match=words):
-                clean(table, tmp_path / "l2", dataset=target)
+                cleaned(table, tmp_path / "l2", dataset=target)
             assert not target.exists()
     assert not (tmp_path / "sprung").exists()
 
@@ -338,7 +345,7 @@ def test_data_that_cannot_be_written_are_named(digits, tmp_path):
     data = TensorDataset(zeros(2, 3), zeros(2).long())
     table = hs.SampleTable.from_columns({"id": ["data:0"], "label": [0], "pred": [1], "avh": [0.1]})
     with pytest.raises(ValueError, match=r"TensorDataset, 2 .*lists"):
-        clean(table, tmp_path / "lists", by="avh", count=1, data=data, dataset=tmp_path / "x.npz")
+        clean(table, tmp_path / "lists", by="avh", count=1, data=data, dataset=tmp_path / "x.npz", decisions={"id": []})
 
 
 def test_data_that_changed_since_they_were_scored_are_not_cleaned(tmp_path):
@@ -349,11 +356,11 @@ def test_data_that_changed_since_they_were_scored_are_not_cleaned(tmp_path):
     table = scored(samples, samples.labels, {0: 1}, classes=3)
     table.meta["data"] = {"fingerprint": samples.fingerprint(), "split": "test"}
     table.meta["source"] = samples.source
-    assert clean(table, tmp_path / "a", dataset=tmp_path / "a.npz")["dataset"]["relabelled"] == 1
+    assert cleaned(table, tmp_path / "a", dataset=tmp_path / "a.npz")["dataset"]["relabeled"] == 1
     np.savez(tmp_path / "d.npz", test_images=images[::-1], test_labels=labels[::-1])
     with pytest.raises(ValueError, match="changed since"):
-        clean(table, tmp_path / "b", dataset=tmp_path / "b.npz")
-    assert any("has changed since" in note for note in clean(table, tmp_path / "c")["notes"])
+        cleaned(table, tmp_path / "b", dataset=tmp_path / "b.npz")
+    assert any("has changed since" in note for note in cleaned(table, tmp_path / "c")["notes"])
 
 
 def test_two_ways_of_naming_arrays_are_not_mixed(tmp_path):
@@ -362,19 +369,19 @@ def test_two_ways_of_naming_arrays_are_not_mixed(tmp_path):
     np.savez(tmp_path / "d.npz", **both)
     samples = open_data(str(tmp_path / "d.npz"))
     table = scored(samples, samples.labels, {0: 1}, classes=2)
-    clean(table, tmp_path / "a", data=tmp_path / "d.npz", dataset=tmp_path / "a.npz")
-    with np.load(tmp_path / "a.npz") as cleaned:
-        assert cleaned[samples.label_key][0] == 1
+    cleaned(table, tmp_path / "a", data=tmp_path / "d.npz", dataset=tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as copy:
+        assert copy[samples.label_key][0] == 1
         other = "test_labels" if samples.label_key == "y_test" else "y_test"
-        np.testing.assert_array_equal(cleaned[other], both[other])
+        np.testing.assert_array_equal(copy[other], both[other])
 
 
 def test_a_cleaned_copy_keeps_the_ids_so_that_runs_can_be_compared(tmp_path):
     np.savez(tmp_path / "d.npz", test_images=np.zeros((9, 4, 4), np.uint8), test_labels=np.arange(9) % 3)
     samples = open_data(str(tmp_path / "d.npz"))
     table = scored(samples, samples.labels, {0: 1, 4: 2}, classes=3)
-    clean(table, tmp_path / "lists", data=tmp_path / "d.npz", dataset=tmp_path / "c.npz", count=2)
-    cleaned = open_data(str(tmp_path / "c.npz:test"))
-    assert {cleaned.id(i) for i in range(len(cleaned))} <= {samples.id(i) for i in range(9)}
-    assert cleaned.find([cleaned.id(2), "nowhere"]) == [2, None]
-    assert cleaned.fingerprint() != samples.fingerprint()
+    cleaned(table, tmp_path / "lists", data=tmp_path / "d.npz", dataset=tmp_path / "c.npz", count=2)
+    copy = open_data(str(tmp_path / "c.npz:test"))
+    assert {copy.id(i) for i in range(len(copy))} <= {samples.id(i) for i in range(9)}
+    assert copy.find([copy.id(2), "nowhere"]) == [2, None]
+    assert copy.fingerprint() != samples.fingerprint()

@@ -8,16 +8,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from cleaning_cases import files_of, make_archive, make_photos, run_on, scored
+from cleaning_cases import cleaned, files_of, make_archive, make_photos, run_on, scored
 from noisy_digits import noisy_digits
 from PIL import Image
 
 import hardsight as hs
 from hardsight.cleaning import clean, in_words, read_ids, to_datalab, viewers
+from hardsight.cleaning.decisions import ACTIONS
 from hardsight.data import open_data
 from hardsight.labelerrors import actions, label_errors
 
-FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "samples.parquet"]
+FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "review.txt", "samples.parquet"]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +47,11 @@ def test_lists_are_whole_and_agree(digits, tmp_path):
     assert rows["id"].to_pylist() == expected["id"].tolist()
     assert rows["action"].to_pylist() == expected["action"].tolist()
     assert set(digits.table.scores) <= set(rows.column_names)
-    for action in ("keep", "relabel", "drop"):
+    for action in ACTIONS:
         ids = read_ids(tmp_path / "lists" / f"{action}.txt")
         assert ids == [row["id"] for row in rows.to_pylist() if row["action"] == action]
         assert len(ids) == summary[action]
-    assert summary["samples"] == len(digits.table) == summary["keep"] + summary["relabel"] + summary["drop"]
+    assert summary["samples"] == len(digits.table) == sum(summary[action] for action in ACTIONS)
     with (tmp_path / "lists" / "actions.csv").open(newline="", encoding="utf-8") as file:
         read = list(csv.DictReader(file))
     assert [row["id"] for row in read] == rows["id"].to_pylist()
@@ -68,15 +69,15 @@ def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
     assert len(hs.SampleTable.load(run)) == len(digits.table)
     with pytest.raises(FileExistsError, match=r"already; .*--overwrite"):
         clean(run)
-    assert clean(run, overwrite=True, count=3)["relabel"] <= 3
-    assert len(read_ids(run / "lists" / "relabel.txt")) + len(read_ids(run / "lists" / "drop.txt")) == 3
+    assert clean(run, overwrite=True, count=3)["review"] == 3
+    assert len(read_ids(run / "lists" / "review.txt")) == 3
     assert not list(run.glob(".*"))
 
 
 def test_arguments_are_passed_on(digits, tmp_path):
     summary = clean(digits.table, tmp_path / "a", by="avh", share=0.01)
     assert summary["by"] == "avh"
-    assert summary["relabel"] + summary["drop"] == round(0.01 * len(digits.table))
+    assert summary["relabel"] + summary["review"] == round(0.01 * len(digits.table))
     assert "estimate" in summary
     with pytest.raises(ValueError, match=r"out .*folder"):
         clean(digits.table)
@@ -176,7 +177,7 @@ def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
     assert summary["pictures"] == summary["paths"] == 0
     assert any("with --data" in note for note in summary["notes"])
     with pytest.raises(ValueError, match=r"dataset: .*opened"):
-        clean(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
+        cleaned(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
     with pytest.raises(ValueError, match=r"none .*samples"):
         clean(other, tmp_path / "other", by="avh", count=1, data="digits")
@@ -202,14 +203,13 @@ def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
 
 def test_the_closing_lines_say_what_was_done_and_what_is_next(digits, archive, tmp_path):
     table = run_on(digits.table, f"{archive}:test", "test")
-    summary = clean(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
-    lines = in_words(summary)
-    assert lines[0].startswith(f"1,797 samples by {summary['by']}: keep {summary['keep']:,}, relabel")
-    assert lines[1].startswith("wrong labels: about ")
-    assert lines[2].startswith("note: The net contradicts ")
-    lines.pop(2)
-    assert lines[2].startswith(f"wrote {tmp_path / 'cleaned.npz'}: ")
-    assert lines[-1].endswith(f"next: open {tmp_path / 'lists'}/actions.csv")
+    summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
+    text = "\n".join(in_words(summary))
+    assert all(f"{action} {summary[action]:,}" in text for action in ACTIONS)
+    assert str(tmp_path / "cleaned.npz") in text
+    assert str(tmp_path / "lists") in text
+    lists_alone = "\n".join(in_words(clean(table, tmp_path / "lists", overwrite=True)))
+    assert "--decisions" in lists_alone  # what to do next
 
 
 def test_a_datalab_has_our_labels_probabilities_and_scores(digits, capsys):

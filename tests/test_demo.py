@@ -24,10 +24,10 @@ def test_the_demo_runs_as_it_says(tmp_path, capsys, monkeypatch):
     # Out of sample the wrong ones are hard: AVH must find most of them among the hardest tenth.
     wrong = table["label"] != table["pred"]
     assert (table.rank("avh")[wrong] <= 180).mean() > 0.9
-    # What it says to do next: the lists, and the cleaned digits.
-    main(["clean", str(tmp_path / "run"), "--count", "12", "--dataset", str(tmp_path / "cleaned.npz")])
+    # What it says to do next: the lists.
+    main(["clean", str(tmp_path / "run"), "--count", "12"])
     assert "keep 1,785" in capsys.readouterr().out
-    assert len(read_ids(tmp_path / "run" / "lists" / "relabel.txt")) > 0
+    assert len(read_ids(tmp_path / "run" / "lists" / "review.txt")) == 12
     # Again replaces the earlier demo; how long the new one trained does not matter for that.
     monkeypatch.setattr("hardsight.demo.EPOCHS", 1)
     main(["demo", "-o", str(tmp_path / "run")])

@@ -19,6 +19,7 @@ from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds
 from hardsight.adaptation.rounds import schema
 from hardsight.adaptation.validators import VALIDATORS
 from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.errors import StateError
 from hardsight.models import Model
 from hardsight.predictions import predict
 from hardsight.recipes import PRESETS, Recipe
@@ -426,7 +427,20 @@ def test_torchrun_is_refused(net, tmp_path, monkeypatch):
         adapted(net, tmp_path / "run")
 
 
-def test_all_predicted_to_one_class_is_said_saved_and_the_end_every_time(tmp_path):
+def test_a_network_at_chance_on_the_source_is_refused_and_teaches_itself_nothing(net, tmp_path):
+    torch.manual_seed(0)
+    knows_nothing = nn.Sequential(nn.Linear(2, 3))
+    with torch.no_grad():
+        knows_nothing[0].weight.zero_()
+        knows_nothing[0].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
+    with pytest.raises(StateError, match=r"model: .*chance"):
+        adapted(knows_nothing, tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("selection*"))
+    adapted(net, tmp_path / "trained")
+
+
+def test_all_predicted_to_one_class_is_said_saved_and_the_end_every_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_check_source", lambda *_: None)  # it would end before the first round
     net = nn.Sequential(nn.Linear(2, 3))
     with torch.no_grad():
         net[0].weight.mul_(0.01)

@@ -38,7 +38,7 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     print(f"wrote {out}/ and {page}")
     commands = {
         f"open {page} in a browser": "",
-        f"hardsight clean {out}": "lists of labels to keep, to change and to drop",
+        f"hardsight clean {out}": "lists of labels to review",
         "hardsight score MODEL DATA -o run": "the same on your own classifier (hardsight score --help)",
     }
     width = max(map(len, commands)) + 3

@@ -32,7 +32,8 @@ from hardsight.adaptation.rounds import (
 from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
-from hardsight.data import class_mapping
+from hardsight.chance import chance_agreement
+from hardsight.data import ChosenSamples, class_mapping
 from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
@@ -161,6 +162,8 @@ def self_train(
         given = train(str(model), roles.source.samples, out=at, recipe=own, record=(), progress=progress, **where).model
         roles = _agreed(given, roles)
     network = replace(given, module=copy.deepcopy(given.module))
+    if not rows:
+        _check_source(network, roles, seed, where)
     if rows:
         say(f"{out}: {'all' if len(rows) > rounds else f'{len(rows) - 1} of'} {rounds} rounds are done already.")
         _go_on(out, rows, rounds, network)
@@ -239,6 +242,19 @@ def _seen(network: Model, roles: Roles, flip: bool, where: dict[str, Any]) -> tu
         row |= outcome_row("test", tested.probabilities, roles.test.known(tested.rows))
     counts = np.bincount(found.probabilities.argmax(1), minlength=roles.classes)
     return found, row | {"predicted_by_class": counts.tolist()}
+
+
+_CHECKED = 2000  # source samples that tell whether the network knows anything
+
+
+def _check_source(network: Model, roles: Roles, seed: int, where: dict[str, Any]) -> None:
+    """Refuse a network at or near chance: all that it would teach itself is noise."""
+    samples = roles.source.samples
+    rows = np.sort(np.random.default_rng(seed).permutation(len(samples))[:_CHECKED])
+    predictions = predict(network, ChosenSamples(samples, rows), **where)
+    labels = roles.source.known(rows[predictions.rows])
+    if labels is not None and (chance := chance_agreement(labels, predictions.probabilities.argmax(1))).near:
+        raise StateError(f"model: {chance}")
 
 
 _NOTHING = (

@@ -50,8 +50,8 @@ def write_dataset(
         source: Name of the data, if they have one.
 
     Returns:
-        How many samples are ``kept``, ``relabelled``, ``dropped`` (``no_such_class`` of them because the data have no
-        class for them), ``missing`` (no longer among the data) and ``unscored`` (not in the run, left out).
+        How many samples are ``kept`` (those for review, too), ``relabeled``, ``dropped``, ``missing`` (no longer among
+        the data) and ``unscored`` (not in the run, left out).
     """
     labels, counts = _new_labels(rows, samples, where)
     if isinstance(samples, FolderSamples):
@@ -68,17 +68,16 @@ def _new_labels(rows: pa.Table, samples: Samples, where: list[int | None]) -> tu
     place = np.array([-1 if index is None else index for index in where], dtype=np.int64)
     action = np.asarray(rows["action"].to_pylist(), dtype=object)
     suggested = rows["suggested"].fill_null(-1).to_numpy()
-    keep, relabel, there = action == "keep", action == "relabel", place >= 0
-    no_class = relabel & (suggested < 0)
+    relabel, drop, there = action == "relabel", action == "drop", place >= 0
+    keep = ~relabel & ~drop
     labels = np.full(len(samples), -1, dtype=np.int64)
     labels[place[keep & there]] = np.asarray(samples.labels)[place[keep & there]]
     labels[place[relabel & there]] = suggested[relabel & there]
     return labels, {
         "kept": int((keep & there).sum()),
-        "relabelled": int((relabel & there & ~no_class).sum()),
-        "dropped": int((action == "drop").sum() + no_class.sum()),
-        "no_such_class": int(no_class.sum()),
-        "missing": int((~there & ((action != "drop") & ~no_class)).sum()),
+        "relabeled": int((relabel & there).sum()),
+        "dropped": int(drop.sum()),
+        "missing": int((~there & ~drop).sum()),
         "unscored": len(samples) - len(np.unique(place[there])),
     }
 
@@ -94,7 +93,7 @@ def _write_images(folder: Path, samples: FolderSamples, labels: np.ndarray, coun
         inside = Path(classes[labels[index]], *source.relative_to(samples.root).parts[1:])
         inside = _free(inside, taken)
         if not source.is_file():  # moved since it was listed
-            counts["relabelled" if moved[index] else "kept"] -= 1
+            counts["relabeled" if moved[index] else "kept"] -= 1
             counts["missing"] += 1
             continue
         (folder / inside).parent.mkdir(parents=True, exist_ok=True)

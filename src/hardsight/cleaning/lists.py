@@ -1,9 +1,10 @@
-"""The lists: what to keep, relabel and drop, for people (CSV), programs (Parquet, ids) and viewers (with pictures)."""
+"""The lists: what to review, relabel, keep and drop, for people (CSV), programs (Parquet, ids) and viewers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from hardsight.cleaning.datasets import check_dataset, write_dataset
+from hardsight.cleaning.decisions import ACTIONS, decided
 from hardsight.cleaning.numbering import Numbering
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_folder
 from hardsight.cleaning.viewers import viewer_table
@@ -32,20 +34,22 @@ def clean(
     by: str | None = None,
     count: int | None = None,
     share: float | None = None,
+    decisions: Any = None,
+    auto: bool = False,
     dataset: str | Path | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write lists of what to keep, relabel and drop, and the data cleaned by them.
+    """Write lists of what to review, relabel, keep and drop; and, if asked to, the data cleaned by them.
 
-    A suspect (one of the most suspicious samples whose prediction is not their label) is relabelled when the net is
-    sure of another class (a probability of .9, or what it usually gives that class if that is less), and dropped when
-    it is sure of none; what could not be read is dropped; all else is kept.
+    The suspects are for a person to review. They are relabeled only where the run itself shows that this is safe (see
+    `actions`), and even that changes a copy of the data only with `auto`. What could not be read is dropped; all else
+    is kept.
 
-    The folder holds ``actions.csv`` and ``actions.parquet`` (one row a sample, most suspicious first; classes by name
-    and by the data's own number), ``keep.txt``, ``relabel.txt`` and ``drop.txt`` (ids, one a line: `read_ids`), and
-    ``samples.parquet`` (with paths or pictures, for FiftyOne and Spotlight). In the CSV a text that begins with
-    ``= + - @ '``, a tab or a line break has ``'`` put before it, because spreadsheets would calculate it; the
-    Parquet files hold every text as it is.
+    The folder holds ``actions.csv`` and ``actions.parquet`` (one row per sample, most suspicious first; classes by name
+    and by the data's own number), ``review.txt``, ``relabel.txt``, ``keep.txt`` and ``drop.txt`` (ids, one per line:
+    `read_ids`), and ``samples.parquet`` (with paths or images, for FiftyOne and Spotlight). In the CSV a text that
+    begins with ``= + - @ '``, a tab or a line break has ``'`` put before it, because spreadsheets would calculate it;
+    the Parquet files hold every text as it is.
 
     Args:
         run: A run folder, or a table.
@@ -53,13 +57,24 @@ def clean(
         data: The data that were scored, if they have moved or the run does not say where they are.
         by: A name from `RANKINGS`.
         count: How many suspects; see `label_errors` for how many there are if neither is given.
-        share: Which share of the labelled samples are suspects.
-        dataset: Also write the cleaned data: a folder for a folder with one folder a class, an ``.npz`` for arrays.
+        share: Which share of the labeled samples are suspects.
+        decisions: What a person decided: ``actions.csv`` with its column ``action`` edited, or any table with ``id``,
+            ``action`` (``keep``, ``review``, ``relabel``, ``drop``) and, to relabel, a class in ``new_label``.
+        auto: Relabel in `dataset` what is safe to relabel without a person; refused where nothing is.
+        dataset: Also write a cleaned copy of the data, by `decisions` or `auto`: a folder for a folder with one folder
+            per class, an ``.npz`` for arrays. What is for review stays as it is.
         overwrite: Replace earlier results of this function.
 
     Returns:
         What was done, in numbers; `in_words` makes sentences of it.
     """
+    if dataset is not None and decisions is None and not auto:
+        raise InputError(
+            "dataset: nothing is changed that nobody asked for: edit actions.csv and give it back with --decisions, or "
+            "use --auto for what is safe without a person."
+        )
+    if auto and dataset is None:
+        raise InputError("auto (--auto) changes a copy of the data: name it with --dataset.")
     table = run if isinstance(run, SampleTable) else SampleTable.load(run)
     if out is None and isinstance(run, SampleTable):
         raise InputError("out must name a folder to write: a table has no place of its own.")
@@ -77,25 +92,33 @@ def clean(
             )
         check_dataset(Path(dataset), samples, _source(table, data), overwrite)
         check_apart(Path(dataset), out, "the folder of the lists")
-    found = actions(table, by, count=count, share=share)
+    suspects = actions(table, by, count=count, share=share)
+    gate = suspects.meta["automatic"]
+    if auto and gate.kind is not None:
+        raise InputError(f"auto (--auto): {gate.reason}")
     numbering = Numbering(table, samples)
-    where: list[int | None] = [None] * len(found) if samples is None else samples.find(found["id"].tolist())
+    rows = _rows(table, suspects, numbering)
+    if decisions is not None:
+        rows = decided(rows, decisions, numbering, auto=auto)
+    where: list[int | None] = [None] * len(rows) if samples is None else samples.find(rows["id"].to_pylist())
     if samples is not None and all(place is None for place in where):
         why = f"DATA: none of the run's samples is in {samples.origin}; name the data that were scored with --data."
         if data is not None or dataset is not None:
             raise InputError(why)
     if samples is not None and why is None and changed_since(samples, table.meta):
         why = f"{samples.origin} has changed since it was scored; what it shows may be other samples."
-    rows = _rows(table, found, numbering)
     done = pc.value_counts(rows["action"]).to_pylist()
     summary = {
         "samples": len(rows),
-        **dict.fromkeys(("keep", "relabel", "drop"), 0),
+        **dict.fromkeys(ACTIONS, 0),
         **{entry["values"]: entry["counts"] for entry in done},
         "unreadable": len(table.bad),
-        "by": found.meta["by"],
-        "estimate": found.meta.get("estimate"),
-        "notes": [*found.meta["notes"], *([why] if why else [])],
+        "by": suspects.meta["by"],
+        "estimate": suspects.meta["estimate"],
+        "automatic": asdict(gate),
+        "chance": suspects.meta["chance"],
+        "decided": decisions is not None,
+        "notes": [*suspects.meta["notes"], *([why] if why else [])],
         "lists": str(out),
     }
     summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))
@@ -122,15 +145,18 @@ def _opened(table: SampleTable, data: Any) -> tuple[Samples | None, str | None]:
         return None, f"{why}." if "--data" in why else f"{why}; say where they are with --data."
 
 
-def _rows(table: SampleTable, found: SampleTable, numbering: Numbering) -> pa.Table:
-    """One row a sample: the action, classes by name and by the data's own number, why, and the scores."""
-    rows = found.to_arrow()
+def _rows(table: SampleTable, suspects: SampleTable, numbering: Numbering) -> pa.Table:
+    """One row per sample: the action, classes by name and by the data's own number, why, and the scores."""
+    rows = suspects.to_arrow()
     columns = {"id": rows["id"], "action": rows["action"]}
     for name in ("label", "suggested", "pred"):
         columns[name] = numbering.numbers(rows[name])
         columns[f"{name}_name"] = numbering.names(rows[name])
     for name in ("suspicion", "rank", "p_label", "p_pred", "reason"):
         columns[name] = rows[name]
+    # A class that the data do not have cannot be given to a sample, however sure the network is.
+    lacking = pc.and_(pc.equal(columns["action"], "relabel"), pc.is_null(columns["suggested"]))
+    columns["action"] = pc.if_else(lacking, "review", columns["action"])
     scores = table.to_arrow().select(["id", *(name for name in table.scores if name not in columns)])
     return SampleTable(pa.table(columns)).join(scores).to_arrow()
 
@@ -144,13 +170,13 @@ def _write(
         guarded = guarded.set_column(rows.column_names.index(name), name, _not_a_formula(rows[name]))
     pyarrow.csv.write_csv(guarded, folder / "actions.csv")
     pq.write_table(rows, folder / "actions.parquet")
-    for action in ("keep", "relabel", "drop"):
+    for action in ACTIONS:
         ids = rows["id"].filter(pc.equal(rows["action"], action)).to_pylist()
         (folder / f"{action}.txt").write_text("".join(f"{_line(id_)}\n" for id_ in ids), encoding="utf-8", newline="")
-    seen = viewer_table(rows, samples, where)
-    pq.write_table(seen, folder / "samples.parquet")
-    pictures = len(seen) - seen["image"].null_count
-    paths = len(seen) - seen["filepath"].null_count
+    viewed = viewer_table(rows, samples, where)
+    pq.write_table(viewed, folder / "samples.parquet")
+    pictures = len(viewed) - viewed["image"].null_count
+    paths = len(viewed) - viewed["filepath"].null_count
     return {**summary, "pictures": pictures, "paths": paths}
 
 
@@ -170,7 +196,7 @@ def _line(id_: str) -> str:
 
 
 def read_ids(path: str | Path) -> list[str]:
-    """The ids in ``keep.txt``, ``relabel.txt`` or ``drop.txt``: a line that begins with ``"`` is a JSON string."""
+    """The ids in ``review.txt`` and its like: a line that begins with ``"`` is a JSON string."""
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     return [json.loads(line) if line.startswith('"') else line for line in lines if line]
 
@@ -178,29 +204,37 @@ def read_ids(path: str | Path) -> list[str]:
 def in_words(summary: Mapping[str, Any]) -> list[str]:
     """What `clean` did, as lines to print."""
     lost = f" ({summary['unreadable']:,} could not be read)" if summary["unreadable"] else ""
-    lines = [
-        f"{summary['samples']:,} samples by {summary['by']}: keep {summary['keep']:,}, relabel "
-        f"{summary['relabel']:,}, drop {summary['drop']:,}{lost}"
-    ]
+    counts = ", ".join(f"{action} {summary[action]:,}" for action in ACTIONS)
+    lines = [f"{summary['samples']:,} samples by {summary['by']}: {counts}{lost}"]
     if estimate := summary.get("estimate"):
-        count, low, high = (round(estimate[name]) for name in ("count", "low", "high"))
-        lines.append(f"wrong labels: about {count:,} (95 % interval {low:,}–{high:,})")
-    lines += [f"note: {printable(note)}" for note in summary["notes"]]
+        lines.append(
+            f"confident learning counts {round(estimate['count']):,} labels as wrong; mistakes that the network is "
+            "sure of are among them"
+        )
+    gate = summary["automatic"]
+    if summary["relabel"] and not summary["decided"]:
+        lines.append(
+            f"safe to relabel without a person: {summary['relabel']:,}, of which about {gate['precision']:.0%} get the "
+            f"right label (at least {gate['low']:.0%})"
+        )
+    elif summary["review"] and not summary["decided"]:
+        lines.append(f"none is safe to relabel without a person: {gate['reason']}")
+    lines += [f"note: {printable(note)}" for note in summary["notes"] if note != summary["chance"]]
     if done := summary.get("dataset"):
         lines.append(
-            f"wrote {done['path']}: {done['kept'] + done['relabelled']:,} samples, {done['relabelled']:,} of them "
-            f"under another label; {done['dropped']:,} dropped"
+            f"wrote {done['path']}: {done['kept'] + done['relabeled']:,} samples, {done['relabeled']:,} of them under "
+            f"another label; {done['dropped']:,} dropped"
         )
-        for name, words in _LEFT_OUT.items():
+        for name, text in _LEFT_OUT.items():
             if done[name]:
-                lines.append(f"  {done[name]:,} {words}")
-    more = "" if summary.get("dataset") else "; --dataset FOLDER or FILE.npz also writes the cleaned data"
-    lines.append(f"wrote {summary['lists']}/ — next: open {summary['lists']}/actions.csv{more}")
+                lines.append(f"  {done[name]:,} {text}")
+    edit = f"open {summary['lists']}/actions.csv, edit the column action"
+    then = "" if summary.get("dataset") else f"; {edit}, and give it back with --decisions FILE --dataset COPY"
+    lines.append(f"wrote {summary['lists']}/" + (f" — next:{then[1:]}" if then and summary["review"] else ""))
     return lines
 
 
 _LEFT_OUT = {
     "missing": "more are left out because they are no longer among the data",
     "unscored": "more are left out because the run did not score them",
-    "no_such_class": "of the dropped ones belong to a class that the data do not have",
 }

@@ -41,3 +41,13 @@ class Numbering:
     def numbers(self, classes: pa.ChunkedArray) -> pa.ChunkedArray:
         """The data's own numbers of classes; null where the data have no such class."""
         return pa.chunked_array([pa.array(self.to_data, mask=self.to_data < 0)]).take(classes)
+
+    def number_of(self, name: object) -> int | None:
+        """The data's own number of a class, given by name or by that number; None where the data have no such class."""
+        numbers = {str(number): int(number) for number in self.to_data if number >= 0}
+        names = {self._names[k]: int(number) for k, number in enumerate(self.to_data) if number >= 0}
+        return names.get(str(name), numbers.get(str(name)))
+
+    def name_of(self, number: int) -> str:
+        """The name of the class that the data give this number."""
+        return self._names[int(np.flatnonzero(self.to_data == number)[0])]

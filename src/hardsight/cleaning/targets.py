@@ -22,6 +22,7 @@ def check_target(target: Path, overwrite: bool, ours: Callable[[Path], bool]) ->
     """Refuse to write where something else is, or where an earlier result is unless it may be replaced."""
     if target.is_symlink():
         raise ExistingPathError(f"{target} is a link; name the place itself.")
+    _recover(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not ours(target):
@@ -57,13 +58,18 @@ def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> di
         summary = dict(build(temporary))
         mark = {"files": _files(temporary), **summary}
         (temporary / MARK).write_text(json.dumps(mark, indent=1, default=str), encoding="utf-8")
-        if target.is_dir():  # a folder cannot be replaced in one step: the old one goes aside first
-            old = _name_beside(target)
-            target.rename(old)
-            temporary.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(target)
+        # A folder cannot be replaced in one step. The old one goes aside under a name of its own, so that after a kill
+        # between the two renames the next start puts it back.
+        _recover(target)
+        aside = _aside(target)
+        if target.is_dir():
+            if any(target.iterdir()):
+                target.rename(aside)
+            else:
+                target.rmdir()
+        temporary.rename(target)
+        if our_folder(aside):
+            shutil.rmtree(aside, ignore_errors=True)
     return summary
 
 
@@ -87,6 +93,23 @@ def _beside(target: Path) -> Iterator[Path]:
         yield temporary
     finally:
         _remove(temporary)
+
+
+def _aside(target: Path) -> Path:
+    target = target.absolute()
+    return target.parent / f".{target.name[:100]}.old"
+
+
+def _recover(target: Path) -> None:
+    """Put back what a kill between the two renames of `write_folder` left aside, or remove it where the new one is."""
+    aside = _aside(target)
+    if not our_folder(aside):
+        if aside.exists():
+            raise ExistingPathError(f"{aside} is in the way and not written by hardsight clean; move it.")
+    elif target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.rename(target)
 
 
 def _name_beside(target: Path) -> Path:

@@ -9,6 +9,7 @@ import warnings
 import tyro
 
 from hardsight.cli.adapting import adapt
+from hardsight.cli.alarm import alarm
 from hardsight.cli.aligning import align
 from hardsight.cli.evaluating import evaluate
 from hardsight.cli.pages import clean, demo, figure, report, with_figures
@@ -39,6 +40,14 @@ COMMANDS = {
 }
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning as one line; that a network is no better than chance, in red."""
+    if category.__name__ == "ChanceWarning":  # by name: its module needs scipy, which help must not wait for
+        alarm(message)
+    else:
+        print(f"warning: {message}", file=sys.stderr)
+
+
 # What the machine refuses, whatever the program: no permission, a full or read-only disk, too many open files.
 _ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENAMETOOLONG)
 
@@ -55,7 +64,7 @@ def main(args: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign must not turn success into failure
             stream.reconfigure(errors="replace")
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    warnings.showwarning = _show_warning
     try:
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
@@ -73,9 +82,7 @@ def main(args: list[str] | None = None) -> None:
         sentence = _sentence(error)
         if sentence is None:
             raise
-        from hardsight.extras import printable
-
-        print(f"error: {printable(sentence)}", file=sys.stderr)
+        alarm(sentence, "error")
         raise SystemExit(2) from None
 
 

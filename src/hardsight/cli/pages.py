@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from hardsight.cli.alarm import alarm
 from hardsight.cli.arguments import optional
 
 
@@ -67,29 +68,47 @@ def clean(
     by: Annotated[str | None, optional("RANKING")] = None,
     count: Annotated[int | None, optional("N")] = None,
     share: Annotated[float | None, optional("S")] = None,
+    decisions: Annotated[Path | None, optional("FILE")] = None,
+    auto: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write lists of labels to keep, to change and to drop: RUN/lists/actions.csv and more.
+    """Write lists of suspect labels to review: RUN/lists/actions.csv and more.
 
-    The suspects are as many as labels are estimated to be wrong, and every label that
-    the network contradicts for sure. A suspect is relabelled when the network is sure
-    of another class, and dropped when it is sure of none. Nothing is changed in your
-    data; --dataset writes a cleaned copy.
+    The suspects are as many as labels are estimated to be wrong. They are for a person
+    to review; one is relabeled only where the run shows that this is safe. Your data
+    are never changed. --dataset writes a cleaned copy, by what you decided (edit the
+    column action of actions.csv and give it back with --decisions) or with --auto by
+    what is safe without you.
 
     Args:
         run: Run folder that hardsight score or hardsight demo wrote, best with --folds.
         out: Folder for the lists; RUN/lists if not given.
-        dataset: Also write the cleaned data: a folder for a folder of pictures, FILE.npz for arrays.
-        data: Where the pictures are, if they have moved or were not named when they were scored.
+        dataset: Also write the cleaned data: a folder for a folder of images, FILE.npz for arrays.
+        data: Where the images are, if they have moved or were not named when they were scored.
         by: How to rank the suspects; the measured best if not given.
         count: How many suspects.
         share: Which share of the samples are suspects.
+        decisions: CSV or Parquet with id, action (keep, review, relabel, drop) and, to relabel, new_label.
+        auto: With --dataset, relabel what is safe without a person; refused where nothing is.
         overwrite: Replace earlier lists (and an earlier cleaned copy).
     """
     from hardsight.cleaning import clean as work
     from hardsight.cleaning import in_words
 
-    done = work(run, out, data=data, by=by, count=count, share=share, dataset=dataset, overwrite=overwrite)
+    done = work(
+        run,
+        out,
+        data=data,
+        by=by,
+        count=count,
+        share=share,
+        decisions=decisions,
+        auto=auto,
+        dataset=dataset,
+        overwrite=overwrite,
+    )
+    if done["chance"]:
+        alarm(done["chance"])
     print("\n".join(in_words(done)))
 
 

@@ -11,6 +11,7 @@ from hardsight.labelerrors.rankings import DEFAULT as DEFAULT
 from hardsight.labelerrors.rankings import RANKINGS as RANKINGS
 from hardsight.labelerrors.rankings import Ranking as Ranking
 from hardsight.labelerrors.rankings import check_ranking as check_ranking
+from hardsight.labelerrors.safety import Automatic as Automatic
 from hardsight.labelerrors.suspects import accuracy_note as accuracy_note
 from hardsight.labelerrors.suspects import actions as actions
 from hardsight.labelerrors.suspects import label_errors as label_errors

@@ -68,6 +68,25 @@ class Beliefs:
             part = slice(start, start + _BLOCK)
             yield part, matrix(self.table.vectors, "probabilities", self._rows[part])
 
+    @property
+    def contradicted(self) -> np.ndarray:
+        """Whether a sample has a label, and the prediction is another class."""
+        return (self.labels >= 0) & (self.labels != self.pred)
+
+    def label_rank(self) -> np.ndarray:
+        """``(N,)`` where each label stands among the classes that were not predicted, from 0 (the most probable) to 1.
+
+        Equal probabilities count in the label's favor, because those of a very confident network vanish together. Exact
+        tables only; NaN without a label, and where the label is the prediction.
+        """
+        rank = np.full(len(self.table), np.nan)
+        for part, p in self._blocks():
+            row, label = np.arange(len(p)), np.maximum(self.labels[part], 0)
+            at = p[row, label][:, None]
+            p[row, self.pred[part]] = -np.inf  # among networks that vote it need not be the most probable
+            rank[part] = (p > at).sum(axis=1) / max(p.shape[1] - 2, 1)
+        return np.where(self.contradicted, rank, np.nan)
+
     @cached_property
     def samples(self) -> np.ndarray:
         """``(C,)`` how many samples have each label."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.chance import chance_agreement
 from hardsight.intervals import FEW, moments, wilson
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects
@@ -70,6 +71,8 @@ def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str
     """What a reader must know before believing the page, the gravest first."""
     meta, table = rows.table.meta, rows.table
     counts = meta.get("counts") or {}
+    chance = chance_agreement(rows.label, rows.pred)
+    alarm = [f"{str(chance)[:1].upper()}{str(chance)[1:]}"] if chance.near else []
     warn: list[str] = []
     info: list[str] = []
     if meta.get("unfinished"):
@@ -107,7 +110,8 @@ def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str
     if len(nets) > 1:
         info.append(f"Every score is the mean over {len(nets)} nets ({cut(', '.join(map(str, nets)), 120)}).")
     warn += [cut(text, _MADE_LENGTH, 3 * _MADE_LENGTH) for text in meta.get("warnings") or ()]
-    return [{"level": level, "text": text} for level, texts in (("warn", warn), ("info", info)) for text in texts]
+    levels = {"alarm": alarm, "warn": warn, "info": info}
+    return [{"level": level, "text": text} for level, texts in levels.items() for text in texts]
 
 
 def tiles(rows: Rows, suspects: Suspects | None) -> list[dict[str, str]]:
@@ -128,8 +132,7 @@ def tiles(rows: Rows, suspects: Suspects | None) -> list[dict[str, str]]:
         found.append({"name": f"mean {score_title(rows.main)}", "value": f"{one.mean[0]:.3g}", "note": note})
         found += _hardest_class(rows)
     if suspects is not None:
-        low, high = percent(suspects.low, 2), percent(suspects.high, 2)
-        note = f"estimated to be wrong: {percent(suspects.share, 2)} of the labels, 95 % interval {low} to {high}"
+        note = f"{percent(suspects.share, 2)} of the labels, to be reviewed"
         found.append({"name": "suspect labels", "value": f"{suspects.count:,}", "note": note})
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from hardsight.errors import HardsightError
 from hardsight.extras import first_line
 from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.rows import Rows
-from hardsight.report.words import percent
 
 _MOST_NUMBER = 1 << 22  # class numbers beyond it are ids of another kind, and counting by them would fill the memory
 
@@ -25,8 +25,6 @@ class Suspects(NamedTuple):
     listed: Listed
     count: int
     share: float
-    low: float
-    high: float
     by: str
     noise: dict[int, float]
     note: str
@@ -42,8 +40,10 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
         return None, f"Label errors are looked for among at most {_MOST_NUMBER:,} classes."
     try:
         found, estimate = label_errors(rows.table), noise(rows.table)
-    except (ValueError, KeyError) as error:  # a table without the columns it takes
+    except HardsightError as error:  # a table without the columns it takes
         return None, f"Label errors could not be looked for: {first_line(error)}"
+    if found.meta["chance"]:
+        return None, ""  # the first notice of the page says why
     ranked = found.to_arrow()
     place = pc.index_in(rows.ids, value_set=ranked["id"].combine_chunks()).to_numpy()
     suspicion = ranked["suspicion"].to_numpy()[place]
@@ -56,13 +56,16 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
     known = estimate.rows.filter(pc.is_valid(estimate.rows["share"]))
     shares = dict(zip(known["class"].to_pylist(), known["share"].to_pylist(), strict=True))
     way = "all classes" if estimate.exact else "label and prediction"
-    note = (
-        f"{count:,} of {int((rows.label >= 0).sum()):,} labels are suspect: as many as confident learning estimates to "
-        f"be wrong ({percent(estimate.share, 2)}, 95 % interval {percent(estimate.low, 2)} to "
-        f"{percent(estimate.high, 2)}, from the probabilities of {way}), chosen where the prediction is another class, "
-        f"by {by} ({summary[:1].lower()}{summary[1:]}), and every label that the network contradicts for sure."
-    )
-    note = " ".join(filter(None, (note, accuracy_note(rows.table))))
+    gate = found.meta["automatic"]
+    if gate.kind == "implausible":
+        counted = f"{count:,} labels to review, if you must: {gate.reason}"
+    else:
+        counted = (
+            f"{count:,} labels to review: as many as confident learning counts as wrong (from the probabilities of "
+            f"{way}; mistakes that the network is sure of are among them), where the prediction is another class, by "
+            f"{by} ({summary[:1].lower()}{summary[1:]})."
+        )
+    note = " ".join(filter(None, (counted, accuracy_note(rows.table) if gate.kind != "implausible" else None)))
     first_few = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
     about = f"{first_few}, by {by}: the label, and what the network reads instead."
     return (
@@ -71,9 +74,7 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
             suggested=suggested,
             listed=Listed("suspects", "Suspect labels", about, listed),
             count=count,
-            share=estimate.share,
-            low=estimate.low,
-            high=estimate.high,
+            share=count / max(int((rows.label >= 0).sum()), 1),
             by=by,
             noise=shares,
             note=note,
@@ -88,8 +89,6 @@ def label_errors_section(found: Suspects, run: Any) -> dict[str, Any]:
         "note": found.note,
         "count": found.count,
         "share": found.share,
-        "low": found.low,
-        "high": found.high,
         "by": found.by,
         "next": f"hardsight clean {shlex.quote(str(run))}" if run is not None else "hs.clean(table)",
     }

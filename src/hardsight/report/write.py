@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight.chance import ChanceWarning
 from hardsight.data import changed_since
 from hardsight.errors import InputError, MissingPathError
 from hardsight.records import has_records
@@ -82,10 +84,11 @@ def write_report(
     with disk_in_words(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
-    if tell is not None:
-        for notice in payload["notices"]:
-            if notice["level"] == "warn":
-                tell(notice["text"])
+    for notice in payload["notices"]:
+        if notice["level"] == "alarm":
+            warnings.warn(notice["text"], ChanceWarning, stacklevel=2)
+        elif notice["level"] == "warn" and tell is not None:
+            tell(notice["text"])
     return target
 
 

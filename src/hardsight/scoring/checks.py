@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight.chance import ChanceWarning, chance_agreement
 from hardsight.errors import InputError
 from hardsight.hardness import SCORES
 from hardsight.heads import Head
@@ -34,6 +36,15 @@ def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, output
             f"DATA: labels must lie in [0, {top - 1}] because {who} {top} classes, got {low} to {high}; "
             "use a model for these classes, or renumber the labels."
         )
+
+
+def warned(table: SampleTable) -> SampleTable:
+    """The table, with a warning if its network is at or near chance."""
+    if "label" in table and table.accuracy is not None:
+        labels = table.to_arrow()["label"].fill_null(-1).to_numpy()
+        if (chance := chance_agreement(labels, table["pred"])).near:
+            warnings.warn(str(chance), ChanceWarning, stacklevel=3)
+    return table
 
 
 def output_note(outputs: Sequence[Tensor], features: Tensor, head: Head) -> str | None:

@@ -16,7 +16,7 @@ from hardsight.errors import InputError
 from hardsight.hardness import SCORES, check_triple
 from hardsight.models import Model, as_model
 from hardsight.provenance import provenance
-from hardsight.scoring.checks import known_scores
+from hardsight.scoring.checks import known_scores, warned
 from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
 from hardsight.scoring.one import Options, counts, find_device, score_one
 from hardsight.scoring.rows import scored_rows
@@ -82,7 +82,7 @@ def score_features(
             kept = feature_vectors(rows["id"], ids, features, weight, bias, "direction")
     table = SampleTable(rows, meta, bad, kept)
     table.meta |= {"counts": counts(table), "accuracy": table.accuracy}
-    return table
+    return warned(table)
 
 
 def score(
@@ -160,15 +160,15 @@ def score(
     if folds is not None:
         check_folds(samples, folds, seeds)
         if train is not None:
-            return score_trained(train, samples, options, path, overwrite, folds, seeds)
+            return warned(score_trained(train, samples, options, path, overwrite, folds, seeds))
         if len(networks) > 1:
             raise InputError("folds go with one model or one training function; score the others as runs of their own.")
-        return score_refitted(networks[0], samples, options, path, overwrite, folds, seeds)
+        return warned(score_refitted(networks[0], samples, options, path, overwrite, folds, seeds))
     if seeds != 1:
         raise InputError("seeds repeat the folds: give folds too.")
     if len(networks) > 1:
-        return score_several(networks, samples, options, path, overwrite)
-    return score_one(networks[0], samples, options, path, overwrite=overwrite, keep="direction")
+        return warned(score_several(networks, samples, options, path, overwrite))
+    return warned(score_one(networks[0], samples, options, path, overwrite=overwrite, keep="direction"))
 
 
 def _training_function(model: Any) -> Callable[[TrainingData], Any] | None:

@@ -1,0 +1,79 @@
+"""Does a classifier know anything about its labels? Its agreement with them against what chance would give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+# Below so much of the way from chance to perfect agreement (Cohen's kappa) a classifier is near chance, however
+# certain the difference is; below so many samples nothing is said.
+NEAR, FEWEST = 0.1, 20
+_LEVEL = 0.01
+
+
+class ChanceWarning(UserWarning):
+    """A network that is no better than chance; the command prints it first, and in red."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How far predictions agree with labels beyond chance.
+
+    Attributes:
+        n: Labeled samples.
+        accuracy: Share of labels that equal the prediction.
+        expected: That share if predictions were dealt out to the samples at random: the class prior, for a network
+            that always predicts the most frequent class.
+        kappa: ``(accuracy − expected) / (1 − expected)``, Cohen's kappa; NaN where `expected` is 1.
+        p: Chance of an accuracy as high under random dealing (one-sided, normal approximation).
+    """
+
+    n: int
+    accuracy: float
+    expected: float
+    kappa: float
+    p: float
+
+    @property
+    def near(self) -> bool:
+        """Whether the predictions are at or near chance."""
+        return self.n >= FEWEST and np.isfinite(self.kappa) and (self.p > _LEVEL or self.kappa < NEAR)
+
+    def __str__(self) -> str:
+        return (
+            f"the network is no better than chance on these labels (accuracy {self.accuracy:.1%}; {self.expected:.1%} "
+            f"by chance, n = {self.n:,}): check its weights, its preprocessing and the order of its classes before "
+            "you use any of this."
+        )
+
+
+def chance_agreement(labels: np.ndarray, predictions: np.ndarray) -> Chance:
+    """Agreement of predictions with labels, beside what a random dealing of the same predictions would give.
+
+    The moments of the number of matches under a random permutation are exact.
+
+    Args:
+        labels: ``(N,)`` classes; negative where a sample has no label.
+        predictions: ``(N,)`` predicted classes.
+
+    Examples:
+        >>> chance_agreement(np.array([0, 0, 0, 1] * 10), np.array([0, 0, 0, 0] * 10)).near  # always the same class
+        True
+    """
+    known = labels >= 0
+    labels, predictions = labels[known], predictions[known]
+    n = len(labels)
+    if n < 2:
+        return Chance(n, float("nan"), float("nan"), float("nan"), float("nan"))
+    _, codes = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
+    a = np.bincount(codes[:n], minlength=codes.max() + 1).astype(np.float64)
+    b = np.bincount(codes[n:], minlength=len(a)).astype(np.float64)
+    matches, product = float((labels == predictions).sum()), a * b
+    mean = product.sum() / n
+    variance = (product * (n - a) * (n - b)).sum() + product.sum() ** 2 - (product**2).sum()
+    sd = np.sqrt(variance / (n**2 * (n - 1)))
+    p = float(stats.norm.sf((matches - 0.5 - mean) / sd)) if sd > 0 else 1.0
+    kappa = (matches - mean) / (n - mean) if mean < n else float("nan")
+    return Chance(n, matches / n, mean / n, float(kappa), p)
