@@ -532,3 +532,22 @@ def test_bad_sigmoid_input_is_one_sentence():
         loss(torch.full((2,), math.nan), torch.zeros(2))
     with pytest.raises(ValueError, match="pos_weight must"):
         EncouragingBCELoss(pos_weight=torch.tensor([-1.0]))
+
+
+@pytest.mark.parametrize("target", [0, 2])
+def test_where_only_the_target_is_possible_it_is_finite_like_cross_entropy(target):
+    z = torch.full((1, 4), -math.inf).scatter_(1, torch.tensor([[target]]), 2.0).requires_grad_()
+    y, inside = torch.tensor([target]), torch.zeros(4)
+    inside[target] = 1
+    assert EncouragingLoss(rho=0)(z, y) == torch.nn.functional.cross_entropy(z, y) == 0
+    # At p = 1: cross-entropy 0, and the tangent of log(1 − p) at ¾, which is log ¼ − 1.
+    assert EncouragingLoss()(z, y).item() == pytest.approx(math.log(0.25) - 1, rel=1e-6)
+    assert EncouragingLoss(offset=True)(z, y) == 0
+    assert EncouragingLoss(log_end=1, preset="released")(z, y).item() == pytest.approx(math.log(1e-5), rel=1e-6)
+    assert FocalLoss(0.0)(z, y) == 0
+    exact = EncouragingLoss(log_end=1)(z, y)
+    assert exact == -math.inf
+    (gradient,) = torch.autograd.grad(exact, z)
+    assert gradient.tolist() == (-inside[None]).tolist()
+    assert EncouragingLoss(weight=1 - inside, log_end=1)(z, y) == 0  # a class without a weight does not count
+    assert EncouragingLoss(log_end=1, match_gradient=True)(z, y) == 0

@@ -171,7 +171,10 @@ class EncouragingLoss(_Encouraging, nn.CrossEntropyLoss):
         if self._endless and (spread or input.shape[0 if input.ndim == 1 else 1] == 2):
             why = "soft targets or label smoothing" if spread else "two classes"
             _warn_once(f"EncouragingLoss: with log_end = 1 and {why} the loss has no minimum; it goes on rewarding ", 5)
-        return loss * self._match(input, target) if self.match_gradient else loss
+        if not self.match_gradient:
+            return loss
+        scale = self._match(input, target)
+        return torch.where(scale == 0, 0, loss * scale)  # cross-entropy has no slope left where the loss is −inf
 
     def parts(self, input: Tensor, target: Tensor) -> LossParts:
         """Cross-entropy and bonus apart, for a log. Their sum is the loss (before `match_gradient`)."""

@@ -38,7 +38,9 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
     # Relative to the largest: a `logsumexp` of 1e4 has lost the digits from which its gradient is made. The level
     # cancels in the derivative, so it is a constant to autograd.
     level = others.detach().amax(1, keepdim=True)
-    return (others - level).exp().sum(1).log() + (level.squeeze(1) - own)
+    masked = level == -math.inf  # all other logits are −inf: so is m, with a slope of −1 at the target and 0 elsewhere
+    total = (others - level.masked_fill(masked, 0)).exp().sum(1).masked_fill(masked.squeeze(1), 1)
+    return total.log() + (level.squeeze(1) - own)
 
 
 def soft_margins(logits: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ def focal(m: Tensor, gamma: float = 2.0) -> Tensor:
         >>> focal(torch.tensor([0.0]))
         tensor([0.1733])
     """
+    if not gamma:
+        return cross_entropy(m)  # 0 times the logarithm of 0 would be NaN
     # Not as a power of 1 − p: where that is 0, the slope of a root is infinite.
     return (gamma * F.logsigmoid(m)).exp() * cross_entropy(m)
 

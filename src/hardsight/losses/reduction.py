@@ -75,7 +75,7 @@ def reduced(terms: Terms, values: Tensor, reduction: str, weighted: bool = True)
     else:
         own = values.gather(1, target.unsqueeze(1)).squeeze(1) if spread else values
         share = valid.to(values.dtype) if weight is None else torch.where(valid, weight[target], 0)
-        losses, total = share * own, share.sum()
+        losses, total = torch.where(share == 0, 0, share * own), share.sum()  # 0 also where its own is infinite
         divisor = torch.where(total == 0, 1, total)  # where nothing counts, the loss is 0 instead of 0/0
     if terms.smoothing:
         losses = (1 - terms.smoothing) * losses + terms.smoothing * every.mean(1)
