@@ -4,6 +4,7 @@ Where paper, slides and released code differ, this was chosen:
 
 - AVH's Eq. 4 takes labels from the softmax and selects by AVC; its slides take both from AVC; its introduction
   speaks of both, too. ``cbst+avh`` is Eq. 4, ``cbst+avh-slides`` the slides, ``cbst+avh-hybrid`` what is left.
+  Behind any other method ``+avh`` means AVC, too: the paper's "AVH" always selects by AVC.
 - CRST's released code multiplies the weight of MRKLD twice, so that its .1 acts as .01. Here it is applied once, as
   printed, and is .1; ``dataclasses.replace(METHODS["crst"], mrkld=0.01)`` is what the released code did.
 """
@@ -91,8 +92,8 @@ def parse_method(method: str | Method) -> Method:
     Examples:
         >>> parse_method("cbst+avh").select_by
         'avc'
-        >>> parse_method("cbst+margin").select_by
-        'margin'
+        >>> parse_method("crst+avh").select_by, parse_method("cbst+margin").select_by
+        ('avc', 'margin')
     """
     from hardsight.hardness import SCORES  # here, because names are wanted where torch is not
 
@@ -102,9 +103,9 @@ def parse_method(method: str | Method) -> Method:
         return METHODS[method]
     base, _, score = str(method).partition("+")
     if base in METHODS and score in SCORES:
-        named = f"As {base}, but {score} selects."
-        # Both are kept for every class, and means over mirrored pictures: they need not be computed again.
-        rule = {"confidence": "softmax"}.get(score, score)
+        # What is kept for every class, and averaged over mirrored images, need not be computed again.
+        rule = {"confidence": "softmax", "avh": "avc"}.get(score, score)
+        named = f"As {base}, but {rule} selects."
         return replace(METHODS[base], name=str(method), select_by=rule, summary=named)
     known = {*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)}
     near = difflib.get_close_matches(str(method), known, 3, 0.6)
