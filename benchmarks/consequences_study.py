@@ -5,7 +5,7 @@
 DATA_DIR holds mnist.npz, cifar10.npz (train_images, train_labels, test_images, test_labels), fashion_mnist.npz and,
 where there is one, svhn.npz (test_images, test_labels). Parts:
 
-* ``mnist``: cross-entropy, the Encouraging Loss as the paper has it on MNIST (``log_end`` 1, the released clamp) and
+* ``mnist``: cross-entropy, the Encouraging Loss as the paper has it on MNIST (``log_end`` 1, its clamp) and
   with ``log_end`` .75: Fashion-MNIST as strangers (EL Table 4), attacks (EL Fig. 7), margins, calibration;
 * ``cifar10-calibration``: cross-entropy and the Encouraging Loss with and without label smoothing: calibration,
   margins, and SVHN as strangers;
@@ -55,7 +55,7 @@ from hardsight.training import Trained, train
 # Name → loss, label smoothing.
 ARMS = {
     "ce": ("ce", 0.0),
-    "el-released": ("el:normal,released", 0.0),
+    "el-released": ("el:normal", 0.0),
     "el": ("el:0.75", 0.0),
     "ce-smooth": ("ce", 0.1),
     "el-smooth": ("el:0.75", 0.1),

@@ -5,7 +5,7 @@
 STUDY is one of
 
 * ``sweep``: cross-entropy against the Encouraging Loss with ``log_end`` 0 … 1, there also with matched gradients and
-  with the released clamp (EL Fig. 4, 5, 6 and the probe);
+  with the paper's clamp (EL Fig. 4, 5, 6 and the probe);
 * ``rates``: some of them at half and twice the learning rate (EL Table 2);
 * ``mnist``: cross-entropy, squared error and their bonuses (EL Tables 1 and 5);
 * ``pairs``: cross-entropy, Euclidean contrastive and AMC-Loss (AMC Table 1, Fig. 4).
@@ -36,8 +36,8 @@ from hardsight.recipes import PRESETS, Recipe, changed
 from hardsight.training import Trained, train
 from hardsight.training.batches import all_labels, as_pixels
 
-ENDS = ("el:0", "el:0.25", "el:0.5", "el:0.75", "el:0.9", "el:normal")
-TAMED = ("el:normal,match", "el:normal,released")  # by gradients as long as cross-entropy's; by the released clamp
+ENDS = ("el:0", "el:0.25", "el:0.5", "el:0.75", "el:0.9", "el:exact")
+TAMED = ("el:exact,match", "el:normal")  # by gradients as long as cross-entropy's; by the paper's clamp
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ _CIFAR = ("epochs=10", "batch_size=256", "lr=0.2", "warmup=2", "label_smoothing=
 _MNIST = ("epochs=12", "drop_last=true", "precision=bf16", "channels_last=true", "clip=1e9")
 STUDIES = {
     "sweep": Study("cifar-resnet18", _CIFAR, ("ce", *ENDS, *TAMED)),
-    "rates": Study("cifar-resnet18", _CIFAR, ("ce", "el:0.75", "el:normal", *TAMED), (0.5, 2.0)),
+    "rates": Study("cifar-resnet18", _CIFAR, ("ce", "el:0.75", "el:exact", *TAMED), (0.5, 2.0)),
     "mnist": Study(
         "mnist-el",
         _MNIST,
-        ("ce", "el:0.75", "el:normal", TAMED[1], "mse", "mirror", "mse:sigmoid", "mirror:sigmoid"),
+        ("ce", "el:0.75", "el:exact", TAMED[1], "mse", "mirror", "mse:sigmoid", "mirror:sigmoid"),
     ),
     "pairs": Study(
         "cifar-resnet18", _CIFAR, ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")

@@ -72,10 +72,11 @@ Z = X @ W.T
 BY_HAND = {
     "ce": lambda: F.cross_entropy(Z, Y),
     "el:0.5": lambda: EncouragingLoss(log_end=0.5)(Z, Y),
-    "el:normal": lambda: EncouragingLoss(log_end=1.0)(Z, Y),
-    "el:aggressive": lambda: EncouragingLoss(log_end=1.0, start=0.5)(Z, Y),
-    "el:normal,released": lambda: EncouragingLoss(log_end=1.0, preset="released")(Z, Y),
-    "el:normal,match": lambda: EncouragingLoss(log_end=1.0, match_gradient=True)(Z, Y),
+    "el:exact": lambda: EncouragingLoss(log_end=1.0)(Z, Y),
+    "el:exact,start=0.5": lambda: EncouragingLoss(log_end=1.0, start=0.5)(Z, Y),
+    "el:normal": lambda: EncouragingLoss(log_end=1.0, preset="released")(Z, Y),
+    "el:aggressive": lambda: EncouragingLoss(log_end=1.0, start=0.5, preset="released")(Z, Y),
+    "el:exact,match": lambda: EncouragingLoss(log_end=1.0, match_gradient=True)(Z, Y),
     "el:bonus=power,rho=2": lambda: EncouragingLoss(bonus="power", rho=2.0)(Z, Y),
     "focal:1": lambda: FocalLoss(1.0)(Z, Y),
     "mirror:sigmoid": lambda: MirrorMSELoss("sigmoid")(Z, Y),
@@ -83,7 +84,7 @@ BY_HAND = {
     "ce:effective": lambda: F.cross_entropy(Z, Y, effective_number_weights(COUNTS)),
     "avh:8": lambda: AVHLoss(8.0)(X, W, Y),
     "avh:8,learn": lambda: AVHLoss(8.0)(X, W, Y),
-    "el:normal@cosine:4": lambda: EncouragingLoss(log_end=1.0)(cosine_logits(X, W, 4.0), Y),
+    "el:exact@cosine:4": lambda: EncouragingLoss(log_end=1.0)(cosine_logits(X, W, 4.0), Y),
     "arcface:0.3,scale=8": lambda: F.cross_entropy(arcface_logits(X, W, Y, 0.3, 8.0), Y),
     "ldam:0.4": lambda: F.cross_entropy(cosface_logits(X, W, Y, ldam_margins(COUNTS, 0.4)), Y),
     "focal@adjusted:2": lambda: FocalLoss()(adjusted_logits(Z, COUNTS, 2.0), Y),
@@ -169,7 +170,7 @@ def test_compositions_that_cannot_be_are_sentences(work, words):
 
 
 def test_bf16_under_autocast_comes_out_in_float32():
-    for name in ("ce", "el:normal@avh+amc", "mirror"):
+    for name in ("ce", "el:exact@avh+amc", "mirror"):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             value = build_loss(name)(Z.bfloat16(), Y, X.bfloat16(), W)
         assert value.dtype == torch.float32
@@ -250,7 +251,9 @@ def test_recipes_whose_loss_cannot_be_are_sentences(change, words):
 # The engine.
 
 
-@pytest.mark.parametrize("name", [*LOSSES, "el:normal,match", "el:0.5@arcface:0.2+amc:released", "avh:8,learn+center"])
+@pytest.mark.parametrize(
+    "name", [*LOSSES, "el:exact,match", "el:normal,match", "el:0.5@arcface:0.2+amc:released", "avh:8,learn+center"]
+)
 def test_every_loss_trains_and_lowers_itself(tmp_path, name):
     result = trained(tmp_path / "run", replace(QUICK, epochs=4), loss=name)
     losses = [row["loss"] for row in result.history]
@@ -403,7 +406,7 @@ def test_another_loss_is_another_run(tmp_path):
     with pytest.raises(FileExistsError, match=r"same: loss\)"):
         trained(tmp_path / "ce", recipe, loss="el")
     trained(tmp_path / "el", recipe, loss="el:1")
-    trained(tmp_path / "el", replace(recipe, loss="el:normal"))
+    trained(tmp_path / "el", replace(recipe, loss="el:exact"))
     trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss())
     with pytest.raises(FileExistsError, match="same: loss"):
         trained(tmp_path / "own", recipe, loss=nn.CrossEntropyLoss(label_smoothing=0.1))
@@ -585,3 +588,13 @@ def test_steps_with_a_loss_do_not_wait_for_the_gpu(tmp_path, device_waits, name)
             trained(tmp_path / str(count), replace(QUICK, epochs=1, loss=name), device="cuda", sampler=sampler)
         waits[count] = len(waited)
     assert waits[10] == waits[40] > 0
+
+
+def test_a_run_of_the_name_before_it_meant_the_clamp_is_not_resumed(tmp_path):
+    recipe = replace(QUICK, epochs=1)
+    trained(tmp_path / "run", recipe, loss="el:normal")
+    trained(tmp_path / "run", recipe, loss="el:normal")  # the same
+    plan = json.loads((tmp_path / "run" / "training.json").read_text())
+    (tmp_path / "run" / "training.json").write_text(json.dumps({k: v for k, v in plan.items() if k != "clamp"}))
+    with pytest.raises(FileExistsError, match="clamp"):
+        trained(tmp_path / "run", recipe, loss="el:normal")

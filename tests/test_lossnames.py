@@ -17,11 +17,13 @@ CANONICAL = {
     "el:0.75": "el:0.75",
     "el:log_end=0.5": "el:0.5",
     "el:normal": "el:normal",
-    "el:1": "el:normal",
+    "el:1": "el:exact",
+    "el:exact": "el:exact",
+    "el:exact,match": "el:exact,match",
     "el:aggressive": "el:aggressive",
-    "el:log_end=1,start=.5": "el:aggressive",
+    "el:log_end=1,start=.5": "el:exact,start=0.5",
     "el:released": "el:0.75,released",
-    "el:normal,released,match": "el:normal,match,released",
+    "el:normal,released,match": "el:normal,match",
     "el:0.5, defer=25": "el:0.5,defer=25",
     "el:bonus=power,rho=2": "el:0.75,rho=2,bonus=power",
     "focal": "focal:2",
@@ -156,13 +158,14 @@ def test_forms_fit_on_lines_and_name_everything():
     assert all(name in said for name in LOSSES)
 
 
-@pytest.mark.parametrize("name", ["el:normal", "el:aggressive", "el:normal,match", "el:1,defer=3@cosine"])
-def test_the_normal_bonus_has_no_end(name):
+@pytest.mark.parametrize("name", ["el:exact", "el:exact,start=0.5", "el:exact,match", "el:1,defer=3@cosine"])
+def test_the_exact_bonus_has_no_end(name):
     assert parse_loss(name).endless
 
 
 @pytest.mark.parametrize(
-    "name", ["ce", "el:0.9", "el:normal,released", "el:normal,rho=0", "el:1,bonus=power", "mirror"]
+    "name",
+    ["ce", "el:0.9", "el:normal", "el:aggressive", "el:normal,match", "el:exact,rho=0", "el:1,bonus=power", "mirror"],
 )
 def test_everything_else_has_one(name):
     assert not parse_loss(name).endless

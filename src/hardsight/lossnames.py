@@ -88,7 +88,11 @@ LOSSES = {
                 "released": False,
                 **_WEIGHTED,
             },
-            {"normal": {"log_end": 1.0, "start": 0.0}, "aggressive": {"log_end": 1.0, "start": 0.5}},
+            {  # the paper's bonuses end where its §4.1 clamps 1 − p; the exact one has no end
+                "normal": {"log_end": 1.0, "start": 0.0, "released": True},
+                "aggressive": {"log_end": 1.0, "start": 0.5, "released": True},
+                "exact": {"log_end": 1.0, "released": False},
+            },
             smoothed=True,
         ),
         LossPart(
@@ -245,9 +249,14 @@ class LossName:
 
     @property
     def endless(self) -> bool:
-        """Whether the objective falls for ever: the normal bonus without the released clamp."""
+        """Whether the objective falls for ever: the normal bonus without the paper's clamp."""
         told = self.objective.options
         return told.get("log_end") == 1 and told["bonus"] == "log" and told["rho"] > 0 and not told["released"]
+
+    @property
+    def clamped(self) -> bool:
+        """Whether 1 − p counts as 1e-5 at least, which ends the bonus."""
+        return bool(self.objective.options.get("released"))
 
     def needing_indices(self) -> list[str]:
         """Names of parts that need one class a sample."""
@@ -263,7 +272,7 @@ def parse_loss(text: str) -> LossName:
 
     Examples:
         >>> str(parse_loss("avh")), str(parse_loss("amc")), str(parse_loss("el:1"))
-        ('ce@angular:16', 'ce+amc:paper', 'el:normal')
+        ('ce@angular:16', 'ce+amc:paper', 'el:exact')
         >>> parse_loss("el:0.5,defer=25@arcface:0.3").logits.options
         {'margin': 0.3, 'scale': 30.0}
     """
@@ -315,7 +324,7 @@ def _parse_part(text: str) -> Chosen:
     told: dict[str, Any] = {}
     for i, item in enumerate(rest.split(",") if colon else ()):
         for option, value in _parse_item(part, item.strip(), first=i == 0).items():
-            if option in told:
+            if told.get(option, value) != value:
                 raise InputError(f"loss: {name} is told its {option} twice, in {text!r}.")
             told[option] = value
     if told.keys() & {"beta", "drw"}:  # of the weights

@@ -119,6 +119,8 @@ def train(
         used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
         plan |= {"targets": _plain(source.targets), "weights": None if weights is None else network.weights}
+        if loss is None and parse_loss(recipe.loss).clamped:
+            plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
         state = group.told(lambda: begin(out, plan, overwrite))
         training = Training(network.module, recipe, group, used)
         if state is not None:
@@ -132,8 +134,8 @@ def train(
                 print("mixup: a training sample is a blend of two, so training samples are not recorded.")
             if loss is None and parse_loss(recipe.loss).endless and talk:
                 print(
-                    "loss: the normal bonus has no end, so logits grow as long as training lasts and few wrong samples "
-                    "count little; el:normal,released ends it as the paper's code does."
+                    "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples "
+                    "count little; el:normal ends it at a likelihood of 0.99999, as the paper does."
                 )
             if training.one_norm and talk:
                 print(
