@@ -33,7 +33,6 @@ from hardsight.data import StreamSamples, open_data
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.hardness import SCORES
 from hardsight.records import has_records, read_index
 from hardsight.table import SampleTable
 
@@ -41,7 +40,9 @@ from hardsight.table import SampleTable
 # Hardness in the order of a data set; larger is harder.
 
 
-def hardness_of(run: str | Path | SampleTable | Dynamics | Recorder, data: Any, by: str = "avh") -> np.ndarray:
+def hardness_of(
+    run: str | Path | SampleTable | Dynamics | Recorder, data: Any, by: str = "avh", *, largest: bool | None = None
+) -> np.ndarray:
     """A column of a run in the order of a data set, turned so that larger is harder.
 
     Args:
@@ -49,6 +50,7 @@ def hardness_of(run: str | Path | SampleTable | Dynamics | Recorder, data: Any, 
         data: The data set as `hardsight.open_data` takes it, or its ids in order.
         by: The column, such as ``avh``, ``forgetting`` or ``aum``. Where ``learned`` is null (never learned) the sample
             counts as learned one epoch after the last that was.
+        largest: Whether the largest values are the hardest; needed for a column that is not one of hardsight's.
 
     Raises:
         ValueError: The run lacks samples of the data set, or has no number for them.
@@ -62,7 +64,7 @@ def hardness_of(run: str | Path | SampleTable | Dynamics | Recorder, data: Any, 
         run = Dynamics(run) if has_records(run) else SampleTable.load(run)
     table = run if isinstance(run, SampleTable) else run.summary()
     ids = _ids_of(data)
-    values, found = _in_order(table, ids, by)
+    values, found = _in_order(table, ids, by, largest)
     for lacking, what in ((~found, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
         if lacking.any():
             first = printable(ids[int(lacking.argmax())])
@@ -73,7 +75,9 @@ def hardness_of(run: str | Path | SampleTable | Dynamics | Recorder, data: Any, 
     return values
 
 
-def latest_hardness(run: str | Path | Recorder | Dynamics, data: Any, by: str = "nll") -> Callable[[], np.ndarray]:
+def latest_hardness(
+    run: str | Path | Recorder | Dynamics, data: Any, by: str = "nll", *, largest: bool | None = None
+) -> Callable[[], np.ndarray]:
     """A function that tells what a recorder last saw of each sample: what `SelfPacedSampler` asks every epoch.
 
     It reads the epochs that are committed, the newest first, until every sample is known; NaN where none has it yet.
@@ -82,6 +86,7 @@ def latest_hardness(run: str | Path | Recorder | Dynamics, data: Any, by: str = 
         run: The folder that is being recorded (it need not be there yet), or its recorder.
         data: The data set as `hardsight.open_data` takes it, or its ids in order.
         by: A column of one epoch: ``nll``, ``avh``, ``angle``, ``margin`` …; turned so that larger is harder.
+        largest: As for `hardness_of`.
     """
     path, ids = Path(getattr(run, "path", run)), _ids_of(data)  # pyrefly: ignore[bad-argument-type]
 
@@ -91,7 +96,7 @@ def latest_hardness(run: str | Path | Recorder | Dynamics, data: Any, by: str = 
             return hardness
         recorded = Dynamics(path)
         for epoch in reversed(recorded.epochs.tolist()):
-            hardness = np.where(np.isnan(hardness), _in_order(recorded.at(epoch), ids, by)[0], hardness)
+            hardness = np.where(np.isnan(hardness), _in_order(recorded.at(epoch), ids, by, largest)[0], hardness)
             if not np.isnan(hardness).any():
                 break
         return hardness
@@ -118,21 +123,9 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
     return shares
 
 
-# Columns that are no scores and small where a sample is hard.
-_LOWER_IS_HARDER = ("aum", "correctness", "agreement")
-
-
-def _in_order(table: SampleTable, ids: Sequence[str], by: str) -> tuple[np.ndarray, np.ndarray]:
+def _in_order(table: SampleTable, ids: Sequence[str], by: str, largest: bool | None) -> tuple[np.ndarray, np.ndarray]:
     """A column turned so that larger is harder, in the order of ids (NaN where it is missing), and who is there."""
-    values = table[by]
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
-    values = values.astype(np.float64)
-    if by == "learned":
-        values = np.where(np.isnan(values), np.fmax.reduce(values, initial=0) + 1, values)
-    score = SCORES.get(by.removesuffix("_pred"))
-    if by in _LOWER_IS_HARDER or (score is not None and not score.higher_is_harder):
-        values = -values
+    values = table.hardness(by, largest=largest)
     where = pc.index_in(pa.array(ids, pa.string()), value_set=table.to_arrow()["id"].cast(pa.string()).combine_chunks())
     found = pc.is_valid(where).to_numpy(zero_copy_only=False)
     if not len(table):

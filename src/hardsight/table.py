@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
-from hardsight.hardness import SCORES
+from hardsight.hardness import SCORES, larger_is_harder
 from hardsight.records import has_records, read_epoch, read_index, scores_of
 from hardsight.runfolder import RunWriter, is_run, read_run
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 _NOT_SCORES = ("id", "label", "pred")
-# Of the columns that a summary of training has beside scores; of the others more is harder.
-_LOWER_IS_HARDER = ("aum", "correctness")
 
 
 class SampleTable:
@@ -118,19 +116,48 @@ class SampleTable:
         """The first `n` rows."""
         return self._take(np.arange(min(_count(n), len(self))))
 
-    def hardest(self, n: int = 20, by: str = "avh") -> SampleTable:
-        """The `n` hardest samples, hardest first; ties in the order of their ids."""
-        return self._take(self._order(by)[: _count(n)])
+    def hardest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
+        """The `n` hardest samples, hardest first; ties in the order of their ids.
 
-    def easiest(self, n: int = 20, by: str = "avh") -> SampleTable:
-        """The `n` easiest samples, easiest first; ties in the order of their ids."""
-        return self._take(self._order(by, easiest=True)[: _count(n)])
+        Args:
+            n: How many.
+            by: The column.
+            largest: Whether the largest values are the hardest; needed for a column that is not one of hardsight's.
+        """
+        return self._take(self._order(-self.hardness(by, largest=largest))[: _count(n)])
 
-    def rank(self, by: str = "avh") -> np.ndarray:
+    def easiest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
+        """The `n` easiest samples, easiest first; ties in the order of their ids. Options are those of `hardest`."""
+        return self._take(self._order(self.hardness(by, largest=largest))[: _count(n)])
+
+    def rank(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
         from scipy.stats import rankdata
 
-        return rankdata(-self._hardness(by), nan_policy="omit")
+        return rankdata(-self.hardness(by, largest=largest), nan_policy="omit")
+
+    def hardness(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
+        """A column as float64, turned so that larger is harder.
+
+        Args:
+            by: The column. Where ``learned`` is null (never learned) the sample counts as learned one epoch after the
+                last that was.
+            largest: Whether the largest values are the hardest. None: as the column's name says, which must be one
+                that hardsight writes and that has a direction.
+        """
+        name = self._score_name(by)
+        values = self[name]
+        if values.dtype.kind not in "fiub":
+            raise InputError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
+        largest = larger_is_harder(name) if largest is None else largest
+        if largest is None:
+            raise InputError(
+                f"by: nothing says whether larger or smaller values of {by!r} are harder; give largest=True or False."
+            )
+        values = values.astype(np.float64)
+        if name == "learned":
+            values = np.where(np.isnan(values), np.fmax.reduce(values, initial=0) + 1, values)
+        return values if largest else -values
 
     def quantiles(self, by: str = "avh", q: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)) -> np.ndarray:
         """Quantiles of a score over the rows."""
@@ -278,18 +305,8 @@ class SampleTable:
     def _score_name(self, by: str) -> str:
         return self._known(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
 
-    def _hardness(self, by: str) -> np.ndarray:
-        """A column turned so that larger is harder."""
-        name = self._score_name(by)
-        values = self[name].astype(np.float64)
-        score = SCORES.get(name.removesuffix("_pred"))
-        lower_is_harder = name in _LOWER_IS_HARDER if score is None else not score.higher_is_harder
-        return -values if lower_is_harder else values
-
-    def _order(self, by: str, easiest: bool = False) -> np.ndarray:
-        hardness = self._hardness(by)
-        ids = np.asarray(self["id"], dtype=str)
-        return np.lexsort((ids, hardness if easiest else -hardness))  # NaN sorts last either way
+    def _order(self, values: np.ndarray) -> np.ndarray:
+        return np.lexsort((np.asarray(self["id"], dtype=str), values))  # the smallest first, NaN last
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:

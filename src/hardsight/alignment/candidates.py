@@ -17,7 +17,7 @@ from hardsight.alignment.derived import epoch_means, temperature_confidence, unc
 from hardsight.dynamics import Dynamics
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES
+from hardsight.hardness import SCORES, larger_is_harder
 from hardsight.records import has_records
 from hardsight.runfolder import read_run
 from hardsight.table import SampleTable
@@ -33,12 +33,12 @@ TREATMENTS: dict[str, Kind] = {
     "_ensemble": "ensemble",
 }
 
-# Beside the registered scores; +1 where more people should choose the label as the value grows.
-DERIVED: dict[str, tuple[Kind, int]] = {
-    "temperature_confidence": ("derived", 1),
-    "total": ("uncertainty", -1),
-    "aleatoric": ("uncertainty", -1),
-    "epistemic": ("uncertainty", -1),
+# Beside the registered scores.
+DERIVED: dict[str, Kind] = {
+    "temperature_confidence": "derived",
+    "total": "uncertainty",
+    "aleatoric": "uncertainty",
+    "epistemic": "uncertainty",
 }
 
 
@@ -58,10 +58,8 @@ def facts(name: str) -> Facts | None:
         >>> facts("confidence"), facts("avh_sd")
         (Facts(kind='score', direction=1), None)
     """
-    if name in SCORES:
-        return Facts("score", -1 if SCORES[name].higher_is_harder else 1)
-    if name in DERIVED:
-        return Facts(*DERIVED[name])
+    if name in SCORES or name in DERIVED:
+        return Facts(DERIVED.get(name, "score"), -1 if larger_is_harder(name) else 1)
     for ending, kind in TREATMENTS.items():
         if name.endswith(ending) and (base := facts(name.removesuffix(ending))) is not None:
             return Facts(kind, base.direction)

@@ -12,7 +12,7 @@ from scipy import stats
 from hardsight.correlation import spearman, standard_error
 from hardsight.degradation.degradations import DEGRADATIONS
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES
+from hardsight.hardness import hardness_sign
 from hardsight.intervals import FEW, LEVEL, moments, wilson
 
 # What is told of unless asked otherwise, as far as it is there: the AVH paper's values and the bare angle.
@@ -89,7 +89,7 @@ def follows_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
             matrix = np.full((len(pictures), len(levels)), np.nan)
             matrix[at] = own[value].cast(pa.float64()).to_numpy()
             matrix = matrix[np.isfinite(matrix).all(1)]
-            expected = harder * _hardness(value)
+            expected = harder * hardness_sign(value)
             row: dict[str, object] = {"degradation": name, "value": value, "pictures": len(matrix)}
             row |= {"levels": len(levels), "expected": expected}
             if len(matrix) >= FEW and np.ptp(matrix) > 0:
@@ -131,8 +131,3 @@ def _by_degradation(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 def _places(rows: pa.Table, levels: np.ndarray) -> np.ndarray:
     """Which of the levels each row has."""
     return np.argmax(rows["level"].to_numpy()[:, None] == levels, 1)
-
-
-def _hardness(value: str) -> int:
-    score = SCORES.get(value.removesuffix("_pred"))
-    return 1 if score is not None and score.higher_is_harder else -1

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from hardsight.errors import InputError
 from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, group_colours, new_figure, plain
-from hardsight.hardness import SCORES
+from hardsight.hardness import hardness_sign
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,7 +185,7 @@ def plot_agreement(found: Mapping[str, pa.Table], unit: str = "epoch", figure: F
     for axis, (name, table) in zip(axes[0], found.items(), strict=True):
         for score, colour, dash in zip(pc.unique(table["score"]).to_pylist(), COLOURS, DASHES, strict=False):
             own = _columns(table.filter(pc.equal(table["score"], score)))
-            sign = -1 if score in SCORES and SCORES[score].higher_is_harder else 1
+            sign = -hardness_sign(score)
             middle, low, high = (sign * own[f"spearman{end}"] for end in ("", "_low", "_high"))
             label = f"−{score}" if sign < 0 else score
             draw_band(axis, own["epoch"], middle, low, high, colour, label, dash)

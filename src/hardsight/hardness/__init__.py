@@ -1,5 +1,8 @@
 """Hardness scores: features ``(N, D)``, class weights ``(C, D)`` and labels ``(N,)`` in, one number a sample out."""
 
+from hardsight.hardness.direction import harder_end as harder_end
+from hardsight.hardness.direction import hardness_sign as hardness_sign
+from hardsight.hardness.direction import larger_is_harder as larger_is_harder
 from hardsight.hardness.reading import Reading as Reading
 from hardsight.hardness.reading import read_classes as read_classes
 from hardsight.hardness.scores import SCORES as SCORES

@@ -10,7 +10,7 @@ import pyarrow as pa
 from scipy import stats
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
-from hardsight.hardness import SCORES
+from hardsight.hardness import hardness_sign
 from hardsight.intervals import LEVEL
 from hardsight.phases.samples import frequencies
 
@@ -73,7 +73,7 @@ _SCHEMA = pa.schema(
 
 def _ease(name: str) -> int:
     """−1 for scores that grow with hardness: their correlation with human frequency should be negative."""
-    return -1 if name in SCORES and SCORES[name].higher_is_harder else 1
+    return -hardness_sign(name)
 
 
 def _ahead(value: float, influence: np.ndarray) -> dict[str, float]:

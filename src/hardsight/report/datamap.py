@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
+from hardsight.hardness import harder_end
 from hardsight.records import Block, needed, read_index
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.points import axis
@@ -21,30 +22,27 @@ from hardsight.runfolder import DYNAMICS
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
-# Column of the points: column of the summary, title, meaning, which way is harder, how it is written.
+# Column of the points: column of the summary, title, meaning.
 _COLUMNS = {
-    "mean_confidence": ("confidence", "mean confidence", "Probability of the label, mean over the {unit}s.", "smaller"),
+    "mean_confidence": ("confidence", "mean confidence", "Probability of the label, mean over the {unit}s."),
     "variability": (
         "variability",
         "variability",
         "Standard deviation of the label's probability over the {unit}s.",
-        "larger",
     ),
-    "correctness": ("correctness", "correctness", "Share of the {unit}s in which it was predicted right.", "smaller"),
+    "correctness": ("correctness", "correctness", "Share of the {unit}s in which it was predicted right."),
     "aum": (
         "aum",
         "area under the margin",
         "The label's logit minus the largest other, mean over the {unit}s (Pleiss et al., 2020).",
-        "smaller",
     ),
     "forgetting": (
         "forgetting",
         "forgetting events",
         "How often it was right and, the next time it was seen, wrong (Toneva et al., 2019).",
-        "larger",
     ),
-    "learned": ("learned", "first learned in", "The first {unit} in which it was right; – is never.", "larger"),
-    "seen": ("seen", "recorded in", "The number of {unit}s in which it was recorded.", ""),
+    "learned": ("learned", "first learned in", "The first {unit} in which it was right; – is never."),
+    "seen": ("seen", "recorded in", "The number of {unit}s in which it was recorded."),
 }
 _COUNTS = ("forgetting", "learned", "seen")
 
@@ -107,10 +105,10 @@ def described(recorded: Recorded) -> dict[str, dict[str, str]]:
         name: {
             "title": title,
             "text": text.format(unit=recorded.unit),
-            "harder": harder,
+            "harder": harder_end(name),
             **({"kind": "int"} if name in _COUNTS else {}),
         }
-        for name, (_, title, text, harder) in _COLUMNS.items()
+        for name, (_, title, text) in _COLUMNS.items()
         if name in recorded.columns
     }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.hardness import SCORES
+from hardsight.hardness import SCORES, harder_end
 from hardsight.idtables import read_by_id
 from hardsight.report import clusters, notices
 from hardsight.report.changes import Changes, change_lists, change_view, changes, comparison_section
@@ -245,20 +245,21 @@ def _described(rows: Rows, seen: list[View]) -> dict[str, Any]:
         score = SCORES[name]
         where = " Taken at the prediction." if score.needs_labels and not rows.labelled else ""
         times = " Times the number of classes: 1 is chance." if name == "avh" else ""
-        harder = "larger" if score.higher_is_harder else "smaller"
         summary = score.summary.replace("`", "")  # marks of the reference, which the page does not read
-        found[name] = {"title": score_title(name), "text": f"{summary}{times}{where}", "harder": harder}
+        found[name] = {"title": score_title(name), "text": f"{summary}{times}{where}", "harder": harder_end(name)}
     shown = {axis.column: axis.title for view in seen for axis in (view.x, view.y)}
     extra = {
         "rank_angle": "Rank by the angle among all samples, from 0 to 1.",
         "rank_logit": f"Rank by {score_title(rows.logit)} among all samples, from 0 to 1.",
         "before": "The same in the run that this one is compared with.",
     }
+    compared = next((view.y.column for view in seen if view.x.column == "before"), "")  # both runs have this score
     for name, text in extra.items():
         if name in shown:
-            found[name] = {"title": shown[name], "text": text, "harder": "larger"}
-    if "before" in shown:
-        found["change"] = {"title": "change", "text": "After minus before.", "harder": "larger"}
+            harder = harder_end(compared if name == "before" else name)
+            found[name] = {"title": shown[name], "text": text, "harder": harder}
+    if compared:
+        found["change"] = {"title": "change", "text": "After minus before.", "harder": harder_end(f"{compared}_change")}
     return found
 
 

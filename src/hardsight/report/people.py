@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from hardsight.alignment.candidates import TREATMENTS
 from hardsight.alignment.folder import Aligned, last_epoch, read_alignment
 from hardsight.comparison import floats, mid_ranks
+from hardsight.hardness import harder_end
 from hardsight.report.lists import LENGTH, Listed, top
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
@@ -22,10 +23,10 @@ HARD = 0.2  # about this share of the samples is called hard, by people and by t
 BINS_X, BINS_Y = 25, 30
 _FEWEST = 10  # samples in a bin of the frequency for a median
 _HSF = "human selection frequency"
-# Columns of the points: title, meaning, which way is harder.
+# Columns of the points: title, meaning.
 _COLUMNS = {
-    "hsf": (_HSF, "Share of people who chose the label.", "smaller"),
-    "votes_entropy": ("entropy of the answers", "How much people disagree with one another, in nats.", "larger"),
+    "hsf": (_HSF, "Share of people who chose the label."),
+    "votes_entropy": ("entropy of the answers", "How much people disagree with one another, in nats."),
 }
 
 
@@ -99,8 +100,8 @@ def people_view(rows: Rows, people: People) -> list[View]:
 def described_people(people: People) -> dict[str, dict[str, str]]:
     """What the columns mean."""
     return {
-        name: {"title": title, "text": text, "harder": harder}
-        for name, (title, text, harder) in _COLUMNS.items()
+        name: {"title": title, "text": text, "harder": harder_end(name)}
+        for name, (title, text) in _COLUMNS.items()
         if name in people.columns
     }
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from hardsight.hardness import SCORES
+from hardsight.hardness import SCORES, harder_end
 from hardsight.report.points import Axis, axis, cell_of, density
 from hardsight.report.rows import Rows, oriented
 from hardsight.report.words import counted, number, score_title
@@ -89,8 +89,7 @@ def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
         "confidence": f"confidence in the {'label' if rows.labelled else 'prediction'}",
         "norm": "norm of the feature",
     }
-    direction = "larger" if SCORES[name].higher_is_harder else "smaller"
-    title = words.get(name, f"{score_title(name)}{where} ({direction} = harder)")
+    title = words.get(name, f"{score_title(name)}{where} ({harder_end(name)} = harder)")
     values = rows.scores[name] if values is None else values
     return axis(name, title, values, (0.0, 1.0) if name in ("confidence", "avc") else None)
 
