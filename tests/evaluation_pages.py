@@ -52,7 +52,8 @@ def answers_of(group, rng):
         grid = np.linspace(-4, 10, 30)
         for x, share in zip(grid, stats.norm.pdf(grid, 2 + group, 2), strict=True):
             points.append(point("margins", "margin", x, share, score=score, n=1000))
-    points += [point("margins", "energy", k, -8 + 0.7 * k - group, n=100) for k in range(10)]
+    for score, least in (("mean over classes", -8), ("class 0", -9), ("class 3", -5)):
+        points += [point("margins", "energy", k, least + 0.7 * k - group, score=score, n=100) for k in range(10)]
     return rows, points
 
 

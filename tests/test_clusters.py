@@ -110,16 +110,19 @@ class TestAnswer:
         said = np.where(np.arange(90) < 45, labels, (labels + 1) % 3)
         assert values["nmi", "predictions"] == pytest.approx(metrics.normalized_mutual_info_score(labels, said))
 
-    @pytest.mark.parametrize("width", [3, 6, 200])
-    def test_directions_are_kept_with_their_angles(self, width):
+    @pytest.mark.parametrize("width", [2, 3, 6, 200])
+    def test_features_are_kept_with_their_lengths_and_angles(self, width):
         features, labels = blobs(width=width, spread=0.01)
         found = clusters_answer(told(features, labels), labels).samples
-        assert set(found) == {"silhouette", "directions"}
-        assert found["directions"].shape == (90, min(width, 30))
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-        np.testing.assert_allclose(found["directions"] @ found["directions"].T, unit @ unit.T, atol=0.02)
-        if width == 3:
-            np.testing.assert_allclose(found["directions"], unit, atol=1e-6)
+        assert set(found) == {"silhouette", "features"}
+        assert found["features"].shape == (90, min(width, 30))
+        lengths = np.linalg.norm(features, axis=1, keepdims=True)
+        assert lengths.max() > 2 * lengths.min()
+        np.testing.assert_allclose(np.linalg.norm(found["features"], axis=1, keepdims=True), lengths, rtol=1e-5)
+        kept, unit = found["features"] / lengths, features / lengths
+        np.testing.assert_allclose(kept @ kept.T, unit @ unit.T, atol=0.02)
+        if width <= 6:
+            np.testing.assert_array_equal(found["features"], features)
 
     def test_many_samples_are_looked_at_in_part_and_it_is_said(self, monkeypatch):
         monkeypatch.setattr("hardsight.clusters._ANGLES", 40)
@@ -128,7 +131,7 @@ class TestAnswer:
         features, labels = blobs()
         found = clusters_answer(told(features, labels), labels)
         assert np.isfinite(found.samples["silhouette"]).sum() == 40
-        assert np.isfinite(found.samples["directions"]).all(1).sum() == 20
+        assert np.isfinite(found.samples["features"]).all(1).sum() == 20
         silhouette = next(row for row in found.rows if row["metric"] == "silhouette")
         assert silhouette["value"] == pytest.approx(np.nanmean(found.samples["silhouette"]))
         assert silhouette["n"] == 40

@@ -29,7 +29,7 @@ def out(tmp_path_factory):
 
 def write_samples(folder, name, directions, labels):
     column = pa.FixedSizeListArray.from_arrays(pa.array(directions.ravel()), directions.shape[1])
-    pq.write_table(pa.table({"label": labels, "clusters/directions": column}), folder / "samples" / f"{name}.parquet")
+    pq.write_table(pa.table({"label": labels, "clusters/features": column}), folder / "samples" / f"{name}.parquet")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,9 +65,18 @@ def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
     assert axes[3].get_legend().get_texts()[1].get_text() == "noise (n = 2)"
 
 
-def test_energy_is_the_mean_over_classes(out):
-    [axis] = plot_evaluated(read_evaluated(out), "margins", "energy").get_axes()
-    assert axis.get_lines()[0].get_ydata()[0] == pytest.approx(-8)
+def test_energy_has_a_panel_for_the_mean_and_for_every_class(out):
+    axes = plot_evaluated(read_evaluated(out), "margins", "energy").get_axes()
+    assert [axis.get_title() for axis in axes] == ["mean over classes", "class 0", "class 3"]
+    assert [axis.get_lines()[0].get_ydata()[0] for axis in axes] == pytest.approx([-8, -9, -5])
+
+
+def test_no_group_is_left_out_and_no_two_look_alike(tmp_path):
+    names = [f"loss {k}" for k in range(16)]
+    folder = write_evaluation(tmp_path / "many", groups=names, seeds=1)
+    lines = plot_evaluated(read_evaluated(folder), "margins", "energy").get_axes()[0].get_lines()
+    assert [line.get_label() for line in lines] == names
+    assert len({(line.get_color(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines}) == 16
 
 
 def test_clusters_are_points_by_class_of_each_groups_first_run(out):
@@ -76,12 +85,23 @@ def test_clusters_are_points_by_class_of_each_groups_first_run(out):
     assert [len(dots.get_offsets()) for dots in axes[0].collections] == [9, 8, 8]  # 25 have a place
 
 
-def test_features_of_three_numbers_lie_on_a_ball(out, tmp_path):
+def test_features_of_three_numbers_lie_on_a_ball(tmp_path):
     folder = write_evaluation(tmp_path / "ball", groups=("CE",), seeds=1)
     (folder / "samples").mkdir()
-    write_samples(folder, "00-CE", np.eye(3), np.arange(3))
+    write_samples(folder, "00-CE", 5 * np.eye(3), np.arange(3))
     [axis] = plot_clusters(read_evaluated(folder)).get_axes()
     assert axis.name == "3d"
+    assert [dots._offsets3d[k][0] for k, dots in enumerate(axis.collections)] == [1, 1, 1]
+
+
+def test_features_of_two_numbers_keep_their_lengths(tmp_path):
+    folder = write_evaluation(tmp_path / "plane", groups=("CE",), seeds=1)
+    (folder / "samples").mkdir()
+    features = np.array([[3.0, 4.0], [0.5, 0.0], [0.0, -7.0]])
+    write_samples(folder, "00-CE", features, np.arange(3))
+    [axis] = plot_clusters(read_evaluated(folder)).get_axes()
+    np.testing.assert_array_equal(np.concatenate([dots.get_offsets() for dots in axis.collections]), features)
+    assert len(axis.get_xticks()) > 1  # here places mean something
 
 
 def test_maps_are_strips_with_what_each_network_said(out):

@@ -78,6 +78,22 @@ def test_agreement_is_drawn_upwards_for_every_score(runs):
     assert "n = 300" in axis.get_title(loc="left")
 
 
+def test_no_curve_is_left_out_and_no_two_look_alike(runs):
+    run = runs[1]["resnet"]
+    scores = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "correct")
+    table = phases.agreement(run, np.linspace(0, 1, 300), scores)
+    drawn = [
+        line
+        for line in figures.plot_agreement({"resnet": table}).get_axes()[0].get_lines()
+        if not line.get_label().startswith("_")
+    ]
+    assert [line.get_label().removeprefix("−") for line in drawn] == list(scores)
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in drawn}) == len(scores)
+    measured = phases.plateaus(run, scores)
+    labels = [text.get_text() for text in figures.plot_plateaus(run, measured).get_axes()[0].get_legend().get_texts()]
+    assert len(labels) >= len(scores)
+
+
 def test_plateaus_are_marked_where_they_were_found(runs):
     _, found = runs
     table = phases.plateaus(found["resnet"])

@@ -110,8 +110,9 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
 
     Returns:
         Rows of `cluster_metrics` for ``kmeans`` (as many clusters as classes) and ``predictions``, and of the mean
-        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and ``directions`` ``(N, K)`` of the
-        features, for `layout`, which takes too long for something that is not always drawn.
+        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and ``features`` ``(N, K)``: the
+        features themselves, or for many of them K ≤ 30 numbers with their lengths and nearly their angles; for
+        `layout`, which takes too long for something that is not always drawn.
     """
     features, labels = predictions.features, np.asarray(labels)
     if len(labels) != len(features):
@@ -143,17 +144,19 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
         words.append(f"{empty:,} features are zero and have no direction: k-means sees them at the origin.")
     drawn = looked[:_DRAWN]
     if features.shape[1] in (2, 3) or len(drawn) >= 5:
-        columns["directions"] = _column(len(labels), drawn, _narrowed(_directions(features[drawn]), seed))
+        columns["features"] = _column(len(labels), drawn, _narrowed(features[drawn], seed))
     return Answer(rows, samples=columns, words=words)
 
 
-def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne", *, seed: int = 0) -> np.ndarray:
+def layout(
+    features: np.ndarray, how: Literal["tsne", "umap", "sphere", "plane"] = "tsne", *, seed: int = 0
+) -> np.ndarray:
     """Places ``(N, 2)`` or ``(N, 3)`` to draw features at.
 
     Args:
         features: ``(N, D)``; for t-SNE of 10,000 samples allow a minute.
-        how: ``"tsne"`` or ``"umap"`` (needs umap-learn) of the features' directions, or ``"sphere"``: directions of
-            features of two or three numbers as they are.
+        how: ``"tsne"`` or ``"umap"`` (needs umap-learn) of the features' directions; ``"sphere"``: directions of
+            features of two or three numbers; ``"plane"``: features of two numbers as they are, with their lengths.
         seed: Of the former two.
 
     Examples:
@@ -162,8 +165,12 @@ def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne"
     """
     if np.ndim(features) != 2 or not np.isfinite(features).all():
         raise InputError(f"features must be finite numbers (N, D), got shape {np.shape(features)} or NaN in it.")
+    n, width = np.shape(features)
+    if how == "plane":
+        if width != 2:
+            raise InputError(f"how='plane' needs features of 2 numbers, got {width}; take 'tsne'.")
+        return np.asarray(features)
     directions = _directions(features)
-    n, width = directions.shape
     if how == "sphere":
         if width not in (2, 3):
             raise InputError(f"how='sphere' needs features of 2 or 3 numbers, got {width}; take 'tsne'.")
@@ -179,7 +186,7 @@ def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne"
             UMAP(metric="cosine", random_state=seed, n_neighbors=min(15, n - 1)).fit_transform(directions)
         )
     if how != "tsne":
-        raise InputError(f"how must be 'tsne', 'umap' or 'sphere', got {how!r}.")
+        raise InputError(f"how must be 'tsne', 'umap', 'sphere' or 'plane', got {how!r}.")
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -189,19 +196,25 @@ def layout(features: np.ndarray, how: Literal["tsne", "umap", "sphere"] = "tsne"
 
 
 def _directions(features: np.ndarray) -> np.ndarray:
-    return unit(torch.from_numpy(np.array(features, np.float32)))[0].numpy()
+    return _unit(features)[0]
 
 
-def _narrowed(directions: np.ndarray, seed: int) -> np.ndarray:
-    """Vectors of a few numbers with the same angles between them, as nearly as there can be."""
-    if directions.shape[1] <= _WIDTH:
-        return directions
+def _unit(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    directions, lengths = unit(torch.from_numpy(np.array(features, np.float32)))
+    return directions.numpy(), lengths.numpy().reshape(-1, 1)
+
+
+def _narrowed(features: np.ndarray, seed: int) -> np.ndarray:
+    """Vectors of a few numbers with the same lengths and, as nearly as there can be, the same angles between them."""
+    if features.shape[1] <= _WIDTH:
+        return features
+    directions, lengths = _unit(features)
     from sklearn.utils.extmath import randomized_svd
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
         axes, sizes, _ = randomized_svd(directions, _WIDTH, random_state=seed)
-    return axes * sizes
+    return lengths * _directions(axes * sizes)
 
 
 def _column(length: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:

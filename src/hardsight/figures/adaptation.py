@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.figures.style import COLOURS, DASHES, GREY, draw_band, new_figure, plain
+from hardsight.figures.style import COLOURS, GREY, draw_band, line_styles, new_figure, plain
 from hardsight.pictures import to_tensor
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]], figure: F
     if not shown:
         raise InputError("RUN: without labels of the target or of a test set there is no accuracy to draw, got none.")
     figure, axes = new_figure(1, len(shown), figure)
-    for (name, own), colour, dash in zip(tables.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+    for (name, own), (colour, dash) in zip(tables.items(), line_styles(len(tables)), strict=True):
         for axis, column in zip(axes[0], shown, strict=True):
             known = [table for table in own if _known(table, column)]
             if known:
@@ -128,7 +127,8 @@ def plot_adaptation_gallery(
         axes = part.subplots(2, _SHOWN // 2)
         for axis in axes.flat:
             axis.set_axis_off()
-        for axis, row, place in zip(axes.flat, rows, samples.find([row["id"] for row in rows]), strict=False):
+        positions = samples.find([row["id"] for row in rows])
+        for axis, row, place in zip(axes.flat[: len(rows)], rows, positions, strict=True):
             if place is None:
                 raise InputError(f"data: there is no sample {row['id']!r} in it; give the target that was adapted to.")
             _draw_picture(axis, samples, place, row, names)

@@ -63,12 +63,14 @@ FIGURES = {
     "ood": FigureKind("scores of own and of other data (hardsight evaluate --ood)", (1, 1)),
     "robustness": FigureKind("accuracy under attack by ε (hardsight evaluate --attack; EL Fig. 7)", (1, 1)),
     "margins": FigureKind("distributions of margins, in logits and angles (hardsight evaluate; EL Fig. 1, 6)", (1, 1)),
-    "energy": FigureKind("energy of the classes by rank (hardsight evaluate; EL Fig. 5)", (1, 1)),
+    "energy": FigureKind(
+        "energy of the classes by rank, of all samples and of each class (hardsight evaluate; EL Fig. 5)", (1, 1)
+    ),
     "maps": FigureKind(
         "where networks look in the same pictures (hardsight evaluate --explain; AMC Fig. 2, 6)", (1, 1)
     ),
     "clusters": FigureKind(
-        "features by class: t-SNE, or the sphere of two or three features (hardsight evaluate; AMC Fig. 1, 4, 5)",
+        "features by class: two as they are, three on the sphere, t-SNE of more (hardsight evaluate; AMC Fig. 1, 4, 5)",
         (1, 1),
     ),
     "data-map": FigureKind("each sample by mean and spread of its confidence", (1, 1)),

@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.errors import InputError
-from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, group_colours, new_figure, plain
+from hardsight.figures.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    TITLES,
+    draw_band,
+    group_colours,
+    line_styles,
+    new_figure,
+    plain,
+)
 from hardsight.hardness import hardness_sign
 
 if TYPE_CHECKING:
@@ -141,7 +151,7 @@ def plot_plateaus(run: Dynamics, found: pa.Table, name: str = "", figure: Figure
     axis = axes[0, 0]
     rows = found.to_pylist()
     last = int(run.epochs[-1])
-    for k, (row, colour, dash) in enumerate(zip(rows, COLOURS, DASHES, strict=False)):
+    for k, (row, (colour, dash)) in enumerate(zip(rows, line_styles(len(rows)), strict=True)):
         mean = np.nanmean(run.matrix(row["value"]), 0)
         whole = row["end"] - row["start"]
         changes = whole != 0 and "noise" not in row["why"]  # a share of no change says nothing
@@ -183,7 +193,8 @@ def plot_agreement(found: Mapping[str, pa.Table], unit: str = "epoch", figure: F
     """
     figure, axes = new_figure(1, len(found), figure, sharey=True)
     for axis, (name, table) in zip(axes[0], found.items(), strict=True):
-        for score, colour, dash in zip(pc.unique(table["score"]).to_pylist(), COLOURS, DASHES, strict=False):
+        scores = pc.unique(table["score"]).to_pylist()
+        for score, (colour, dash) in zip(scores, line_styles(len(scores)), strict=True):
             own = _columns(table.filter(pc.equal(table["score"], score)))
             sign = -hardness_sign(score)
             middle, low, high = (sign * own[f"spearman{end}"] for end in ("", "_low", "_high"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from hardsight.degradation import DEGRADATIONS, follows_level, mean_by_level
 from hardsight.extras import need
-from hardsight.figures.style import COLOURS, DASHES, GREY, TITLES, draw_band, new_figure, plain
+from hardsight.figures.style import COLOURS, GREY, TITLES, draw_band, line_styles, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +34,7 @@ def plot_degradation(
     """
     names = _degradations(nets)
     figure, axes = new_figure(len(names), len(_COLUMNS), figure)
-    for (net, rows), colour, dash in zip(nets.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+    for (net, rows), (colour, dash) in zip(nets.items(), line_styles(len(nets)), strict=True):
         means = mean_by_level(rows, [column for value in _COLUMNS if (column := _column(rows, value))])
         for line, name in zip(axes, names, strict=True):
             for axis, value in zip(line, _COLUMNS, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.evaluated import POOLED, Curve, Evaluated
 from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
-from hardsight.figures.style import COLOURS, DASHES, GREY, draw_band, group_colours, new_figure, plain
+from hardsight.figures.style import GREY, draw_band, group_colours, line_styles, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = 4
 _CLASSES = 20  # that a legend names
 _STRIPS = 6  # pictures of the figure of maps
-_DIRECTIONS = "clusters/directions"  # a column of samples
+_FEATURES = "clusters/features"  # a column of samples
 
 
 def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure | None = None) -> Figure:
@@ -39,11 +38,10 @@ def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure |
         figure: Drawn into this one.
     """
     kind = curve_kind(question, curve)
-    curves = _known(found, question, curve, kind)
-    panels = {key: own for key, own in curves.items() if not key[0].startswith("class ")}  # of energies: the mean
+    panels = _known(found, question, curve, kind)
     columns = min(_COLUMNS, len(panels))
     figure, axes = new_figure(-(-len(panels) // columns), columns, figure)
-    for axis, ((score, on), own) in zip(axes.flat, panels.items(), strict=False):
+    for axis, ((score, on), own) in zip(axes.flat[: len(panels)], panels.items(), strict=True):
         _draw(axis, own, kind)
         axis.set_title(plain(" · ".join(filter(None, (score_title(score), on)))), fontsize=9)
     for axis in axes.flat[len(panels) :]:
@@ -83,7 +81,7 @@ def _known(
 def _draw(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> None:
     if kind.diagonal:
         axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
-    for (name, own), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+    for (name, own), (colour, dash) in zip(curves.items(), line_styles(len(curves)), strict=True):
         label = f"{plain(name)} (n = {own.runs})" if own.runs > 1 else plain(name)
         ends = (-np.inf if kind.least is None else kind.least, np.inf if kind.most is None else kind.most)
         low, high = (np.clip(end, *ends) for end in (own.low, own.high))  # numpy 2.0 knows no open end
@@ -126,40 +124,53 @@ def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
 
 
 def plot_clusters(found: Evaluated, figure: Figure | None = None) -> Figure:
-    """Features of each group's first run by class (AMC Fig. 1, 4, 5): t-SNE, or the sphere of two or three features."""
+    """Features of each group's first run by class: two as they are (AMC Fig. 1), three on the sphere (Fig. 4), t-SNE
+    of the directions of more (Fig. 5).
+    """
     layouts = {group: _layout(found, runs[0]) for group, runs in found.groups.items() if runs}
     if any(own is None for own in layouts.values()) or not layouts:
         raise InputError(f"OUT: {found.path} has no clusters to draw; evaluate with the question clusters.")
     known: dict[str, Any] = {group: own for group, own in layouts.items() if own is not None}
-    on_ball = any(places.shape[1] == 3 for places, _ in known.values())
+    on_ball = any(how == "sphere" for *_, how in known.values())
     options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if on_ball else {}
     columns = min(_COLUMNS, len(known))
     figure, axes = new_figure(-(-len(known) // columns), columns, figure, **options)
     for axis in axes.flat[len(known) :]:
         axis.remove()
-    names = np.unique(np.concatenate([classes for _, classes in known.values()]))
+    names = np.unique(np.concatenate([classes for _, classes, _ in known.values()]))
     few = need("matplotlib").colormaps["tab20" if len(names) > 10 else "tab10"].colors
-    colours = dict(zip(names, few if len(names) <= len(few) else group_colours(len(names), ordered=True), strict=False))
-    for axis, (group, (places, classes)) in zip(axes.flat, known.items(), strict=False):
+    shades = few[: len(names)] if len(names) <= len(few) else group_colours(len(names), ordered=True)
+    colours = dict(zip(names, shades, strict=True))
+    for axis, (group, (places, classes, how)) in zip(axes.flat[: len(known)], known.items(), strict=True):
         for name, colour in colours.items():
             axis.scatter(*places[classes == name].T, s=5, color=colour, label=f"class {name:g}", linewidths=0)
         axis.set_title(plain(group), fontsize=9)
         if not on_ball:
             axis.set_aspect("equal", "datalim")
-            axis.set(xticks=[], yticks=[])
+        if how == "sphere":
+            ends = {f"{direction}lim": (-1, 1) for direction in "xyz"}
+            axis.set(**ends, **{f"{direction}ticks": [-1, 0, 1] for direction in "xyz"})
+            axis.set_box_aspect((1, 1, 1))
+            axis.tick_params(labelsize=6, pad=-3)
+        elif how == "tsne":
+            axis.set(xticks=[], yticks=[])  # places mean nothing, only who is near whom
+        elif how == "plane":
+            axis.set(xlabel="feature 1", ylabel="feature 2")
     if len(names) <= _CLASSES:
         _legend(axes.flat[columns - 1], markerscale=3)
     return figure
 
 
-def _layout(found: Evaluated, run: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Places and classes of a run's samples that have some; files of samples are in the order of the plan's runs."""
+def _layout(found: Evaluated, run: str) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """Places and classes of a run's samples that have some, and how they are laid out; files of samples are in the
+    order of the plan's runs.
+    """
     place = [one["name"] for one in found.plan["runs"]].index(run)
     [file] = (found.path / "samples").glob(f"{place:02d}-*.parquet")
-    if _DIRECTIONS not in pq.read_schema(file).names:
+    if _FEATURES not in pq.read_schema(file).names:
         return None
-    table = pq.read_table(file, columns=[_DIRECTIONS, "label"])
-    directions = table[_DIRECTIONS].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-    known = np.isfinite(directions).all(1)
-    how = "sphere" if directions.shape[1] in (2, 3) else "tsne"
-    return layout(directions[known], how), table["label"].to_numpy()[known]
+    table = pq.read_table(file, columns=[_FEATURES, "label"])
+    features = table[_FEATURES].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+    known = np.isfinite(features).all(1)
+    how = "plane" if features.shape[1] == 2 else "sphere" if features.shape[1] == 3 else "tsne"
+    return layout(features[known], how), table["label"].to_numpy()[known], how

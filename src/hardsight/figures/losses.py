@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hardsight.figures.style import COLOURS, DASHES, GREY, group_colours, new_figure
+from hardsight.figures.style import COLOURS, DASHES, GREY, group_colours, line_styles, new_figure
 from hardsight.losses.objectives import cross_entropy, log_total
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ def plot_encouraging_loss(figure: Figure | None = None) -> Figure:
     p, m = _likelihoods()
     ce, total = cross_entropy(m), log_total(m)
     value, pull = axes[0]
-    for line, label, colour, dash in zip(
-        (ce, total - ce, total), ("cross-entropy", "bonus", "Encouraging Loss"), COLOURS, DASHES, strict=False
-    ):
+    lines = {"cross-entropy": ce, "bonus": total - ce, "Encouraging Loss": total}
+    for (label, line), (colour, dash) in zip(lines.items(), line_styles(len(lines)), strict=True):
         value.plot(p, line, color=colour, linestyle=dash, label=label)
     pull.plot(p, 1 - p, color=COLOURS[0], label="cross-entropy")
     pull.plot(p, torch.ones_like(p), color=COLOURS[2], linestyle="-.", label="Encouraging Loss")
@@ -55,7 +54,8 @@ def plot_bonuses(figure: Figure | None = None) -> Figure:
     figure, axes = new_figure(1, 3, figure)
     p, m = _likelihoods()
     ce = cross_entropy(m)
-    for end, colour, dash in zip(_LOG_ENDS, group_colours(len(_LOG_ENDS), ordered=True), DASHES, strict=False):
+    shades = group_colours(len(_LOG_ENDS), ordered=True)
+    for end, colour, dash in zip(_LOG_ENDS, shades, DASHES[: len(_LOG_ENDS)], strict=True):
         at = m.clone().requires_grad_()
         total = log_total(at, end)
         (pull,) = torch.autograd.grad(total.sum(), at)
@@ -83,7 +83,7 @@ def plot_label_noise(figure: Figure | None = None) -> Figure:
     m = torch.linspace(-9, 2, 1101, dtype=torch.float64)
     curves = {"cross-entropy": cross_entropy, "log_end 0.5": lambda m: log_total(m, 0.5)}
     curves |= {"log_end 0.75": lambda m: log_total(m, 0.75), "log_end 1 (normal)": log_total}
-    for (name, loss), colour, dash in zip(curves.items(), COLOURS, DASHES, strict=False):
+    for (name, loss), (colour, dash) in zip(curves.items(), line_styles(len(curves)), strict=True):
         expected = (1 - noise) * loss(m) + noise * loss(-m)
         least = int(expected.argmin())
         best = f", least at p = {torch.sigmoid(-m[least]):.3f}" if least else ", no minimum"

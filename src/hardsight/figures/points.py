@@ -102,7 +102,7 @@ def plot_two_gaussians(found: TwoGaussians, figure: Figure | None = None) -> Fig
         "azim": float(np.degrees(np.arctan2(centre[1], centre[0]))),
     }
     classes, avh, norm = axes[0]
-    for k, (colour, marker) in enumerate(zip(COLOURS, "o^", strict=False)):
+    for k, (colour, marker) in enumerate(zip(COLOURS[:2], "o^", strict=True)):
         own = found.labels == k
         classes.scatter(x[own], y[own], z[own], s=5, color=colour, marker=marker, linewidths=0, depthshade=False)
     for axis, values, label in ((avh, 2 * found.avh, "2 · AVH"), (norm, found.norm, "norm of the embedding")):

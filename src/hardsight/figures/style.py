@@ -61,6 +61,12 @@ def group_colours(count: int, *, ordered: bool) -> list[Any]:
     return [colours(x) for x in np.linspace(0.0, 0.85, max(count, 2))[:count]]  # yellow is lost on white
 
 
+def line_styles(count: int) -> list[tuple[str, Any]]:
+    """A colour and a dash for each line, no two alike up to 49: after every seventh line colours meet other dashes."""
+    laps = [divmod(k, len(COLOURS)) for k in range(count)]
+    return [(COLOURS[at], DASHES[(at + lap) % len(DASHES)]) for lap, at in laps]
+
+
 def plain(name: object) -> str:
     """A name of the user's as matplotlib shows it letter by letter: ``$`` would begin maths, ``_`` hide a label."""
     text = printable(name).replace("$", r"\$")

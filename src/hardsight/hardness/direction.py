@@ -59,7 +59,7 @@ COLUMNS: Mapping[str, bool | None] = {
     "robustness/accuracy": False,
     **{f"robustness/{name}": SCORES[name].higher_is_harder for name in ("avh", "norm", "confidence")},
     "clusters/silhouette": False,
-    "clusters/directions": None,
+    "clusters/features": None,
     **dict.fromkeys(f"explanation/{name}" for name in ("insertion", "deletion", "faithfulness", "infidelity")),
     **dict.fromkeys(f"explanation/{name}" for name in ("entropy", "area", "mass_inside")),
 }
