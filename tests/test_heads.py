@@ -234,6 +234,21 @@ def test_sequential(x):
     assert_captures(model, x, "4")
 
 
+@pytest.mark.parametrize(("inputs", "hidden", "classes"), [(6, 6, 5), (6, 5, 5), (6, 8, 5), (6, 6, 6)])
+def test_a_plain_network_of_two_layers(inputs, hidden, classes, x):
+    """Whatever its widths: the second layer takes what the first gives, so that the first is no second head."""
+
+    class TwoLayers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(inputs, hidden), nn.Linear(hidden, classes)
+
+        def forward(self, x):
+            return self.second(self.first(x).relu())
+
+    assert_captures(TwoLayers(), x, "second")
+
+
 def test_nested_sequential(x):
     model = nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Sequential(nn.Dropout(), nn.Linear(8, 5)))
     assert_captures(model.eval(), x, "1.1")

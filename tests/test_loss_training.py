@@ -122,6 +122,17 @@ def test_parts_add_up_to_the_loss_and_hold_no_graph():
         assert list(composed.last_parts) == names
 
 
+def test_predicted_pairs_are_what_the_network_predicts_and_not_what_a_margin_makes_of_it():
+    """A margin lowers the target's logit: taken from those logits, samples that are right would change sides."""
+    margin = partial(arcface_logits, margin=1.0, scale=8.0)
+    logits = cosine_logits(X, W, 8.0)
+    target = logits.argmax(1)
+    assert (margin(X, W, target).argmax(1) != target).any()
+    loss = CompositeLoss(nn.CrossEntropyLoss(), margin, AMCLoss(pairs="all"))
+    loss(logits, target, X, W)
+    torch.testing.assert_close(loss.last_parts["pairs"], AMCLoss(pairs="all")(X, target))
+
+
 def test_a_composed_loss_moves_and_saves_what_it_holds():
     loss = CompositeLoss(
         nn.CrossEntropyLoss(weight=torch.ones(3)),
