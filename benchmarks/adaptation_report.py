@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.jobs import read_rows, write_rows
 from hardsight.adaptation.folder import SELECTION
 from hardsight.adaptation.validators import picked
-from hardsight.evaluation.statistics import paired_t
-from hardsight.intervals import holm
+from hardsight.stats import holm, paired_difference
 
 BASELINE = "cbst"
 MEASURES = ("test_accuracy", "test_mean_class", "target_accuracy")
@@ -114,10 +113,10 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> dict[str, 
     differences = np.array([values[seed] - base[seed] for seed in sorted(values.keys() & base.keys())])
     if not len(differences):
         return {}
-    found = paired_t(differences)
-    spread = differences.any() and np.isfinite(found.p)  # one seed, or the same difference every time, has none
+    found = paired_difference(differences)
+    tested = np.isfinite(found.p)  # one seed, or the same difference every time, has no test
     return {"mean": float(found.value)} | {
-        name: float(value) if spread else None for name, value in zip(("low", "high", "p"), found[1:], strict=True)
+        name: float(value) if tested else None for name, value in zip(("low", "high", "p"), found[1:], strict=True)
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.adaptation_report import paired
 from benchmarks.jobs import read_rows, write_rows
-from hardsight.intervals import holm
+from hardsight.stats import holm
 
 BASELINE = "ce"
 # The largest ε of the authors' own attack, .2 of normalised pixels, in pixels: .2 times MNIST's spread.

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from hardsight import SampleTable
-from hardsight.comparison import compare, paired_accuracy, paired_interval
+from hardsight.comparison import compare, mean_change, paired_accuracy
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 
@@ -86,13 +86,14 @@ def test_equal_runs_have_not_changed():
     found = compare(run, run)
     assert (found["avh_change"] == 0).all()
     assert found.meta["comparison"]["mcnemar"]["p"] == 1.0
-    assert found.meta["comparison"]["mean_change"]["low"] is None  # no spread, no interval
+    change = found.meta["comparison"]["mean_change"]
+    assert (change["value"], change["low"], change["high"], change["p"]) == (0.0, 0.0, 0.0, 1.0)
     assert not found["fixed"].any()
 
 
 def test_few_or_no_pairs_have_no_interval():
-    assert paired_interval(np.array([1.0, 2.0, np.nan]))["low"] is None
-    assert paired_interval(np.array([]))["value"] is None
+    assert mean_change(np.array([1.0, 2.0, np.nan]), np.zeros(3))["low"] is None
+    assert mean_change(np.array([]), np.array([]))["value"] is None
     nobody = np.zeros(3, bool)
     assert paired_accuracy(nobody, nobody, nobody)["mcnemar"] is None
 

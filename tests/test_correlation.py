@@ -113,3 +113,26 @@ def test_kendall_s_interval_holds_the_truth_with_saturated_scores_and_ties():
     found = [kendall(*drawn(seed, 200)) for seed in range(400)]
     held = np.mean([one.low <= truth <= one.high for one in found])
     assert 0.92 <= held <= 0.975
+
+
+@pytest.mark.parametrize("name", COEFFICIENTS)
+@pytest.mark.parametrize("n", [10, 30])
+def test_intervals_cover_the_truth_from_the_smallest_number_of_samples_on(name, n):
+    for strength in (0.0, 0.4, 0.8):
+        # Of normal variables: Pearson's correlation itself, and what it makes of the two others.
+        truth = {
+            "pearson": strength,
+            "spearman": 6 / np.pi * np.arcsin(strength / 2),
+            "kendall": 2 / np.pi * np.arcsin(strength),
+        }[name]
+        draw, held = np.random.default_rng(n), 0
+        for _ in range(400):
+            x, noise = draw.normal(size=(2, n))
+            found = COEFFICIENTS[name](x, strength * x + np.sqrt(1 - strength**2) * noise)
+            held += found.low <= truth <= found.high
+        assert held >= 0.925 * 400
+
+
+def test_a_correlation_of_three_samples_has_no_interval():
+    found = COEFFICIENTS["pearson"](np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0]))
+    assert np.isnan([found.low, found.high]).all()

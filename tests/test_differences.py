@@ -8,7 +8,7 @@ from hardsight.alignment import compare_all, compare_scores, over_nets
 from hardsight.alignment.closed_forms import fisher_z, meng, p_value, steiger
 from hardsight.alignment.resampling import resampled
 from hardsight.correlation import COEFFICIENTS, standard_error
-from hardsight.intervals import holm
+from hardsight.stats import holm
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
 

@@ -9,11 +9,11 @@ from scipy import stats
 
 from hardsight import SampleTable
 from hardsight.ensemble import as_lists
-from hardsight.intervals import holm
 from hardsight.report.clusters import harder_clusters
 from hardsight.report.groups import class_adjusted, find_groups, group_rows
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
+from hardsight.stats import holm
 
 
 def a_table(n=600, classes=4, seed=0, harder=None, **columns):

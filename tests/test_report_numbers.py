@@ -12,7 +12,7 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight import SampleTable
-from hardsight.intervals import holm, moments, wilson
+from hardsight.intervals import moments, wilson
 from hardsight.labelerrors import label_errors, noise
 from hardsight.report import write_report
 from hardsight.report.lists import LENGTH, top
@@ -21,6 +21,7 @@ from hardsight.report.points import MOST_POINTS, axis, choose_points, density, s
 from hardsight.report.rows import read_rows
 from hardsight.report.views import rank_correlation
 from hardsight.report.words import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
+from hardsight.stats import holm
 
 
 def a_table(n=400, classes=6, **meta):

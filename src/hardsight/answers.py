@@ -46,14 +46,17 @@ class Answer:
         rows: The numbers.
         points: The curves.
         samples: Columns by sample, in the order of the predictions: two networks are compared on them, in pairs. A
-            column whose mean is a row's value has the name ``metric``, ``metric:score`` or ``metric:score@level``.
+            column whose mean is a row's value has the name ``metric``, ``metric:score`` or ``metric:score@level``; a
+            score itself is ``score:name``.
         words: What must be said with the numbers.
+        ood_samples: Columns by sample of the OOD data, ``id`` among them, named as those of `samples`.
     """
 
     rows: list[Row] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     samples: dict[str, np.ndarray] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
+    ood_samples: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def row(

@@ -13,6 +13,8 @@ from scipy import stats
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import printable
 from hardsight.hardness import SCORES
+from hardsight.intervals import FEW
+from hardsight.stats import mcnemar, paired_difference
 from hardsight.table import SampleTable
 
 # What the change is measured in: the first that both runs have.
@@ -81,7 +83,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
         ranks = mid_ranks(sign * values) - mid_ranks(sign * values_before)
         columns |= {f"{base}_change": change, "rank_change": np.where(relabelled, np.nan, ranks)}
         meta |= {"by": base, "scales": scales, "harder": "larger" if sign > 0 else "smaller"}
-        meta["mean_change"] = paired_interval(change)
+        meta["mean_change"] = mean_change(np.where(relabelled, np.nan, values), values_before)
     columns |= {"fixed": right & ~right_before, "broken": right_before & ~right, "relabelled": relabelled}
     return SampleTable(pa.table(columns), {**after.meta, "comparison": meta})
 
@@ -94,18 +96,16 @@ def mid_ranks(hardness: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def paired_interval(change: np.ndarray) -> dict[str, Any]:
-    """Mean of paired differences with Student's 95 % interval; no interval below five pairs."""
-    change = change[~np.isnan(change)]
-    n = len(change)
-    mean = float(change.mean()) if n else None
-    out = {"value": mean, "low": None, "high": None, "p": None, "n": n}
-    if n >= 5 and (spread := float(change.std(ddof=1))) > 0:
-        error = spread / np.sqrt(n)
-        low, high = stats.t.interval(0.95, n - 1, mean, error)
-        p = 2 * float(stats.t.sf(abs(mean / error), n - 1))  # pyrefly: ignore
-        out |= {"low": float(low), "high": float(high), "p": p}
-    return out
+def mean_change(values: np.ndarray, before: np.ndarray) -> dict[str, Any]:
+    """Mean of paired differences with Student's 95 % interval; none below five pairs, or where nothing varies."""
+    known = ~np.isnan(values) & ~np.isnan(before)
+    n = int(known.sum())
+    if not n:
+        return {"value": None, "low": None, "high": None, "p": None, "n": n}
+    test = paired_difference(values[known], before[known])
+    enough = n >= FEW and np.isfinite(test.p)
+    ends = {name: float(getattr(test, name)) if enough else None for name in ("low", "high", "p")}
+    return {"value": float(test.value), **ends, "n": n}
 
 
 def paired_accuracy(right: np.ndarray, right_before: np.ndarray, judged: np.ndarray) -> dict[str, Any]:
@@ -113,13 +113,12 @@ def paired_accuracy(right: np.ndarray, right_before: np.ndarray, judged: np.ndar
     n, fixed, broken = int(judged.sum()), int((right & ~right_before).sum()), int((right_before & ~right).sum())
     if not n:
         return {"accuracy": None, "accuracy_before": None, "accuracy_change": None, "mcnemar": None}
-    p = float(stats.binomtest(fixed, fixed + broken, 0.5).pvalue) if fixed + broken else 1.0
     now, then = int(right.sum()) / n, int(right_before.sum()) / n
     return {
         "accuracy": now,
         "accuracy_before": then,
         "accuracy_change": now - then,
-        "mcnemar": {"fixed": fixed, "broken": broken, "p": p, "n": n},
+        "mcnemar": {"fixed": fixed, "broken": broken, "p": float(mcnemar(fixed, broken, n).p), "n": n},
     }
 
 

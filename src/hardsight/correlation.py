@@ -35,7 +35,9 @@ def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
     """
     x, y = _standardised(x), _standardised(y)
     value = float((x * y).mean())
-    return _with_interval(value, x * y - value * (x**2 + y**2) / 2)
+    # A few outliers that are not in the sample may decide a mean of products: never less than normal data would have.
+    least = float(stats.norm.ppf((1 + LEVEL) / 2))
+    return _with_interval(value, x * y - value * (x**2 + y**2) / 2, least)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
@@ -151,16 +153,31 @@ def _standardised(x: np.ndarray) -> np.ndarray:
     return x / x.std()
 
 
-def _with_interval(value: float, influence: np.ndarray) -> Correlation:
-    """Normal on Fisher's scale, where correlations near ±1 are less skewed, with the measured standard error."""
-    error = standard_error(influence)
+def _with_interval(value: float, influence: np.ndarray, least: float = 0.0) -> Correlation:
     value = float(np.clip(value, -1, 1))  # sums are rounded
-    if not np.isfinite(error) or abs(value) >= 1 - 1e-12:  # nothing varies, or nothing is left to vary
-        end = value if np.isfinite(error) else np.nan
-        return Correlation(value, end, end, influence)
-    reach = stats.norm.ppf((1 + LEVEL) / 2) * error / (1 - value**2)
+    return Correlation(value, *fisher_interval(value, standard_error(influence), len(influence), least), influence)
+
+
+def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> tuple[float, float]:
+    """The 95 % interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
+
+    An error that is estimated from few samples is itself uncertain, and too small on average: hence Student's t, and
+    √(n / (n − 3)), which Fisher found for normal data.
+
+    Args:
+        value: The correlation.
+        error: Its standard error.
+        n: Samples; below 4 there is no interval.
+        least: The half-width on Fisher's scale is at least this many standard errors of normal data.
+    """
+    if not np.isfinite(error) or n < 4:
+        return np.nan, np.nan
+    if abs(value) >= 1 - 1e-12:  # nothing is left to vary
+        return value, value
+    reach = stats.t.ppf((1 + LEVEL) / 2, n - 2) * error * np.sqrt(n / (n - 3)) / (1 - value**2)
+    reach = max(reach, least / np.sqrt(n - 3))
     low, high = np.tanh(np.arctanh(value) + reach * np.array([-1.0, 1.0])).tolist()
-    return Correlation(value, low, high, influence)
+    return low, high
 
 
 def standard_error(influence: np.ndarray) -> float:

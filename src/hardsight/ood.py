@@ -17,8 +17,8 @@ from torch import Tensor
 from hardsight.answers import Answer, Point, point, row
 from hardsight.errors import InputError
 from hardsight.hardness import SCORES, Reading, check_logits, check_triple, read_classes
-from hardsight.intervals import auroc, share_interval
 from hardsight.predictions import Predictions
+from hardsight.stats import auroc, fpr_at_95_tpr
 
 # Numbers read at a time, bars of a histogram, and points of a ROC curve.
 _NUMBERS, _BARS, _CURVE = 4_096_000, 50, 200
@@ -164,12 +164,13 @@ class Detection(NamedTuple):
         auroc: The chance that an inside sample scores above an outside one; pairs that tie count half.
         aupr_in: Average precision of finding the inside.
         aupr_out: The same of finding the outside.
-        fpr95: The smallest share of the outside that any threshold lets in which keeps 95 % of the inside or more.
+        fpr95: False-positive rate at 95 % TPR: the smallest share of the outside that any threshold lets in which keeps
+            95 % of the inside or more.
         n_in: Samples inside.
         n_out: Samples outside.
         auroc_low: DeLong's 95 % interval.
         auroc_high: Its upper end.
-        fpr95_low: Wilson's 95 % interval, the threshold taken as given.
+        fpr95_low: 95 % interval, the threshold's own uncertainty included; see `hardsight.stats.fpr_at_95_tpr`.
         fpr95_high: Its upper end.
         tied: Share of the pairs of an inside and an outside sample whose scores are equal; 1: the scores are constant.
     """
@@ -208,19 +209,19 @@ def detection(inside: Any, outside: Any) -> Detection:
     inside, outside = _scores("inside", inside), _scores("outside", outside)
     n_in, n_out = len(inside), len(outside)
     area = auroc(inside, outside)
-    needed = -(-95 * n_in // 100)  # whole numbers: .95 · n is rounded
-    let_in = int((outside >= np.partition(inside, n_in - needed)[n_in - needed]).sum())
+    fpr95, fpr95_low, fpr95_high = fpr_at_95_tpr(inside, outside)
     values, is_inside = np.concatenate([inside, outside]), np.arange(n_in + n_out) < n_in
     return Detection(
         area.value,
         float(average_precision_score(is_inside, values)),
         float(average_precision_score(~is_inside, -values)),
-        let_in / n_out,
+        fpr95,
         n_in,
         n_out,
         area.low,
         area.high,
-        *share_interval(let_in, n_out),
+        fpr95_low,
+        fpr95_high,
         area.tied,
     )
 
@@ -250,16 +251,18 @@ def ood_answer(inside: Predictions, outside: Predictions, on: str, detectors: It
 
     Returns:
         Rows ``auroc``, ``aupr_in``, ``aupr_out``, ``fpr95`` by detector; curves ``inside`` and ``outside`` (shares of
-        each set in bars of equal width) and ``roc`` (x: outside let in, y: inside kept).
+        each set in bars of equal width) and ``roc`` (x: outside let in, y: inside kept); the scores themselves as
+        columns ``score:detector`` of both sets.
     """
     for name, told in (("inside", inside), ("outside", outside)):
         if told.logits is None:
             raise InputError(f"{name}: these predictions hold no logits; make them with predict(…, logits=True).")
     names = list(DETECTORS if detectors is None else detectors)
     own, others = (ood_scores(told.logits, told.features, told.weight, names) for told in (inside, outside))
-    answer = Answer()
+    answer = Answer(ood_samples={"id": np.array(outside.ids)})
     for name in names:
         found = detection(own[name], others[name])
+        answer.samples[f"score:{name}"], answer.ood_samples[f"score:{name}"] = own[name], others[name]
         intervals = {"auroc": found[6:8], "fpr95": found[8:10]}
         for metric in ("auroc", "aupr_in", "aupr_out", "fpr95"):
             low, high = intervals.get(metric, (np.nan, np.nan))

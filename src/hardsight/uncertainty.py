@@ -17,9 +17,9 @@ from hardsight.correlation import spearman
 from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.hardness import check_labels
-from hardsight.intervals import auroc
 from hardsight.models import Model, as_model
 from hardsight.predictions import predict
+from hardsight.stats import auroc
 
 # Probabilities of a row may miss 1 by so much: half precision, over many classes.
 _SUM = 0.02

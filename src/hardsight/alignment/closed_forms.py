@@ -84,8 +84,10 @@ def p_value(z: float, sided: int = 2) -> float:
     return float(stats.norm.sf(z) if sided == 1 else 2 * stats.norm.sf(abs(z)))
 
 
-def in_words(p: float) -> str:
-    """A p-value as text."""
+def in_words(p: float | None) -> str:
+    """A p-value as text; NaN and None are no test."""
+    if p is None or math.isnan(p):
+        return "no test, because nothing varies"
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from scipy import stats
 
 from hardsight.alignment import closed_forms
 from hardsight.alignment.closed_forms import in_words
@@ -29,7 +28,8 @@ from hardsight.alignment.resampling import resampled as resampled
 from hardsight.correlation import COEFFICIENTS, standard_error
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.intervals import LEVEL, holm
+from hardsight.intervals import LEVEL
+from hardsight.stats import ROUNDING, holm, normal_difference
 from hardsight.table import SampleTable
 
 # How each test is called, and what it does where scores are saturated and people tie (benchmarks/error_rates.py).
@@ -40,8 +40,6 @@ TESTS = {
     "meng": "Meng's z, which takes the data to be normal: with saturated scores it rejects 25 % of true nulls",
     "fisher": "Fisher's z, which takes the scores to be of different samples: it rejects 0 to 10 % of true nulls",
 }
-
-_ROUNDING = 1e-12  # differences of scores that order the samples alike
 
 
 class Difference(NamedTuple):
@@ -197,7 +195,7 @@ def _varies(values: np.ndarray) -> bool:
 
 def _percentiles(drawn: np.ndarray, difference: float, sided: int) -> tuple[float, float, float, float]:
     """Interval by percentiles of the resamples, and the p at which it would just reach 0."""
-    drawn = np.where(np.abs(drawn) < _ROUNDING, 0.0, drawn)[np.isfinite(drawn)]
+    drawn = np.where(np.abs(drawn) <= ROUNDING, 0.0, drawn)[np.isfinite(drawn)]
     low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
     # One resample more, for the observed one: none of so many is not never.
     below, above = ((side.sum() + 1) / (len(drawn) + 1) for side in (drawn <= 0, drawn >= 0))
@@ -206,15 +204,15 @@ def _percentiles(drawn: np.ndarray, difference: float, sided: int) -> tuple[floa
 
 
 def _normal(difference: float, error: float, sided: int) -> tuple[float, float, float, float]:
-    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * error
-    statistic = _over(difference, error)
-    return difference - half, difference + half, closed_forms.p_value(statistic, sided), statistic
+    test, statistic = normal_difference(difference, error), _over(difference, error)
+    p = float(test.p) if sided == 2 else closed_forms.p_value(statistic, sided)
+    return float(test.low), float(test.high), p, statistic
 
 
 def _over(difference: float, error: float) -> float:
-    if abs(difference) < _ROUNDING:
+    if abs(difference) <= ROUNDING:
         return 0.0
-    return difference / error if error else float(np.copysign(np.inf, difference))
+    return difference / error if error else np.nan
 
 
 def _closed_form(test: str, first: float, second: float, between: float, n: int) -> float:

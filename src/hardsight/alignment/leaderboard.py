@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from scipy import stats
 
 from hardsight.alignment.candidates import Facts, candidates, facts
 from hardsight.alignment.coefficients import FEWEST, FEWEST_OF_INTERVAL, beside_people, check_choice, checked_frequency
@@ -16,7 +15,7 @@ from hardsight.alignment.derived import as_column
 from hardsight.correlation import COEFFICIENTS, Correlation
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.intervals import LEVEL, holm
+from hardsight.stats import holm, normal_difference
 from hardsight.table import SampleTable
 
 
@@ -153,14 +152,12 @@ def _ranked(boards: list[tuple[dict[str, Any], Correlation | None]]) -> list[dic
     first, second = np.triu_indices(len(ahead), 1)
     behind = values[first] - values[second]
     error = np.sqrt(np.maximum(spread[first] + spread[second] - 2 * shared[first, second], 0.0))
-    # Columns that are one and the same have an error of rounding.
-    error[error < 1e-7 * np.sqrt(spread[first])] = 0.0
-    p = np.where(error > 0, 2 * stats.norm.sf(behind / np.where(error > 0, error, 1.0)), behind < 1e-12)
+    tests = normal_difference(behind, error)
     # The best was not known beforehand, so every pair might have been looked at.
-    corrected, reach = holm(p), float(stats.norm.ppf((1 + LEVEL) / 2))
+    corrected = holm(tests.p)
     for rank, (row, _) in enumerate(ahead, 1):
         row["rank"] = rank
     for k, (row, _) in enumerate(ahead[1:]):  # the first pairs are those of the best
-        row |= {"behind": behind[k], "behind_low": behind[k] - reach * error[k], "p": p[k], "p_holm": corrected[k]}
-        row["behind_high"] = behind[k] + reach * error[k]
+        ends = {"behind_low": tests.low[k], "behind_high": tests.high[k], "p": tests.p[k], "p_holm": corrected[k]}
+        row |= {"behind": behind[k]} | {name: end if np.isfinite(end) else None for name, end in ends.items()}
     return [row for row, _ in ahead] + without

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from hardsight.alignment.closed_forms import in_words
 from hardsight.errors import InputError
-from hardsight.intervals import LEVEL
+from hardsight.stats import paired_difference
 
 
 class OverNets(NamedTuple):
-    """A number over nets: its mean, 95 % interval and two-sided p of being 0 (None from one unit).
+    """A number over nets: its mean, 95 % interval and two-sided p of being 0; no interval and no p if nothing varies.
 
     Attributes:
         mean: Over the units.
@@ -63,9 +62,7 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
     words += f" ({len(numbers)} nets)" if len(numbers) > n else ""
     if n < 2:
         return OverNets(mean, None, None, None, len(numbers), len(kinds), f"{words}, which says nothing of others.")
-    error = float(units.std(ddof=1)) / np.sqrt(n)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
-    words += f", 95 % interval {mean - half:+.3f} to {mean + half:+.3f}, {in_words(p)}"
-    words += f"; above 0 in {(units > 0).sum()} of {n}."
-    return OverNets(mean, mean - half, mean + half, p, len(numbers), len(kinds), words)
+    low, high, p = (float(end) if np.isfinite(end) else None for end in paired_difference(units)[1:])
+    words += "" if low is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
+    words += f", {in_words(p)}; above 0 in {(units > 0).sum()} of {n}."
+    return OverNets(mean, low, high, p, len(numbers), len(kinds), words)

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
-from hardsight.correlation import spearman, standard_error
+from hardsight.correlation import fisher_interval, spearman, standard_error
 from hardsight.degradation.degradations import DEGRADATIONS
 from hardsight.errors import InputError
 from hardsight.hardness import hardness_sign
-from hardsight.intervals import FEW, LEVEL, moments, wilson
+from hardsight.intervals import FEW, moments, wilson
 
 # What is told of unless asked otherwise, as far as it is there: the AVH paper's values and the bare angle.
 _VALUES = ("avh", "angle", "confidence", "norm")
@@ -102,9 +102,8 @@ def _correlation(matrix: np.ndarray, levels: np.ndarray) -> dict[str, float]:
     """Spearman's of all values and their levels, with the interval of rows that were drawn together."""
     found = spearman(matrix.ravel(), np.tile(levels, len(matrix)))
     error = standard_error(found.influence.reshape(matrix.shape).mean(1))
-    reach = stats.norm.ppf((1 + LEVEL) / 2) * error / max(1 - found.value**2, 1e-12)  # on Fisher's scale
-    middle = np.arctanh(np.clip(found.value, -1 + 1e-12, 1 - 1e-12))
-    return {"spearman": found.value, "low": np.tanh(middle - reach), "high": np.tanh(middle + reach)}
+    low, high = fisher_interval(found.value, error, len(matrix))
+    return {"spearman": found.value, "low": low, "high": high}
 
 
 def _moves(matrix: np.ndarray, levels: np.ndarray) -> dict[str, float]:

@@ -14,9 +14,10 @@
     out/table.tex           the numbers of the groups side by side
     out/maps/               where explanations were asked for: see `maps.py`
 
-A part is two files under one name, made of what decides its content: the network, the data, the question and its
-options. So the same call goes on where it stopped, and more runs or questions join what is there. Files are written
-under a temporary name and renamed; a part is there if and only if its ``.json`` is.
+A part is two files under one name, and a third one for the scores of OOD data. The name is made of what decides the
+content: the network, the data, the labels, the question, its options and the format. So the same call resumes, and more
+runs or questions join what is there. Files are written under a temporary name and renamed; a part is there if and only
+if its ``.json`` is.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "t
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
 _WRITTEN = {PLAN, PARTS, *(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv"))}
 _WRITTEN |= {WORDS, TABLE, SAMPLES, MAPS, PAGE}
+
+_OOD = "-ood"  # the end of the name of a part's file with the scores of OOD data
 
 _TEXT = dict.fromkeys(("question", "metric", "score", "on"), pa.string())
 _OF = {"run": pa.string(), "group": pa.string(), "seed": pa.int64()}
@@ -116,7 +119,7 @@ def read_json(file: Path) -> dict[str, Any]:
 def committed(path: Path, key: str) -> bool:
     """Whether a part is there, and whole: a damaged one is made again."""
     try:
-        told, _ = read_part(path, key)
+        told, *_ = read_part(path, key)
     except (OSError, ValueError, RuntimeError):  # Arrow's errors are ValueErrors
         return False
     return told.keys() >= {"rows", "points", "words"}
@@ -125,9 +128,11 @@ def committed(path: Path, key: str) -> bool:
 def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
     """Write what a question found out about a run."""
     with disk_in_words(path):
-        columns = {name: _arrow(np.asarray(values)) for name, values in answer.samples.items()}
-        write_table(path / PARTS / f"{key}.parquet", pa.table({"id": list(ids), **columns}))
-        told = {"rows": answer.rows, "points": answer.points, "words": answer.words}
+        for end, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
+            if columns:
+                arrays = {name: _arrow(np.asarray(values)) for name, values in columns.items()}
+                write_table(path / PARTS / f"{key}{end}.parquet", pa.table(arrays))
+        told = {"rows": answer.rows, "points": answer.points, "words": answer.words, "ood": bool(answer.ood_samples)}
         write_json(path / PARTS / f"{key}.json", told, secrets.token_hex(4))
 
 
@@ -136,9 +141,12 @@ def _arrow(values: np.ndarray) -> pa.Array:
     return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table]:
-    """The rows, points and words of a part, and its columns by sample."""
-    return read_json(path / PARTS / f"{key}.json"), pq.read_table(path / PARTS / f"{key}.parquet")
+def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table, pa.Table | None]:
+    """The rows, points and words of a part, its columns by sample, and those of OOD data where there are some."""
+    told = read_json(path / PARTS / f"{key}.json")
+    ends = ("", _OOD) if told.get("ood") else ("",)
+    samples, *ood = (pq.read_table(path / PARTS / f"{key}{end}.parquet") for end in ends)
+    return told, samples, ood[0] if ood else None
 
 
 def write_table(file: Path, table: pa.Table) -> None:

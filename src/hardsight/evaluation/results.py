@@ -16,7 +16,7 @@ import pyarrow as pa
 from hardsight.evaluation import folder
 from hardsight.evaluation.latex import latex_table
 from hardsight.evaluation.questions import Options
-from hardsight.evaluation.statistics import compare_groups
+from hardsight.evaluation.statistics import Column, compare_groups
 from hardsight.evaluation.subjects import Case
 from hardsight.provenance import provenance
 
@@ -49,6 +49,7 @@ class Part(NamedTuple):
     question: str
     told: dict[str, Any]
     samples: pa.Table
+    ood: pa.Table | None
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Its rows or points."""
@@ -60,7 +61,7 @@ def gather(
 ) -> Evaluation:
     """Everything that the parts say together, written and returned."""
     rows = [row for part in parts for row in part.lines("rows")]
-    tests = compare_groups(rows, partial(_column, parts))
+    tests = compare_groups(rows, partial(_columns, parts))
     tables = {
         folder.ROWS: rows,
         folder.TESTS: tests,
@@ -74,18 +75,23 @@ def gather(
     return Evaluation(tables[folder.ROWS], tables[folder.TESTS], tables[folder.POINTS], said, path)
 
 
-def _column(parts: Sequence[Part], row: Mapping[str, Any]) -> tuple[list[str], np.ndarray] | None:
-    """The ids and values of the samples whose mean a row is, if it is one."""
+def _columns(parts: Sequence[Part], row: Mapping[str, Any]) -> list[Column] | None:
+    """The samples whose mean a row is, or the scores of both data sets whose AUROC it is; None of any other number."""
+    of_run = (row["run"], row["group"], row["question"])
+    own = [part for part in parts if (part.run, part.group, part.question) == of_run]
     if row["on"]:
+        scores = f"score:{row['score']}"
+        for part in own if row["metric"] == "auroc" else ():
+            if part.ood is not None and any(line["on"] == row["on"] for line in part.told["rows"]):
+                return [(table["id"].to_pylist(), table[scores].to_numpy()) for table in (part.samples, part.ood)]
         return None
     level = "" if math.isnan(row["level"]) else f"@{row['level']:g}"
     name = row["metric"] + (f":{row['score']}" if row["score"] else "") + level
-    for part in parts:
-        own = (part.run, part.group, part.question) == (row["run"], row["group"], row["question"])
-        if own and name in part.samples.column_names:
+    for part in own:
+        if name in part.samples.column_names:
             values = part.samples[name].to_numpy().astype(np.float64)
             if np.isfinite(values).any() and np.isclose(np.nanmean(values), row["value"], rtol=1e-5, atol=1e-8):
-                return part.samples["id"].to_pylist(), values
+                return [(part.samples["id"].to_pylist(), values)]
     return None
 
 

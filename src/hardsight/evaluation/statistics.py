@@ -3,9 +3,9 @@
 - Groups of two runs or more, with the same seeds: Student's t on the differences, seed by seed.
 - Groups of two runs or more, unless all seeds of the one are those of the other: Welch's t over all runs, as if no two
   had anything in common. Where some seeds are common and matter, it finds less than it might; it claims no more.
-- One run each: over the same samples, where the number is a mean over samples. McNemar's exact test with Agresti and
-  Min's interval for what is 0 or 1, Student's t on the differences otherwise. Such a test says that these two networks
-  differ, and nothing of other seeds.
+- One run each: over the same samples. McNemar's exact test for means of what is 0 or 1, Student's t on the differences
+  for other means, and DeLong's paired test for areas under ROC curves. Such a test says that these two networks differ,
+  and nothing of other seeds.
 - Anything else has no test, and ``how`` says why.
 """
 
@@ -17,16 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from hardsight.intervals import LEVEL, Difference, holm, student
+from hardsight.intervals import LEVEL
+from hardsight.stats import Difference, auroc_difference, holm, mcnemar, paired_difference, welch_difference
 
 # What tells one number of a run from another.
 KEY = ("question", "metric", "score", "on", "level")
 # A corrected p below it counts as a difference.
 ALPHA = 1 - LEVEL
 
-Columns = Callable[[Mapping[str, Any]], "tuple[Sequence[str], np.ndarray] | None"]
+# Ids and values of samples.
+Column = tuple[Sequence[str], np.ndarray]
+Columns = Callable[[Mapping[str, Any]], "Sequence[Column] | None"]
 
 
 def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:
@@ -34,7 +36,8 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
 
     Args:
         rows: Numbers of runs: ``run, group, seed`` and what `hardsight.answers.Row` has. A NaN is left out.
-        columns: Of a row, the ids and values of the samples whose mean it is; None where it is no such mean.
+        columns: Of a row, the samples whose mean it is; of an AUROC, the scores of those that should lie above, and of
+            the others; None of any other number.
 
     Returns:
         A row a number and group: means, standard deviations and numbers of runs of both; their difference with its
@@ -90,9 +93,10 @@ def _test(own: list[Mapping[str, Any]], base: list[Mapping[str, Any]], columns: 
     if min(len(a), len(b)) > 1:
         if None not in seeds[0] and seeds[0] == seeds[1] and set(seeds[0].values()) == {1}:
             order = [[row["seed"] for row in rows] for rows in (own, base)]
-            found, how = paired_t(a[np.argsort(order[0])] - b[np.argsort(order[1])]), f"paired t over {len(a)} seeds"
+            found = paired_difference(a[np.argsort(order[0])], b[np.argsort(order[1])])
+            how = f"paired t over {len(a)} seeds"
         else:
-            found, how = welch_t(a, b), f"Welch's t over {len(a)} and {len(b)} runs"
+            found, how = welch_difference(a, b), f"Welch's t over {len(a)} and {len(b)} runs"
     elif max(len(a), len(b)) > 1:
         found, how = _none(a, b), "no test: one of the groups has one run only"
     else:
@@ -118,68 +122,30 @@ def _none(a: np.ndarray, b: np.ndarray) -> Difference:
     return Difference(np.array(a.mean() - b.mean()), nan, nan, nan)
 
 
-def paired_t(differences: np.ndarray) -> Difference:
-    """Student's t of a mean difference: over seeds that two groups share, or over samples.
-
-    Examples:
-        >>> round(float(paired_t(np.array([1.0, 2.0, 3.0])).p), 4)
-        0.0742
-    """
-    n = len(differences)
-    if n and not differences.any():
-        return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))  # the same numbers throughout are no difference
-    return student(differences.mean(), _variance(differences) / n, max(n - 1, 1), 0.0, 1)
-
-
-def welch_t(a: np.ndarray, b: np.ndarray) -> Difference:
-    """Welch's t of the difference of two means: variances of their own."""
-    if len(set(a)) == len(set(b)) == 1 and a[0] == b[0]:
-        return Difference(*map(np.array, (0.0, 0.0, 0.0, 1.0)))
-    return student(a.mean() - b.mean(), _variance(a) / len(a), len(a) - 1, _variance(b) / len(b), len(b) - 1)
-
-
-def _variance(values: np.ndarray) -> float:
-    """Of a sample; 0 where rounding alone makes the spread of equal numbers, and NaN of one number."""
-    if len(values) < 2:
-        return math.nan
-    variance = float(values.var(ddof=1))
-    return variance if variance > (1e-12 * np.abs(values).max()) ** 2 else 0.0
-
-
-def mcnemar(a: np.ndarray, b: np.ndarray) -> Difference:
-    """McNemar's exact test of two shares on the same samples, and Agresti and Min's interval (2005) of the difference.
-
-    Args:
-        a: ``(N,)`` of 0 and 1.
-        b: The same samples by the other network.
-
-    Examples:
-        >>> found = mcnemar(np.array([1, 1, 1, 1, 1, 0]), np.array([1, 0, 0, 0, 0, 0]))
-        >>> round(float(found.value), 3), float(found.p)
-        (0.667, 0.125)
-    """
-    more, less, n = int((a > b).sum()), int((a < b).sum()), len(a)
-    p = float(stats.binomtest(more, more + less).pvalue) if more + less else 1.0
-    # Half an observation in each of the four cells: no interval of width 0 where nothing differs.
-    middle = (more - less) / (n + 2)
-    half = stats.norm.ppf(0.5 + LEVEL / 2) * math.sqrt((more + less + 1) / (n + 2) ** 2 - middle**2 / (n + 2))
-    return Difference(*map(np.array, ((more - less) / n, max(middle - half, -1.0), min(middle + half, 1.0), p)))
-
-
 def _over_samples(own: Mapping[str, Any], base: Mapping[str, Any], columns: Columns) -> tuple[Difference, str]:
-    """One run each: a test over the samples that both have, where the number is their mean."""
+    """One run each: a test over the samples that both have, where the number is their mean or an AUROC."""
     untested = _none(np.array(own["value"]), np.array(base["value"]))
     here, there = columns(own), columns(base)
     if here is None or there is None:
         return untested, "no test: one run each, and no mean of samples"
-    (ids, a), (others, b) = here, there
-    if list(ids) != list(others):  # one of them could not read a picture
-        _, mine, theirs = np.intersect1d(np.asarray(ids), np.asarray(others), return_indices=True)
-        a, b = a[mine], b[theirs]
-    known = np.isfinite(a) & np.isfinite(b)
-    a, b = a[known].astype(np.float64), b[known].astype(np.float64)
-    if len(a) < 2:
+    (a, b), *rest = (_matched(x, y) for x, y in zip(here, there, strict=True))
+    if min([len(a), *(len(x) for x, _ in rest)]) < 2:
         return untested, "no test: fewer than two samples in common"
+    if rest:
+        [(below, below_base)] = rest
+        test = auroc_difference((a, b), (below, below_base))
+        return test, f"paired DeLong over {len(a):,} and {len(below):,} samples"
     if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        return mcnemar(a, b), f"McNemar's exact test over {len(a):,} samples"
-    return paired_t(a - b), f"paired t over {len(a):,} samples"
+        test = mcnemar(int((a > b).sum()), int((a < b).sum()), len(a))
+        return test, f"McNemar's exact test over {len(a):,} samples"
+    return paired_difference(a, b), f"paired t over {len(a):,} samples"
+
+
+def _matched(own: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:
+    """The finite values of both networks for the samples that both have."""
+    (ids, a), (others, b) = own, base
+    if list(ids) != list(others):  # one of them could not read an image
+        _, rows, base_rows = np.intersect1d(np.asarray(ids), np.asarray(others), return_indices=True)
+        a, b = a[rows], b[base_rows]
+    known = np.isfinite(a) & np.isfinite(b)
+    return a[known].astype(np.float64), b[known].astype(np.float64)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from scipy import stats
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.hardness import hardness_sign
-from hardsight.intervals import LEVEL
 from hardsight.phases.samples import frequencies
+from hardsight.stats import normal_difference
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -76,8 +75,7 @@ def _ease(name: str) -> int:
     return -hardness_sign(name)
 
 
-def _ahead(value: float, influence: np.ndarray) -> dict[str, float]:
-    error = standard_error(influence)
-    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * error
-    p = float(2 * stats.norm.sf(abs(value) / error)) if error else float(value == 0)
-    return {"ahead": value, "ahead_low": value - half, "ahead_high": value + half, "p": p}
+def _ahead(value: float, influence: np.ndarray) -> dict[str, float | None]:
+    test = normal_difference(value, standard_error(influence))
+    ends = zip(("ahead_low", "ahead_high", "p"), test[1:], strict=True)
+    return {"ahead": value} | {name: float(end) if np.isfinite(end) else None for name, end in ends}

@@ -161,7 +161,7 @@ def _norm_agrees_inconsistently(net: Net) -> Finding:
 
 def _avh_ahead_of_confidence(net: Net) -> Finding:
     rows = net.correlations("confidence")
-    if not rows or rows[-1]["ahead"] is None:
+    if not rows or rows[-1]["ahead_low"] is None:
         return unmeasured(_PEOPLE)
     last = rows[-1]
     value, low, high = _of(last, "ahead")

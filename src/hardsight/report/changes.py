@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.intervals import holm, moments, student
+from hardsight.intervals import moments
 from hardsight.report.lists import LENGTH, Listed, top
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View, score_axis
 from hardsight.report.words import between, counted, cut_name, number, percent, score_title
+from hardsight.stats import holm, student
 
 MOST_CLASSES = 40
 
@@ -136,7 +137,7 @@ def _class_rows(rows: Rows, found: Changes, room: int) -> tuple[list[dict[str, A
     n = mean.n
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.where(n >= 5, mean.variance / n, np.nan)
-    gap = student(mean.mean, variance, n - 1, np.zeros(codes), np.ones(codes))
+    gap = student(mean.mean, variance, n - 1)
     corrected = holm(gap.p)
     values = np.full(len(rows), np.nan) if found.by is None else rows.scores[found.by]
     after, before = (moments(np.where(paired, v, np.nan), rows.at, codes).mean for v in (values, found.before))

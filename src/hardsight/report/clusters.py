@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import matrix
-from hardsight.intervals import FEW, holm, student
+from hardsight.intervals import FEW
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, number, score_title
+from hardsight.stats import holm, student
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
 LEAST = 40  # samples of a class that is looked at: twenty to find its clusters, twenty to measure them
@@ -120,7 +121,7 @@ def _clusters_of(rows: Rows, code: int, where: np.ndarray, directions: np.ndarra
             continue
         a, b = own.var(ddof=1) / len(own), rest.var(ddof=1) / len(rest)
         gap = student(own.mean() - rest.mean(), a, len(own) - 1, b, len(rest) - 1)
-        mean = student(own.mean(), a, len(own) - 1, 0.0, 1)
+        mean = student(own.mean(), a, len(own) - 1)
         typical = np.argsort(distance[inside, cluster], kind="stable")
         members = where[measured[inside][typical]]
         ends = (mean.low, mean.high, gap.value, gap.low, gap.high, gap.p)

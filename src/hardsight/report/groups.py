@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from hardsight.comparison import floats
 from hardsight.hardness import SCORES
 from hardsight.idtables import read_by_id
-from hardsight.intervals import FEW, Difference, holm, moments, student
+from hardsight.intervals import FEW, moments
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
+from hardsight.stats import Difference, holm, student
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12

@@ -1,0 +1,259 @@
+"""Tests of differences, each with the interval that belongs to it, and areas under ROC curves.
+
+One rule holds for every test here. A difference within rounding error is none: p = 1, and the interval holds 0. A
+difference without any spread has no test: p and the interval are NaN, whether the difference is large or small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from hardsight.intervals import LEVEL, share_interval
+
+# Networks compute in float32: means that differ by less than this share of the values differ by rounding.
+ROUNDING = 1e-6
+# Rounding of differences that are given as such, in float64.
+_FLOAT64 = 1e-12
+
+_TAIL = (1 - LEVEL) / 2
+
+
+class Difference(NamedTuple):
+    """A difference, its 95 % interval, and the two-sided p-value of its being 0."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+
+
+def student(value: Any, a: Any, df_a: Any, b: Any = 0.0, df_b: Any = 1.0, rounding: Any = 0.0) -> Difference:
+    """A difference whose variance is estimated as a + b with so many degrees of freedom: Welch's t.
+
+    Args:
+        value: The difference.
+        a: One part of its variance; 0 where nothing varies.
+        df_a: Its degrees of freedom.
+        b: The other part.
+        df_b: Its degrees of freedom.
+        rounding: A difference no larger than this is none.
+    """
+    value, a, b = (np.asarray(x, dtype=np.float64) for x in (value, a, b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(a + b)
+        df = (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
+        t = value / error
+    known = np.isfinite(t) & (df > 0)
+    safe = np.where(known, df, 1.0)
+    half = np.where(known, stats.t.ppf(1 - _TAIL, safe) * error, np.nan)
+    p = np.where(known, 2 * stats.t.sf(np.abs(np.where(known, t, 0.0)), safe), np.nan)
+    same = np.abs(value) <= rounding
+    low = np.where(same, np.fmin(np.fmin(value - half, value), 0.0), value - half)
+    high = np.where(same, np.fmax(np.fmax(value + half, value), 0.0), value + half)
+    return Difference(value, low, high, np.where(same, 1.0, p))
+
+
+def normal_difference(value: Any, error: Any, rounding: Any = ROUNDING) -> Difference:
+    """A difference with its standard error, normal in large samples; by default one of correlations or shares.
+
+    Examples:
+        >>> round(float(normal_difference(0.1, 0.05).p), 4)
+        0.0455
+    """
+    return student(value, np.square(error), np.inf, rounding=rounding)
+
+
+def paired_difference(a: np.ndarray, b: np.ndarray | None = None) -> Difference:
+    """Student's t of a mean difference, pair by pair: over seeds that two groups share, or over samples.
+
+    Args:
+        a: ``(N,)`` without NaN; differences already where there is no `b`.
+        b: The same seeds or samples by the other network.
+
+    Examples:
+        >>> round(float(paired_difference(np.array([1.0, 2.0, 3.0])).p), 4)
+        0.0742
+    """
+    differences = a if b is None else a - b
+    n = len(differences)
+    rounding = _FLOAT64 * np.abs(a).max(initial=0.0) if b is None else ROUNDING * _size(a, b)
+    return student(
+        differences.mean() if n else math.nan, _variance(differences, rounding) / max(n, 1), n - 1, rounding=rounding
+    )
+
+
+def welch_difference(a: np.ndarray, b: np.ndarray) -> Difference:
+    """Welch's t of the difference of two means, each with its own variance."""
+    rounding = ROUNDING * _size(a, b)
+    parts = [(_variance(x, rounding) / len(x), len(x) - 1) for x in (a, b)]
+    return student(a.mean() - b.mean(), *parts[0], *parts[1], rounding=rounding)
+
+
+def _size(a: np.ndarray, b: np.ndarray) -> float:
+    """How large the values are: the root of their mean square."""
+    return float(np.sqrt(np.mean(np.square(np.concatenate([a, b]))))) if len(a) + len(b) else 0.0
+
+
+def _variance(values: np.ndarray, rounding: float) -> float:
+    """Of a sample; 0 where rounding alone makes the spread of equal numbers, and NaN of one number."""
+    if len(values) < 2:
+        return math.nan
+    deviation = float(values.std(ddof=1))
+    return deviation**2 if deviation > rounding else 0.0
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Holm's step-down adjusted p-values; NaN are no tests."""
+    adjusted = np.full(len(p), np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    steps = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted
+
+
+def mcnemar(more: int, less: int, n: int) -> Difference:
+    """McNemar's exact test of two shares on the same samples, and the interval that rejects when it does.
+
+    Of the samples on which the two disagree, the share that favors the first is ½ if there is no difference. The
+    interval inverts the exact binomial test of that share (Clopper and Pearson), and lets the number of disagreements
+    vary as well, by its Jeffreys posterior. That widens the interval on either side of 0 and moves no end across it.
+
+    Args:
+        more: Samples that are 1 in the first and 0 in the second.
+        less: The other way round.
+        n: All samples.
+
+    Examples:
+        >>> test = mcnemar(5, 0, 20)
+        >>> float(test.value), float(test.p)
+        (0.25, 0.0625)
+    """
+    apart = more + less
+    p = float(stats.binomtest(more, apart).pvalue) if apart else 1.0
+    share = special.betaincinv(apart + 0.5, n - apart + 0.5, (np.arange(200) + 0.5) / 200)
+
+    def below(x: float, wins: int, losses: int) -> float:
+        """Chance that the difference lies below x, with a Beta(wins, losses) share of the disagreements."""
+        if not wins or not losses:  # all of them favor one side
+            return float((x >= (share if wins else -share)).mean())
+        return float(special.betainc(wins, losses, np.clip((1 + x / share) / 2, 0, 1)).mean())
+
+    low = _quantile(lambda x: below(x, more, less + 1), -1.0, _TAIL)
+    high = _quantile(lambda x: below(x, more + 1, less), -1.0, 1 - _TAIL)
+    return Difference(*map(np.array, ((more - less) / n, low, high, p)))
+
+
+def _quantile(cdf: Any, lowest: float, level: float) -> float:
+    """Where a distribution function over [lowest, 1] reaches a level, by bisection."""
+    low, high = lowest, 1.0
+    for _ in range(42):  # to 1e-12
+        middle = (low + high) / 2
+        low, high = (middle, high) if cdf(middle) < level else (low, middle)
+    return (low + high) / 2
+
+
+class Auroc(NamedTuple):
+    """How often one score lies above another, its 95 % interval, and how often the two tie."""
+
+    value: float
+    low: float
+    high: float
+    tied: float
+
+
+def auroc(above: np.ndarray, below: np.ndarray) -> Auroc:
+    """The area under the ROC curve of scores that should lie above others, with DeLong's interval, in O(n log n).
+
+    It is the chance that a score of the first kind lies above one of the second; pairs that tie count half. The
+    interval is normal on the logit scale, so that it stays in (0, 1). Where the variance vanishes (the two kinds do not
+    overlap, or all tie) it is Wilson's, as if there were one pair for each score of the rarer kind; where one kind has
+    a single score it is NaN.
+
+    Args:
+        above: Scores of the first kind, one or more, without NaN.
+        below: Of the second.
+
+    Examples:
+        >>> auroc(np.array([0.9, 0.8, 0.3]), np.array([0.1, 0.3])).value  # 5 of 6 pairs, and half of a tie
+        0.9166666666666666
+    """
+    a, b = np.sort(above), np.sort(below)
+    lower, upto = (np.searchsorted(b, a, side) for side in ("left", "right"))
+    value = float((lower + upto).sum() / (2 * len(a) * len(b)))  # whole numbers: the order of samples cannot matter
+    tied = float((upto - lower).sum() / (len(a) * len(b)))
+    if min(len(a), len(b)) < 2:
+        return Auroc(value, np.nan, np.nan, tied)
+    error = np.sqrt(sum(part.var(ddof=1) / len(part) for part in _placements(a, b)))
+    if not error:
+        n = min(len(a), len(b))
+        return Auroc(value, *share_interval(value * n, n), tied)
+    reach = stats.norm.ppf(1 - _TAIL) * error / (value * (1 - value))
+    low, high = special.expit(special.logit(value) + reach * np.array([-1.0, 1.0])).tolist()
+    return Auroc(value, low, high, tied)
+
+
+def auroc_difference(above: tuple[np.ndarray, np.ndarray], below: tuple[np.ndarray, np.ndarray]) -> Difference:
+    """The difference of two areas under ROC curves over the same samples: DeLong's paired test (1988).
+
+    Args:
+        above: Two scores of the samples of the first kind, ``(N,)`` each.
+        below: The same two scores of the samples of the second kind, ``(M,)`` each.
+
+    Examples:
+        >>> random = np.random.default_rng(0)
+        >>> x, y = random.normal(1, 1, 90), random.normal(0, 1, 70)
+        >>> test = auroc_difference((x, x + random.normal(0, 2, 90)), (y, y + random.normal(0, 2, 70)))
+        >>> bool(test.low > 0), bool(test.p < 0.05)
+        (True, True)
+    """
+    parts = [_placements(x, y) for x, y in zip(above, below, strict=True)]
+    apart = [first - second for first, second in zip(*parts, strict=True)]
+    value = apart[0].mean()
+    if min(map(len, apart)) < 2:
+        return Difference(np.array(value), *map(np.array, (math.nan,) * 3))
+    return normal_difference(value, np.sqrt(sum(part.var(ddof=1) / len(part) for part in apart)))
+
+
+def _placements(above: np.ndarray, below: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How often each score of the first kind lies above those of the second, and of the second below the first."""
+    a, b = np.sort(above), np.sort(below)
+    over = (np.searchsorted(b, above, "left") + np.searchsorted(b, above, "right")) / (2 * len(b))
+    under = 1 - (np.searchsorted(a, below, "left") + np.searchsorted(a, below, "right")) / (2 * len(a))
+    return over, under
+
+
+def fpr_at_95_tpr(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float, float]:
+    """The false-positive rate at 95 % TPR with its 95 % interval.
+
+    The rate is the smallest share of the outside that any threshold lets in which keeps 95 % of the inside or more. Its
+    interval lets the threshold vary, too: of n samples inside, as many lie below the true threshold as a binomial draw
+    with a chance of 5 % gives. For each such number the share let in has its Jeffreys posterior, at the next sample
+    below for the upper end and at the next one above for the lower end. Few samples inside say little about their
+    lowest 5 %: below about 60 of them the upper end is near 1.
+
+    Args:
+        inside: ``(N,)`` scores, higher for what is more like the training data, one or more without NaN.
+        outside: ``(M,)`` scores of OOD data.
+    """
+    a, b = np.sort(inside), np.sort(outside)
+    n, m = len(a), len(b)
+    needed = -(-95 * n // 100)  # whole numbers: .95 · n is rounded
+
+    def let_in(thresholds: np.ndarray) -> np.ndarray:
+        return m - np.searchsorted(b, thresholds, "left")
+
+    value = float(let_in(a[n - needed]) / m)
+    fewest, most_below = (int(stats.binom.ppf(q, n, 0.05)) for q in (1e-5, 1 - 1e-5))
+    numbers = np.arange(fewest, most_below + 1)
+    chance = stats.binom.pmf(numbers, n, 0.05)
+    chance /= chance.sum()
+    padded = np.concatenate([[-np.inf], a, [np.inf]])
+    least, most = let_in(padded[numbers + 1]), let_in(padded[numbers])
+    low = _quantile(lambda x: chance @ special.betainc(least + 0.5, m - least + 0.5, x), 0.0, _TAIL)
+    high = _quantile(lambda x: chance @ special.betainc(most + 0.5, m - most + 0.5, x), 0.0, 1 - _TAIL)
+    return value, min(low, value), max(high, value)
