@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hardsight.robustness import ATTACKS, attack
+from hardsight.robustness import ATTACKS, attack, attacks
 from hardsight.robustness.attacks import LOSSES, loss_gradient
 from hardsight.robustness.balls import within
 
@@ -239,6 +239,35 @@ def test_restarts_only_ever_fool_more_and_a_seed_repeats_them(network, pictures,
     noisy = [attack(network, *pictures, "noise", eps=0.1, seed=seed).x for seed in (0, 0, 1)]
     assert (noisy[0] == noisy[1]).all()
     assert (noisy[0] != noisy[2]).any()
+
+
+def test_restarts_along_the_margin_aim_at_one_class_at_a_time_the_likeliest_first(network, pictures, monkeypatch):
+    x, y = pictures[0][:40], pictures[1][:40]
+    right = network(x).argmax(1) == y
+    x, y = x[right], y[right]
+    others = network(x).scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+    targets, gradient = [], attacks.loss_gradient
+
+    def watched(network, point, labels, loss, target=None):
+        targets.append(target)
+        return gradient(network, point, labels, loss, target)
+
+    monkeypatch.setattr(attacks, "loss_gradient", watched)
+    attack(network, x, y, "pgd-margin", eps=1e-6, restarts=11)  # which fools nobody
+    assert targets[:20] == [None] * 20
+    for restart in range(1, 12):
+        for target in targets[20 * restart : 20 * restart + 20]:
+            assert (target == others[:, (restart - 1) % 9]).all()  # nine other classes, then from the beginning
+
+
+def test_what_is_drawn_for_a_sample_follows_from_its_number(network, pictures):
+    x, y = pictures
+    whole = attack(network, x, y, "noise", eps=0.1, seed=4).x
+    some = torch.tensor([150, 3, 77])
+    assert (attack(network, x[some], y[some], "noise", eps=0.1, seed=4, rows=some).x == whole[some]).all()
+    assert (attack(network, x[some], y[some], "noise", eps=0.1, seed=4).x != whole[some]).any()
+    start = attack(network, x[:2], y[:2], "noise", eps=0.1, restarts=0).x - x[:2]
+    assert (start[0] != start[1]).any()
 
 
 def test_networks_that_pass_no_gradient_leave_pictures_where_they_are(network, pictures):

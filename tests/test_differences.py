@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from hardsight.alignment import compare_all, compare_scores, over_nets
 from hardsight.alignment.closed_forms import fisher_z, meng, p_value, steiger
@@ -215,6 +215,34 @@ def test_the_jackknife_is_at_its_level_with_saturated_scores_and_ties_and_meng_i
         rejected["meng"] += p_value(meng(first.value, second.value, between.value, 500)) < 0.05
     assert rejected["jackknife"] < 30
     assert rejected["meng"] > 45
+
+
+@pytest.mark.parametrize("coefficient", COEFFICIENTS)
+def test_the_jackknife_is_that_of_leaving_out_one_sample_at_a_time(coefficient):
+    draw, n = np.random.default_rng(8), 150
+    ease, shared = draw.normal(size=(2, n))
+    columns = {
+        "id": [str(k) for k in range(n)],
+        "avh": -(ease + shared + 0.3 * draw.normal(size=n)),
+        "confidence": ease + shared + 0.8 * draw.normal(size=n),
+    }
+    hsf = np.round(10 * special.expit(1 + ease)) / 10
+
+    def agreements(kept):
+        return [sign * SCIPY[coefficient](columns[name][kept], hsf[kept]).statistic
+                for name, sign in (("avh", -1), ("confidence", 1))]  # fmt: skip
+
+    whole = np.array([agreements(np.arange(n) != i) for i in range(n)])
+    first, second, error = (
+        np.sqrt((n - 1) / n * ((x - x.mean()) ** 2).sum()) for x in (*whole.T, whole[:, 0] - whole[:, 1])
+    )
+    assert np.hypot(first, second) > 1.4 * error  # the two rise and fall together
+    test = compare_scores(columns, "avh", "confidence", dict(zip(columns["id"], hsf, strict=True)),
+                          coefficient=coefficient, test="jackknife")  # fmt: skip
+    assert (test.high - test.difference) / stats.norm.ppf(0.975) == pytest.approx(error, rel=0.08)
+    assert test.difference - test.low == pytest.approx(test.high - test.difference)
+    assert test.statistic == pytest.approx(test.difference / error, rel=0.08)
+    assert test.p == pytest.approx(2 * stats.norm.sf(abs(test.statistic)))
 
 
 def test_only_samples_with_both_scores_and_answers_count(people):

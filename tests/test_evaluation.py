@@ -18,6 +18,7 @@ from hardsight.answers import Answer, row
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.evaluation import Subject, evaluate, questions
+from hardsight.evaluation import run as evaluation_run
 from hardsight.evaluation.subjects import open_cases
 from hardsight.margins import margins_answer
 from hardsight.models import Model
@@ -265,6 +266,50 @@ def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monk
     assert len({file.name.split("-")[0] for file in (again.path / "parts").iterdir()}) == 2  # samples, margins
     run(subjects(other, "abc"), tmp_path, overwrite=True)
     assert len(asked) == 9
+
+
+def test_whatever_decides_an_answer_is_part_of_its_name(digits, tmp_path, monkeypatch):
+    """Batch sizes where something is drawn batch by batch, the labels as the network counts them, and the format."""
+    dropping = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
+    options = {"questions": (), "dropout": 3}
+    for size in (60, 7):
+        reused = run(Subject("net", dropping, digits), tmp_path, batch_size=size, **options)
+        fresh = run(Subject("net", dropping, digits), tmp_path / str(size), batch_size=size, **options)
+        assert same(reused.rows, fresh.rows)
+    names = list("0123456789")
+    named = ArraySamples(digits.images, digits.labels, "test", "digits", names)
+    found = {}
+    for order in (names, names[::-1]):
+        given = Subject("net", Model(network(), "net", classes=order), named)
+        found[order[0]] = told(run(given, tmp_path / "named").rows, metric="margin", score="logit")[0]["value"]
+    assert found["0"] != found["9"]
+    before = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()}
+    monkeypatch.setattr(evaluation_run, "_FORMAT", 10**6)
+    after = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()} - before
+    kinds = [{name.partition("-")[0] for name in names} for names in (before, after)]
+    assert kinds[0] == kinds[1] == {"samples", "margins", "ensemble"}
+
+
+def test_single_runs_areas_under_roc_curves_are_compared_by_delongs_paired_test(digits, tmp_path):
+    noise = ArraySamples(np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8), None, "test", "noise")
+    found = run(subjects(digits, "ab"), tmp_path, questions=(), ood=[("noise", noise), ("other", other_digits())])
+    for on, data in (("noise", noise), ("other", other_digits())):
+        [test] = told(found.tests, metric="auroc", score="max_logit", on=on)
+        scores = [
+            [predict(network(seed), one, logits=True, device="cpu").logits.max(1) for one in (digits, data)]
+            for seed in (0, 1)
+        ]
+        wins = [(own[:, None] > others) + (own[:, None] == others) / 2 for own, others in scores]
+        apart = wins[1] - wins[0]
+        error = math.sqrt(apart.mean(1).var(ddof=1) / 60 + apart.mean(0).var(ddof=1) / len(data))
+        assert test["difference"] == pytest.approx(apart.mean())
+        assert test["p"] == pytest.approx(2 * stats.norm.sf(abs(apart.mean()) / error))
+        assert test["how"] == f"paired DeLong over 60 and {len(data)} samples"
+    assert told(found.tests, metric="fpr95", score="msp", on="noise")[0]["how"].startswith("no test")
+
+
+def other_digits():
+    return ArraySamples(PICTURES[200:250], None, "test", "other digits")
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(digits, tmp_path):

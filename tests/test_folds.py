@@ -16,8 +16,9 @@ import hardsight as hs
 from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, data_of, load_digits, open_data
 from hardsight.ensemble import matrix, mean_over_nets
 from hardsight.runfolder import STAGES
+from hardsight.scoring import folds
 from hardsight.scoring.folds import assign_folds
-from hardsight.scoring.refit import choose_strength, fit_head
+from hardsight.scoring.refit import STRENGTHS, choose_strength, fit_head
 from hardsight.scoring.vectors import SKETCH_WIDTH, feature_vectors
 
 FEW = 400
@@ -158,6 +159,34 @@ def test_one_strength_fits_features_of_any_size():
     (small, _), (large, _) = (fit_head(x * size, y, 10, 1e-3) for size in (1e-3, 1e3))
     np.testing.assert_allclose((small / small.norm()).numpy(), (large / large.norm()).numpy(), atol=1e-3)
     assert choose_strength(x * 1e-3, y, 10, 0) == choose_strength(x * 1e3, y, 10, 0)
+
+
+def test_the_strength_is_judged_by_labels_that_the_head_has_not_seen():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(150, 60, generator=draw), torch.randint(0, 3, (150,), generator=draw)
+    assert choose_strength(x, y, 3, 0) == max(STRENGTHS)  # labels that nothing tells: the less is learnt, the better
+
+
+def test_no_head_and_no_strength_sees_the_labels_of_its_fold(monkeypatch):
+    digits = few_digits(120)
+    given, choose = [], folds.choose_strength
+
+    def watched(features, labels, *args, **options):
+        given.append(features)
+        return choose(features, labels, *args, **options)
+
+    monkeypatch.setattr(folds, "choose_strength", watched)
+    network = linear().eval()
+    table = hs.score(network, digits, preprocess="raw", folds=3, device="cpu", progress=False)
+    with torch.no_grad():
+        features = network[:-1](torch.from_numpy(digits.images).float()[:, None] / 255)
+    place = [int(key.rpartition(":")[2]) for key in table["id"].tolist()]
+    fold = np.empty(120, int)
+    fold[place] = table["fold"]
+    for held_out, seen in enumerate(given):
+        near = torch.cdist(seen, features).argmin(1).numpy()
+        assert len(seen) == (fold != held_out).sum()
+        assert (fold[near] != held_out).all()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -111,6 +111,23 @@ def test_group_means_have_scipy_s_intervals_and_holm_s_flags():
     assert next(row["flag"] for row in found["rows"] if row["value"] == "old") == "harder"
 
 
+def test_a_group_is_flagged_only_after_correction_for_all_groups_of_the_column():
+    surprising = 0
+    for seed in range(12):
+        place = np.random.default_rng(seed).integers(0, 8, 600)
+        table = a_table(place=[f"p{k}" for k in place])
+        rows = only_group(table)[1]["rows"]
+        codes = np.array([int(row["value"][1:]) for row in rows])
+        raw = class_adjusted(4 * table["avh"], table["label"], 4, place, 8).p[codes]
+        order, largest = np.argsort(raw), 0.0
+        for rank, k in enumerate(order):
+            largest = min(max(largest, (8 - rank) * raw[k]), 1.0)
+            assert rows[k]["p"] == pytest.approx(largest, rel=2e-3)
+            assert (rows[k]["flag"] != "") == (largest <= 0.05)
+        surprising += raw.min() <= 0.05 < 8 * raw.min()
+    assert surprising >= 2
+
+
 def test_a_mix_of_harder_classes_does_not_make_a_group_harder():
     table = a_table(2000)
     draw = np.random.default_rng(3)

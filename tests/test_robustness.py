@@ -116,6 +116,21 @@ def test_what_chance_may_do_is_no_masking():
         check_masking(np.array([]), {})
 
 
+@pytest.mark.parametrize(("gained", "lost", "passed"), [(4, 0, True), (9, 0, True), (10, 0, False), (16, 6, True)])
+def test_a_few_samples_more_are_no_masking_until_chance_is_ruled_out(gained, lost, passed):
+    # One-sided McNemar at .001: ½⁹ is above it, ½¹⁰ below.
+    rows = np.arange(60)
+    weak = rows < 20
+    strong = (weak & (rows >= lost)) | ((rows >= 20) & (rows < 20 + gained))
+    verdicts = {one.name: one for one in check_masking(rows < 50, {"fgsm": {0.1: weak}, "pgd": {0.1: strong}})}
+    assert strong.mean() - weak.mean() > 0.05
+    assert verdicts["stronger attacks"].passed is passed
+    ends = {"pgd": {0.1: (rows < 50) | (rows >= 60 - gained)}}
+    if gained < 11:
+        verdicts = {one.name: one for one in check_masking(rows < 50, {"pgd": {0.1: weak}}, ends=ends)}
+        assert verdicts["above clean"].passed is passed
+
+
 @pytest.mark.parametrize(("weak", "strong", "name"), [("fgsm", "pgd", "stronger attacks"), ("noise", "pgd", "noise")])
 def test_a_stronger_attack_must_not_do_worse(weak, strong, name):
     rows = np.arange(300)
@@ -227,6 +242,39 @@ def test_some_samples_are_drawn_by_the_seed_and_that_is_said(network, samples):
     assert (known[0] != known[2]).any()
     assert re.search("60 of 200 .*seed 0", drawn[0].words[0])
     np.testing.assert_array_equal(drawn[0].samples["avh:pgd-margin@0.1"], drawn[1].samples["avh:pgd-margin@0.1"])
+
+
+def test_the_size_of_batches_decides_nothing(network, samples):
+    """Random starts, noise and the samples that are followed are those of the samples, not of their batch."""
+    options = {"attacks": ["pgd-margin", "pgd-margin-l2"], "eps": [0.08, 0.1], "limit": 150, "device": "cpu"}
+    one, other = (robustness_answer(network, samples, batch_size=size, **options) for size in (150, 37))
+    assert one.samples.keys() == other.samples.keys()
+    for name, column in one.samples.items():
+        np.testing.assert_allclose(other.samples[name], column, atol=1e-3, err_msg=name)
+    for name in ("accuracy:noise@0.1", "accuracy:pgd-margin@0.1", "accuracy:pgd-margin-l2@0.1"):
+        np.testing.assert_array_equal(one.samples[name], other.samples[name])
+    assert len(one.points) == len(other.points)
+    for a, b in zip(one.points, other.points, strict=True):
+        assert (a["curve"], a["score"], a["x"], a["n"]) == (b["curve"], b["score"], pytest.approx(b["x"]), b["n"])
+        assert a["y"] == pytest.approx(b["y"], abs=1e-3)
+
+
+def test_loader_processes_are_as_many_as_were_asked_for(network, samples, monkeypatch):
+    from torchvision.transforms import ToTensor
+
+    from hardsight.training import batches
+
+    asked, loader = [], batches.DataLoader
+
+    def counted(*args, num_workers, **options):
+        asked.append(num_workers)
+        return loader(*args, num_workers=0, **options)
+
+    monkeypatch.setattr(batches, "DataLoader", counted)
+    model = Model(network, "net", ToTensor())
+    for workers in (3, None):
+        robustness_answer(model, samples, attacks=["fgsm"], eps=[0.1], limit=4, workers=workers, device="cpu")
+    assert asked == [3, 0]
 
 
 def test_defaults_are_those_of_the_kind_of_picture_and_the_norm(network, samples):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from hardsight.hardness import SCORES, check_labels
 from hardsight.heads import capture, find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.scoring.engine import evaluating
-from hardsight.scoring.one import check_samples, find_device
+from hardsight.scoring.one import check_samples, find_device, loader_workers
 from hardsight.training.batches import Source, as_pixels
 from hardsight.training.loop import logits_of
 
@@ -128,11 +127,9 @@ def predict(
     check_samples(samples, None)
     network = uncompiled(found.module)
     layer, count = find_head(network), len(samples)
-    if workers is None:
-        workers = 0 if where.type == "cpu" else min(8, os.cpu_count() or 1)
     pixels = as_pixels(samples, input_channels(network), where) if found.transform is None else None
     unlabelled = torch.zeros(count, dtype=torch.long)
-    source = Source(samples, unlabelled, pixels, replace(found, module=network), workers, where)
+    source = Source(samples, unlabelled, pixels, replace(found, module=network), loader_workers(workers, where), where)
     told: dict[str, np.ndarray] = {}
     rows, done = np.empty(count, np.int64), 0
     with evaluating(network, where), capture(network, layer.path) as head, torch.no_grad():

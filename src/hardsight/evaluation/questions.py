@@ -109,10 +109,12 @@ def jobs(options: Options) -> list[Job]:
     found += [Job(name, options.seed, _ASKED[name]) for name in options.questions]
     for one in options.strangers:
         found.append(Job("ood", [one.name, one.samples.fingerprint()], partial(_ood, strangers=one)))
+    drawn_in_batches = [options.batch_size, options.device.type]
     if options.dropout:
-        found.append(Job("uncertainty", [options.dropout, options.seed], _dropout))
+        found.append(Job("uncertainty", [options.dropout, options.seed, *drawn_in_batches], _dropout))
     if options.attacks:
         told = [options.attacks, options.eps, options.limit or _ATTACKED, options.seed]
+        told += drawn_in_batches if "autoattack" in options.attacks else []
         found.append(Job("robustness", told, _robustness))
     if options.explain:
         told = [options.limit or _EXPLAINED, options.seed, _content(options.boxes)]
@@ -189,10 +191,9 @@ def _robustness(seen: Seen) -> Answer:
         eps=options.eps,
         limit=options.limit or _ATTACKED,
         hardness=seen.avh,
-        device=options.device,
-        batch_size=options.batch_size,
         seed=options.seed,
         progress=options.progress,
+        **options.forward,
     )
 
 

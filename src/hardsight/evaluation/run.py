@@ -139,16 +139,21 @@ def _plan(cases: Sequence[Case], data: Samples, options: Options) -> dict[str, A
 
 def _key(case: Case, plan: Mapping[str, Any], job: Job) -> str:
     """The name of a part: what it is made of."""
-    made_of = json.dumps([plan["format"], case.network, plan["data"]["fingerprint"], job.made_of], default=str)
+    made_of = json.dumps([*_made_of(plan), case.network, content_hash(case.labels), job.made_of], default=str)
     return f"{job.question}-{content_hash(made_of)}"
+
+
+def _made_of(plan: Mapping[str, Any]) -> list[Any]:
+    """What decides every part."""
+    return [plan["format"], plan["data"]["fingerprint"]]
 
 
 def _ensembles(cases: Sequence[Case], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Groups of several runs, and the names of their parts."""
     for group in dict.fromkeys(case.group for case in cases):
-        networks = sorted(case.network for case in cases if case.group == group)
-        if len(networks) > 1:
-            yield group, f"ensemble-{content_hash(json.dumps([networks, plan['data']['fingerprint']]))}"
+        members = sorted((case.network, content_hash(case.labels)) for case in cases if case.group == group)
+        if len(members) > 1:
+            yield group, f"ensemble-{content_hash(json.dumps([*_made_of(plan), members]))}"
 
 
 def _ask_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from hardsight.intervals import moments
 from hardsight.models import Model, as_model, input_channels
 from hardsight.predictions import Predictions
 from hardsight.scoring.engine import evaluating
-from hardsight.scoring.one import find_device
+from hardsight.scoring.one import find_device, loader_workers
 from hardsight.training.batches import Source, as_pixels
 
 # Which way is better; a compact map is not a better one.
@@ -153,9 +152,8 @@ def running(
     """A network in eval mode on the device, and its data as batches there; then all is as it was."""
     found, where = as_model(model), find_device(device)
     network = uncompiled(found.module)
-    if workers is None:
-        workers = 0 if where.type == "cpu" else min(8, os.cpu_count() or 1)
     pixels = as_pixels(samples, input_channels(network), where) if found.transform is None else None
     unlabelled = torch.zeros(len(samples), dtype=torch.long)
     with evaluating(network, where):
-        yield network, Source(samples, unlabelled, pixels, replace(found, module=network), workers, where)
+        loading = replace(found, module=network)
+        yield network, Source(samples, unlabelled, pixels, loading, loader_workers(workers, where), where)

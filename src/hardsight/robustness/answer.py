@@ -17,7 +17,7 @@ from hardsight.robustness.attacks import ATTACKS, check_eps, known_attack
 from hardsight.robustness.masking import check_masking
 from hardsight.robustness.measuring import SCALELESS, TOLD, Measured, measure
 from hardsight.robustness.pixels import pixel_source
-from hardsight.scoring.one import find_device
+from hardsight.scoring.one import find_device, loader_workers
 
 # By attack (or "clean", "worst") and ε, (N,) whether a sample is right.
 Right = dict[str, dict[float, np.ndarray]]
@@ -37,6 +37,7 @@ def robustness_answer(
     bins: int = 4,
     device: str | torch.device | None = None,
     batch_size: int = 500,
+    workers: int | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Answer:
@@ -57,7 +58,8 @@ def robustness_answer(
         hardness: ``(len(samples),)`` what bins are made of; None: the AVH of the clean pictures.
         bins: How many, with equally many samples each.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
-        batch_size: Samples at a time.
+        batch_size: Samples at a time; only autoattack's draws depend on it.
+        workers: Loader processes, for data that are not arrays.
         seed: Of the samples and of what attacks draw.
         progress: Show a bar (only ever in a terminal).
 
@@ -79,7 +81,7 @@ def robustness_answer(
     for name, value in (("limit", limit), ("bins", bins), ("batch_size", batch_size)):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{name} must be 1 or more, got {value!r}.")
-    made, source = pixel_source(as_model(model), samples, where)
+    made, source = pixel_source(as_model(model), samples, where, loader_workers(workers, where))
     if hardness is not None and (np.shape(hardness) != (len(samples),) or not np.isfinite(hardness).all()):
         raise InputError(f"hardness must hold {len(samples):,} finite numbers, one a sample, got {np.shape(hardness)}.")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(samples))[:limit])

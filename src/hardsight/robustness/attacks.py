@@ -129,6 +129,7 @@ def attack(
     loss: str | None = None,
     restarts: int | None = None,
     seed: int = 0,
+    rows: Tensor | None = None,
     track: bool = False,
 ) -> Attacked:
     """Look for a picture within ε of each one that the network takes for another class.
@@ -147,7 +148,9 @@ def attack(
         first: Length of the first step in units of ε, instead of the attack's own.
         loss: Of `LOSSES`, instead of the attack's own.
         restarts: Random starts after the first, instead of the attack's own.
-        seed: Of what is random; on another kind of device other numbers are drawn.
+        seed: Of what is random.
+        rows: ``(N,)`` numbers of the samples; 0, 1, … if not given. What is drawn for a sample follows from the seed
+            and its number, in whatever batch it is (not by autoattack).
         track: Keep the pictures along the first path.
 
     Examples:
@@ -177,24 +180,34 @@ def attack(
         y = check_labels(y, len(x), classes).to(x.device)
         if name == "autoattack":
             return _autoattack(network, x, y, how.norm, eps, seed, classes)
-        return _climb(network, x, y, how, eps, seed, classes, track)
+        numbers = torch.arange(len(x)) if rows is None else rows.cpu()
+        return _climb(network, x, y, how, eps, (seed, numbers), classes, track)
 
 
 def _climb(
-    network: nn.Module, x: Tensor, y: Tensor, how: Attack, eps: float, seed: int, classes: int, track: bool
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    how: Attack,
+    eps: float,
+    seeds: tuple[int, Tensor],
+    classes: int,
+    track: bool,
 ) -> Attacked:
     """From the picture, and for what is still right from random points, as far up as the steps go."""
-    generator = torch.Generator(x.device).manual_seed(seed)
+    seed, numbers = seeds
     found, found_logits, path = x.clone(), x.new_zeros(len(x), classes), []
     end, likeliest = found_logits, found_logits.long()
     right = held = torch.ones_like(y, dtype=torch.bool)
     for start in range(how.restarts + 1):
-        begin, target, rows = x, None, right.nonzero()[:, 0]
+        target, rows = None, right.nonzero()[:, 0]
+        begin = own = x[rows]
         if start or not how.steps:
-            begin = within(x + anywhere(x, eps, how.norm, generator, edge=not how.steps), x, eps, how.norm)
+            drawn = [(seed % 2**63, number, start) for number in numbers[rows.cpu()].tolist()]
+            begin = within(own + anywhere(own, eps, how.norm, drawn, edge=not how.steps), own, eps, how.norm)
         if start and how.loss == "margin":
             target = likeliest[rows, (start - 1) % (classes - 1)]
-        for number, (point, logits) in enumerate(_path(network, begin[rows], x[rows], y[rows], how, eps, target)):
+        for number, (point, logits) in enumerate(_path(network, begin, own, y[rows], how, eps, target)):
             if not start and not number:
                 likeliest = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
             now = logits.argmax(1) != y[rows]

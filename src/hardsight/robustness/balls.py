@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,15 +32,24 @@ def upward(gradient: Tensor, norm: Norm) -> Tensor:
     return gradient.sign() if norm == "inf" else _direction(gradient)
 
 
-def anywhere(x: Tensor, eps: float, norm: Norm, generator: torch.Generator, *, edge: bool) -> Tensor:
-    """A random change: uniform in the ball, or at its edge (in L∞ at a corner)."""
+def anywhere(x: Tensor, eps: float, norm: Norm, seeds: Sequence[Sequence[int]], *, edge: bool) -> Tensor:
+    """A random change: uniform in the ball, or at its edge (in L∞ at a corner).
+
+    Each sample has a seed of its own, so that its change depends neither on its batch nor on the device.
+    """
+    draws = [np.random.default_rng(seed) for seed in seeds]
+    shape = tuple(x.shape[1:])
     if norm == "inf":
-        drawn = torch.rand(x.shape, generator=generator, device=x.device) * 2 - 1
+        drawn = _stacked([draw.random(shape, np.float32) for draw in draws], x) * 2 - 1
         return eps * (drawn.sign() if edge else drawn)
-    drawn = eps * _direction(torch.randn(x.shape, generator=generator, device=x.device))
+    drawn = eps * _direction(_stacked([draw.standard_normal(shape, np.float32) for draw in draws], x))
     if edge:
         return drawn
-    return drawn * beside(torch.rand(len(x), generator=generator, device=x.device) ** (1 / x[0].numel()), x)
+    return drawn * beside(_stacked([draw.random((), np.float32) for draw in draws], x) ** (1 / x[0].numel()), x)
+
+
+def _stacked(values: list[np.ndarray], x: Tensor) -> Tensor:
+    return torch.from_numpy(np.stack(values)).to(x.device)
 
 
 def beside(values: Tensor, x: Tensor) -> Tensor:

@@ -89,22 +89,24 @@ def measure(
     from tqdm import tqdm
 
     inner, parts = source.model.module, torch.from_numpy(rows).split(batch_size)
-    seen, batches, paths = [], [], {}
+    seen, batches, followed = [], [], 0
+    paths: dict[str, list[np.ndarray]] = {}
     levels: dict[str, list[float]] = {}
     bar = tqdm(total=len(parts) * len(attacks), unit=" attacks", desc="attacking", disable=None if progress else True)
     with evaluating(network, source.device), bar:
-        for number, (at, x, y, _) in enumerate(source.batches(parts)):
+        for at, x, y, _ in source.batches(parts):
             check_pixels(x, "DATA after the preprocessing")
             levels = levels or {name: _levels(name, eps, x) for name in attacks}
             batch = dict(_clean(network, inner, x, y))
             for name in attacks:
-                batch |= _attacked(network, inner, x, y, name, levels[name], seed + number)
+                batch |= _attacked(network, inner, x, y, name, levels[name], seed, at)
                 bar.update()
-            if not number:
-                right = batch["clean",].nonzero()[:_FOLLOWED, 0]
-                for name in SCALELESS.values() if len(right) else ():
-                    if name in levels:
-                        paths[name] = _path(network, inner, x[right], y[right], name, levels[name][-1])
+            right = batch["clean",].nonzero()[: _FOLLOWED - followed, 0]
+            for name in SCALELESS.values() if len(right) else ():
+                if name in levels:
+                    path = _path(network, inner, x[right], y[right], name, levels[name][-1])
+                    paths.setdefault(name, []).append(path)
+            followed += len(right)
             seen.append(at)
             batches.append(batch)
     arrays = {key: torch.cat([batch[key] for batch in batches]).cpu().numpy() for key in batches[0]}
@@ -117,7 +119,8 @@ def measure(
             inside[at[-1]] = values
         else:
             held[kind] = values
-    return Measured(torch.cat(seen).numpy(), levels, **held, paths=paths)
+    whole = {name: np.concatenate(parts, axis=1) for name, parts in paths.items()}
+    return Measured(torch.cat(seen).numpy(), levels, **held, paths=whole)
 
 
 def _levels(name: str, eps: Sequence[float] | None, x: Tensor) -> list[float]:
@@ -138,13 +141,20 @@ def _clean(network: nn.Module, inner: nn.Module, x: Tensor, y: Tensor) -> Iterat
 
 
 def _attacked(
-    network: nn.Module, inner: nn.Module, x: Tensor, y: Tensor, name: str, levels: Sequence[float], seed: int
+    network: nn.Module,
+    inner: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    name: str,
+    levels: Sequence[float],
+    seed: int,
+    rows: Tensor,
 ) -> dict[tuple[Any, ...], Tensor]:
     """One attack at every ε, and where it makes steps, at an ε that allows any picture."""
     made: dict[tuple[Any, ...], Tensor] = {}
     how = ATTACKS[name]
     for eps in levels:
-        found = attack(network, x, y, name, eps=eps, seed=seed)
+        found = attack(network, x, y, name, eps=eps, seed=seed, rows=rows)
         made["left", name, eps] = found.logits.argmax(1) == y
         made["held", name, eps] = found.held
         made["end", name, eps] = found.end.argmax(1) == y

@@ -75,7 +75,7 @@ def _cut(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
     return transform, None, None
 
 
-def pixel_source(model: Model, samples: Samples, device: torch.device) -> tuple[PixelModel, Source]:
+def pixel_source(model: Model, samples: Samples, device: torch.device, workers: int = 0) -> tuple[PixelModel, Source]:
     """A network from pixels on, and a labelled data set as its pixels; labels are counted as the network does."""
     if not samples.pixels and model.takes != "items":  # tensors ready to use pass by the preprocessing
         model = replace(model, transform=None, takes="any")
@@ -89,4 +89,4 @@ def pixel_source(model: Model, samples: Samples, device: torch.device) -> tuple[
         raise InputError(f"DATA: labels must lie in [0, {known - 1}], one a class, got {labels.max()}.")
     labels = torch.from_numpy(labels if mapping is None else mapping[labels])
     pixels = as_pixels(samples, input_channels(loading.module), device) if loading.transform is None else None
-    return made, Source(samples, labels, pixels, loading, 0, device)
+    return made, Source(samples, labels, pixels, loading, workers, device)

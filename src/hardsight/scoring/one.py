@@ -74,9 +74,7 @@ def score_one(
         table.meta["already_complete"] = True
         return table
     started, resumed = time.time(), len(sink.done())
-    workers = options.workers
-    if workers is None:
-        workers = 0 if options.device.type == "cpu" else min(8, os.cpu_count() or 1)
+    workers = loader_workers(options.workers, options.device)
     engine = Engine(
         network=network,
         model=model,
@@ -161,3 +159,10 @@ def find_device(name: str | torch.device | None) -> torch.device:
             f"device must be cpu, cuda, cuda:1 or mps and be there, got {name!r} ({first_line(error)})."
         ) from error
     return device
+
+
+def loader_workers(workers: int | None, device: torch.device) -> int:
+    """Loader processes: as many as were asked for, else some where they would keep a GPU busy."""
+    if workers is not None:
+        return workers
+    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
