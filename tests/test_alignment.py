@@ -1,5 +1,6 @@
 """`align` and the paper's hypotheses and tables."""
 
+import importlib
 import math
 import re
 
@@ -8,6 +9,8 @@ import pytest
 from scipy import stats
 
 from hardsight.alignment import align, compare_scores, differences, hypotheses
+from hardsight.alignment import coefficients as coefficients_module
+from hardsight.alignment import run as run_module
 from hardsight.alignment.resampling import resampled
 from hardsight.alignment.run import align_run
 from hardsight.hardness import norm_within_class
@@ -280,3 +283,29 @@ def test_two_sided_five_of_the_paper_s_rows_are_not_significant():
         *(("VGG-19", name) for name in ("spearman", "kendall")),
     ]
     assert all("not significant" in row["note"] for row in weak)
+
+
+COUNTS = np.random.default_rng(2).integers(1, 9, (40, 2))
+PEOPLE = {f"test:{k}": share for k, share in enumerate(np.random.default_rng(1).random(40).round(1))}
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "call"),
+    [
+        (importlib.import_module("hardsight.alignment.hypotheses"), "together", lambda run: hypotheses(run, PEOPLE)),
+        (coefficients_module, "ceiling", lambda run: align(run, COUNTS)),
+        (run_module, "compare_scores", lambda run: align_run(run, PEOPLE)),
+    ],
+)
+def test_a_bug_of_ours_is_no_sentence(where, what, call, tmp_path, monkeypatch):
+    def broken(*args, **options):
+        return np.ones(2) + np.ones(3)
+
+    random = np.random.default_rng(0)
+    columns = {"id": list(PEOPLE), "label": np.arange(40) % 2, "pred": np.arange(40) % 2}
+    columns |= {name: random.random(40) for name in ("avh", "confidence", "norm")}
+    table = SampleTable.from_columns(columns)
+    table.save(tmp_path / "run")
+    monkeypatch.setattr(where, what, broken)
+    with pytest.raises(ValueError, match="broadcast"):
+        call(tmp_path / "run")

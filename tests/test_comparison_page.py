@@ -83,7 +83,51 @@ def test_differences_in_what_tells_little_are_not_the_verdict(tmp_path):
     changed = [one | {"p_holm": 0.01 if one["score"] == "avc" else 0.9} for one in tests.to_pylist()]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
     said = payload(read_evaluated(tmp_path))[0]["verdicts"][0]["texts"][0]
-    assert said.startswith("EL: no clear difference from CE in what tells most; 2 of 5 numbers are better: ")
+    assert said.startswith("EL: no clear difference from CE in ECE, softmax ")
+    assert said.endswith("In all, 2 of 5 numbers are better.")
+
+
+def clusters_of(folder, v_measures, silhouettes, p):
+    """An evaluation of one run each in which V-measure cannot be tested and the silhouette is."""
+    write_evaluation(folder, groups=("CE", "EL"), seeds=1)
+    rows, tests = (pq.read_table(folder / f"{name}.parquet") for name in ("rows", "tests"))
+    made, compared = [], []
+    for metric, score, values, p_holm in (
+        ("v_measure", "kmeans", v_measures, np.nan),
+        ("silhouette", "", silhouettes, p),
+    ):
+        number = {
+            "question": "clusters",
+            "metric": metric,
+            "score": score,
+            "on": "",
+            "level": np.nan,
+            "better": "higher",
+        }
+        made += [number | {"run": f"{name}-0", "group": name, "value": value, "low": np.nan, "high": np.nan, "n": 99}
+                 for name, value in zip(("CE", "EL"), values, strict=True)]  # fmt: skip
+        test = {"group": "EL", "baseline": "CE", "mean": values[1], "baseline_mean": values[0], "n": 1, "baseline_n": 1}
+        test |= {"difference": values[1] - values[0], "p": p_holm, "p_holm": p_holm, "low": np.nan, "high": np.nan}
+        compared.append(number | test | {"how": "paired t" if p_holm == p_holm else "no test: no mean of samples"})
+    pq.write_table(pa.Table.from_pylist(made, rows.schema), folder / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist(compared, tests.schema), folder / "tests.parquet")
+    shown, _ = payload(read_evaluated(folder))
+    [verdict] = [one["texts"] for one in shown["verdicts"] if one["title"] == "Clusters"]
+    return verdict[0]
+
+
+def test_the_headline_is_chosen_before_any_test_and_never_the_number_that_happens_to_be_sure(tmp_path):
+    said = clusters_of(tmp_path, (0.849, 0.773), (0.2, 0.3), 0.001)
+    assert said.startswith("V-measure, kmeans: CE 0.849, EL 0.773. Not tested")
+    assert "together" not in said
+    assert said.endswith("In all, 1 of 1 number is better.")
+
+
+def test_a_headline_of_several_data_sets_has_a_sentence_for_each(tmp_path):
+    shown, _ = payload_of(tmp_path, groups=("CE", "EL"))
+    [verdict] = [one["texts"][0] for one in shown["verdicts"] if one["title"] == "Out of distribution"]
+    assert verdict.count("AUROC, max logit · fashion_mnist") == verdict.count("AUROC, max logit · noise") == 1
+    assert "FPR" not in verdict
 
 
 def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from command_line import run as command
+from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
 

@@ -6,7 +6,8 @@ from recorded_runs import Matrices, train_digits
 from scipy import stats
 
 from hardsight import phases
-from hardsight.phases.claims import CLAIMS, SMALL
+from hardsight.errors import InputError
+from hardsight.phases.claims import CLAIMS, SMALL, Net
 from hardsight.phases.nets import permutation_p
 
 T = np.arange(50)
@@ -101,6 +102,20 @@ def test_a_run_that_does_what_the_paper_says_agrees_and_its_opposite_does_not():
     against = verdicts(phases.observations({"resnet": other}, human))
     for words in ("keeps increasing", "hits a plateau", "throughout", "First the angles", "more strongly than conf"):
         assert next(v for (claim, _), v in against.items() if words in claim) == "no", words
+
+
+def test_only_errors_raised_on_purpose_become_a_verdict(monkeypatch):
+    def missing(net):
+        raise InputError("levels must hold two values.")
+
+    def broken(net):
+        return np.ones(2) + np.ones(3)
+
+    net = Net("net", Matrices({"avh": np.zeros((9, 30))}), None, None)
+    claim = CLAIMS[0]._replace(epochs=1)
+    assert claim._replace(measure=missing).judge(net)[:2] == ("not measured", "levels must hold two values.")
+    with pytest.raises(ValueError, match="broadcast"):
+        claim._replace(measure=broken).judge(net)
 
 
 def test_a_shortcut_net_is_judged_by_the_opposite_rule():

@@ -1,6 +1,7 @@
 """The numbers of the report: every one against scipy, NumPy or a naive loop."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight import SampleTable
+from hardsight.errors import InputError
 from hardsight.intervals import moments, wilson
 from hardsight.labelerrors import label_errors, noise
-from hardsight.report import write_report
+from hardsight.report import suspects, write_report
 from hardsight.report.lists import LENGTH, top
+from hardsight.report.notices import tiles
 from hardsight.report.payload import make_payload
 from hardsight.report.points import MOST_POINTS, axis, choose_points, density, spread
 from hardsight.report.rows import read_rows
@@ -135,6 +138,46 @@ def test_top_is_a_full_sort(k):
     values[::17] = np.nan
     order = sorted((i for i in range(300) if not np.isnan(values[i])), key=lambda i: (-values[i], i))
     assert top(values, k).tolist() == order[:k]
+
+
+def test_only_errors_raised_on_purpose_leave_suspects_out(monkeypatch):
+    def missing(table):
+        raise InputError("table must have avh.")
+
+    def broken(table):
+        return np.ones(2) + np.ones(3)
+
+    monkeypatch.setattr(suspects, "label_errors", missing)
+    assert "table must have avh." in suspects.find_suspects(read_rows(a_table(30)))[1]
+    monkeypatch.setattr(suspects, "label_errors", broken)
+    with pytest.raises(ValueError, match="broadcast"):
+        suspects.find_suspects(read_rows(a_table(30)))
+
+
+def hardest_tile(labels, avh):
+    """The interval that is quoted of the hardest class, and its mean."""
+    ids = [f"s{i}" for i in range(len(avh))]
+    table = SampleTable.from_columns({"id": ids, "label": labels, "pred": labels, "avh": avh})
+    [tile] = [one for one in tiles(read_rows(table), None) if one["name"] == "hardest class"]
+    mean, low, high = (
+        float(x) for x in re.match(r"\D+([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", tile["note"]).groups()
+    )
+    return int(tile["value"].removeprefix("class ")), mean, low, high
+
+
+def test_the_hardest_class_is_quoted_with_an_interval_for_all_classes_together():
+    labels, covered = np.repeat(np.arange(40), 12), 0
+    for seed in range(100):
+        avh = np.random.default_rng(seed).normal(0.5, 0.1, 480)
+        code, mean, low, high = hardest_tile(labels, avh)
+        if not seed:
+            values = 40 * np.array([avh[labels == k] for k in range(40)])
+            hardest = values[values.mean(1).argmax()]
+            expected = stats.t.interval(1 - 0.05 / 40, 11, hardest.mean(), stats.sem(hardest))
+            assert code == values.mean(1).argmax()
+            assert (mean, low, high) == pytest.approx((hardest.mean(), *expected), rel=5e-3)
+        covered += low <= 40 * 0.5 <= high
+    assert covered >= 88  # each on its own would do so in fewer than 60
 
 
 def test_hardest_and_easiest_are_the_table_s():

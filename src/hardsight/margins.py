@@ -19,6 +19,10 @@ from hardsight.predictions import Predictions
 _NUMBERS, _BARS, _CLASSES, _CURVE = 4_096_000, 50, 20, 100
 
 
+# Whoever multiplies all logits by ten changes no answer, so a larger margin in logits is not a better one.
+_BETTER = {"logit": "", "angular": "higher"}
+
+
 def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndarray:
     """Logit of the target minus the largest other logit, ``(N,)`` float64; negative where the target loses.
 
@@ -118,7 +122,7 @@ def margins_answer(predictions: Predictions, labels: Any) -> Answer:
         below = (margin < 0).astype(np.float64)
         ends = {"margin": mean_interval(margin), "margin_below_zero": share_interval(below.sum(), n)}
         for (metric, (low, high)), values in zip(ends.items(), (margin, below), strict=True):
-            better = "higher" if metric == "margin" else "lower"
+            better = "lower" if metric == "margin_below_zero" else _BETTER[score]
             answer.rows.append(
                 row("margins", metric, values.mean(), score=score, low=low, high=high, n=n, better=better)
             )

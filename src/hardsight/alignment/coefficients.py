@@ -225,6 +225,6 @@ def _ceilings(matched: Matched, coefficients: Sequence[str], words: list[str]) -
         return []
     try:
         return ceiling(matched.counts, matched.columns, coefficients, asked=matched.answers)
-    except ValueError as error:  # too few answers to know it, which takes nothing from the rows
+    except InputError as error:  # too few answers to know it, which takes nothing from the rows
         words.append(f"There is no ceiling: {error}")
         return []

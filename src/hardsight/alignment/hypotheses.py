@@ -12,6 +12,7 @@ import numpy as np
 from hardsight.alignment.coefficients import FEWEST_OF_INTERVAL, beside_people, checked_frequency, together
 from hardsight.alignment.differences import Difference, compare_scores
 from hardsight.correlation import COEFFICIENTS
+from hardsight.errors import InputError
 from hardsight.intervals import LEVEL
 from hardsight.table import SampleTable
 
@@ -98,7 +99,7 @@ def hypotheses(
             paper = "not shown"
         try:
             ours = {name: ahead(name) for name in COEFFICIENTS} if number == 3 else _agreements(table, score, frequency)
-        except ValueError as error:  # a constant score, or too few samples that have it
+        except InputError as error:  # a constant score, or too few samples that have it
             words = f"{claim} Not decided: {error} The paper: {paper}."
             found.append(Outcome(f"Hypothesis {number}", claim, paper, "not decided", {}, words))
             continue

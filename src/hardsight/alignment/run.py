@@ -63,7 +63,7 @@ def align_run(
             for other in compared[1:]
             for coefficient in COEFFICIENTS
         ]
-    except ValueError as error:
+    except InputError as error:
         if compare is not None:
             raise
         tests = []  # nobody asked for it

@@ -241,7 +241,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
     try:
         mapping = class_mapping(model.classes, samples.classes, outputs)
         check_known_labels(labels, samples.classes if mapping is not None else None, outputs)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{draft.name}: {error}") from None
     words = draft.words
     if network.training:

@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 
 
 class Question(NamedTuple):
-    """A question: its title, what it asks, and which numbers tell most, as pairs of metric and score."""
+    """A question: its title, what it asks, and which numbers tell most, as pairs of metric and score.
+
+    The headline is the first of its pairs that was measured, whatever the tests say of it and of others. None of them
+    depends on the scale of the logits, except where that scale is what is asked for.
+    """
 
     title: str
     ask: str
     telling: tuple[tuple[str, str], ...] = ()
+    headline: tuple[tuple[str, str], ...] = ()
 
 
 QUESTIONS = {
@@ -22,11 +27,13 @@ QUESTIONS = {
         "Does the network know how sure it may be? Of samples with a confidence of .9, nine in ten should be right. "
         "“+T” is after a temperature that was fitted on other samples.",
         (("accuracy", "softmax"), ("ece", "softmax"), ("ece", "softmax+T"), ("nll", "softmax")),
+        (("ece", "softmax"),),
     ),
     "ood": Question(
         "Out of distribution",
         "Can the network tell pictures of another data set from those of its own? Every score is higher for its own.",
         (("auroc", "max_logit"), ("auroc", "avc"), ("fpr95", "max_logit")),
+        (("auroc", "max_logit"),),
     ),
     "uncertainty": Question(
         "Uncertainty",
@@ -38,27 +45,32 @@ QUESTIONS = {
             ("error_auroc", "ensemble total"),
             ("error_auroc", "dropout total"),
         ),
+        (("error_auroc", "ensemble total"), ("error_auroc", "dropout total")),
     ),
     "robustness": Question(
         "Robustness",
         "How many samples stay right when each may be changed by ε? ε is in pixel values from 0 to 1, whatever the "
         "network's normalisation. “worst” is what no attack fools.",
         (("accuracy", "clean"), ("accuracy", "worst"), ("accuracy", "worst-l2")),
+        (("accuracy", "worst"), ("accuracy", "worst-l2")),
     ),
     "explanation": Question(
         "Explanation",
         "Where the network looks: how small the region is, and whether the decision rests on it.",
         (("insertion", ""), ("deletion", ""), ("mass_inside", ""), ("area", "")),
+        (("mass_inside", ""),),
     ),
     "margins": Question(
         "Margins and energy",
         "By how much the right class wins against the best of the others; below 0 the sample is wrong.",
-        (("margin", "angular"), ("margin", "logit"), ("margin_below_zero", "logit")),
+        (("margin", "angular"), ("margin_below_zero", "logit")),
+        (("margin", "angular"),),
     ),
     "clusters": Question(
         "Clusters",
         "Do the features of a class lie together, and apart from other classes?",
         (("v_measure", "kmeans"), ("silhouette", "")),
+        (("v_measure", "kmeans"),),
     ),
 }
 

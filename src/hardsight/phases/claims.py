@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hardsight.errors import InputError
 from hardsight.human import frequency_bins
 from hardsight.intervals import FEW, moments
 from hardsight.phases.agreement import agreement
@@ -263,7 +264,7 @@ class Claim(NamedTuple):
             return unmeasured(f"{self.epochs} {net.run.unit}s are needed, {len(net.run.epochs)} are there")
         try:
             return self.measure(net)
-        except ValueError as error:  # what it is measured by says in a sentence what is missing
+        except InputError as error:  # what it is measured by says what is missing; anything else is a bug of ours
             return unmeasured(str(error))
 
 

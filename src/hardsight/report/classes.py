@@ -82,7 +82,10 @@ def _note(rows: Rows, present: int) -> str:
     parts = [f"Classes by {what}."]
     if absent > 0:
         parts.append(f"{counted(absent, 'class', 'classes')} of {rows.classes:,} have no samples here.")
-    parts.append("Accuracy with Wilson's interval, means with Student's t; classes of fewer than 5 samples have none.")
+    parts.append(
+        "Accuracy with Wilson's interval, means with Student's t, of each class on its own; classes of fewer than 5 "
+        "samples have none."
+    )
     return " ".join(parts)
 
 

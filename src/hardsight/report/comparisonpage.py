@@ -76,7 +76,7 @@ def payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         drawn = [chart | {"at": len(charts) + k} for k, chart in enumerate(charts_of(found, key))]
         charts += drawn
         overview.append({"title": question.title, "better": "", "rows": most})
-        verdicts.append({"title": question.title, "texts": verdict(found, key, most)})
+        verdicts.append({"title": question.title, "texts": verdict(found, key, most, question.headline)})
         questions.append({
             "key": key, "title": question.title, "ask": question.ask, "charts": drawn, "table": blocks(numbers),
             "words": [one for one in _words(found, key) if not one["warning"]],

@@ -16,13 +16,19 @@ _EACH = 3  # groups that have a sentence of their own
 _TOLD = 2  # numbers of what was not tested
 
 
-def verdict(found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]]) -> list[str]:
+def verdict(
+    found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]] = ()
+) -> list[str]:
     """What a question came to: sentences about every group but the first, or of one group its telling numbers.
+
+    A sentence is about the headline, which is chosen before any test is looked at: one that picks the first sure
+    difference would call a network better by one number while another falls.
 
     Args:
         found: The evaluation.
         question: Its name.
         telling: Its telling numbers.
+        pairs: Metric and score of the headline; the first that is among the telling numbers.
     """
     first, *others = found.groups
     if not others:
@@ -35,8 +41,21 @@ def verdict(found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]
         sides = [_side_by_side(row, list(found.groups)) for row in telling[:_TOLD]]
         return [" ".join([*sides, f"Not tested ({why})."])]
     if len(own) <= _EACH:
-        keys = [row["key"] for row in telling]
-        return [_sentence(name, first, held, keys) for name, held in own.items()]
+        pair = next((pair for pair in pairs if any(_pair(row) == pair for row in telling)), None)
+        headline = [row for row in telling if _pair(row) == pair]
+        of_group = {(test["group"], key_of(test)): test for test in every}
+        return [
+            " ".join(
+                [
+                    *(
+                        _headline(row, of_group.get((name, row["key"])), [first, name], list(found.groups))
+                        for row in headline
+                    ),
+                    _total(name, first, held),
+                ]
+            )
+            for name, held in own.items()
+        ]
     clear = {name: held for name, held in own.items() if any(map(flag_of, held))}
     unclear = f"{len(own) - len(clear)} of {len(own)} other groups" if clear else f"any of {len(own)} other groups"
     texts = [f"{name}: {_counted(held)}." for name, held in clear.items()]
@@ -54,28 +73,31 @@ def _side_by_side(row: Mapping[str, Any], groups: Sequence[str]) -> str:
     return f"{row['title']}: {told}."
 
 
-def _sentence(name: str, first: str, tests: Sequence[Mapping[str, Any]], telling: Sequence[tuple[Any, ...]]) -> str:
-    """One group against the first: what the most telling of the sure differences means, and how many there are."""
-    sure = [test for test in tests if flag_of(test)]
-    if not sure:
-        return f"{name}: no clear difference from {first} in {_numbers(len(tests))}."
-    shown = min(sure, key=lambda test: (_place(key_of(test), telling), test["p_holm"]))
-    if key_of(shown) not in telling:
-        return f"{name}: no clear difference from {first} in what tells most; {_counted(tests)}: {_told(shown)}."
-    what = meaning(shown, flag_of(shown) == "better")
-    return f"{what[0].upper() if not what.startswith(name) else what[0]}{what[1:]}: {_told(shown)}. {_total(tests)}"
+def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["metric"], row["score"]
 
 
-def _place(key: tuple[Any, ...], telling: Sequence[tuple[Any, ...]]) -> int:
-    return telling.index(key) if key in telling else len(telling)
+def _headline(
+    row: Mapping[str, Any], test: Mapping[str, Any] | None, pair: Sequence[str], groups: Sequence[str]
+) -> str:
+    """One group against the first in the headline: better, worse, not clear, or not tested."""
+    first, name = pair
+    if test is None or math.isnan(test["p_holm"]):
+        cells = [row["cells"][groups.index(group)] for group in pair]
+        why = test["how"].removeprefix("no test: ") if test is not None else "not measured in both"
+        return f"{_side_by_side({**row, 'cells': cells}, pair)} Not tested ({why})."
+    if not flag_of(test):
+        return f"{name}: no clear difference from {first} in {_told(test)}."
+    what = meaning(test, flag_of(test) == "better")
+    return f"{what[0].upper() if not what.startswith(name) else what[0]}{what[1:]}: {_told(test)}."
 
 
-def _numbers(count: int) -> str:
-    return "the one number that was tested" if count == 1 else f"any of {count} numbers"
-
-
-def _total(tests: Sequence[Mapping[str, Any]]) -> str:
-    return f"In all, {_counted(tests)}." if len(tests) > 1 else ""
+def _total(name: str, first: str, tests: Sequence[Mapping[str, Any]]) -> str:
+    """How many of all numbers that were tested differ."""
+    if any(map(flag_of, tests)):
+        return f"In all, {_counted(tests)}."
+    numbers = "the one number that was tested" if len(tests) == 1 else f"any of {len(tests)} numbers"
+    return f"{name}: no clear difference from {first} in {numbers}."
 
 
 def _counted(tests: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.chance import chance_agreement
-from hardsight.intervals import FEW, moments, wilson
+from hardsight.intervals import FEW, LEVEL, moments, wilson
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects
 from hardsight.report.words import between, counted, cut, cut_name, percent, score_title
@@ -148,9 +148,11 @@ def _hardest_class(rows: Rows) -> list[dict[str, str]]:
     if len(enough) < 2:
         return []
     code = int(enough[np.argmax(rows.sign * by_class.mean[enough])])
-    low, high = (float(end[code]) for end in by_class.interval())
+    # Which class is the hardest was not known beforehand: the intervals of all of them hold together.
+    low, high = (float(end[code]) for end in by_class.interval(1 - (1 - LEVEL) / len(enough)))
     note = (
-        f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {between(low, high)}, n = {int(by_class.n[code]):,}"
+        f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {between(low, high)} (corrected for "
+        f"{len(enough):,} classes), n = {int(by_class.n[code]):,}"
     )
     name = cut_name(rows.class_name(code))
     return [{"name": "hardest class" if rows.labelled else "hardest predicted class", "value": name, "note": note}]
