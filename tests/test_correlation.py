@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hardsight.correlation import COEFFICIENTS, below_pairs, kendall, standard_error
+from hardsight.correlation import COEFFICIENTS, below_pairs, kendall, pearson, standard_error
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
 
@@ -136,3 +136,17 @@ def test_intervals_cover_the_truth_from_the_smallest_number_of_samples_on(name, 
 def test_a_correlation_of_three_samples_has_no_interval():
     found = COEFFICIENTS["pearson"](np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0]))
     assert np.isnan([found.low, found.high]).all()
+
+
+def test_pearsons_interval_covers_with_heavy_tails_and_with_saturated_scores():
+    draw, held = np.random.default_rng(7), {"heavy": 0, "saturated": 0}
+    for _ in range(800):
+        x, noise = draw.standard_t(4, size=(2, 10))
+        found = pearson(x, 0.8 * x + 0.6 * noise)
+        held["heavy"] += found.low <= 0.8 <= found.high
+        ease, people = draw.normal(size=(2, 20))
+        people = np.minimum(np.round(50 * np.clip(1.02 + 0.3 * people, 0, 1)) / 50, 1)  # half of them tie at 1
+        found = pearson(1 / (1 + np.exp(-3 - 2 * ease)), people)
+        held["saturated"] += found.low <= 0 <= found.high
+    assert held["heavy"] >= 0.915 * 800
+    assert held["saturated"] >= 0.945 * 800

@@ -4,6 +4,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from torch.utils.data import TensorDataset
 from hardsight.answers import Answer, row
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.errors import StateError
 from hardsight.evaluation import Subject, evaluate, questions
 from hardsight.evaluation import run as evaluation_run
 from hardsight.evaluation.subjects import open_cases
@@ -237,6 +240,28 @@ def test_a_killed_evaluation_goes_on_where_it_stopped(digits, tmp_path, monkeypa
     assert len(asked) == 5
 
 
+def test_a_second_evaluation_of_a_folder_waits_and_removes_nothing_of_the_first(digits, tmp_path):
+    first = (
+        "import sys, pathlib, time; from hardsight.evaluation.folder import writing\n"
+        "with writing(pathlib.Path(sys.argv[1])):\n"
+        "    (pathlib.Path(sys.argv[1]) / 'parts').mkdir()\n"
+        "    (pathlib.Path(sys.argv[1]) / 'parts' / '.margins-0.json.0123abcd.tmp').write_text('half')\n"
+        "    print('ready', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", first, str(tmp_path / "out")], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout.readline() == b"ready\n"
+            for overwrite in (False, True):
+                with pytest.raises(StateError, match=str(other.pid)):
+                    run(subjects(digits, "a"), tmp_path, overwrite=overwrite)
+            assert (tmp_path / "out" / "parts" / ".margins-0.json.0123abcd.tmp").read_text() == "half"
+        finally:
+            other.kill()
+    found = run(subjects(digits, "a"), tmp_path)  # the lock of a killed process is free
+    assert {file.name for file in found.path.iterdir()} >= {"rows.parquet", "evaluation.json"}
+    assert not list(found.path.rglob(".*"))
+
+
 def test_a_kill_inside_the_ensemble_costs_no_question(digits, tmp_path, monkeypatch):
     import hardsight.uncertainty
 
@@ -271,12 +296,14 @@ def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monk
 
 def test_whatever_decides_an_answer_is_part_of_its_name(digits, tmp_path, monkeypatch):
     """Batch sizes where something is drawn batch by batch, the labels as the network counts them, and the format."""
-    dropping = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
-    options = {"questions": (), "dropout": 3}
-    for size in (60, 7):
-        reused = run(Subject("net", dropping, digits), tmp_path, batch_size=size, **options)
-        fresh = run(Subject("net", dropping, digits), tmp_path / str(size), batch_size=size, **options)
-        assert same(reused.rows, fresh.rows)
+
+    def made_of(size, **options):
+        given = questions.Options(questions=(), batch_size=size, **options)
+        return [job.made_of for job in questions.jobs(given)]
+
+    for options in ({"dropout": 3}, {"attacks": ("fgsm", "autoattack")}):
+        assert made_of(60, **options) != made_of(7, **options)
+    assert made_of(60, attacks=("noise", "pgd-margin")) == made_of(7, attacks=("noise", "pgd-margin"))
     names = list("0123456789")
     named = ArraySamples(digits.images, digits.labels, "test", "digits", names)
     found = {}

@@ -22,11 +22,12 @@ if its ``.json`` is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ import pyarrow.parquet as pq
 
 from hardsight.answers import Answer
 from hardsight.errors import ExistingPathError, StateError
+from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.runfolder import disk_in_words, write_json, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
@@ -65,22 +67,30 @@ SCHEMAS = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """The folder, made if needed, for one evaluation at a time; a second process is told who writes."""
+    if path.is_file():
+        raise ExistingPathError(f"out: {path} is a file; name a folder.")
+    with disk_in_words(path):
+        lock = folder_lock(path)
+    with lock:
+        yield
+
+
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
     """Make the folder ready: an evaluation of the same data grows, one of other runs or data is refused.
 
     Args:
-        path: The folder.
+        path: The folder, which no other process is `writing`.
         plan: What is evaluated.
         overwrite: Throw away the evaluation that is there, unless it is an unfinished one of the same plan.
     """
-    if path.is_file():
-        raise ExistingPathError(f"out: {path} is a file; name a folder.")
     plan = json.loads(json.dumps(plan, default=str))
     with disk_in_words(path):
-        path.mkdir(parents=True, exist_ok=True)
         for stray in (p for p in path.rglob(".*.tmp") if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", p.name)):
             stray.unlink(missing_ok=True)  # what kills left
-        names = {p.name for p in path.iterdir()}
+        names = {p.name for p in path.iterdir() if not LOCK_FILES.fullmatch(p.name)}
         if names and (names - _WRITTEN or not names & {PLAN, PARTS}):
             other = sorted(names - _WRITTEN) or sorted(names)
             raise ExistingPathError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")

@@ -107,7 +107,14 @@ def evaluate(
     if len(asking) == 1:
         raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
     path, plan = Path(out), _plan(cases, data, options)
-    folder.begin(path, plan, overwrite)
+    with folder.writing(path):
+        folder.begin(path, plan, overwrite)
+        return _evaluated(path, plan, cases, data, options, asking)
+
+
+def _evaluated(
+    path: Path, plan: Mapping[str, Any], cases: Sequence[Case], data: Samples, options: Options, asking: Sequence[Job]
+) -> Evaluation:
     _ask_all(path, plan, cases, data, options, asking)
     parts = [
         Part(case.name, case.group, case.seed, job.question, *folder.read_part(path, _key(case, plan, job)))
@@ -117,7 +124,7 @@ def evaluate(
     parts += [
         Part("", group, None, "uncertainty", *folder.read_part(path, key)) for group, key in _ensembles(cases, plan)
     ]
-    if explain:
+    if options.explain:
         write_maps(path, cases, data, parts[0].samples, options.device)
     return gather(path, plan, cases, options, parts)
 
