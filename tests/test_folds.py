@@ -222,16 +222,20 @@ def test_a_killed_run_trains_only_the_folds_that_were_not_done(tmp_path):
 
 
 class _Calls:
-    """Not a list: what a function closes over says which function it is, and a list would change with every call."""
+    """A list that is no part of the identity of what refers to it, although it changes with every call."""
 
     def __init__(self):
         self.folds = []
 
+    def __reduce__(self):
+        return _Calls, ()
+
 
 def test_features_of_a_killed_run_are_not_computed_again(tmp_path, monkeypatch):
-    forwards = []
+    counter = _Calls()
+    forwards = counter.folds
     network = linear()
-    network.register_forward_hook(lambda *_: forwards.append(1))
+    network.register_forward_hook(lambda *_: counter.folds.append(1))
     options = {"preprocess": "raw", "folds": 3, "out": tmp_path / "run", "device": "cpu", "batch_size": 100}
     monkeypatch.setattr("hardsight.scoring.folds.fit_head", _interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -254,13 +258,13 @@ def test_another_training_function_is_another_run(tmp_path):
     def other(data):
         return Trainer(steps=1)(data)
 
-    with pytest.raises(FileExistsError, match="same: model"):
+    with pytest.raises(FileExistsError, match="training"):
         hs.score(other, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
 
 
 def test_the_page_of_a_run_does_not_stop_it_from_being_resumed_or_overwritten(tmp_path):
     hs.score(linear(), few_digits(50), preprocess="raw", out=tmp_path / "run", device="cpu")
-    (tmp_path / "run" / "report.html").write_text("old")
+    hs.write_report(tmp_path / "run")
     (tmp_path / "run" / "lists").mkdir()
     hs.score(linear(1), few_digits(50), preprocess="raw", out=tmp_path / "run", device="cpu", overwrite=True)
     assert not (tmp_path / "run" / "report.html").exists()
@@ -516,10 +520,9 @@ def test_classes_of_a_single_sample_are_said():
     assert "single sample" in table.meta["warnings"][0]
 
 
-def test_several_processes_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="without torchrun"):
-        hs.score(train, few_digits(30), folds=2)
+def test_folds_are_not_divided_over_processes(tmp_path):
+    with pytest.raises(ValueError, match="shard"):
+        hs.score(train, few_digits(30), folds=2, out=tmp_path / "run", shard=(0, 2))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

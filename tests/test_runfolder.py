@@ -124,7 +124,7 @@ def test_two_models_are_two_rows(tmp_path):
 
 
 def test_processes_write_parts_of_their_own(tmp_path):
-    one, two = (RunWriter(tmp_path / "run", PLAN, rank=rank) for rank in (0, 1))
+    one, two = (RunWriter(tmp_path / "run", PLAN, shard=(rank, 2)) for rank in (0, 1))
     one.write(part(["a"]))
     two.write(part(["b"]))
     assert one.done() == two.done() == {"a", "b"}
@@ -161,7 +161,7 @@ def test_overwrite_resumes_the_same_plan_and_only_the_first_process_discards(tmp
     RunWriter(tmp_path / "run", PLAN).write(part(["a"]))
     assert RunWriter(tmp_path / "run", PLAN, overwrite=True).done() == {"a"}
     RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, overwrite=True).write(part(["b"]))
-    assert RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, overwrite=True, rank=1).done() == {"b"}
+    assert RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, shard=(1, 2)).done() == {"b"}
 
 
 def test_markers_cannot_point_elsewhere(tmp_path):
@@ -214,7 +214,9 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"disk .*full"):
         writer.write(part(["b"]))
     monkeypatch.undo()
-    assert RunWriter(tmp_path / "run", PLAN).done() == {"a"}
+    writer.close()
+    with RunWriter(tmp_path / "run", PLAN) as again:
+        assert again.done() == {"a"}
     assert not [p for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
 
 

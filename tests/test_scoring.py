@@ -252,8 +252,8 @@ def test_provenance_is_all_there(network, digits, tmp_path):
     meta = json.loads((tmp_path / "run" / "meta.json").read_text())
     assert meta["versions"]["torch"]
     assert meta["versions"]["hardsight"]
-    assert len(meta["model"]["fingerprint"]) == 16
-    assert len(meta["data"]["fingerprint"]) == 16
+    assert len(meta["model"]["fingerprint"]) == 32
+    assert len(meta["data"]["fingerprint"]) == 32
     assert meta["model"]["head"] == "9"
     for key in ("command", "created", "python", "platform", "device", "seed", "preprocessing", "counts", "accuracy"):
         assert key in meta
@@ -363,7 +363,7 @@ def test_changed_data_or_checkpoint_is_another_run(long_job, capsys):
         np.savez(cwd / "data.npz", test_images=arrays["test_images"][:-1], test_labels=arrays["test_labels"][:-1])
     code, _, err = here(command, capsys)
     assert code == 2
-    assert "same: data)" in err
+    assert "not the same: data" in err
 
 
 def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):
@@ -409,7 +409,7 @@ def test_another_constant_in_the_transform_is_another_run(network, tmp_path):
 
     hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run")
     assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta["already_complete"]
-    with pytest.raises(FileExistsError, match=r"same: preprocessing"):
+    with pytest.raises(FileExistsError, match=r"transforms"):
         hs.score(network, "digits", preprocess=shifted(0.5), out=tmp_path / "run")
 
 

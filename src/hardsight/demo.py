@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from hardsight.data import load_digits
+from hardsight.errors import ExistingPathError
 from hardsight.models import Model
 from hardsight.networks import small_cnn
+from hardsight.runfolder import is_run, read_run
 from hardsight.scoring import TrainingData, score
+from hardsight.scoring.folds import full_name
 from hardsight.scoring.refit import one_thread
 from hardsight.table import SampleTable
 
@@ -25,6 +28,8 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     from hardsight.report import write_report
 
     started = time.time()
+    if is_run(out) and read_run(out, partial=True, kinds=())[1].get("model", {}).get("function") != full_name(train):
+        raise ExistingPathError(f"out: {out} holds a run that is not a demo; name another folder.")
     pictures, _ = load_digits()
     print(f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")
     print("no digit is scored by a network that saw it in training.")

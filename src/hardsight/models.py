@@ -8,12 +8,12 @@ executed.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hardsight.errors import InputError, InputTypeError, MissingPathError, StateError
 from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
+from hardsight.identity import content_hash, module_attributes
 from hardsight.networks import NETWORKS, build_network, picture_transform
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
@@ -60,33 +61,10 @@ class Model:
 
 
 def describe(function: Any) -> str:
-    """A callable in words that change when what it does changes, and that are the same in every process."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        words = " ".join(repr(function).split())
-        state = repr(sorted(vars(function).items())) if " at 0x" in words and hasattr(function, "__dict__") else ""
-        return _without_addresses(words) + (f" (state {_short_hash(state)})" if state else "")
-    return f"function {function.__qualname__} (code {_short_hash(_code_words(function))})"
-
-
-def _code_words(function: Any) -> str:
-    """Instructions, constants, defaults, closure, and the plain values that it reads from its module."""
-    code = function.__code__
-    plain = (int, float, str, bool, tuple, list, dict)
-    read = {n: function.__globals__[n] for n in code.co_names if isinstance(function.__globals__.get(n), plain)}
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return repr(
-        (code.co_code, code.co_consts, code.co_names, function.__defaults__, function.__kwdefaults__, cells, read)
-    )
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(_without_addresses(text).encode()).hexdigest()[:8]
-
-
-def _without_addresses(text: str) -> str:
-    """The same words in every process."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    """A callable in words for people; whether two are the same is for `identify` to say."""
+    if isinstance(function, (FunctionType, BuiltinFunctionType, type)):
+        return f"function {function.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(function).split()))
 
 
 def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
@@ -144,16 +122,14 @@ def input_channels(module: nn.Module) -> int | None:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Hash of every weight and buffer, of the architecture, and of the code of every forward in it."""
-    digest = hashlib.sha256(_without_addresses(repr(unwrap(module))).encode())
-    for kind in sorted({type(m) for m in module.modules()}, key=lambda kind: kind.__qualname__):
-        if hasattr(kind.forward, "__code__") and not kind.__module__.startswith("torch."):
-            digest.update(_short_hash(_code_words(kind.forward)).encode())
-    for name, tensor in sorted(unwrap(module).state_dict().items()):
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
+    """Hash of every weight and buffer, of the architecture, and of the code that is not a library's."""
+    return content_hash(unwrap(module))
+
+
+def architecture(module: nn.Module) -> str:
+    """Hash of what a network computes, whatever its weights are."""
+    parts = [(name, type(part), module_attributes(part)) for name, part in unwrap(module).named_modules()]
+    return content_hash(parts, [(k, str(v.dtype), list(v.shape)) for k, v in unwrap(module).state_dict().items()])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import MissingPathError, StateError
-from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+from hardsight.runfolder import DYNAMICS, PART_FILES, SCHEMAS, disk_in_words, write_whole
 
 INDEX = "index.json"
 VERSION = SCHEMAS[DYNAMICS].version
@@ -81,13 +81,13 @@ def read_index(run: str | Path) -> Index:
     file = Path(run) / DYNAMICS / INDEX
     if not file.is_file():
         return Index()
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     try:
         return _checked(Index(**json.loads(text)), file.parent)
     except (ValueError, TypeError):
         raise StateError(f"RUN: {file} is damaged: it is no index of records.") from None
     except FileNotFoundError as error:
-        if file.read_text() != text:  # a recorder has just put other files in their place
+        if file.read_text(encoding="utf-8") != text:  # a recorder has just put other files in their place
             return read_index(run)
         raise StateError(f"RUN: {run} is damaged: {error}") from None
 
@@ -113,9 +113,11 @@ def commit(run: Path, index: Index, *, keep: Collection[str] = ()) -> None:
     folder, named = run / DYNAMICS, {INDEX, *keep, *index.names()}
     with disk_in_words(run):
         text = json.dumps(vars(index))
-        write_whole(folder / INDEX, lambda temporary: temporary.write_text(text), secrets.token_hex(4))
+        write_whole(
+            folder / INDEX, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4)
+        )
         for stray in folder.iterdir():
-            if stray.name not in named:
+            if stray.name not in named and PART_FILES.fullmatch(stray.name):  # not what somebody else put there
                 stray.unlink(missing_ok=True)
 
 

@@ -15,7 +15,9 @@
     run/alignment/           what people said of the samples, and how scores agree with it; see `hardsight.alignment`
 
 Files are written under a temporary name and renamed, so a reader never meets half of one. Equal rows in two
-parts merge; unequal ones are an error.
+parts merge, and so do those that differ by rounding; others are an error. One process at a time writes a run, or the
+processes of one job, each its share; see `hardsight.lock`. Nothing is removed or written over that hardsight did not
+write.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ import json
 import os
 import re
 import secrets
-import shutil
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.lock import LOCK_FILES, folder_lock
 
 
 @dataclass(frozen=True)
@@ -66,41 +68,65 @@ SCHEMAS = {
 class RunWriter:
     """Writes a run part by part; every part that `write` returned from survives any kill.
 
+    It holds the folder's lock until `finish`, `close` or the end of its life.
+
     Args:
         path: The run folder, made if needed.
-        plan: What is being computed. A folder that holds another plan is refused; its ``source`` may differ, because
-            data may move while a run is interrupted.
-        overwrite: Throw away whatever run is there.
-        rank: Which of several processes this is; each writes parts of its own.
+        plan: What is being computed. A folder that holds another plan is refused. Its ``source`` and ``preprocessing``
+            may differ, because data may move while a run is interrupted and words may change. Where it has a key
+            ``unidentified``, which says what can change unseen, no plan equals it.
+        overwrite: Discard whatever run is there.
+        shard: Rank of this process and number of processes; each writes parts of its own.
+        meet: Called when all processes must have come so far; needed to overwrite with several.
     """
 
-    def __init__(self, path: str | Path, plan: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
-        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, _FORMAT: 1})), rank
+    def __init__(
+        self,
+        path: str | Path,
+        plan: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        meet: Callable[[], object] | None = None,
+    ) -> None:
+        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, _FORMAT: 1})), shard[0]
         self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
         if self.path.is_file():
             raise ExistingPathError(f"RUN: {self.path} is a file; name a folder.")
+        if overwrite and shard[1] > 1 and meet is None:
+            raise InputError("overwrite must be left out with shard: each process would discard the others' rows.")
+        if meet is not None and self.rank:
+            meet()  # the first process has discarded what there was
+            overwrite = False
         with disk_in_words(self.path):
-            self._begin(overwrite)
+            self._lock = folder_lock(self.path, shard=shard)
+            try:
+                self._begin(overwrite)
+            except BaseException:
+                self.close()
+                raise
+        if meet is not None and not self.rank:
+            meet()
 
     def _begin(self, overwrite: bool) -> None:
-        foreign = _foreign(self.path)
+        foreign = foreign_in(self.path)
         if foreign:
             raise ExistingPathError(f"RUN: {self.path} has other things in it ({foreign[0]} …); choose another folder.")
         differing = self._differing()
-        if overwrite and self.rank == 0 and (differing or self.complete):
-            _discard(self.path)  # an unfinished run of the same plan is resumed, also with overwrite
-            differing = []
-        for _ in range(120 if overwrite and self.rank else 0):  # until the first process has discarded it
-            if not (differing := self._differing()):
-                break
-            time.sleep(0.5)
-        if differing:
+        if overwrite and (differing or self.complete):
+            discard(self.path, replaced=True)  # an unfinished run of the same plan is resumed, also with overwrite
+        elif differing and (unidentified := self.plan.get(UNIDENTIFIED)):
+            raise ExistingPathError(
+                f"RUN: {self.path} holds a run, and {', '.join(unidentified['what'])} can change unseen: choose "
+                "another folder, or --overwrite it; a run that is given a version (version=, --data-version) can be "
+                "resumed."
+            )
+        elif differing:
             raise ExistingPathError(
                 f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
                 "choose another folder, or --overwrite it."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "plan.json").exists():
+        if self._differing() or not (self.path / "plan.json").exists():
             write_json(self.path / "plan.json", self.plan, self._token)
         for name in _FOLDERS:
             (self.path / name).mkdir(exist_ok=True)
@@ -111,7 +137,17 @@ class RunWriter:
         if not file.exists():
             return []
         there = _read_json(file)
-        return [key for key in {**self.plan, **there} if key != "source" and self.plan.get(key) != there.get(key)]
+        return [key for key in {**self.plan, **there} if key not in _WORDS and self.plan.get(key) != there.get(key)]
+
+    def close(self) -> None:
+        """Let others write the run."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def complete(self) -> bool:
@@ -142,13 +178,18 @@ class RunWriter:
             write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
             for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
                 stray.unlink(missing_ok=True)
-            shutil.rmtree(self.path / STAGES, ignore_errors=True)  # their rows are in the run itself now
+            for stage in (self.path / STAGES).glob("*/"):  # their rows are in the run itself now
+                discard(stage)
+            _remove_empty(self.path / STAGES)
+        self.close()
 
 
 _GROUP_ROWS = 1 << 16
 # What marks plan.json and meta.json as ours.
 _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
+UNIDENTIFIED = "unidentified"
+_WORDS = ("source", "preprocessing")  # of a plan: for people, not for comparing
 STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
 # What other commands write into a run by default.
 REPORT, LISTS, ALIGNMENT, DEGRADED = "report.html", "lists", "alignment", "degraded"
@@ -161,31 +202,97 @@ def is_run(path: str | Path) -> bool:
     return any(file.is_file() and _FORMAT in _read_json(file) for file in files)
 
 
-def _foreign(path: Path) -> list[str]:
+_PART = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|index\.json|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)"
+PART_FILES = re.compile(rf"{_PART}|\.({_PART})\.[0-9a-f]+\.tmp")
+_TEMPORARY = re.compile(rf"\.(plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS})\.[0-9a-f]+\.tmp")
+
+
+def _contents(path: Path) -> Iterator[tuple[Path, bool]]:
+    """What lies in a run folder, and whether it is the run's; not what other commands write there later."""
+    run = is_run(path)
+    for item in path.iterdir() if path.is_dir() else ():
+        if item.name in _FOLDERS and item.is_dir():
+            yield from ((file, file.is_file() and bool(PART_FILES.fullmatch(file.name))) for file in item.iterdir())
+        elif run and item.name == STAGES and item.is_dir():
+            for stage in item.iterdir():
+                yield from _contents(stage) if stage.is_dir() else ((stage, False),)
+        elif not LOCK_FILES.fullmatch(item.name) and not (run and item.name in (REPORT, LISTS, ALIGNMENT, DEGRADED)):
+            ours = _TEMPORARY.fullmatch(item.name) or (run and item.name in ("plan.json", "meta.json"))
+            yield item, item.is_file() and bool(ours)
+
+
+def foreign_in(path: Path) -> list[str]:
     """Names in a folder that no run has: a folder with any of them is never written to or cleared."""
-    if not path.exists():
-        return []
-    part, temporary = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)", r"\.[0-9a-f]+\.tmp"
-    part = rf"{part}|index\.json|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)"
-    ours = re.compile(rf"{part}|\.({part}|plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS}){temporary}")
-    others = ("plan.json", "meta.json", STAGES, REPORT, LISTS, ALIGNMENT, DEGRADED)
-    known = (*_FOLDERS, *(others if is_run(path) else ()))
-    found = [p for p in path.iterdir() if p.name not in known]
-    found += [p for name in _FOLDERS if (path / name).is_dir() for p in (path / name).iterdir()]
-    return [p.name for p in found if not ours.fullmatch(p.name)]
+    return [item.name for item, ours in _contents(path) if not ours]
 
 
-def _discard(path: Path) -> None:
-    """Remove a run, and nothing but a run: `_foreign` has looked. First what would call the rest of it whole."""
-    for name in ("meta.json", "plan.json"):
-        (path / name).unlink(missing_ok=True)
-    for file in (path / REPORT, path / ALIGNMENT / SUMMARY):  # they would show the numbers of a run that is gone
-        file.unlink(missing_ok=True)
+def discard(path: Path, *, replaced: bool = False) -> None:
+    """Remove a run, and nothing that is not the run's.
+
+    First what calls it whole, then what calls its parts whole, last what calls it a run: killed between any two, it
+    leaves an unfinished run.
+
+    Args:
+        path: The run folder.
+        replaced: Leave ``plan.json``, which another is written over, so that the folder is a run at any time.
+    """
+
+    def order(file: Path) -> int:
+        last = 3 if file.name == "plan.json" else 2
+        return (
+            0 if file.name == "meta.json" else 1 if file.parent.name == "parts" or file.name == "index.json" else last
+        )
+
+    for file in sorted((item for item, ours in _contents(path) if ours), key=order):
+        if not (replaced and file == path / "plan.json"):
+            file.unlink(missing_ok=True)
+        if file == path / "meta.json":  # they would show the numbers of a run that is gone
+            (path / ALIGNMENT / SUMMARY).unlink(missing_ok=True)
+            if is_page(path / REPORT):
+                (path / REPORT).unlink()
+    for level in (path / DEGRADED).glob("*=*/"):
+        if not foreign_in(level):
+            discard(level)
+    for stage in (path / STAGES).glob("*/"):
+        discard(stage)
     for name in (*_FOLDERS, STAGES):
-        shutil.rmtree(path / name, ignore_errors=True)
-    for level in (path / DEGRADED).glob("*=*"):
-        if not _foreign(level):
-            _discard(level)
+        _remove_empty(path / name)
+    if not replaced:
+        for lock in (item for item in path.glob(".lock*") if LOCK_FILES.fullmatch(item.name)):
+            lock.unlink()
+        _remove_empty(path)
+
+
+def remove_files(folder: Path, ours: re.Pattern[str]) -> None:
+    """Remove the files of a folder whose names are ours, and the folder unless there are others."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.is_file() and ours.fullmatch(file.name):
+            file.unlink()
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # something is in it, or it is not there
+        folder.rmdir()
+
+
+# What every page says of itself, and what it said before it did.
+PAGE_MARK = '<meta name="generator" content="hardsight">'
+_PAGE = re.compile(rf"{PAGE_MARK}| · (hardness report|comparison)</title>")
+
+
+def is_page(file: Path) -> bool:
+    """Whether a file is a page that hardsight wrote."""
+    if not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return _PAGE.search(text.read(8192)) is not None
+
+
+def check_replaceable(target: Path, ours: Callable[[Path], bool]) -> None:
+    """Refuse to write over a file that hardsight did not write."""
+    if (target.exists() or target.is_symlink()) and not ours(target):
+        raise ExistingPathError(f"out: {target} is there already and not written by hardsight; name another file.")
 
 
 def read_run(
@@ -244,7 +351,7 @@ def _parts(path: Path) -> list[dict[str, Path]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         content = None
     if not isinstance(content, dict):
@@ -276,28 +383,45 @@ def _checked(kind: str, table: pa.Table) -> pa.Table:
 
 
 def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
-    """Equal duplicates (a part written twice around a kill) become one row; unequal ones are an error."""
+    """Of a row that was written twice (around a kill, in another batch) the first; unequal ones are an error."""
     key = list(schema.key)
     if len(table.group_by(key).aggregate([])) == len(table):
         return table
-    if kind == "vectors":  # lists cannot be grouped by; what belongs to a row that was written twice is the same
-        table = table.append_column("row", pa.array(range(len(table))))
-        return table.take(table.group_by(key).aggregate([("row", "min")])["row_min"]).drop_columns(["row"])
-    # NaN differs from itself in a grouping of floats; bytes do not.
-    unequal_free = table.group_by(table.column_names, use_threads=False).aggregate([]).select(table.column_names)
-    counts = unequal_free.group_by(key, use_threads=False).aggregate([([], "count_all")])
-    clash = counts.filter(pc.greater(counts["count_all"], 1))
-    if len(clash):
+    row = np.arange(len(table))
+    groups = table.select(key).append_column("row", pa.array(row)).group_by(key, use_threads=False)
+    first = groups.aggregate([("row", "min")]).rename_columns([*key, "first"])
+    joined = table.select(key).append_column("row", pa.array(row)).join(first, key).sort_by("row")
+    first = np.asarray(joined["first"])
+    clash = np.zeros(len(table), bool)
+    if kind != "vectors":  # what belongs to a row that was written twice is the same
+        for name in table.column_names:
+            clash |= _unequal(table[name], first, tied=name == "pred")
+    if clash.any():
+        ids = table[key[0]].filter(clash)
         raise StateError(
-            f"RUN: {len(clash):,} samples have two different {kind} rows (first: {clash[key[0]][0].as_py()!r}): "
+            f"RUN: {len(pc.unique(ids)):,} samples have two different {kind} rows (first: {ids[0].as_py()!r}): "
             "two runs wrote into one folder, or ids collide."
         )
-    return unequal_free
+    return table.take(np.unique(first))
+
+
+def _unequal(column: pa.ChunkedArray, first: np.ndarray, tied: bool) -> np.ndarray:
+    """Where a value is not the one in its first row. Numbers may differ by rounding, and so may a tied prediction."""
+    if tied:  # the scores beside it tell
+        return np.zeros(len(column), bool)
+    other = column.take(pa.array(first))
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy()
+        size = np.abs(values[np.isfinite(values)]).max(initial=0)
+        return ~np.isclose(values, other.to_numpy(), rtol=1e-3, atol=1e-5 * size, equal_nan=True)
+    differing = pc.fill_null(pc.not_equal(column, other), False)
+    return np.asarray(pc.or_(differing, pc.not_equal(column.is_null(), other.is_null())))
 
 
 def write_json(path: Path, content: Any, token: str) -> None:
     """Content as JSON, whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1, default=str)), token)
+    text = json.dumps(content, indent=1, default=str)
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), token)
 
 
 def write_whole(path: Path, writer: Callable[[Path], object], token: str) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+_SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
 _NOT_SCORES = ("id", "label", "pred")
 
 
@@ -234,12 +235,16 @@ class SampleTable:
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
-        if is_run(path) and not overwrite:
+        there = read_run(path, partial=True, kinds=())[1] if is_run(path) else {}
+        half_saved = _SAVED in there and "unfinished" in there
+        if there and not overwrite and not half_saved:
             raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
-        writer = RunWriter(path, {"saved_table": secrets.token_hex(8)}, overwrite=overwrite)
-        writer.write(split_rows(self._rows, self.bad, self.meta.get("model", {}).get("name", "table"), self.vectors))
-        counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
-        writer.finish({**self.meta, "counts": counts})
+        # What a kill left of another saving is no more than a part of a table.
+        with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite or half_saved) as writer:
+            name = self.meta.get("model", {}).get("name", "table")
+            writer.write(split_rows(self._rows, self.bad, name, self.vectors))
+            counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
+            writer.finish({**self.meta, "counts": counts})
         return path
 
     @classmethod

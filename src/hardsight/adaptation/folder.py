@@ -19,8 +19,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,32 +30,38 @@ import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
-from hardsight.runfolder import SUMMARY, disk_in_words, write_json, write_whole
+from hardsight.lock import LOCK_FILES, folder_lock
+from hardsight.runfolder import SUMMARY, disk_in_words, remove_files, write_json, write_whole
+from hardsight.runfolder import discard as discard_run
+from hardsight.training.checkpoint import discard as discard_training
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
 SOURCE, TEST, TRAINING, SELECTION = "source", "test", "training", "selection.parquet"
 _OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, TABLE, SUMMARY, SELECTION)))})\.[0-9a-f]+\.tmp")
 
+_FILES = re.compile(rf"{re.escape(SELECTION)}|{_OURS.pattern}")
 
-def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str, Any]]:
+
+def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> list[dict[str, Any]]:
     """Make the folder ready; returns the rows of the rounds that are whole.
 
     Args:
         path: The run folder.
         plan: What is computed. A folder that holds another is refused.
-        overwrite: Throw away what is there, unless it is an unfinished run of the same plan.
+        overwrite: Discard what is there, unless it is an unfinished run of the same plan.
+        locks: Takes the folder's lock.
     """
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_in_words(path):
-        path.mkdir(parents=True, exist_ok=True)
+        locks.enter_context(folder_lock(path))
         half = [
             file for at in (path, *path.glob(f"{ROUNDS}/*/")) for file in at.iterdir() if _OURS.fullmatch(file.name)
         ]
         for stray in half:  # what kills left
             stray.unlink(missing_ok=True)
-        names = {file.name for file in path.iterdir()}
+        names = {file.name for file in path.iterdir() if not LOCK_FILES.fullmatch(file.name)}
         if names <= {PLAN}:  # a start that failed before it computed anything binds nobody
             write_json(path / PLAN, plan, secrets.token_hex(4))
         elif PLAN not in names:
@@ -70,15 +76,19 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> list[dict[str
         if overwrite and (differing or (path / SUMMARY).exists()):
             for name in (SUMMARY, TABLE):  # first what would let the rest be resumed
                 (path / name).unlink(missing_ok=True)
-            for name in (ROUNDS, SOURCE, TEST):
-                shutil.rmtree(path / name, ignore_errors=True)
+            for folder in (path / ROUNDS).glob("*/"):
+                discard_training(folder / TRAINING)
+                remove_files(folder, _FILES)
+            remove_files(path / ROUNDS, _FILES)
+            discard_training(path / SOURCE)
+            discard_run(path / TEST)
             write_json(path / PLAN, plan, secrets.token_hex(4))
     return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
 def _read_plan(path: Path) -> dict[str, Any]:
     try:
-        plan = json.loads((path / PLAN).read_text())
+        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
     except ValueError:
         plan = None
     return plan if isinstance(plan, dict) else {"damaged": PLAN}
@@ -125,7 +135,7 @@ def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]], names: Sequence[
 
 def write_selection(path: Path, number: int, table: pa.Table) -> None:
     """What was chosen for a round. A training that another selection had begun there would stand in the way."""
-    shutil.rmtree(round_folder(path, number) / TRAINING, ignore_errors=True)
+    discard_training(round_folder(path, number) / TRAINING)
     _write(round_folder(path, number) / SELECTION, table)
 
 

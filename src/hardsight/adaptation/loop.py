@@ -6,6 +6,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,8 @@ def self_train(
         "balance": shares if isinstance(shares, str) else shares.tolist(),
         "format": 1,
     }
-    rows = folder.begin(out, plan, overwrite)
+    locks = ExitStack()
+    rows = folder.begin(out, plan, overwrite, locks)
     say = print if progress else lambda *_, **__: None
     summary = way.summary if way.summary[1:2].isupper() else way.summary[:1].lower() + way.summary[1:]
     say("\n".join([*roles.words, f"method: {way.name}: {summary}"]))
@@ -194,6 +196,7 @@ def self_train(
         if roles.test is not None:
             score(network, roles.test.counted_as(roles.names), out=out / folder.TEST, progress=False, **where)
         folder.write_summary(out, {"words": words, "picked": picked(rows), "made": provenance()})
+    locks.close()
     return Adapted(replace(network, module=network.module.eval()), folder.read_rounds(out), out, words)
 
 
@@ -316,7 +319,7 @@ def _agreed(model: Model, roles: Roles) -> Roles:
 
 
 def _told(role: Role | None) -> str | None:
-    return None if role is None else f"{role.samples.split} {role.samples.fingerprint()}"
+    return None if role is None else f"{role.samples.split} {role.samples.identity()}"
 
 
 def _go_on(out: Path, rows: list[dict[str, Any]], rounds: int, network: Model) -> None:

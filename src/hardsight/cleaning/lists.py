@@ -22,6 +22,7 @@ from hardsight.data import FolderSamples, Samples, changed_since, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
+from hardsight.lock import beside_lock
 from hardsight.runfolder import LISTS
 from hardsight.table import SampleTable
 
@@ -79,6 +80,7 @@ def clean(
     if out is None and isinstance(run, SampleTable):
         raise InputError("out must name a folder to write: a table has no place of its own.")
     out = Path(out) if out is not None else Path(str(run)) / LISTS
+    locks = [beside_lock(Path(path)) for path in (out, dataset) if path is not None]  # until the end
     samples, why = _opened(table, data)
     check_target(out, overwrite, our_folder)
     if isinstance(samples, FolderSamples):
@@ -124,6 +126,8 @@ def clean(
     summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))
     if dataset is not None and samples is not None:
         summary["dataset"] = write_dataset(Path(dataset), rows, samples, where, _source(table, data))
+    for lock in locks:
+        lock.release()
     return summary
 
 

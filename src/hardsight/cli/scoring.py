@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError, MissingPathError, StateError
 
 if TYPE_CHECKING:
     from hardsight.table import SampleTable
@@ -37,12 +38,13 @@ def score(
     show: int = 5,
     root: Path = Path("data"),
     streaming: bool = False,
+    data_version: Annotated[str | None, optional("TEXT")] = None,
     strict: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Score every sample of a data set: one exact row each, in RUN/scores/*.parquet.
 
-    Killed at any point, the same command goes on where it stopped.
+    Killed at any point, the same command resumes.
 
     MODEL is timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function. The
     function returns the network, (network, transform) or (network, transform,
@@ -78,8 +80,9 @@ def score(
         show: How many of the hardest to print.
         root: Where torchvision keeps its data sets.
         streaming: Read a Hugging Face data set as a stream.
+        data_version: Any text, to be changed whenever the data change; lets a run over a stream be resumed.
         strict: Stop at the first bad sample instead of listing it.
-        overwrite: Throw away another run in RUN.
+        overwrite: Discard another run in RUN; files that are not the run's are never touched.
     """
     from hardsight.data import Columns, is_feature_file
     from hardsight.scoring.checks import known_scores
@@ -96,6 +99,8 @@ def score(
     if is_feature_file(features):
         if folds is not None or seeds != 1 or also:
             raise InputError("--folds, --seeds and --also need a model and pictures; features are scored as they are.")
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise InputError("features are scored in one process; start it without torchrun.")
         table = _score_feature_file(features, network, checkpoint, head, columns, bias, strict)
         table.save(out, overwrite=overwrite)
     elif data is None:
@@ -119,11 +124,35 @@ def score(
             overwrite=overwrite,
             root=root,
             streaming=streaming,
+            version=data_version,
+            shard=_shard(overwrite),
         )
         print(f"data: {table.meta['data']['origin']}")
     _tell(table, out, by, show)
     if human is not None and "counts" in table.meta:  # of several processes the last one
         align((out,), human=human)
+
+
+def _shard(overwrite: bool) -> Any:
+    """The share of this process, as torchrun says: the processes of this command are nobody else's."""
+    from hardsight.scoring.one import Shard
+
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if overwrite and world > 1 and "MASTER_ADDR" not in os.environ:
+        raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
+    return Shard(rank, world, _meet if overwrite and world > 1 else None)
+
+
+def _meet() -> None:
+    """Wait until all processes are here."""
+    import torch.distributed as dist
+
+    try:
+        dist.init_process_group("gloo")
+        dist.barrier()
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        raise StateError("another process of the job failed; its error says why.") from error
 
 
 def _named_models(names: list[str], checkpoint: Path | None, folds: int | None) -> Any:

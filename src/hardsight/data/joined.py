@@ -76,6 +76,10 @@ class JoinedSamples(Samples):
     def fingerprint(self) -> str:
         return self._fingerprint
 
+    @property
+    def unseen(self) -> str | None:
+        return next((samples.unseen for _, samples, *_ in self._parts if samples.unseen), None)
+
     @cached_property
     def _fingerprint(self) -> str:
         return content_hash(

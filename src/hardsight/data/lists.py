@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.data.samples import Samples, file_hash, file_id
+from hardsight.data.fingerprints import file_hash
+from hardsight.data.samples import Samples, file_id
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.pictures import open_picture

@@ -7,6 +7,7 @@ import inspect
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def open_data(
     columns: Columns | None = None,
     root: str | Path = "data",
     streaming: bool = False,
+    version: str | None = None,
 ) -> Samples:
     """Whatever a user calls a data set, as `Samples`.
 
@@ -41,8 +43,19 @@ def open_data(
         columns: Which columns hold image, label and id.
         root: Where torchvision keeps its files.
         streaming: Read a Hugging Face data set as a stream.
+        version: Any text that you change whenever you change the data: with it, a run over data that can change unseen
+            (a stream, a data set of your own) can be resumed.
     """
-    columns = columns or Columns()
+    samples = _opened(data, split, ids, columns or Columns(), root, streaming)
+    if version is not None:
+        samples = copy(samples)
+        samples.version = version
+    return samples
+
+
+def _opened(
+    data: Any, split: str | None, ids: Sequence[Any] | None, columns: Columns, root: str | Path, streaming: bool
+) -> Samples:
     if isinstance(data, Samples):
         return data
     if isinstance(data, DataLoader):
@@ -97,9 +110,10 @@ def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
 def changed_since(samples: Samples, meta: Mapping[str, Any]) -> bool:
     """Whether data are not what a run scored. Of a folder only its ids tell: its files may have been copied."""
     scored = (meta.get("data") or {}).get("fingerprint")
-    if scored is None or isinstance(samples, (FolderSamples, StreamSamples)):
+    if scored is None or isinstance(samples, FolderSamples) or samples.unseen or samples.version is not None:
         return False
-    return samples.fingerprint() != scored
+    fingerprint = samples.fingerprint()
+    return len(fingerprint) == len(scored) and fingerprint != scored  # an older hardsight hashed in another way
 
 
 def _named(name: str, columns: Columns, root: Path, streaming: bool) -> Samples:

@@ -6,8 +6,8 @@ the sample alone: not on order, loader workers, processes, or files added beside
 
 from __future__ import annotations
 
-import hashlib
 import os
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from hardsight.errors import InputError, InputTypeError
+from hardsight.data.fingerprints import dataset_identity, file_hash, this_object
+from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import need
+from hardsight.identity import content_hash
 from hardsight.pictures import open_picture
 
 
@@ -39,10 +40,12 @@ class Samples:
         pixels: Whether samples are raw pictures (they need a model's preprocessing) or tensors ready to use.
         origin: The data set in words.
         source: How to open it again, as `data_of` takes it; None when it was given as an object.
+        version: The user's word that data which can change unseen are the same; see `unseen`.
     """
 
     split: str = "data"
     source: dict[str, Any] | None = None
+    version: str | None = None
     classes: Sequence[str] | None = None
     labels: np.ndarray | None = None
     pixels: bool = True
@@ -78,21 +81,18 @@ class Samples:
         return None
 
     def fingerprint(self) -> str:
-        """Hash that changes when the data do."""
+        """Hash that changes when the data do; of data that can change unseen it holds in this process only."""
         raise NotImplementedError
 
+    def identity(self) -> str:
+        """The fingerprint for a plan on disk: of data that can change unseen it equals no other, not even its own."""
+        return self.fingerprint() if self.unseen is None else f"{self.fingerprint()}-{secrets.token_hex(8)}"
 
-def content_hash(*parts: Any) -> str:
-    """Hash of arrays, byte by byte, and of anything else as it is written."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray) and part.dtype != object:
-            digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).data)
-        else:
-            digest.update(repr(part).encode())
-        digest.update(b"\0")
-    return digest.hexdigest()[:16]
+    @property
+    def unseen(self) -> str | None:
+        """What kind of data this is, where they can change unseen and have no version; otherwise None."""
+        whole = getattr(self, "whole", None)
+        return None if whole is None else whole.unseen
 
 
 class FolderSamples(Samples):
@@ -137,20 +137,6 @@ def file_id(split: str, path: Path, root: Path) -> str:
     """``split/relative/path`` as text, whatever bytes the file name is made of."""
     name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
     return f"{split}/{name}"
-
-
-def file_hash(files: Sequence[tuple[str, Path]], *more: Any) -> str:
-    """Hash of files by their ids, sizes and times, and of whatever else."""
-    return content_hash([(id_, _stamp(path)) for id_, path in files], *more)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is edited; None where there is none (a dangling link)."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 class ArraySamples(Samples):
@@ -286,28 +272,13 @@ class DatasetSamples(Samples):
         return x, label
 
     def fingerprint(self) -> str:
-        inner = getattr(self._dataset, "_fingerprint", None) or type(self._dataset).__name__
-        if isinstance(self._dataset, TensorDataset):
-            inner = [_content(tensor) for tensor in self._dataset.tensors]
-        spread = sorted(
-            {round(i * (len(self) - 1) / 15) for i in range(16)}
-        )  # of the rest, a few samples stand for all
-        return content_hash(
-            inner, len(self), self.labels, self._index, [(self.id(i), self._glimpse(i)) for i in spread]
-        )
+        ids = [self.id(i) for i in range(len(self))]
+        known = dataset_identity(self._dataset, self.version) or this_object(self._dataset)
+        return content_hash(known, ids, self.labels, self._index, self._columns)
 
-    def _glimpse(self, index: int) -> Any:
-        try:
-            return _content(self.load(index, None)[0])
-        except Exception:
-            return None
-
-
-def _content(x: Any) -> str:
-    """Hash of a tensor, an array or a picture."""
-    if isinstance(x, Tensor):
-        x = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return content_hash(np.asarray(x) if not isinstance(x, dict) else sorted((k, _content(v)) for k, v in x.items()))
+    @property
+    def unseen(self) -> str | None:
+        return None if dataset_identity(self._dataset, self.version) else f"a {type(self._dataset).__name__}"
 
 
 def _split_of(dataset: Any) -> str:
@@ -348,7 +319,7 @@ class StreamSamples(Samples):
         self.split = split or _split_of(dataset)
         self.classes = _class_names(dataset, self._columns)
         self.origin = f"stream of {type(dataset).__name__}"
-        self._begun = iter(dataset)
+        self._begun: Iterator[Any] | None = iter(dataset)
         self._head = list(islice(self._begun, 1))  # looked at now, scored with the rest
         first = self.first()
         self.pixels = first is not None and not isinstance(first, (Tensor, dict))
@@ -357,20 +328,26 @@ class StreamSamples(Samples):
         return self._columns.read(self._head[0])[0] if self._head else None
 
     def __iter__(self) -> Iterator[tuple[str, Any, Any]]:
-        for index, item in enumerate(chain(self._head, self._begun)):
+        begun, self._begun = self._begun, None
+        items = iter(self.dataset) if begun is None else chain(self._head, begun)
+        if items is self.dataset:
+            raise StateError(f"DATA: {self.origin} has been read already and cannot be read again; open it anew.")
+        for index, item in enumerate(items):
             x, label = self._columns.read(item)
             yield self.id(index) if self._columns.id is None else self._columns.id_of(item), x, label
 
     def fingerprint(self) -> str:
-        return content_hash(
-            type(self.dataset).__name__, str(getattr(self.dataset, "info", None) and self.dataset.info.dataset_name)
-        )
+        return content_hash(self.version or this_object(self.dataset), self.split, self._columns)
+
+    @property
+    def unseen(self) -> str | None:
+        return f"a {self.origin}" if self.version is None else None
 
 
 def _unnested(dataset: Any) -> tuple[Any, np.ndarray | None]:
     """The data set under `Subset`s, and which of its samples are meant: an id names the sample, not its place."""
     index: np.ndarray | None = None
-    while isinstance(dataset, Subset):
+    while type(dataset) is Subset:  # a subclass may yield other items
         inner = np.asarray(dataset.indices)
         index = inner if index is None else inner[index]
         dataset = dataset.dataset

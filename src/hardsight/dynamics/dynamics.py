@@ -44,7 +44,7 @@ class Dynamics:
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         meta = self.path / "meta.json"
-        self.meta: dict[str, Any] = json.loads(meta.read_text()) if meta.is_file() else {}
+        self.meta: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
         self.epochs = np.array(index.epochs, dtype=np.int64)
         self.unit: str = self.meta.get("unit", "epoch")
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}

@@ -159,7 +159,7 @@ class Recorder:
         heads = records.read_heads(self.path, self._index)
         if len(heads):
             meta = self.path / "meta.json"
-            told = json.loads(meta.read_text()).get("model", {}) if meta.is_file() else {}
+            told = json.loads(meta.read_text(encoding="utf-8")).get("model", {}) if meta.is_file() else {}
             self._shape = (int(heads["class"].to_numpy().max()) + 1, int(told.get("features", 0)))
 
     def _stored_logits(self, before: np.ndarray) -> Logits | None:

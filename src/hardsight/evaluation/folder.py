@@ -26,7 +26,6 @@ import contextlib
 import json
 import re
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,7 +39,7 @@ import pyarrow.parquet as pq
 from hardsight.answers import Answer
 from hardsight.errors import ExistingPathError, StateError
 from hardsight.lock import LOCK_FILES, folder_lock
-from hardsight.runfolder import disk_in_words, write_json, write_whole
+from hardsight.runfolder import disk_in_words, remove_files, write_json, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
@@ -65,6 +64,9 @@ SCHEMAS = {
         | dict.fromkeys(("difference", "low", "high", "p", "p_holm"), pa.float64()) | {"how": pa.string()}
     ),
 }  # fmt: skip
+
+# Names of the files in its folders; files of other names are not its own.
+INSIDE = re.compile(r"[a-z-]+-[0-9a-f]{16,}\.(json|parquet)|\d{2}-[A-Za-z0-9._-]+\.(parquet|png)|index\.json")
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
             for name in (PLAN, *sorted(_WRITTEN - {PLAN, PARTS, SAMPLES, MAPS})):  # what would call the rest whole
                 (path / name).unlink(missing_ok=True)
             for name in (PARTS, SAMPLES, MAPS):
-                shutil.rmtree(path / name, ignore_errors=True)
+                remove_files(path / name, INSIDE)
         (path / PARTS).mkdir(exist_ok=True)
         write_json(path / PLAN, {**plan, "whole": False}, secrets.token_hex(4))
 
@@ -176,7 +178,7 @@ def write_results(
     """Everything that is read later; the plan, which says that all is there, comes last."""
     token = secrets.token_hex(4)
     with disk_in_words(path):
-        shutil.rmtree(path / SAMPLES, ignore_errors=True)
+        remove_files(path / SAMPLES, INSIDE)
         for number, (run, table) in enumerate(samples.items()):
             write_table(path / SAMPLES / f"{number:02d}-{file_name(run)}.parquet", table)
         for name, table in tables.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pyarrow as pa
 import torch
 
 from hardsight.data import Samples
-from hardsight.evaluation.folder import MAPS, file_name, read_json
+from hardsight.evaluation.folder import INSIDE, MAPS, file_name, read_json
 from hardsight.evaluation.subjects import Case
-from hardsight.runfolder import disk_in_words, write_json, write_whole
+from hardsight.runfolder import disk_in_words, remove_files, write_json, write_whole
 
 # So many pictures, at least so high, with so many white pixels between them.
 _PICTURES, _HEIGHT, _GAP = 12, 96, 4
@@ -52,8 +51,8 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     classes = models[first[0].name].classes or data.classes
     told, token = [], secrets.token_hex(4)
     with disk_in_words(path):
-        shutil.rmtree(path / MAPS, ignore_errors=True)
-        (path / MAPS).mkdir()
+        remove_files(path / MAPS, INSIDE)
+        (path / MAPS).mkdir(exist_ok=True)
         for k, id_ in enumerate(ids):
             strip = Image.fromarray(_strip([found.pictures[k], *(one[k] for one in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"

@@ -178,7 +178,7 @@ def _from_run(run: Path) -> _Draft:
     )
     if training is None:
         return draft
-    plan = json.loads((training / PLAN).read_text())
+    plan = json.loads((training / PLAN).read_text(encoding="utf-8"))
     recipe, done = plan["recipe"], _epochs(training)
     if done < recipe["epochs"]:
         raise StateError(
@@ -201,7 +201,7 @@ def _from_run(run: Path) -> _Draft:
 def _epochs(training: Path) -> int:
     """Epochs that a training has behind it."""
     try:
-        return len(json.loads((training / HISTORY).read_text()))
+        return len(json.loads((training / HISTORY).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return 0
 
@@ -250,7 +250,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         name=draft.name,
         group=draft.group or draft.name,
         seed=draft.seed,
-        network=content_hash(fingerprint(network), model.preprocessing),
+        network=content_hash(fingerprint(network), model.transform, model.takes),
         outputs=outputs,
         labels=labels if mapping is None else mapping[labels],
         opened=draft.opened,

@@ -10,7 +10,7 @@ import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
-from hardsight.runfolder import write_whole
+from hardsight.runfolder import check_replaceable, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,13 @@ def draw_band(axis: Axes, x: Any, middle: Any, low: Any, high: Any, colour: Any,
     axis.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
 
 
-# What each kind of file is told, so that it holds no date.
-_METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+# What each kind of file is told: who wrote it, so that it may be replaced, and no date.
+_MARK = "hardsight figure"
+_METADATA: dict[str, dict[str, str | None]] = {
+    ".png": {"Software": _MARK},
+    ".svg": {"Creator": _MARK, "Date": None},
+    ".pdf": {"Creator": _MARK, "CreationDate": None},
+}
 
 
 def check_out(out: str | Path) -> Path:
@@ -90,6 +95,7 @@ def check_out(out: str | Path) -> Path:
         raise InputError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
     if not path.parent.is_dir():
         raise MissingPathError(f"out: there is no folder {path.parent}; make it first.")
+    check_replaceable(path, lambda file: file.is_file() and _MARK.encode() in file.read_bytes())
     return path
 
 

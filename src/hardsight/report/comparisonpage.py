@@ -21,7 +21,7 @@ from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
 from hardsight.report.comparisonpage_verdicts import verdict
 from hardsight.report.page import fill
 from hardsight.report.words import counted
-from hardsight.runfolder import disk_in_words, write_whole
+from hardsight.runfolder import check_replaceable, disk_in_words, is_page, write_whole
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
 _STYLES = ("page.css", "comparisonpage.css")
@@ -46,6 +46,7 @@ def write_comparison(out: str | Path) -> Path:
     shown, charts = payload(found)
     text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
     target = found.path / "comparison.html"
+    check_replaceable(target, is_page)
     with disk_in_words(target):
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
     return target

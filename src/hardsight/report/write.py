@@ -22,7 +22,7 @@ from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.samplecurves import sample_curves
 from hardsight.report.words import counted
-from hardsight.runfolder import REPORT, disk_in_words, is_run, write_whole
+from hardsight.runfolder import REPORT, check_replaceable, disk_in_words, is_page, is_run, write_whole
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def write_report(
     target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise InputError(f"out must be a file, got the folder {target}; name a file in it.")
+    check_replaceable(target, is_page)
     if not len(table):
         payload = nothing_yet(table)
     else:

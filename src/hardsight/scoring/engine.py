@@ -120,8 +120,9 @@ class Engine:
                             f"bad sample {printable(bad[0][0])!r}: {bad[0][1]} (without strict it would be listed)."
                         )
                     if ids:
-                        pending.features.append(self._forward(inputs, head))
-                        pending.labels += self._checked(labels)
+                        features, checked = self._forward(inputs, head), self._checked(labels)
+                        pending.features.append(features)  # all or nothing: what is pending is written on an error
+                        pending.labels += checked
                         pending.ids += ids
                     pending.bad += bad
                     progress.update(len(ids) + len(bad))

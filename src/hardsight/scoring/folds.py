@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +21,10 @@ from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, Samples, 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
-from hardsight.models import Model, describe, fingerprint, made_model
+from hardsight.identity import content_hash
+from hardsight.models import Model, made_model
 from hardsight.runfolder import FEATURES, STAGES
-from hardsight.scoring.one import Options, class_count, data_plan, score_one
+from hardsight.scoring.one import Options, class_count, make_plan, score_one
 from hardsight.scoring.refit import choose_strength, fit_head
 from hardsight.scoring.rows import scored_rows
 from hardsight.scoring.several import Stages, check_same_classes, numbering
@@ -106,15 +106,23 @@ def score_refitted(
     model: Model, samples: Samples, options: Options, out: Path | None, overwrite: bool, folds: int, seeds: int
 ) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the data's labels of the other folds."""
-    named = {"name": model.name, "fingerprint": fingerprint(model.module)}
-    plan = {
-        "model": named,
-        **_plan(samples, options, folds, seeds, "head"),
-        "preprocessing": model.preprocessing,
-    }
-    stages = Stages(out, plan, overwrite)
-    if (whole := stages.whole) is not None:
-        return whole
+    plan = make_plan([model], samples, options)
+    named = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
+    plan |= {"model": named, "preprocessing": model.preprocessing, "out_of_sample": _divided(folds, seeds, "head")}
+    with Stages(out, plan, overwrite) as stages:
+        whole = stages.whole
+        return _refitted(stages, model, samples, options, folds, seeds, named) if whole is None else whole
+
+
+def _refitted(
+    stages: Stages,
+    model: Model,
+    samples: Samples,
+    options: Options,
+    folds: int,
+    seeds: int,
+    named: Mapping[str, Any],
+) -> SampleTable:
     seen = stages.table(
         FEATURES,
         lambda path: score_one(model, samples, replace(options, vectors=True), path, overwrite=True, keep="features"),
@@ -172,12 +180,28 @@ def score_trained(
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
-    labels, ids = _labels(samples), [samples.id(i) for i in range(len(samples))]
-    named = {"name": name, "function": _identity(train)}
-    stages = Stages(out, {"model": named, **_plan(samples, options, folds, seeds, "model")}, overwrite)
-    if (whole := stages.whole) is not None:
-        return whole
+    labels = _labels(samples)
+    plan = make_plan([], samples, options, train)
+    named = {"name": name, "function": full_name(train)}
+    plan |= {"model": named, "labels": content_hash(labels), "out_of_sample": _divided(folds, seeds, "model")}
+    with Stages(out, plan, overwrite) as stages:
+        whole = stages.whole
+        return _trained(stages, train, samples, options, folds, seeds, named, labels) if whole is None else whole
+
+
+def _trained(
+    stages: Stages,
+    train: Callable[[TrainingData], Any],
+    samples: Samples,
+    options: Options,
+    folds: int,
+    seeds: int,
+    named: Mapping[str, Any],
+    labels: np.ndarray,
+) -> SampleTable:
     from tqdm import tqdm
+
+    name, ids = named["name"], [samples.id(i) for i in range(len(samples))]
 
     def held_out_table(path: Path | None, fold: np.ndarray, held_out: int, seed: int) -> SampleTable:
         """Written whole or not at all: the rows of a fold belong to one training."""
@@ -222,14 +246,14 @@ def _numbered(name: str, meta: Mapping[str, Any]) -> tuple[str, list[str] | None
     return name, meta.get("class_names") or None, numbering(meta["model"]["classes"], mapping and np.array(mapping))
 
 
-def _plan(samples: Samples, options: Options, folds: int, seeds: int, retrained: str) -> dict[str, Any]:
-    return {
-        **data_plan(samples),
-        "scores": list(options.scores),
-        "bias": options.use_bias,
-        "layer": options.head if isinstance(options.head, str) else None,
-        "out_of_sample": {"folds": folds, "seeds": seeds, "retrained": retrained},
-    }
+def full_name(train: Callable[..., Any]) -> str:
+    """Module and name of a training function."""
+    inner = train.function if isinstance(train, FileFunction) else train.func if isinstance(train, partial) else train
+    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _divided(folds: int, seeds: int, retrained: str) -> dict[str, Any]:
+    return {"folds": folds, "seeds": seeds, "retrained": retrained}
 
 
 def _repeats(name: str, seeds: int) -> list[str]:
@@ -267,13 +291,6 @@ def _rare_note(labels: np.ndarray) -> list[str]:
     )
     warnings.warn(note, UserWarning, stacklevel=4)
     return [note]
-
-
-def _identity(train: Callable[..., Any]) -> str:
-    """What changes when the training does: the whole file where it is one."""
-    if isinstance(train, FileFunction):
-        return f"{train.name} (file {hashlib.sha256(train.path.read_bytes()).hexdigest()[:8]})"
-    return describe(train)
 
 
 @contextmanager

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
-from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, fingerprint
+from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
+from hardsight.identity import content_hash, identify
+from hardsight.models import Model
 from hardsight.provenance import provenance
-from hardsight.runfolder import SCHEMAS
+from hardsight.runfolder import SCHEMAS, UNIDENTIFIED
 from hardsight.scoring.checks import check_known_labels, class_order_note
 from hardsight.scoring.engine import Engine, Folder, Memory
 from hardsight.scoring.rows import zero_features
 from hardsight.scoring.vectors import Keep
 from hardsight.table import SampleTable
+from hardsight.userfile import FileFunction
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of one of several processes: every `world`-th sample, from `rank` on.
+
+    `meet` is called when all processes must have come so far; without it, they cannot overwrite a run together.
+    """
+
+    rank: int = 0
+    world: int = 1
+    meet: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +56,8 @@ class Options:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     strict: bool = False
     progress: bool = True
+    version: str | None = None
+    shard: Shard = Shard()
 
 
 def score_one(
@@ -54,33 +72,47 @@ def score_one(
     # Features are kept for a head that is still to be fitted to the data's own classes.
     for_new_head = keep == "features"
     mapping = None if for_new_head else class_mapping(model.classes, samples.classes, outputs)
-    check_samples(samples, None if for_new_head else outputs)
-    plan = {
-        "model": {"name": model.name, "fingerprint": fingerprint(network), "head": layer.path, "classes": outputs},
-        **data_plan(samples),
+    check_samples(samples, None if for_new_head else outputs, options.shard.world)
+    plan = make_plan([model], samples, options)
+    plan |= {
+        "model": {"name": model.name, "fingerprint": plan.pop("networks")[0], "head": layer.path, "classes": outputs},
         "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
-        "bias": options.use_bias,
         "class_names": list(model.classes or samples.classes or ()),
         "label_mapping": None if mapping is None else mapping.tolist(),
-        "scores": list(options.scores),
         "vectors": keep if options.vectors else None,
-        "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
     }
-    # Under torchrun every process takes its share and writes parts of its own; no messages are needed.
-    shard = (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))) if out is not None else (0, 1)
-    sink = Memory() if out is None else Folder(out, plan, overwrite=overwrite, rank=shard[0])
-    if isinstance(sink, Folder) and sink.complete:
-        table = SampleTable.load(sink.path)
-        table.meta["already_complete"] = True
-        return table
+    if out is None:
+        return _scored(Memory(), plan, model, layer, mapping, samples, options, keep)
+    shard = options.shard
+    with Folder(out, plan, overwrite=overwrite, shard=(shard.rank, shard.world), meet=shard.meet) as sink:
+        if not sink.complete:
+            return _scored(sink, plan, model, layer, mapping, samples, options, keep)
+    table = SampleTable.load(out)
+    table.meta["already_complete"] = True
+    return table
+
+
+def _scored(
+    sink: Memory | Folder,
+    plan: dict[str, Any],
+    model: Model,
+    layer: HeadLayer,
+    mapping: np.ndarray | None,
+    samples: Samples,
+    options: Options,
+    keep: Keep,
+) -> SampleTable:
+    """Rows of the samples that are not done yet, together with those that are."""
+    shard = (options.shard.rank, options.shard.world)
+    for_new_head = keep == "features"
     started, resumed = time.time(), len(sink.done())
     workers = loader_workers(options.workers, options.device)
     engine = Engine(
-        network=network,
+        network=uncompiled(model.module),
         model=model,
         samples=samples,
         head=layer.path,
-        outputs=class_count(samples, outputs) if for_new_head else outputs,
+        outputs=class_count(samples, layer.classes) if for_new_head else layer.classes,
         device=options.device,
         scores=options.scores,
         use_bias=options.use_bias,
@@ -90,12 +122,12 @@ def score_one(
     )
     engine.run(sink, shard=shard, batch_size=options.batch_size, workers=workers, bar=options.progress)
     table = sink.table()
-    if shard[1] > 1 and not isinstance(samples, StreamSamples) and len(table) + len(table.bad) < len(samples):
+    if shard[1] > 1 and len(table) + len(table.bad) < len(samples):
         return table  # other processes are still at it; the last one finishes the run
     if not len(table):
         bad = table.bad.slice(0, 1).to_pylist() or [{"id": "nothing", "error": "was read"}]
         raise InputError(f"DATA: no sample could be scored; first: {bad[0]['id']}: {bad[0]['error']}.")
-    order = None if for_new_head else class_order_note(table, outputs)
+    order = None if for_new_head else class_order_note(table, layer.classes)
     notes = [*engine.notes, *([order] if order else [])]
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=3)
@@ -115,12 +147,47 @@ def score_one(
     return SampleTable(table.to_arrow(), meta, table.bad, table._vectors)
 
 
-def data_plan(samples: Samples) -> dict[str, Any]:
-    """What a plan says about the data."""
-    return {
+def make_plan(
+    models: Sequence[Model], samples: Samples, options: Options, training: Callable[..., Any] | None = None
+) -> dict[str, Any]:
+    """What decides the rows of a run, as far as all kinds of run share it: a run with the same plan can be resumed.
+
+    Args:
+        models: The networks, or none where `training` makes them.
+        samples: The data.
+        options: How to score; batch size, workers and device decide nothing but rounding.
+        training: The function that trains the networks.
+    """
+    transforms = identify([(model.transform, model.takes) for model in models])
+    networks = [identify(unwrap(model.module)) for model in models]
+    trained = identify(_file_and_function(training))
+    gaps = [*transforms.gaps, *trained.gaps, *(gap for network in networks for gap in network.gaps)]
+    changing = [*gaps, *([] if samples.unseen is None else [samples.unseen])]
+    plan = {
         "data": {"origin": samples.origin, "fingerprint": samples.fingerprint(), "split": samples.split},
         "source": samples.source,
+        "labels": content_hash(samples.labels, samples.classes),
+        "networks": [network.hash for network in networks],
+        "training": None if training is None else trained.hash,
+        "transforms": transforms.hash,
+        "class_names": [list(model.classes or ()) for model in models],
+        "scores": list(options.scores),
+        "bias": options.use_bias,
+        "layer": options.head if isinstance(options.head, str) else None,
+        "vectors": options.vectors,
+        "version": options.version,
+        "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
     }
+    if changing and options.version is None:
+        plan[UNIDENTIFIED] = {"what": changing, "once": secrets.token_hex(8)}
+    return plan
+
+
+def _file_and_function(training: Callable[..., Any] | None) -> Any:
+    """The whole file of a function that was named by it, since that is what the user looks at."""
+    if isinstance(training, FileFunction):
+        return training.path.read_bytes(), training.function
+    return training
 
 
 def counts(table: SampleTable) -> dict[str, int]:
@@ -134,9 +201,11 @@ def class_count(samples: Samples, otherwise: int) -> int:
     return max([len(samples.classes or ()), *known]) or otherwise
 
 
-def check_samples(samples: Samples, outputs: int | None) -> None:
+def check_samples(samples: Samples, outputs: int | None, world: int = 1) -> None:
     """Refuse data that are empty, whose ids repeat, or whose labels do not fit the model, before the first batch."""
     if isinstance(samples, StreamSamples):
+        if world > 1:
+            raise InputError("shard must be left out with a stream, which only one process can read in order.")
         return
     if not len(samples):
         raise InputError(f"DATA is empty: {samples.origin}.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +16,10 @@ from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, fingerprint
+from hardsight.models import Model
 from hardsight.provenance import provenance
-from hardsight.runfolder import SCHEMAS, STAGES, RunWriter
-from hardsight.scoring.one import Options, counts, data_plan, score_one
+from hardsight.runfolder import STAGES, RunWriter
+from hardsight.scoring.one import Options, counts, make_plan, score_one
 from hardsight.table import SampleTable, split_rows
 
 
@@ -28,10 +27,15 @@ class Stages:
     """A run that is made in stages. A stage that is done is not done again; without `out` all stay in memory."""
 
     def __init__(self, out: Path | None, plan: Mapping[str, Any], overwrite: bool) -> None:
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-            raise InputError("folds and several networks run in one process: start them without torchrun.")
-        self._plan = {**plan, "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()}}
-        self._writer = None if out is None else RunWriter(out, self._plan, overwrite=overwrite)
+        self._plan = plan
+        self._writer = None if out is None else RunWriter(out, plan, overwrite=overwrite)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
     @property
     def whole(self) -> SampleTable | None:
@@ -103,30 +107,25 @@ def score_several(
         for model, layer in zip(models, layers, strict=True)
     ]
     check_same_classes([(model.name, model.classes, n) for model, n in zip(models, numberings, strict=True)])
+    plan = make_plan(models, samples, options)
     nets = [
-        {"name": model.name, "fingerprint": fingerprint(model.module), "head": layer.path}
-        for model, layer in zip(models, layers, strict=True)
+        {"name": model.name, "fingerprint": fingerprint, "head": layer.path}
+        for model, fingerprint, layer in zip(models, plan.pop("networks"), layers, strict=True)
     ]
-    plan = {
-        "nets": nets,
-        **data_plan(samples),
-        "preprocessing": [model.preprocessing for model in models],
-        "scores": list(options.scores),
-        "bias": options.use_bias,
-    }
-    stages = Stages(out, plan, overwrite)
-    if (whole := stages.whole) is not None:
-        return whole
-    tables = {}
-    for i, model in enumerate(models):
-        make = partial(score_one, model, samples, options, overwrite=True, keep="direction")
-        tables[model.name] = stages.table(f"net{i}", make)
-    first = next(iter(tables.values())).meta
-    meta = {
-        "model": {"name": " + ".join(tables), "classes": layers[0].classes},
-        **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
-    }
-    return stages.finish(tables, meta, options)
+    plan |= {"nets": nets, "preprocessing": [model.preprocessing for model in models]}
+    with Stages(out, plan, overwrite) as stages:
+        if (whole := stages.whole) is not None:
+            return whole
+        tables = {}
+        for i, model in enumerate(models):
+            make = partial(score_one, model, samples, options, overwrite=True, keep="direction")
+            tables[model.name] = stages.table(f"net{i}", make)
+        first = next(iter(tables.values())).meta
+        meta = {
+            "model": {"name": " + ".join(tables), "classes": layers[0].classes},
+            **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
+        }
+        return stages.finish(tables, meta, options)
 
 
 def numbering(outputs: int, mapping: np.ndarray | None) -> list[int]:

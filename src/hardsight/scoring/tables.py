@@ -18,7 +18,7 @@ from hardsight.models import Model, as_model
 from hardsight.provenance import provenance
 from hardsight.scoring.checks import known_scores, warned
 from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
-from hardsight.scoring.one import Options, counts, find_device, score_one
+from hardsight.scoring.one import Options, Shard, counts, find_device, score_one
 from hardsight.scoring.rows import scored_rows
 from hardsight.scoring.several import score_several
 from hardsight.scoring.vectors import feature_vectors
@@ -108,6 +108,8 @@ def score(
     progress: bool = True,
     root: str | Path = "data",
     streaming: bool = False,
+    version: str | None = None,
+    shard: tuple[int, int] | Shard = (0, 1),
 ) -> SampleTable:
     """Score every sample of a data set: one row each.
 
@@ -116,7 +118,7 @@ def score(
             over the networks, with spread and rank range. With `folds`, a function (or ``net.py:train``) that takes
             `TrainingData` and returns what ``build`` would return.
         data: A data set, or a name (a folder, ``FILE.npz:test``, ``digits``).
-        out: A run folder to write while scoring. Killed at any point, the same call goes on where it stopped.
+        out: A run folder to write while scoring. Killed at any point, the same call resumes.
         folds: Score out of sample: divide the data into so many folds and score each by a head that was fitted to the
             labels of the others, on the features of `model`; or by a network that `model`, a training function,
             trained on them. Scoring training data with the network that memorised them hides their label errors.
@@ -134,10 +136,15 @@ def score(
         workers: Loader processes; chosen by device if not given.
         device: Where to run; the first GPU if there is one.
         strict: Stop at the first bad sample instead of listing it.
-        overwrite: Throw away another run in `out`.
+        overwrite: Discard another run in `out`; files that are not the run's are never touched.
         progress: Show a bar (only ever in a terminal).
         root: Where torchvision keeps its data sets.
         streaming: Read a Hugging Face data set as a stream.
+        version: Any text that you change whenever data or code change. A run is resumed only where everything that
+            decides its rows is the same; a data set of your own, a stream or a function without source text can change
+            unseen, so such a run is resumed only with a version.
+        shard: Rank of this process and number of processes that write `out` together, each every n-th sample; the last
+            one finishes the run. Nothing is divided unless you say so, also under torchrun.
     """
     if isinstance(preprocess, str) and preprocess != "raw":
         raise InputError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
@@ -149,14 +156,28 @@ def score(
         raise InputError("model must name at least one network.")
     train = _training_function(models[0]) if folds is not None and len(models) == 1 else None
     networks = [] if train is not None else [as_model(m, preprocess) for m in models]  # pyrefly: ignore
-    samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming)
+    samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming, version=version)
     if preprocess is None and samples.pixels and any(isinstance(m, nn.Module) for m in models):
         raise InputError(
             "preprocess must be given: the data are raw pictures and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
-    options = Options(known_scores(scores), head, use_bias, vectors, batch_size, workers, where, strict, progress)
+    options = Options(
+        known_scores(scores),
+        head,
+        use_bias,
+        vectors,
+        batch_size,
+        workers,
+        where,
+        strict,
+        progress,
+        version,
+        _checked_shard(shard, out),
+    )
     path = None if out is None else Path(out)
+    if options.shard.world > 1 and (folds is not None or len(models) > 1):
+        raise InputError("shard: folds and several networks run in one process; leave it out.")
     if folds is not None:
         check_folds(samples, folds, seeds)
         if train is not None:
@@ -169,6 +190,15 @@ def score(
     if len(networks) > 1:
         return warned(score_several(networks, samples, options, path, overwrite))
     return warned(score_one(networks[0], samples, options, path, overwrite=overwrite, keep="direction"))
+
+
+def _checked_shard(shard: tuple[int, int] | Shard, out: str | Path | None) -> Shard:
+    shard = shard if isinstance(shard, Shard) else Shard(*shard)
+    if not 0 <= shard.rank < shard.world:
+        raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got ({shard.rank}, {shard.world}).")
+    if shard.world > 1 and out is None:
+        raise InputError("shard must go with out, the run folder that the processes share.")
+    return shard
 
 
 def _training_function(model: Any) -> Callable[[TrainingData], Any] | None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,26 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
+from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.recipes import Recipe
 from hardsight.records import read_index
-from hardsight.runfolder import disk_in_words, write_json, write_whole
+from hardsight.runfolder import discard as discard_run
+from hardsight.runfolder import disk_in_words, foreign_in, remove_files, write_json, write_whole
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
 # Names under which they are written until they are whole.
 _OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, CHECKPOINT, HISTORY)))})\.[0-9a-f]+\.tmp")
 
 
-def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
-    """Make the folder ready; returns the checkpoint to go on from, None at the beginning."""
+def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> dict[str, Any] | None:
+    """Make the folder ready, with its lock in `locks`; returns the checkpoint to resume from, None at the beginning."""
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_in_words(path):
-        path.mkdir(parents=True, exist_ok=True)
+        locks.enter_context(folder_lock(path))
         if not (path / PLAN).exists():
-            if any(not _OURS.fullmatch(p.name) for p in path.iterdir()):
+            if any(not _OURS.fullmatch(p.name) and not LOCK_FILES.fullmatch(p.name) for p in path.iterdir()):
                 raise ExistingPathError(f"out: {path} has other things in it and no training; choose another folder.")
             write_json(path / PLAN, plan, secrets.token_hex(4))
         for stray in (p for p in path.iterdir() if _OURS.fullmatch(p.name)):  # what kills left half-written
@@ -68,19 +70,32 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any
             )
         # An unfinished run of the same plan is resumed, also with overwrite.
         if overwrite and (differing or whole or lacking):
-            for name in (CHECKPOINT, HISTORY):  # first what would let the rest be resumed
-                (path / name).unlink(missing_ok=True)
-            for name in RECORDS:
-                shutil.rmtree(path / name, ignore_errors=True)
+            if foreign := [name for record in RECORDS for name in foreign_in(path / record)]:
+                raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
+            _remove(path)
             write_json(path / PLAN, plan, secrets.token_hex(4))
             return None
     return state
 
 
+def _remove(path: Path) -> None:
+    for name in (CHECKPOINT, HISTORY):  # first what would let the rest be resumed
+        (path / name).unlink(missing_ok=True)
+    for name in RECORDS:
+        discard_run(path / name)
+
+
+def discard(path: Path) -> None:
+    """Remove a training run, and nothing that is not the run's."""
+    if (path / PLAN).is_file():
+        _remove(path)
+        remove_files(path, re.compile(rf"{re.escape(PLAN)}|{_OURS.pattern}|{LOCK_FILES.pattern}"))
+
+
 def _plan_in(path: Path) -> dict[str, Any] | None:
     """The plan in a folder, None where it cannot be read."""
     try:
-        plan = json.loads((path / PLAN).read_text())
+        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
     except ValueError:
         return None
     if not isinstance(plan, dict) or not isinstance(plan.get("recipe"), dict):

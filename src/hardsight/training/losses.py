@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from torch.nn.utils import parametrize
 from hardsight.angles import unit
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head
+from hardsight.identity import content_hash
 from hardsight.losses.composite import CompositeLoss, build_loss
 from hardsight.losses.encouraging import EncouragingLoss
 from hardsight.lossnames import parse_loss
@@ -86,11 +86,11 @@ def in_words(loss: Loss | None, recipe: Recipe) -> str:
     if loss is None:
         return "cross-entropy" if recipe.loss == "ce" else recipe.loss
     if not isinstance(loss, nn.Module):
-        return describe(loss)
+        return f"{describe(loss)} ({content_hash(loss)[:16]})"
     plain = (bool, int, float, str, type(None))
-    told = [(k, v) for part in loss.modules() for k, v in sorted(vars(part).items()) if isinstance(v, plain)]
-    told += [(k, v.shape) for k, v in loss.state_dict().items()]
-    return f"{describe(loss)} (options {hashlib.sha256(repr(told).encode()).hexdigest()[:8]})"
+    options = [(type(part), [(k, v) for k, v in vars(part).items() if isinstance(v, plain)]) for part in loss.modules()]
+    shapes = [(name, list(weight.shape)) for name, weight in loss.named_parameters()]  # which training changes
+    return f"{type(loss).__name__} ({content_hash(options, shapes, dict(loss.named_buffers()))[:16]})"
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FunctionType
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
-from hardsight.heads import uncompiled
+from hardsight.identity import content_hash
 from hardsight.lossnames import parse_loss
-from hardsight.models import Model, describe
+from hardsight.models import Model, architecture
 from hardsight.recipes import PRESETS, Recipe, learning_rate, recipe_of
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
@@ -110,7 +111,7 @@ def train(
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
     out, said = Path(out), _checked_records(record)
-    with processes(device) as group, steady(group.device):
+    with processes(device) as group, steady(group.device), ExitStack() as locks:
         samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
         network, source, target = prepared(model, samples, tested, recipe, group, workers, targets, weights)
         talk = progress and group.first
@@ -121,7 +122,7 @@ def train(
         plan |= {"targets": _plain(source.targets), "weights": None if weights is None else network.weights}
         if loss is None and parse_loss(recipe.loss).clamped:
             plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
-        state = group.told(lambda: begin(out, plan, overwrite))
+        state = group.told(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, group, used)
         if state is not None:
             training.restore(state)
@@ -267,11 +268,11 @@ def _plan(
     record: set[str],
 ) -> dict[str, Any]:
     """What must be the same for a run to be resumed. The device and the number of processes may change."""
-    shape = hashlib.sha256(repr(uncompiled(model.module)).encode()).hexdigest()[:8]
+    network = {"layers": architecture(model.module), "transform": content_hash(model.transform, model.takes)}
     return {
-        "model": {"name": model.name, "layers": shape, "preprocessing": model.preprocessing},
-        "data": f"{samples.split} {samples.fingerprint()}",
-        "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
+        "model": {"name": model.name, **network, "preprocessing": model.preprocessing},
+        "data": f"{samples.split} {samples.identity()}",
+        "test": None if tested is None else f"{tested.split} {tested.identity()}",
         "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
         "loss": loss,
         "sampler": _sampler_in_words(sampler),
@@ -303,4 +304,4 @@ def _plain(value: Any) -> Any:
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:8]}"
-    return describe(value) if isinstance(value, FunctionType) else None
+    return content_hash(value) if isinstance(value, FunctionType) else None

@@ -46,4 +46,4 @@ def is_training(run: Any) -> bool:
 
 
 def _plan(run: Path) -> dict[str, Any]:
-    return json.loads((run / PLAN).read_text())
+    return json.loads((run / PLAN).read_text(encoding="utf-8"))

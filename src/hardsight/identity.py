@@ -1,0 +1,259 @@
+"""What decides a result, as a hash: a result is reused only where everything that decides it has the same hash.
+
+Values are hashed by what they hold, never by how they print: arrays and tensors byte by byte, containers item by item,
+objects by their class and by the state that pickle would store. Code of a library is known by its name; a user's
+functions and classes by their source text and by the values that they read. What cannot be hashed so is a *gap*: the
+hash says nothing about it, and whoever reuses results must ask for a version.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import inspect
+import secrets
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Identity(NamedTuple):
+    """A hash, and what it could not take in."""
+
+    hash: str
+    gaps: tuple[str, ...]
+
+    @property
+    def once(self) -> str:
+        """The hash where it takes in everything; otherwise a text that equals no other."""
+        return f"{self.hash}-{secrets.token_hex(8)}" if self.gaps else self.hash
+
+
+def identify(*values: Any) -> Identity:
+    """The identity of some values together.
+
+    Examples:
+        >>> identify([1, 2]) == identify([1, 2]), identify([1, 2]) == identify((1, 2)), identify(1) == identify(1.0)
+        (True, False, False)
+        >>> identify(x for x in "ab").gaps
+        ('generator',)
+    """
+    hasher = _Hasher()
+    digest = hasher.digest(values)
+    return Identity(digest.hex()[:32], tuple(hasher.gaps))
+
+
+def content_hash(*values: Any) -> str:
+    """Hash of values that holds all of them; it equals no other where one of them cannot be hashed."""
+    return identify(*values).once
+
+
+_PLAIN = (type(None), bool, int, str, bytes, bytearray, type(Ellipsis))
+# What every module has and what does not decide its output; hooks are looked at by themselves.
+_MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def module_attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module holds beside its weights, submodules and mode."""
+    return {key: item for key, item in vars(module).items() if key not in _MODULE_STATE}
+
+
+class _Hasher:
+    """Digests of values, each computed once; `gaps` collects the kinds of value that have none."""
+
+    def __init__(self) -> None:
+        self.gaps: dict[str, None] = {}
+        self._stack: list[int] = []
+        self._cache: dict[int, tuple[object, bytes]] = {}  # with the object, so that its id stays its own
+
+    def digest(self, value: Any) -> bytes:
+        if type(value) in _PLAIN:
+            return _plain(value)
+        if type(value) in (float, complex):
+            return _join("number", type(value).__name__, value.real.hex(), value.imag.hex())
+        if id(value) in self._stack:  # a cycle: how far up it leads
+            return _join("cycle", str(len(self._stack) - self._stack.index(id(value))))
+        if id(value) in self._cache:
+            return self._cache[id(value)][1]
+        self._stack.append(id(value))
+        try:
+            digest = self._composite(value)
+        except RecursionError:
+            digest = self._gap(value)
+        finally:
+            self._stack.pop()
+        self._cache[id(value)] = (value, digest)
+        return digest
+
+    def _gap(self, value: Any) -> bytes:
+        name = getattr(value, "__qualname__", None) if isinstance(value, (FunctionType, type)) else None
+        self.gaps[str(name or type(value).__name__)] = None
+        return _join("gap", type(value).__qualname__)
+
+    def _composite(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind in (list, tuple):
+            return _join(kind.__name__, *map(self.digest, value))
+        if kind in (set, frozenset):
+            return _join(kind.__name__, *sorted(map(self.digest, value)))
+        if kind is dict:
+            return _join("dict", *sorted(self.digest(key) + self.digest(item) for key, item in value.items()))
+        if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+            return self._array(np.asarray(value))
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, nn.Module):
+            return self._module(value)
+        if isinstance(value, PurePath):
+            return _join("path", value.as_posix())
+        if kind is FunctionType:
+            return self._function(value)
+        if kind is MethodType:
+            return _join("method", self.digest(value.__self__), self.digest(value.__func__))
+        if kind is BuiltinFunctionType:
+            of = value.__self__
+            return _join("builtin", value.__qualname__, b"" if isinstance(of, ModuleType) else self.digest(of))
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, ModuleType):
+            return self._imported(value)
+        if isinstance(value, (property, staticmethod, classmethod, cached_property)):
+            names = ("fget", "fset", "__func__", "func")
+            return _join(kind.__name__, *(self.digest(getattr(value, name, None)) for name in names))
+        return self._reduced(value)
+
+    def _array(self, value: np.ndarray) -> bytes:
+        about = ("array", str(value.dtype), str(value.shape))
+        if value.dtype.hasobject:
+            return _join(*about, self.digest(value.tolist()))
+        return _join(*about, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+
+    def _tensor(self, value: Tensor) -> bytes:
+        about = ("tensor", str(value.dtype), str(tuple(value.shape)))
+        try:
+            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantized or without storage
+            return self._gap(value)
+        return _join(*about, content)
+
+    def _module(self, value: nn.Module) -> bytes:
+        hooks = [list(vars(value)[name].values()) for name in _HOOKS]
+        parts = [dict(value._parameters), dict(value._buffers), dict(value._modules), module_attributes(value), hooks]
+        return _join("module", self._class(type(value)), *map(self.digest, parts))
+
+    def _function(self, value: Any) -> bytes:
+        about = ("function", value.__module__ or "", value.__qualname__)
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        state = self.digest([value.__defaults__, value.__kwdefaults__, cells])
+        if _in_library(value.__module__):
+            return _join(*about, state)
+        text = _source(value.__code__)
+        if text is None:
+            return self._gap(value)
+        read = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
+        return _join(*about, state, text, self.digest(read))
+
+    def _class(self, value: type) -> bytes:
+        about = ("class", value.__module__, value.__qualname__)
+        if _in_library(value.__module__):
+            return _join(*about)
+        generated = is_dataclass(value) or hasattr(value, "_fields")
+        parts = [self.digest(list(value.__bases__))]
+        for name, item in sorted(vars(value).items()):
+            function = inspect.isroutine(item) or isinstance(item, (property, cached_property))
+            if (name.startswith("__") and not function) or inspect.ismemberdescriptor(item) or name == "_abc_impl":
+                continue
+            if generated and isinstance(item, FunctionType) and _source(inspect.unwrap(item).__code__) is None:
+                continue  # written by dataclass or NamedTuple from the fields
+            parts += [_plain(name), self.digest(item)]
+        if is_dataclass(value):
+            parts += [self.digest(list(value.__dataclass_fields__))]
+        return _join(*about, *parts)
+
+    def _imported(self, value: ModuleType) -> bytes:
+        if _in_library(value.__name__):
+            return _join("import", value.__name__)
+        try:
+            return _join("import", value.__name__, Path(str(value.__file__)).read_bytes())
+        except (AttributeError, OSError):
+            return self._gap(value)
+
+    def _reduced(self, value: Any) -> bytes:
+        """Any other object, by what pickle would store of it."""
+        try:
+            reducer = copyreg.dispatch_table.get(type(value))
+            reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
+        except Exception:  # whatever an object that cannot be pickled raises
+            return self._gap(value)
+        if isinstance(reduced, str):  # a global
+            if hasattr(value, "__wrapped__"):
+                return _join("wrapped", self.digest(value.__wrapped__))
+            module = getattr(value, "__module__", None) or type(value).__module__
+            return _join("global", module, reduced) if _in_library(module) else self._gap(value)
+        make, arguments, state, items, pairs = (*reduced[:5], None, None, None)[:5]
+        parts = [make, arguments, state, None if items is None else list(items), None if pairs is None else [*pairs]]
+        return _join("object", self._class(type(value)), *map(self.digest, parts))
+
+
+def _plain(value: Any) -> bytes:
+    content = value if isinstance(value, (bytes, bytearray)) else str(value).encode("utf-8", "surrogatepass")
+    return _join(type(value).__name__, content)
+
+
+def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:
+    """A digest of parts that no other division into parts shares."""
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(f"{memoryview(content).nbytes}:".encode())
+        digest.update(content)
+    return digest.digest()
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _source(code: CodeType) -> str | None:
+    """The text of a function, with its columns, which tell two functions in one line apart."""
+    try:
+        text = inspect.getsource(code)
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return None
+    columns = [column for _, _, *both in code.co_positions() for column in both if column is not None]
+    return f"{min(columns, default=0)}-{max(columns, default=0)} {text}"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that code and the code inside it look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+_LIBRARIES = [Path(sysconfig.get_paths()[key]) for key in ("purelib", "platlib")]
+
+
+def _in_library(module: str | None) -> bool:
+    """Whether a module is Python's, this package's or an installed one, which its name and version tell apart."""
+    top = str(module).partition(".")[0]
+    if top in sys.stdlib_module_names or top == "hardsight":
+        return True
+    imported = sys.modules.get(top)
+    places = [getattr(imported, "__file__", None), *getattr(imported, "__path__", ())]
+    return any(place is not None and Path(place).is_relative_to(root) for place in places for root in _LIBRARIES)
