@@ -1,0 +1,203 @@
+"""One writer per folder: the second is told who the first is, and a killed owner leaves nothing locked."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import run
+
+from hardsight.lock import Lock, beside_lock, folder_lock
+from hardsight.runfolder import RunWriter
+from hardsight.table import SampleTable
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from hardsight.lock import beside_lock, folder_lock
+
+path, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+lock = folder_lock(path, shard=(rank, world)) if world else beside_lock(path)
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder():
+    """Starts processes that hold the lock of a folder, or with `world` 0 beside a target, until they are killed."""
+    started = []
+
+    def start(folder, rank=0, world=1):
+        command = [sys.executable, "-c", HOLD, str(folder), str(rank), str(world)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "locked\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_second_process_is_told_who_the_first_is(tmp_path, holder):
+    process = holder(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RuntimeError, match=f"process {process.pid}"):
+        RunWriter(tmp_path / "run", {"a": 1}, overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing was written
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
+        writer.finish({})
+    assert not list((tmp_path / "run").glob(".lock*"))
+
+
+def test_processes_of_one_job_share_a_folder_and_others_do_not(tmp_path, holder):
+    holder(tmp_path, 0, 3)
+    with folder_lock(tmp_path, shard=(1, 3)):
+        pass
+    with pytest.raises(RuntimeError, match="process"):
+        folder_lock(tmp_path, shard=(0, 3))  # a second job's
+    with pytest.raises(RuntimeError, match="process"):
+        folder_lock(tmp_path)
+
+
+def test_a_process_can_take_what_it_has_until_the_last_use_is_over(tmp_path):
+    one, two = beside_lock(tmp_path / "a"), beside_lock(tmp_path / "a")
+    one.release()
+    one.release()
+    code = (
+        "import sys; from pathlib import Path; from hardsight.lock import beside_lock; beside_lock(Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a")]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode != 0
+    del two  # also without a release
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_process_neither_holds_nor_frees_the_lock(tmp_path):
+    with Lock(tmp_path / "lock", tmp_path):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
+        child.start()
+        child.join()
+        assert (tmp_path / "lock").exists()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_lock_file_that_names_nobody_is_no_trouble(tmp_path):
+    (tmp_path / ".lock").write_bytes(b"\xff{")
+    with folder_lock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_bytes())["pid"] == os.getpid()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands.
+
+NET = """
+import time, torch
+from torch import nn
+
+class Slow(nn.Sequential):
+    def forward(self, x):
+        time.sleep(SECONDS)
+        return super().forward(x)
+
+def build():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return Slow(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+def train(data):
+    return build()
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    from hardsight.data import load_digits
+
+    images, labels = load_digits()
+    np.savez(tmp_path / "data.npz", test_images=images[:200], test_labels=labels[:200])
+    (tmp_path / "net.py").write_text(NET.replace("SECONDS", "0.02"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def started(*arguments, launcher=(), **environment):
+    command = [sys.executable, *launcher, "-m", "hardsight", *map(str, arguments)]
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings)
+
+
+def ended(process):
+    out, err = process.communicate(timeout=240)
+    assert "Traceback" not in err, err
+    return process.returncode, out + err
+
+
+@pytest.mark.slow
+def test_score_twice_at_once_with_other_batches(place):
+    """One writes; the other says who does, and the folder can be read."""
+    jobs = [started("score", "net.py:build", "data.npz", "-o", "run", "--batch-size", size) for size in (8, 1)]
+    results = [ended(job) for job in jobs]
+    assert len(SampleTable.load("run")) == 200
+    codes = sorted(code for code, _ in results)
+    assert codes in ([0, 2], [0, 0])  # where the first was done before the second began
+    if codes == [0, 2]:
+        loser = next(text for code, text in results if code)
+        assert f"process {jobs[0].pid}" in loser or f"process {jobs[1].pid}" in loser
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "data.npz:test", "--model", "net.py:build", "-o", "run", "--epochs", "1"],
+        ["adapt", "--source", "data.npz:test", "--target", "data.npz:test", "--model", "cifar-resnet18", "-o", "run"],
+        ["score", "net.py:build", "data.npz", "-o", "run"],
+        ["score", "net.py:train", "data.npz", "-o", "run", "--folds", "2"],
+    ],
+    ids=["train", "adapt", "score", "folds"],
+)
+def test_commands_leave_a_folder_alone_that_another_writes(place, holder, capsys, command):
+    process = holder(place / "run")
+    code, _, err = run(capsys, *command)
+    assert code == 2
+    assert f"process {process.pid}" in err
+    assert [p.name for p in (place / "run").iterdir()] == [".lock"]
+
+
+def test_clean_leaves_lists_alone_that_another_writes(place, holder, capsys):
+    assert run(capsys, "score", "net.py:build", "data.npz", "-o", "run")[0] == 0
+    process = holder("run/lists", world=0)
+    code, _, err = run(capsys, "clean", "run", "--count", "3")
+    process.kill()
+    process.wait()
+    assert code == 2
+    assert f"process {process.pid}" in err
+    assert not Path("run/lists").exists()
+    assert run(capsys, "clean", "run", "--count", "3")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(2))
+def test_two_processes_overwrite_a_complete_run_together(place, capsys, attempt):
+    assert run(capsys, "score", "net.py:build", "data.npz", "-o", "run")[0] == 0
+    created = json.loads(Path("run/meta.json").read_text())["created"]
+    time.sleep(1.1)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    code, text = ended(started("score", "net.py:build", "data.npz", "-o", "run", "--overwrite", launcher=launcher))
+    assert code == 0, text
+    table = SampleTable.load("run")
+    assert table.meta["created"] > created
+    assert sorted(table["id"]) == sorted(f"test:{i}" for i in range(200))
+    assert {p.name[:4] for p in Path("run/parts").iterdir()} == {"0000", "0001"}
+    assert not list(Path("run").glob(".lock*"))

@@ -1,0 +1,319 @@
+"""Nothing is written over or removed that hardsight did not write, and what it removes it removes in a safe order."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from command_line import run
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hardsight as hs
+from hardsight.data import load_digits
+from hardsight.runfolder import RunWriter, discard, is_run, read_run, write_json
+
+MINE = "my own words"
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def table(n=6):
+    torch.manual_seed(0)
+    return hs.score_features(torch.rand(n, 4), torch.rand(3, 4), torch.arange(n) % 3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return table().save(tmp_path / "run")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files that a user names.
+
+
+@pytest.mark.parametrize("name", ["run/meta.json", "run/plan.json", "data.npz", "page.html", "empty"])
+def test_a_report_replaces_nothing_but_a_report(saved, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("data.npz").write_bytes(b"PK")
+    Path("page.html").write_text(f"<html>{MINE}</html>")
+    Path("empty").touch()
+    before = Path(name).read_bytes()
+    code, _, err = run(capsys, "report", "run", "-o", name)
+    assert code == 2
+    assert name in err
+    assert Path(name).read_bytes() == before
+
+
+def test_a_report_replaces_a_report(saved, tmp_path):
+    page = hs.write_report(saved, tmp_path / "page.html")
+    first = page.stat().st_mtime_ns
+    assert hs.write_report(saved, page).stat().st_mtime_ns > first
+    (saved / "report.html").write_text(MINE)
+    with pytest.raises(FileExistsError, match=r"report\.html"):
+        hs.write_report(saved)
+    assert (saved / "report.html").read_text() == MINE
+
+
+def test_a_report_through_a_link_to_something_else_is_refused(saved, tmp_path):
+    (tmp_path / "thesis").write_text(MINE)
+    (tmp_path / "page.html").symlink_to(tmp_path / "thesis")
+    with pytest.raises(FileExistsError, match=r"page\.html"):
+        hs.write_report(saved, tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_figure_replaces_nothing_but_a_figure(tmp_path, kind):
+    figures = pytest.importorskip("matplotlib.figure")
+    from hardsight.figures import write_figure
+
+    figure = figures.Figure()
+    figure.subplots().plot([1, 2])
+    mine = tmp_path / f"mine.{kind}"
+    figure.savefig(mine)  # also matplotlib's, but the user's
+    before = mine.read_bytes()
+    with pytest.raises(FileExistsError, match="mine"):
+        write_figure(figure, mine)
+    assert mine.read_bytes() == before
+    ours = write_figure(figure, tmp_path / f"ours.{kind}")
+    first = ours.read_bytes()
+    assert write_figure(figure, ours).read_bytes() == first
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folders.
+
+
+def test_the_demo_replaces_nothing_but_a_demo(saved, capsys):
+    before = (saved / "meta.json").read_bytes()
+    code, _, err = run(capsys, "demo", "-o", saved)
+    assert code == 2
+    assert "run" in err
+    assert (saved / "meta.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "place", ["notes.txt", "scores/notes.txt", "stages/notes.txt", "stages/net0/mine/a.txt", "dynamics/a"]
+)
+def test_overwriting_a_run_with_files_of_the_users_in_it_is_refused(saved, place):
+    file = saved / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(MINE)
+    with pytest.raises(FileExistsError, match="other things"):
+        table(3).save(saved, overwrite=True)
+    assert file.read_text() == MINE
+    assert len(hs.SampleTable.load(saved)) == 6
+
+
+@pytest.mark.parametrize("place", ["report.html", "lists/a.txt", "alignment/a.txt", "degraded/blur=1/a.txt"])
+def test_what_others_put_beside_a_run_stays_when_it_is_overwritten(saved, place):
+    file = saved / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(MINE)
+    table(3).save(saved, overwrite=True)
+    assert file.read_text() == MINE
+    assert len(hs.SampleTable.load(saved)) == 3
+
+
+def test_stages_that_are_done_leave_the_users_files(tmp_path):
+    """Put there while the run was being made."""
+    images, labels = load_digits()
+    x, y = torch.from_numpy(images[:30]).float() / 255, torch.from_numpy(labels[:30])
+    file = tmp_path / "run" / "stages" / "net1" / "mine.txt"
+
+    class Writes(nn.Sequential):
+        def forward(self, x):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(MINE)
+            return super().forward(x)
+
+    hs.score([linear(), Writes(*linear())], TensorDataset(x, y), out=tmp_path / "run", device="cpu")
+    assert file.read_text() == MINE
+    assert [p.name for p in (tmp_path / "run" / "stages").iterdir()] == ["net1"]
+
+
+def test_training_again_leaves_the_users_files(tmp_path):
+    from hardsight.data import ArraySamples
+    from hardsight.recipes import Recipe
+    from hardsight.training import train
+
+    images, labels = load_digits()
+    data = ArraySamples(images[:40], labels[:40], "train", "a")
+    options = {"recipe": Recipe(epochs=1, batch_size=20), "device": "cpu", "progress": False}
+    train(linear(), data, out=tmp_path / "run", **options)
+    (tmp_path / "run" / "mine.txt").write_text(MINE)
+    train(linear(), data, out=tmp_path / "run", **options, overwrite=True)
+    inside = tmp_path / "run" / "train" / "dynamics" / "mine.txt"
+    inside.write_text(MINE)
+    with pytest.raises(FileExistsError, match="mine"):
+        train(linear(), data, out=tmp_path / "run", **options, overwrite=True)
+    assert inside.read_text() == (tmp_path / "run" / "mine.txt").read_text() == MINE
+
+
+def test_a_recorder_sweeps_only_records(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    mine = tmp_path / "run" / "dynamics" / "mine.txt"
+    mine.write_text(MINE)
+
+    class Head:
+        features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
+
+    recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
+    recorder.end_epoch()
+    assert mine.read_text() == MINE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Killed at the worst moment.
+
+
+def part(ids):
+    n = len(ids)
+    return {
+        "samples": pa.table({"id": ids, "label": [0] * n, "error": pa.nulls(n, pa.string())}),
+        "scores": pa.table({"id": ids, "model": ["m"] * n, "pred": [0] * n, "avh": [0.5] * n}),
+    }
+
+
+@pytest.mark.parametrize("removals", range(8))
+def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkeypatch, removals):
+    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
+        for name in "abc":
+            writer.write(part([name]))
+        writer.finish({"counts": {"rows": 3, "bad": 0}})
+    real, count = Path.unlink, 0
+
+    def killed(self, missing_ok=False):
+        nonlocal count
+        if count == removals and not self.name.startswith(".lock"):
+            raise KeyboardInterrupt
+        count += 1
+        return real(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunWriter(tmp_path / "run", {"a": 2}, overwrite=True)
+    monkeypatch.undo()
+    if not removals:
+        assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
+        return
+    with pytest.raises(RuntimeError, match="not finished"):
+        read_run(tmp_path / "run")
+    tables, _ = read_run(tmp_path / "run", partial=True)  # what is still called whole is
+    assert len(tables.get("samples", ())) == len(tables.get("scores", ()))
+    with RunWriter(tmp_path / "run", {"a": 2}, overwrite=True) as writer:
+        assert not writer.done()
+
+
+def test_a_killed_discard_does_not_make_a_run_a_strangers(saved, monkeypatch):
+    (saved / "lists").mkdir()
+    monkeypatch.setattr("hardsight.runfolder.write_json", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        table(3).save(saved, overwrite=True)
+    monkeypatch.undo()
+    assert is_run(saved)
+    assert len(hs.SampleTable.load(table(3).save(saved, overwrite=True))) == 3
+
+
+def _killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_discarding_removes_all_of_a_run(saved):
+    discard(saved)
+    assert not saved.exists()
+
+
+def test_content_is_on_disk_before_its_name_is(tmp_path, monkeypatch):
+    done = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor):
+        done.append(("fsync", os.fstat(descriptor).st_ino))
+        return sync(descriptor)
+
+    def renamed(self, target):
+        done.append(("rename", self.stat().st_ino))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_json(tmp_path / "a.json", {"a": 1}, "ab12cd34")
+    inode = (tmp_path / "a.json").stat().st_ino
+    assert done == [("fsync", inode), ("rename", inode)]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_saving_that_was_killed_can_be_done_again(tmp_path, monkeypatch, stage):
+    real, count = Path.replace, 0
+
+    def killed(self, target):
+        nonlocal count
+        count += 1
+        if count > stage:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        table().save(tmp_path / "run")
+    monkeypatch.undo()
+    table(4).save(tmp_path / "run")
+    assert len(hs.SampleTable.load(tmp_path / "run")) == 4
+    with pytest.raises(FileExistsError):
+        table().save(tmp_path / "run")
+
+
+def test_an_unfinished_run_of_a_model_is_not_replaced_by_a_saved_table(tmp_path):
+    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
+        writer.write(part(["a"]))
+    with pytest.raises(FileExistsError):
+        table().save(tmp_path / "run")
+    assert RunWriter(tmp_path / "run", {"a": 1}).done() == {"a"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows that were written twice.
+
+
+def rows(values, preds=(0, 0), labels=(0, 0)):
+    return [
+        {
+            "samples": pa.table({"id": ["a", other], "label": [label, 0], "error": pa.nulls(2, pa.string())}),
+            "scores": pa.table({"id": ["a", other], "model": ["m"] * 2, "pred": [pred, 0], "avh": [value, 30.0]}),
+        }
+        for other, value, pred, label in zip("bc", values, preds, labels, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "readable"),
+    [
+        (rows((0.5, 0.5 + 1e-7)), True),
+        (rows((1e-6, 3e-6)), True),  # beside a score of 30, nothing
+        (rows((0.5, 0.5 + 1e-6), preds=(3, 4)), True),  # a tie
+        (rows((float("nan"), float("nan"))), True),
+        (rows((0.5, 0.51)), False),
+        (rows((0.5, float("nan"))), False),
+        (rows((0.5, 0.5), labels=(0, 1)), False),
+    ],
+)
+def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, parts, readable):
+    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
+        for tables in parts:
+            writer.write(tables)
+        writer.finish({})
+    if not readable:
+        with pytest.raises(RuntimeError, match="'a'"):
+            read_run(tmp_path / "run")
+        return
+    tables = read_run(tmp_path / "run")[0]
+    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
+    np.testing.assert_equal(tables["scores"]["avh"][0].as_py(), parts[0]["scores"]["avh"][0].as_py())  # the first
+    assert json.loads((tmp_path / "run" / "meta.json").read_text())["hardsight_format"] == 1

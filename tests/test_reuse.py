@@ -1,0 +1,356 @@
+"""A run is taken for the same one only if everything that decides its rows is the same."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+
+import hardsight as hs
+from hardsight.data import ArraySamples, Columns, RelabelledSamples, load_digits, open_data
+from hardsight.degradation.views import DegradedSamples
+
+
+def network(seed=0, classes=10):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+class Items(Dataset):
+    """A data set of a user's: nobody but its code knows what its items are."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], int(self.y[index])
+
+
+class Stream(IterableDataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        return ((x, int(y)) for x, y in zip(self.x, self.y, strict=True))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    images, labels = load_digits()
+    return torch.from_numpy(images[:40]).float()[:, None] / 255, torch.from_numpy(labels[:40])
+
+
+def scored(data, out, **options):
+    return hs.score(network(), data, out=out, device="cpu", **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Data.
+
+
+@pytest.mark.parametrize("same_object", [True, False])
+@pytest.mark.parametrize("kind", [Items, Stream])
+def test_data_of_a_users_own_are_never_taken_for_the_same(digits, tmp_path, kind, same_object):
+    x, y = digits[0].clone(), digits[1].clone()
+    data = kind(x, y)
+    scored(data, tmp_path / "run")
+    y.copy_((y + 1) % 10)
+    again = data if same_object else kind(x, y)
+    with pytest.raises(FileExistsError, match="version"):
+        scored(again, tmp_path / "run")
+    with pytest.raises(FileExistsError, match="version"):  # given now, it says nothing about then
+        scored(again, tmp_path / "run", version="1")
+    table = scored(again, tmp_path / "run", overwrite=True)
+    assert table["label"].tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("kind", [Items, Stream])
+def test_with_a_version_they_are(digits, tmp_path, kind):
+    def break_off(_, index=[0]):  # noqa: B006
+        index[0] += 1
+        if index[0] == 2:
+            raise KeyboardInterrupt
+
+    net = network()
+    handle = net.register_forward_pre_hook(lambda *_: break_off(None))
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(net, kind(*digits), out=tmp_path / "run", device="cpu", version="1", batch_size=16)
+    handle.remove()
+    half = hs.SampleTable.load(tmp_path / "run", partial=True)
+    assert len(half) == 16
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    plan["model"]["fingerprint"] = hs.score(network(), kind(*digits), device="cpu").meta["model"]["fingerprint"]
+    (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))  # without the hook, which could change the output
+    table = scored(kind(*digits), tmp_path / "run", version="1")
+    assert table.meta["resumed"] == 16
+    assert sorted(table["id"]) == sorted(f"data:{i}" for i in range(40))
+    assert scored(kind(*digits), tmp_path / "run", version="1").meta["already_complete"]
+    with pytest.raises(FileExistsError, match="version"):
+        scored(kind(*digits), tmp_path / "run", version="2")
+
+
+def test_every_item_in_memory_counts(digits, tmp_path):
+    """Not sixteen of them, and not the images alone."""
+    x, y = digits
+    scored(TensorDataset(x, y), tmp_path / "run")
+    assert scored(TensorDataset(x.clone(), y.clone()), tmp_path / "run").meta["already_complete"]
+    for index in range(0, 40, 7):
+        other = x.clone()
+        other[index, 0, 3, 3] += 1e-3
+        with pytest.raises(FileExistsError, match="data"):
+            scored(TensorDataset(other, y), tmp_path / "run")
+    with pytest.raises(FileExistsError, match="labels"):
+        scored(TensorDataset(x, (y + 1) % 10), tmp_path / "run")
+    with pytest.raises(FileExistsError, match="data"):
+        scored(TensorDataset(x.double(), y), tmp_path / "run")
+
+
+def fingerprints(*samples):
+    found = [sample.fingerprint() for sample in samples]
+    assert all(sample.unseen is None for sample in samples)
+    return found
+
+
+def test_what_data_are_made_of(digits):
+    x, y = digits
+    whole = TensorDataset(x, y)
+    images, labels = (x[:, 0].numpy() * 255).astype(np.uint8), y.numpy()
+    array = ArraySamples(images, labels, "digits", "d")
+    different = [
+        open_data(whole),
+        open_data(Subset(whole, range(39))),
+        open_data(ConcatDataset([whole, whole])),
+        open_data(ConcatDataset([whole, TensorDataset(-x, y)])),
+        open_data(whole, split="other"),
+        open_data(whole, ids=[f"a{i}" for i in range(40)]),
+        open_data([(x[i], int(y[i])) for i in range(40)]),
+        open_data([(x[i], 0) for i in range(40)]),
+        array,
+        ArraySamples(images.astype(np.int16), labels, "digits", "d"),
+        ArraySamples(images, labels[::-1].copy(), "digits", "d"),
+        DegradedSamples(array, "contrast", 0.5),
+        DegradedSamples(array, "contrast", 0.5, grey=True),
+        DegradedSamples(array, "contrast", 0.5, rounded=False),
+        DegradedSamples(array, "contrast", 0.25),
+    ]
+    assert len(set(fingerprints(*different))) == len(different)
+    assert fingerprints(open_data(whole)) == fingerprints(open_data(TensorDataset(x.clone(), y.clone())))
+
+
+def test_the_same_object_is_the_same_data_within_a_process(digits):
+    data = Items(*digits)
+    assert open_data(data).fingerprint() == open_data(data).fingerprint() != open_data(Items(*digits)).fingerprint()
+    assert open_data(data).identity() != open_data(data).identity()  # but not for a plan on disk
+    assert open_data(data, version="1").identity() == open_data(Items(*digits), version="1").identity()
+
+
+def test_two_streams_are_two(digits):
+    one, other = open_data(Stream(*digits)), open_data(Stream(-digits[0], digits[1]))
+    assert one.fingerprint() != other.fingerprint()
+
+
+def test_a_stream_can_be_read_again_or_says_that_it_cannot(digits):
+    samples = open_data(Stream(*digits))
+    assert len(hs.score(network(), samples)) == len(hs.score(network(), samples)) == 40
+    once = open_data(iter(Stream(*digits)))
+    assert len(hs.score(network(), once)) == 40
+    with pytest.raises(RuntimeError, match="DATA"):
+        hs.score(network(), once)
+
+
+def test_a_subset_of_a_users_own_yields_its_own_items(digits):
+    class Negative(Subset):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return -x, y
+
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    whole = TensorDataset(*digits)
+    plain, negative = (hs.score(network(), kind(whole, range(20)), device="cpu") for kind in (Subset, Negative))
+    assert not np.allclose(plain["avh"], negative["avh"])
+
+
+def test_other_labels_of_the_same_data_are_another_run(digits, tmp_path):
+    images, labels = (digits[0][:, 0].numpy() * 255).astype(np.uint8), digits[1].numpy()
+    whole = ArraySamples(images, labels, "digits", "d")
+    scored(whole, tmp_path / "run", preprocess="raw")
+    with pytest.raises(FileExistsError, match="labels"):
+        scored(RelabelledSamples(whole, (labels + 1) % 10, None), tmp_path / "run", preprocess="raw")
+
+
+def folder_of(path: Path, n=4) -> Path:
+    for i in range(n):
+        (path / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 40 * i, np.uint8)).save(path / "ab"[i % 2] / f"{i}.png")
+    return path
+
+
+@pytest.mark.parametrize("opened", ["folder", "torchvision"])
+def test_an_edited_file_is_other_data(tmp_path, opened):
+    folder = folder_of(tmp_path / "pictures")
+
+    def fingerprint(**options):
+        if opened == "folder":
+            return open_data(folder).fingerprint()
+        from torchvision.datasets import ImageFolder
+
+        return fingerprints(open_data(ImageFolder(str(folder), **options)))[0]
+
+    first = fingerprint()
+    assert fingerprint() == first
+    file = folder / "b" / "3.png"
+    times = file.stat()
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 1))  # the same size, one nanosecond later
+    touched = fingerprint()
+    assert touched != first
+    file.write_bytes(file.read_bytes() + b"\0")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 1))  # the same time, one byte more
+    assert fingerprint() not in (first, touched)
+    if opened == "torchvision":
+        assert fingerprint(transform=np.asarray) != fingerprint()
+
+
+def test_columns_of_hugging_face_data_are_part_of_them():
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [[[0]], [[1]]], "other": [[[1]], [[0]]], "label": [0, 1], "fine": [1, 0]}
+    data = datasets.Dataset.from_dict(rows)
+    choices = [Columns(), Columns("other"), Columns(label="fine"), Columns(id="label")]
+    assert len(set(fingerprints(*(open_data(data, columns=columns) for columns in choices)))) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Networks, preprocessing, options.
+
+
+class Shift:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x):
+        return x - torch.from_numpy(self.by)[: x.shape[-1]]
+
+
+def long_shift(last):
+    by = np.zeros(3000, np.float32)
+    by[1500] = last
+    return Shift(by)
+
+
+def test_a_long_array_in_the_preprocessing_counts(digits, tmp_path):
+    data = TensorDataset(*digits)
+    scored(data, tmp_path / "run", preprocess=long_shift(0))
+    assert scored(data, tmp_path / "run", preprocess=long_shift(0)).meta["already_complete"]
+    with pytest.raises(FileExistsError, match="transforms"):
+        scored(data, tmp_path / "run", preprocess=long_shift(1))
+
+
+def test_preprocessing_that_replaces_a_named_models_is_another_run(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), lambda x: x\n"
+    )
+    name = f"{tmp_path / 'net.py'}:build"
+    first = hs.score(name, "digits", out=tmp_path / "run", device="cpu")
+    assert hs.score(name, "digits", out=tmp_path / "run", device="cpu").meta["already_complete"]
+    for preprocess in ("raw", long_shift(0.5)):
+        with pytest.raises(FileExistsError, match="transforms"):
+            hs.score(name, "digits", preprocess=preprocess, out=tmp_path / "run", device="cpu")
+    assert first.meta["built"] is None
+
+
+def test_a_named_model_with_other_preprocessing_cannot_be_built_from_its_name():
+    model = hs.Model(network(), "net", None, built={"model": "hardsight:net", "checkpoint": "a.pt"})
+    data = TensorDataset(torch.rand(4, 64), torch.arange(4))
+    assert hs.score(model, data).meta["built"] == model.built
+    assert hs.score(model, data, preprocess=torch.neg).meta["built"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scores": ["avh"]},
+        {"use_bias": False},
+        {"vectors": False},
+        {"split": "other"},
+        {"ids": [f"id{i}" for i in range(40)]},
+        {"version": "1"},
+        {"preprocess": torch.neg},
+        {"folds": 2},
+        {"folds": 3},
+        {"folds": 2, "seeds": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, options):
+    data, folded = TensorDataset(*digits), "folds" in options
+    base = {"folds": 4} if folded else {}
+    scored(data, tmp_path / "run", **base)
+    assert scored(data, tmp_path / "run", **base, batch_size=7).meta["already_complete"]
+    with pytest.raises(FileExistsError, match="not the same"):
+        scored(data, tmp_path / "run", **options)
+    assert hs.SampleTable.load(tmp_path / "run").meta["counts"]["rows"] == 40
+
+
+@pytest.mark.parametrize(
+    "options", [{"scores": ["avh"]}, {"use_bias": False}, {"vectors": False}, {"version": "1"}], ids=str
+)
+@pytest.mark.parametrize("base", [{"folds": 2}, {"several": True}], ids=str)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_options_decide_folds_and_several_networks_too(digits, tmp_path, options, base):
+    data = TensorDataset(*digits)
+    models = [network(0), network(1)] if "several" in base else network()
+    folds = {"folds": 2} if "folds" in base else {}
+    hs.score(models, data, out=tmp_path / "run", device="cpu", **folds)
+    assert hs.score(models, data, out=tmp_path / "run", device="cpu", **folds).meta["already_complete"]
+    with pytest.raises(FileExistsError):
+        hs.score(models, data, out=tmp_path / "run", device="cpu", **folds, **options)
+
+
+def test_other_class_names_are_another_run(digits, tmp_path):
+    data = TensorDataset(*digits)
+    for names, same in ((list("0123456789"), True), (list("abcdefghij"), False)):
+        model = hs.Model(network(), "net", classes=names)
+        if same:
+            hs.score(model, data, out=tmp_path / "run", device="cpu")
+        else:
+            with pytest.raises(FileExistsError, match="class_names"):
+                hs.score(model, data, out=tmp_path / "run", device="cpu")
+
+
+def test_another_schema_is_another_run(digits, tmp_path):
+    data = TensorDataset(*digits)
+    scored(data, tmp_path / "run")
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    plan["schemas"]["scores"] -= 1
+    (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(FileExistsError, match="schemas"):
+        scored(data, tmp_path / "run")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is pending when something goes wrong.
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_a_bad_label_in_a_later_batch_says_so_and_loses_nothing(digits, tmp_path, out):
+    labels = digits[1].clone()
+    labels[20] = 99
+    folder = tmp_path / "run" if out else None
+    with pytest.raises(ValueError, match="99"):
+        scored(Items(digits[0], labels), folder, batch_size=16)
+    if out:
+        assert len(hs.SampleTable.load(tmp_path / "run", partial=True)) == 16
