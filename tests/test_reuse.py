@@ -251,7 +251,7 @@ def test_a_long_array_in_the_preprocessing_counts(digits, tmp_path):
     data = TensorDataset(*digits)
     scored(data, tmp_path / "run", preprocess=long_shift(0))
     assert scored(data, tmp_path / "run", preprocess=long_shift(0)).meta["already_complete"]
-    with pytest.raises(FileExistsError, match="transforms"):
+    with pytest.raises(FileExistsError, match="preprocessing_hash"):
         scored(data, tmp_path / "run", preprocess=long_shift(1))
 
 
@@ -266,7 +266,7 @@ def test_preprocessing_that_replaces_a_named_models_is_another_run(tmp_path):
     first = hs.score(name, "digits", out=tmp_path / "run", device="cpu")
     assert hs.score(name, "digits", out=tmp_path / "run", device="cpu").meta["already_complete"]
     for preprocess in ("raw", long_shift(0.5)):
-        with pytest.raises(FileExistsError, match="transforms"):
+        with pytest.raises(FileExistsError, match="preprocessing_hash"):
             hs.score(name, "digits", preprocess=preprocess, out=tmp_path / "run", device="cpu")
     assert first.meta["built"] is None
 

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+UNIDENTIFIED = "unidentified"  # the key of a plan under which it says what can change unseen
+
 
 class Identity(NamedTuple):
     """A hash, and what it could not take in."""

@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 
 
@@ -188,7 +189,6 @@ _GROUP_ROWS = 1 << 16
 # What marks plan.json and meta.json as ours.
 _FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
-UNIDENTIFIED = "unidentified"
 _WORDS = ("source", "preprocessing")  # of a plan: for people, not for comparing
 STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
 # What other commands write into a run by default.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -30,7 +31,8 @@ class FileFunction:
 
     @property
     def name(self) -> str:
-        return f"{self.path.name}:{self.function.__name__}"
+        file = os.fsencode(self.path.name).decode("utf-8", "backslashreplace")  # the same in every locale
+        return f"{file}:{self.function.__name__}"
 
     def __call__(self, *args: Any) -> Any:
         with _beside(self.path), _blamed(self.path, f"{self.function.__name__}()"):

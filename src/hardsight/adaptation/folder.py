@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
+from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.runfolder import SUMMARY, disk_in_words, remove_files, write_json, write_whole
 from hardsight.runfolder import discard as discard_run
@@ -71,7 +72,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
         if differing and not overwrite:
             raise ExistingPathError(
                 f"out: {path} holds another adaptation (not the same: {', '.join(differing)}); choose another folder, "
-                "or overwrite it (--overwrite)."
+                f"or overwrite it (--overwrite).{plan.get(UNIDENTIFIED, '')}"
             )
         if overwrite and (differing or (path / SUMMARY).exists()):
             for name in (SUMMARY, TABLE):  # first what would let the rest be resumed

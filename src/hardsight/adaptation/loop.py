@@ -34,7 +34,7 @@ from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
-from hardsight.data import ChosenSamples, class_mapping
+from hardsight.data import ChosenSamples, class_mapping, version_hint
 from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
@@ -152,6 +152,7 @@ def self_train(
         **asdict(settings),
         "balance": shares if isinstance(shares, str) else shares.tolist(),
         "format": 1,
+        **version_hint(*(role.samples for role in (roles.source, roles.target, roles.test, roles.labelled) if role)),
     }
     locks = ExitStack()
     rows = folder.begin(out, plan, overwrite, locks)

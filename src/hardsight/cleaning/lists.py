@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from hardsight.cleaning.datasets import check_dataset, write_dataset
 from hardsight.cleaning.decisions import ACTIONS, decided
 from hardsight.cleaning.numbering import Numbering
-from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_folder
+from hardsight.cleaning.targets import check_apart, check_target, our_folder, recover, write_folder
 from hardsight.cleaning.viewers import viewer_table
 from hardsight.data import FolderSamples, Samples, changed_since, data_of
 from hardsight.errors import InputError
@@ -80,7 +81,6 @@ def clean(
     if out is None and isinstance(run, SampleTable):
         raise InputError("out must name a folder to write: a table has no place of its own.")
     out = Path(out) if out is not None else Path(str(run)) / LISTS
-    locks = [beside_lock(Path(path)) for path in (out, dataset) if path is not None]  # until the end
     samples, why = _opened(table, data)
     check_target(out, overwrite, our_folder)
     if isinstance(samples, FolderSamples):
@@ -94,41 +94,47 @@ def clean(
             )
         check_dataset(Path(dataset), samples, _source(table, data), overwrite)
         check_apart(Path(dataset), out, "the folder of the lists")
-    suspects = actions(table, by, count=count, share=share)
-    gate = suspects.meta["automatic"]
-    if auto and gate.kind is not None:
-        raise InputError(f"auto (--auto): {gate.reason}")
-    numbering = Numbering(table, samples)
-    rows = _rows(table, suspects, numbering)
-    if decisions is not None:
-        rows = decided(rows, decisions, numbering, auto=auto)
-    where: list[int | None] = [None] * len(rows) if samples is None else samples.find(rows["id"].to_pylist())
-    if samples is not None and all(place is None for place in where):
-        why = f"DATA: none of the run's samples is in {samples.origin}; name the data that were scored with --data."
-        if data is not None or dataset is not None:
-            raise InputError(why)
-    if samples is not None and why is None and changed_since(samples, table.meta):
-        why = f"{samples.origin} has changed since it was scored; what it shows may be other samples."
-    done = pc.value_counts(rows["action"]).to_pylist()
-    summary = {
-        "samples": len(rows),
-        **dict.fromkeys(ACTIONS, 0),
-        **{entry["values"]: entry["counts"] for entry in done},
-        "unreadable": len(table.bad),
-        "by": suspects.meta["by"],
-        "estimate": suspects.meta["estimate"],
-        "automatic": asdict(gate),
-        "chance": suspects.meta["chance"],
-        "decided": decisions is not None,
-        "notes": [*suspects.meta["notes"], *([why] if why else [])],
-        "lists": str(out),
-    }
-    summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))
-    if dataset is not None and samples is not None:
-        summary["dataset"] = write_dataset(Path(dataset), rows, samples, where, _source(table, data))
-    for lock in locks:
-        lock.release()
-    return summary
+    with contextlib.ExitStack() as locks:
+        for path in [out] if dataset is None else [out, Path(dataset)]:
+            locks.enter_context(beside_lock(path))
+        recover(out)
+        check_target(out, overwrite, our_folder)  # once more: another process may have been first
+        if dataset is not None and samples is not None:
+            recover(Path(dataset))
+            check_dataset(Path(dataset), samples, _source(table, data), overwrite)
+        suspects = actions(table, by, count=count, share=share)
+        gate = suspects.meta["automatic"]
+        if auto and gate.kind is not None:
+            raise InputError(f"auto (--auto): {gate.reason}")
+        numbering = Numbering(table, samples)
+        rows = _rows(table, suspects, numbering)
+        if decisions is not None:
+            rows = decided(rows, decisions, numbering, auto=auto)
+        where: list[int | None] = [None] * len(rows) if samples is None else samples.find(rows["id"].to_pylist())
+        if samples is not None and all(place is None for place in where):
+            why = f"DATA: none of the run's samples is in {samples.origin}; name the data that were scored with --data."
+            if data is not None or dataset is not None:
+                raise InputError(why)
+        if samples is not None and why is None and changed_since(samples, table.meta):
+            why = f"{samples.origin} has changed since it was scored; what it shows may be other samples."
+        done = pc.value_counts(rows["action"]).to_pylist()
+        summary = {
+            "samples": len(rows),
+            **dict.fromkeys(ACTIONS, 0),
+            **{entry["values"]: entry["counts"] for entry in done},
+            "unreadable": len(table.bad),
+            "by": suspects.meta["by"],
+            "estimate": suspects.meta["estimate"],
+            "automatic": asdict(gate),
+            "chance": suspects.meta["chance"],
+            "decided": decisions is not None,
+            "notes": [*suspects.meta["notes"], *([why] if why else [])],
+            "lists": str(out),
+        }
+        summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))
+        if dataset is not None and samples is not None:
+            summary["dataset"] = write_dataset(Path(dataset), rows, samples, where, _source(table, data))
+        return summary
 
 
 def _source(table: SampleTable, data: Any) -> str | None:

@@ -22,7 +22,6 @@ def check_target(target: Path, overwrite: bool, ours: Callable[[Path], bool]) ->
     """Refuse to write where something else is, or where an earlier result is unless it may be replaced."""
     if target.is_symlink():
         raise ExistingPathError(f"{target} is a link; name the place itself.")
-    _recover(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not ours(target):
@@ -60,7 +59,6 @@ def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> di
         (temporary / MARK).write_text(json.dumps(mark, indent=1, default=str), encoding="utf-8")
         # A folder cannot be replaced in one step. The old one goes aside under a name of its own, so that after a kill
         # between the two renames the next start puts it back.
-        _recover(target)
         aside = _aside(target)
         if target.is_dir():
             if any(target.iterdir()):
@@ -100,7 +98,7 @@ def _aside(target: Path) -> Path:
     return target.parent / f".{target.name[:100]}.old"
 
 
-def _recover(target: Path) -> None:
+def recover(target: Path) -> None:
     """Put back what a kill between the two renames of `write_folder` left aside, or remove it where the new one is."""
     aside = _aside(target)
     if not our_folder(aside):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import warnings
 
@@ -56,6 +57,8 @@ def main(args: list[str] | None = None) -> None:
     """Entry point: errors are one sentence, Ctrl-C says what is safe."""
     from hardsight import __version__
 
+    if args is None:
+        _in_utf8()
     args = sys.argv[1:] if args is None else args
     if args in (["--version"], ["-V"]):
         print(f"hardsight {__version__}")
@@ -97,3 +100,9 @@ def _sentence(error: Exception) -> str | None:
         device = "memory" if isinstance(error, MemoryError) else "GPU memory"
         return f"out of {device}; what was committed is safe. Take a smaller --batch-size, or another --device."
     return None
+
+
+def _in_utf8() -> None:
+    """Start again with UTF-8 for file names where the locale has another encoding: ids must not depend on it."""
+    if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606

@@ -24,3 +24,4 @@ from hardsight.data.samples import Columns as Columns
 from hardsight.data.samples import FolderSamples as FolderSamples
 from hardsight.data.samples import Samples as Samples
 from hardsight.data.samples import StreamSamples as StreamSamples
+from hardsight.data.samples import version_hint as version_hint

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hardsight.data.fingerprints import file_hash
-from hardsight.data.samples import Samples, file_id
+from hardsight.data.samples import Samples, file_id, path_text
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.pictures import open_picture
@@ -27,8 +28,9 @@ class ListSamples(Samples):
 
     def __init__(self, file: str | Path) -> None:
         file = Path(file)
-        self.root, self.split, self.origin = file.parent, file.resolve().parent.name, f"list {file.name}"
-        lines = [(i, line.strip()) for i, line in enumerate(file.read_text("utf-8", "surrogateescape").split("\n"), 1)]
+        self.root, self.split = file.parent, path_text(file.resolve().parent.name)
+        self.origin = f"list {path_text(file.name)}"
+        lines = [(i, line.strip()) for i, line in enumerate(os.fsdecode(file.read_bytes()).split("\n"), 1)]
         found = [(i, *_path_and_label(f"{file.name}, line {i}", line)) for i, line in lines if line]
         if not found:
             raise InputError(f"DATA: {file} names no pictures; expected a line `relative/path.png label` for each.")
@@ -71,6 +73,6 @@ def _path_and_label(place: str, line: str) -> tuple[str, int | None]:
 def _folder_classes(paths: tuple[str, ...], labels: tuple[int, ...]) -> list[str] | None:
     """Names of the classes in order, where each first folder stands for one label and each label for one folder."""
     pairs = {(Path(path).parts[0], label) for path, label in zip(paths, labels, strict=True)}
-    names = [folder for folder, _ in sorted(pairs, key=lambda pair: pair[1])]
+    names = [path_text(folder) for folder, _ in sorted(pairs, key=lambda pair: pair[1])]
     whole = sorted(label for _, label in pairs) == list(range(len(pairs)))
     return names if whole and len(set(names)) == len(names) else None

@@ -22,7 +22,7 @@ from torch.utils.data import Subset, TensorDataset
 from hardsight.data.fingerprints import dataset_identity, file_hash, this_object
 from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import need
-from hardsight.identity import content_hash
+from hardsight.identity import UNIDENTIFIED, content_hash
 from hardsight.pictures import open_picture
 
 
@@ -95,17 +95,24 @@ class Samples:
         return None if whole is None else whole.unseen
 
 
+def version_hint(*several: Samples | None) -> dict[str, str]:
+    """What a plan says, where some data can change unseen, so that its refusal says what to do."""
+    kinds = [samples.unseen for samples in several if samples is not None and samples.unseen]
+    advice = f" {', '.join(kinds)} can change unseen; a run over open_data(data, version=…) can be resumed."
+    return {UNIDENTIFIED: advice} if kinds else {}
+
+
 class FolderSamples(Samples):
     """Pictures in one folder a class (torchvision's `ImageFolder` layout), or unlabelled in a single folder."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        self.split = self.root.resolve().name
-        self.origin = f"folder {self.root.name}"
+        self.split = path_text(self.root.resolve().name)
+        self.origin = f"folder {path_text(self.root.name)}"
         folder = need("torchvision.datasets.folder")
         try:
             found = folder.ImageFolder(str(self.root), allow_empty=True)
-            self.classes = found.classes
+            self.classes = [path_text(name) for name in found.classes]
             self._files, self.labels = [Path(p) for p, _ in found.samples], np.array([y for _, y in found.samples], int)
         except FileNotFoundError:  # torchvision's word for "no folder inside"
             self.classes = None
@@ -134,9 +141,13 @@ class FolderSamples(Samples):
 
 
 def file_id(split: str, path: Path, root: Path) -> str:
-    """``split/relative/path`` as text, whatever bytes the file name is made of."""
-    name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
-    return f"{split}/{name}"
+    """``split/relative/path`` as text."""
+    return f"{split}/{path_text(path.relative_to(root).as_posix())}"
+
+
+def path_text(path: str) -> str:
+    """A path as text, whatever bytes it is made of: the same one in every locale."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 class ArraySamples(Samples):
@@ -256,7 +267,7 @@ class DatasetSamples(Samples):
         files = getattr(self._dataset, "samples", None) if hasattr(self._dataset, "class_to_idx") else None
         if files is not None:  # torchvision's folders know their files
             root = Path(self._dataset.root)
-            return file_id(root.resolve().name, Path(files[at][0]), root)
+            return file_id(path_text(root.resolve().name), Path(files[at][0]), root)
         return f"{self.split}:{at if self._rows is None else self._rows[at]}"
 
     @cached_property

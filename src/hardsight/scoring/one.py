@@ -19,10 +19,10 @@ from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
-from hardsight.identity import content_hash, identify
+from hardsight.identity import UNIDENTIFIED, content_hash, identify
 from hardsight.models import Model
 from hardsight.provenance import provenance
-from hardsight.runfolder import SCHEMAS, UNIDENTIFIED
+from hardsight.runfolder import SCHEMAS
 from hardsight.scoring.checks import check_known_labels, class_order_note
 from hardsight.scoring.engine import Engine, Folder, Memory
 from hardsight.scoring.rows import zero_features
@@ -169,7 +169,7 @@ def make_plan(
         "labels": content_hash(samples.labels, samples.classes),
         "networks": [network.hash for network in networks],
         "training": None if training is None else trained.hash,
-        "transforms": transforms.hash,
+        "preprocessing_hash": transforms.hash,
         "class_names": [list(model.classes or ()) for model in models],
         "scores": list(options.scores),
         "bias": options.use_bias,

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
+from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.recipes import Recipe
 from hardsight.records import read_index
@@ -57,7 +58,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
         if differing and not overwrite:
             raise ExistingPathError(
                 f"out: {path} holds another training run (not the same: {', '.join(differing)}); choose another "
-                "folder, or overwrite it."
+                f"folder, or overwrite it.{plan.get(UNIDENTIFIED, '')}"
             )
         state = load(path) if (path / CHECKPOINT).exists() and not differing else None
         whole = state is not None and state["epoch"] >= plan["recipe"]["epochs"]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import Samples, open_data
+from hardsight.data import Samples, open_data, version_hint
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.identity import content_hash
@@ -119,6 +119,7 @@ def train(
         said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
         used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
+        plan |= version_hint(samples, tested)
         plan |= {"targets": _plain(source.targets), "weights": None if weights is None else network.weights}
         if loss is None and parse_loss(recipe.loss).clamped:
             plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
