@@ -341,6 +341,66 @@ def test_another_schema_is_another_run(digits, tmp_path):
         scored(data, tmp_path / "run")
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_whole_file_of_a_training_function_counts(tmp_path):
+    text = "import torch\nfrom torch import nn\nWIDTH = {}\ndef layers():\n    return nn.Linear(64, 10)\n"
+    text += "def train(data):\n    torch.manual_seed(0)\n    return nn.Sequential(nn.Flatten(), layers())\n"
+    file = tmp_path / "net.py"
+    images, labels = load_digits()
+    data = ArraySamples(images[:30], labels[:30], "digits", "d")
+
+    def run():
+        return hs.score(f"{file}:train", data, folds=2, out=tmp_path / "run", device="cpu")
+
+    file.write_text(text.format(1))
+    run()
+    assert run().meta["already_complete"]
+    file.write_text(text.format(2))  # which nothing reads
+    with pytest.raises(FileExistsError, match="training"):
+        run()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several processes.
+
+
+def test_nothing_is_divided_unless_asked_for(digits, tmp_path, monkeypatch):
+    """Also within somebody's torchrun job."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert len(scored(TensorDataset(*digits), tmp_path / "run")) == 40
+    assert len(scored(TensorDataset(*digits), None)) == 40
+
+
+def test_shards_make_one_run_in_any_order(digits, tmp_path):
+    data = TensorDataset(*digits)
+    parts = [scored(data, tmp_path / "run", shard=(rank, 3)) for rank in (2, 0, 1)]
+    assert [len(part) for part in parts] == [13, 13 + 14, 40]  # with what the others had done
+    assert parts[0]["id"].tolist() == [f"data:{i}" for i in range(2, 40, 3)]
+    assert ["counts" in part.meta for part in parts] == [False, False, True]
+    table, whole = hs.SampleTable.load(tmp_path / "run"), scored(data, None)
+    both = table.join(whole.to_arrow().select(["id", "avh"]), suffix="_whole")
+    np.testing.assert_allclose(both["avh"], both["avh_whole"], rtol=1e-5)
+    assert len(both) == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"shard": (2, 2)}, "shard"),
+        ({"shard": (-1, 2)}, "shard"),
+        ({"shard": (0, 2), "out": None}, "out"),
+        ({"shard": (0, 2), "overwrite": True}, "overwrite"),
+    ],
+)
+def test_shards_that_cannot_be(digits, tmp_path, options, word):
+    with pytest.raises(ValueError, match=word):
+        scored(TensorDataset(*digits), **{"out": tmp_path / "run", **options})
+    with pytest.raises(ValueError, match="stream"):
+        scored(Stream(*digits), tmp_path / "run", shard=(0, 2))
+    assert not (tmp_path / "run").exists()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What is pending when something goes wrong.
 
