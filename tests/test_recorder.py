@@ -210,7 +210,7 @@ def test_ids_that_collide_are_an_error(tmp_path, later):
     if later:
         recorder.end_epoch()
     recorder.update([0, 1, 2], head, [0, 1, 3])
-    with pytest.raises(ValueError, match=r"'data:2' .*label 2 .* 3;"):
+    with pytest.raises(ValueError, match="'data:2'"):
         recorder.end_epoch()
 
 
@@ -414,8 +414,8 @@ def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, mon
             raise KeyboardInterrupt
         real(path, writer, token)
 
-    for module in ("hardsight.records", "hardsight.runfolder", "hardsight.dynamics.recorder"):
-        monkeypatch.setattr(f"{module}.write_whole", failing)
+    for module in ("records", "recordindex", "runfolder", "dynamics.recorder"):
+        monkeypatch.setattr(f"hardsight.{module}.write_whole", failing)
     left[0] = 1000
     expected = train(tmp_path / "whole", 3)
     for writes in range(5):
@@ -503,8 +503,8 @@ def test_a_damaged_index_is_a_sentence(tmp_path):
     for broken, says in (
         ("{", "is damaged"),
         (json.dumps({**content, "version": 99}), "newer hardsight"),
-        (json.dumps({**content, "files": [{**content["files"][0], "name": "../../x.parquet"}]}), "outside its folder"),
-        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "missing or not"),
+        (json.dumps({**content, "files": [{**content["files"][0], "name": "../../x.parquet"}]}), "is damaged"),
+        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "missing or not as it was written"),
     ):
         index.write_text(broken)
         with pytest.raises(RuntimeError, match=says):

@@ -347,7 +347,7 @@ def test_bad_input_is_a_sentence(make, message):
 def test_hardness_that_changes_its_length_is_told():
     answers = iter([np.ones(4), np.ones(3)])
     sampler = SelfPacedSampler(lambda: next(answers), linear, 2)
-    with pytest.raises(ValueError, match=r"one number .*4 .*got 3"):
+    with pytest.raises(ValueError, match="4 as at"):
         list(sampler)
 
 

@@ -14,10 +14,10 @@ such files, and the next start sweeps them.
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.errors import MissingPathError, StateError
-from hardsight.runfolder import DYNAMICS, PART_FILES, SCHEMAS, disk_in_words, write_whole
+from hardsight.errors import StateError
+from hardsight.recordindex import VERSION, Index, commit, has_records, new_name, read_index, read_meta, read_with
+from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
 
-INDEX = "index.json"
-VERSION = SCHEMAS[DYNAMICS].version
+__all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_meta", "read_with"]
 
 # What AVH, confidence and loss are derived from is kept in float32; the rest in sixteen significant bits of it.
 EXACT = ("angle", "angle_sum", "soft_margin")
@@ -42,88 +42,6 @@ _NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
 _GROUP_ROWS = 1 << 15
 FILE_ROWS = 1 << 21
 _MERGE_AT, _MERGE_HEADS = 16, 64
-
-
-@dataclass
-class Index:
-    """What is committed.
-
-    Attributes:
-        files: Name, epochs and ids (first and last of each), rows and bytes of every file.
-        epochs: The epochs that were recorded, in order; the last one is unfinished where `open`.
-        steps: How many batches had been recorded at the end of each epoch.
-        heads: The files of class weights.
-        states: By epoch, the file that the next epoch is compared with (the last two are kept).
-        open: Whether the last epoch was flushed before its end.
-        owner: The recorder that may write.
-    """
-
-    files: list[dict[str, Any]] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
-    heads: list[str] = field(default_factory=list)
-    states: dict[str, str] = field(default_factory=dict)
-    open: bool = False
-    owner: str = ""
-    version: int = VERSION
-
-    def names(self) -> set[str]:
-        return {file["name"] for file in self.files} | set(self.states.values()) | set(self.heads)
-
-
-def has_records(run: str | Path) -> bool:
-    """Whether a run holds records of training."""
-    return (Path(run) / DYNAMICS / INDEX).is_file()
-
-
-def read_index(run: str | Path) -> Index:
-    """What is committed in a run; empty where nothing is."""
-    file = Path(run) / DYNAMICS / INDEX
-    if not file.is_file():
-        return Index()
-    text = file.read_text(encoding="utf-8")
-    try:
-        return _checked(Index(**json.loads(text)), file.parent)
-    except (ValueError, TypeError):
-        raise StateError(f"RUN: {file} is damaged: it is no index of records.") from None
-    except FileNotFoundError as error:
-        if file.read_text(encoding="utf-8") != text:  # a recorder has just put other files in their place
-            return read_index(run)
-        raise StateError(f"RUN: {run} is damaged: {error}") from None
-
-
-def _checked(index: Index, folder: Path) -> Index:
-    if index.version > VERSION:
-        raise StateError(
-            f"RUN: the records of {folder.parent} were written by a newer hardsight (version {index.version}, this "
-            f"one reads {VERSION}); upgrade hardsight."
-        )
-    for name in index.names():
-        if Path(name).name != name:
-            raise StateError(f"RUN: the index of records names a file outside its folder ({name!r}).")
-    for entry in index.files:
-        part = folder / entry["name"]
-        if not part.is_file() or part.stat().st_size != entry["bytes"]:
-            raise MissingPathError(f"{DYNAMICS}/{part.name} is missing or not as it was written.")
-    return index
-
-
-def commit(run: Path, index: Index, *, keep: Collection[str] = ()) -> None:
-    """Make the index what is recorded, then sweep files that it does not name, but for some that are being read."""
-    folder, named = run / DYNAMICS, {INDEX, *keep, *index.names()}
-    with disk_in_words(run):
-        text = json.dumps(vars(index))
-        write_whole(
-            folder / INDEX, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4)
-        )
-        for stray in folder.iterdir():
-            if stray.name not in named and PART_FILES.fullmatch(stray.name):  # not what somebody else put there
-                stray.unlink(missing_ok=True)
-
-
-def new_name(kind: str = "parquet") -> str:
-    """A file name that no other start takes."""
-    return f"{secrets.token_hex(8)}.{kind}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -282,12 +200,7 @@ def needed(names: Collection[str]) -> list[str]:
 
 
 def blocks(
-    run: str | Path,
-    files: list[dict[str, Any]],
-    columns: Collection[str] | None,
-    *,
-    rows: int = FILE_ROWS,
-    last: int | None = None,
+    run: str | Path, files: list[dict[str, Any]], columns: Collection[str] | None, *, rows: int = FILE_ROWS
 ) -> Iterator[Block]:
     """The rows of files, some million at a time: all epochs of one range of ids, then of the next.
 
@@ -296,35 +209,60 @@ def blocks(
         files: Entries of its index.
         columns: Which to read beside id and epoch; None all.
         rows: About how many at a time.
-        last: The last epoch to read.
     """
-    folder = Path(run) / DYNAMICS
-    wanted = [entry for entry in files if last is None or entry["epochs"][0] <= last]
-    open_files = [_File(folder / entry["name"], columns) for entry in wanted]
+    return blocks_of(open_files(run, files, columns), rows)
+
+
+def open_files(run: str | Path, files: list[dict[str, Any]], columns: Collection[str] | None) -> list[RecordFile]:
+    """Files of the index, all of them or none. Once open they can be read even where a recorder removes them."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(closing(RecordFile(Path(run) / DYNAMICS / entry["name"], columns))) for entry in files
+        ]
+        stack.pop_all()
+    return opened
+
+
+def blocks_of(
+    files: list[RecordFile], rows: int, visible: Callable[[pa.Table], pa.Table] | None = None
+) -> Iterator[Block]:
+    """The rows of open files, which are closed at the end.
+
+    Args:
+        files: What `open_files` gives.
+        rows: About how many at a time.
+        visible: Takes some rows and leaves out those that are not to be read.
+    """
     try:
-        for low, high in _ranges(open_files, rows):
-            pieces = [piece for file in open_files for piece in file.read(low, high)]
-            if last is not None:
-                pieces = [piece.filter(pc.less_equal(piece["epoch"], last)) for piece in pieces]
+        for low, high in _ranges(files, rows):
+            pieces = [piece for file in files for piece in file.read(low, high)]
+            if visible is not None:
+                pieces = [visible(piece) for piece in pieces]
             if sum(map(len, pieces)):
                 yield _sorted(pa.concat_tables(pieces, promote_options="default"))
     finally:
-        for file in open_files:
+        for file in files:
             file.close()
 
 
-class _File:
+class RecordFile:
     """A Parquet file of records and the ids that its row groups hold."""
 
     def __init__(self, path: Path, columns: Collection[str] | None) -> None:
-        self._parquet = pq.ParquetFile(path, read_dictionary=["id"])
-        meta = self._parquet.metadata
-        names = self._parquet.schema_arrow.names
+        self._path = path
+        with _undamaged(path):
+            self._parquet = pq.ParquetFile(path, read_dictionary=["id"])
+        meta, schema = self._parquet.metadata, self._parquet.schema_arrow
+        names = schema.names
+        for name, kind in SCHEMAS[DYNAMICS].columns.items():
+            stored = pa.dictionary(pa.int32(), kind) if name == "id" else kind
+            if name not in names or schema.field(name).type != stored:
+                raise StateError(_damaged(path, f"it has no column {name} of type {kind}"))
         place = names.index("id")
         self.spans = []
         for group in range(meta.num_row_groups):
-            found = meta.row_group(group).column(place).statistics
-            ids = (found.min, found.max) if found is not None and found.has_min_max else ("", "\U0010ffff")
+            limits = meta.row_group(group).column(place).statistics
+            ids = (limits.min, limits.max) if limits is not None and limits.has_min_max else ("", "\U0010ffff")
             self.spans.append((*ids, meta.row_group(group).num_rows))
         self.columns = None if columns is None else ["id", "epoch", *(c for c in columns if c in names)]
 
@@ -333,7 +271,11 @@ class _File:
         for group, (first, last, _) in enumerate(self.spans):
             if last < low or (high is not None and first >= high):
                 continue
-            table = self._parquet.read_row_group(group, columns=self.columns)
+            with _undamaged(self._path):
+                table = self._parquet.read_row_group(group, columns=self.columns)
+            for name in {"id", "epoch", "label", "pred"} & set(table.column_names):
+                if table[name].null_count:
+                    raise StateError(_damaged(self._path, f"a row lacks its {name}"))
             if first < low or (high is not None and last >= high):
                 table = table.filter(_between(table["id"], low, high))
             if len(table):
@@ -343,7 +285,22 @@ class _File:
         self._parquet.close()
 
 
-def _ranges(files: list[_File], rows: int) -> Iterator[tuple[str, str | None]]:
+@contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """A file that is no Parquet file, in words; that it is gone stays an error of its own."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError):
+        raise StateError(_damaged(path, "it cannot be read")) from None
+
+
+def _damaged(path: Path, reason: str) -> str:
+    return f"RUN: {path.parents[1]} is damaged: {path.name} is no file of records ({reason})."
+
+
+def _ranges(files: list[RecordFile], rows: int) -> Iterator[tuple[str, str | None]]:
     """Cuts between ids, at row groups' first ids, so that about `rows` rows lie between two."""
     starts = sorted((first, count) for file in files for first, _, count in file.spans)
     if not starts:
@@ -389,8 +346,13 @@ def _sorted(table: pa.Table) -> Block:
 def read_heads(run: str | Path, index: Index) -> pa.Table:
     """Norm and bias of each class weight at the end of each epoch."""
     types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
-    found = [pq.read_table(Path(run) / DYNAMICS / name) for name in index.heads]
-    return pa.concat_tables([pa.schema(list(types.items())).empty_table(), *found])
+    empty, parts = pa.schema(list(types.items())).empty_table(), []
+    for path in (Path(run) / DYNAMICS / name for name in index.heads):
+        with _undamaged(path):
+            parts.append(pq.read_table(path))
+        if not parts[-1].schema.equals(empty.schema) or any(column.null_count for column in parts[-1].columns):
+            raise StateError(_damaged(path, "it holds no class weights"))
+    return pa.concat_tables([empty, *parts])
 
 
 def files_of_epoch(index: Index, epoch: int) -> list[dict[str, Any]]:
@@ -407,18 +369,26 @@ def read_sample(run: str | Path, index: Index, id_: str) -> pa.Table:
     """All rows of one sample, by epoch, from the row groups that may hold it."""
     pieces = []
     for entry in files_of_id(index, id_):
-        file = _File(Path(run) / DYNAMICS / entry["name"], None)
+        file = RecordFile(Path(run) / DYNAMICS / entry["name"], None)
         pieces += list(file.read(id_, id_ + "\0"))
         file.close()
     table = pa.concat_tables([_NO_ROWS, *map(with_text, pieces)], promote_options="default")
     return table.take(pc.sort_indices(table["epoch"]))
 
 
-def read_epoch(run: str | Path, index: Index, epoch: int) -> pa.Table:
-    """All rows of one epoch, by id."""
-    found = [block.table for block in blocks(run, files_of_epoch(index, epoch), None)]
-    pieces = [with_text(table.filter(pc.equal(table["epoch"], epoch))) for table in found]
-    return pa.concat_tables([_NO_ROWS, *pieces], promote_options="default")
+def read_epoch(run: str | Path, index: Index, epoch: int, columns: Collection[str] | None = None) -> pa.Table:
+    """All rows of one epoch, by id.
+
+    Args:
+        run: The run.
+        index: Its index.
+        epoch: Its number.
+        columns: Which to read beside id and epoch; None all.
+    """
+    tables = [block.table for block in blocks(run, files_of_epoch(index, epoch), columns)]
+    pieces = [with_text(table.filter(pc.equal(table["epoch"], epoch))) for table in tables]
+    empty = _NO_ROWS if columns is None else _NO_ROWS.select(["id", "epoch", *columns])
+    return pa.concat_tables([empty, *pieces], promote_options="default")
 
 
 def scores_of(rows: pa.Table, classes: int) -> pa.Table:

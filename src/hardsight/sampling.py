@@ -25,11 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-import torch.distributed as dist
 from scipy.stats import rankdata
 from torch.utils.data import Sampler
 
 from hardsight.data import StreamSamples, open_data
+from hardsight.distributed import by_first_process
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
 from hardsight.extras import printable
@@ -80,7 +80,8 @@ def latest_hardness(
 ) -> Callable[[], np.ndarray]:
     """A function that tells what a recorder last saw of each sample: what `SelfPacedSampler` asks every epoch.
 
-    It reads the epochs that are committed, the newest first, until every sample is known; NaN where none has it yet.
+    Each call reads the epochs that were committed since the call before, the newest first, until every sample is known;
+    NaN where none has it yet.
 
     Args:
         run: The folder that is being recorded (it need not be there yet), or its recorder.
@@ -89,16 +90,22 @@ def latest_hardness(
         largest: As for `hardness_of`.
     """
     path, ids = Path(getattr(run, "path", run)), _ids_of(data)  # pyrefly: ignore[bad-argument-type]
+    hardness, done, owner = np.full(len(ids), np.nan), 0, ""
 
     def latest() -> np.ndarray:
-        hardness = np.full(len(ids), np.nan)
-        if not read_index(path).epochs:
-            return hardness
-        recorded = Dynamics(path)
-        for epoch in reversed(recorded.epochs.tolist()):
-            hardness = np.where(np.isnan(hardness), _in_order(recorded.at(epoch), ids, by, largest)[0], hardness)
-            if not np.isnan(hardness).any():
+        nonlocal hardness, done, owner
+        index = read_index(path)
+        if index.owner != owner:  # a recorder that resumes may have gone back
+            hardness, done, owner = np.full(len(ids), np.nan), 0, index.owner
+        new, fresh = [epoch for epoch in index.epochs if epoch > done], np.full(len(ids), np.nan)
+        recorded = Dynamics(path) if new else None
+        for epoch in reversed(new):
+            if recorded is None or not np.isnan(fresh).any():
                 break
+            fresh = np.where(np.isnan(fresh), _in_order(recorded.at(epoch), ids, by, largest)[0], fresh)
+        hardness = np.where(np.isnan(fresh), hardness, fresh)
+        finished = index.epochs[:-1] if index.open else index.epochs
+        done = max([done, *finished[-1:]])
         return hardness
 
     return latest
@@ -357,15 +364,13 @@ class SelfPacedSampler(_EpochSampler):
         return self._share(self.epoch) if self.num_samples is None else self.num_samples
 
     def _now(self) -> np.ndarray:
-        told: list[Any] = [None]
-        several = self.num_replicas > 1 and dist.is_available() and dist.is_initialized()
-        if not several or dist.get_rank() == 0:
-            told = [_checked(self._ask(), unknown=True)]
-        if several:
-            dist.broadcast_object_list(told)
-        if len(told[0]) != self._n:
-            raise InputError(f"hardness must be one number a sample, {self._n:,} as at first, got {len(told[0]):,}.")
-        return told[0]
+        hardness = by_first_process(self._asked) if self.num_replicas > 1 else self._asked()
+        if len(hardness) != self._n:
+            raise InputError(f"hardness must be one number per sample, {self._n:,} as at first, got {len(hardness):,}.")
+        return hardness
+
+    def _asked(self) -> np.ndarray:
+        return _checked(self._ask(), unknown=True)
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
         hardness = self._now()

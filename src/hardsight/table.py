@@ -16,7 +16,7 @@ from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
 from hardsight.hardness import SCORES, larger_is_harder
-from hardsight.records import has_records, read_epoch, read_index, scores_of
+from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
 from hardsight.runfolder import RunWriter, is_run, read_run
 
 if TYPE_CHECKING:
@@ -260,10 +260,9 @@ class SampleTable:
         """
         tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
         if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
-            index = read_index(path)
-            if not index.epochs:
+            if not read_index(path).epochs:
                 raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
-            rows = read_epoch(path, index, index.epochs[-1])
+            rows = read_with(path, lambda index: read_epoch(path, index, index.epochs[-1]))
             return cls(scores_of(rows, meta["model"]["classes"]), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
         scores = tables.get("scores", SampleTable._no_rows("model", "pred"))

@@ -184,4 +184,5 @@ def _pictures(samples: Samples) -> list[Any]:
         return [hashlib.sha256(row.tobytes()).digest() for row in pixels.numpy()]
     if hasattr(samples, "path"):
         return [samples.path(i).resolve() for i in range(len(samples))]
-    return [(samples.fingerprint(), i) for i in range(len(samples))]
+    fingerprint = samples.fingerprint()  # which may read the whole data set
+    return [(fingerprint, i) for i in range(len(samples))]

@@ -41,7 +41,11 @@ class Rows(NamedTuple):
         return Rows(self.ids[order], self.labels[order], values, self.logits and self.logits.take(order), self.head)
 
 
+NO_ROWS = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), dict.fromkeys(STORED, np.zeros(0)), None, None)
+
+
 class _Batch(NamedTuple):
+    ids: Any
     features: Tensor
     weight: Tensor
     bias: Tensor | None
@@ -76,13 +80,12 @@ class Batches:
             self._read_waiting()
         weight = weight.detach().clone()
         bias = None if bias is None else bias.detach().clone()
-        batch = _Batch(_kept(features), weight, bias, _kept(labels.long()))
+        ids = ids.detach().clone() if isinstance(ids, Tensor) else list(ids)
+        batch = _Batch(ids, _kept(features), weight, bias, _kept(labels.long()))
         self._waiting.append(batch)
         self._versions.append(_versions(batch))
-        self._ids.append(ids.detach().clone() if isinstance(ids, Tensor) else list(ids))
         self.last_weight = weight
         n, width = features.shape
-        self._samples += n
         numbers = n * max(width, weight.shape[0]) + weight.numel()
         if len(self._waiting) >= min(_TOGETHER, max(1, _TOGETHER_NUMBERS // numbers)):
             self._read_waiting()
@@ -94,7 +97,8 @@ class Batches:
         versions, self._versions = self._versions, []
         if versions != [_versions(batch) for batch in waiting]:
             raise StateError(
-                "features or labels were changed in place after update(); give update() a copy: head.features.clone()."
+                "features or labels were changed in place after update(); give update() a copy: head.features.clone(). "
+                f"The last {len(waiting)} batches are not recorded."
             )
         device = waiting[0].features.device
 
@@ -114,6 +118,8 @@ class Batches:
             columns["pred"] = reading.pred
             values = torch.stack([columns[name].double() for name in STORED])
             heads = torch.stack([lengths, torch.zeros_like(lengths) if bias is None else bias.double()])
+        self._ids += [batch.ids for batch in waiting]
+        self._samples += labels.numel()
         self.with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES
         kept = cosines.float() if self.with_cosines else None
         self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, kept))
@@ -124,7 +130,7 @@ class Batches:
         read, ids = self._read, one_kind([_on_host(batch) for batch in self._ids])
         self._read, self._ids, self._samples = [], [], 0
         if not read:
-            return Rows(ids, np.zeros(0, np.int64), dict.fromkeys(STORED, np.zeros(0)), None, None)
+            return NO_ROWS
         values = torch.cat([r.values for r in read], 1).cpu().numpy()
         labels = torch.cat([r.labels for r in read]).cpu().numpy()
         heads = torch.cat([r.heads for r in read], 1).float().cpu().numpy()
@@ -170,18 +176,18 @@ def one_kind(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of several processes, one after the other."""
+    """Rows of several processes or commits, one after the other; the head is the first one's."""
     parts = [part for part in parts if len(part.ids)] or list(parts[:1])
     logits = None
-    found = [part.logits for part in parts if part.logits is not None]
-    if len(found) == len(parts):
-        offsets = np.cumsum([0, *(len(own.lengths) for own in found)])[:-1]
+    known = [part.logits for part in parts if part.logits is not None]
+    if len(known) == len(parts):
+        offsets = np.cumsum([0, *(len(part.lengths) for part in known)])[:-1]
         logits = Logits(
-            np.concatenate([own.cosines for own in found]),
-            np.concatenate([own.norms for own in found]),
-            np.concatenate([own.head + offset for own, offset in zip(found, offsets, strict=True)]).astype(np.int32),
-            np.concatenate([own.lengths for own in found]),
-            np.concatenate([own.biases for own in found]),
+            np.concatenate([part.cosines for part in known]),
+            np.concatenate([part.norms for part in known]),
+            np.concatenate([part.head + start for part, start in zip(known, offsets, strict=True)]).astype(np.int32),
+            np.concatenate([part.lengths for part in known]),
+            np.concatenate([part.biases for part in known]),
         )
     return Rows(
         one_kind([part.ids for part in parts]),

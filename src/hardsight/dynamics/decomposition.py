@@ -73,10 +73,26 @@ class Logits:
         path.write_bytes(save({name: np.ascontiguousarray(value) for name, value in vars(self).items()}))
 
     @classmethod
-    def load(cls, path: Path) -> Logits:
+    def load(cls, path: Path) -> Logits | None:
+        """What `save` wrote; None where the file holds something else: then there is nothing to compare with."""
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        return cls(**{name: value.copy() for name, value in load_file(path).items()})
+        try:
+            parts = {name: value.copy() for name, value in load_file(path).items()}
+        except (SafetensorError, KeyError, TypeError, ValueError):  # KeyError: a type that numpy does not have
+            return None
+        expected = vars(cls.unknown(0, 1))
+        fits = parts.keys() == expected.keys() and all(
+            parts[name].dtype == array.dtype and parts[name].ndim == array.ndim for name, array in expected.items()
+        )
+        if not fits:
+            return None
+        logits = cls(**parts)
+        n, classes = logits.cosines.shape
+        heads = logits.lengths.shape
+        fits = heads[1] == classes and logits.biases.shape == heads and len(logits.norms) == len(logits.head) == n
+        return logits if fits and (not n or -1 <= logits.head.min() <= logits.head.max() < heads[0]) else None
 
 
 def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 
 from hardsight import records
 from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Summary, summarise
-from hardsight.errors import InputError, MissingKeyError, MissingPathError
+from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
+from hardsight.runfolder import DYNAMICS
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
 
 
 class Dynamics:
-    """What a `Recorder` has committed. Opening it is cheap; rows are read when they are asked for.
+    """What a `Recorder` has committed when this is opened; what it commits later is not seen. Opening it is cheap; rows
+    are read when they are asked for.
 
     Args:
         run: The folder that a recorder wrote.
@@ -40,30 +42,48 @@ class Dynamics:
         self.path = Path(run)
         if not records.has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
-        index = records.read_index(self.path)
+        index, self._flushed = records.read_with(self.path, self._opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
-        meta = self.path / "meta.json"
-        self.meta: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
+        self.meta: dict[str, Any] = records.read_meta(self.path)
         self.epochs = np.array(index.epochs, dtype=np.int64)
         self.unit: str = self.meta.get("unit", "epoch")
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
         self.unfinished = index.open
 
-    @property
-    def _index(self) -> records.Index:
-        """Where rows lie now: a recorder that goes on writing merges files, but changes no row."""
-        return records.read_index(self.path)
+    def _opened(self, index: records.Index) -> tuple[records.Index, pa.Array | None]:
+        """The index, and the ids that its last epoch holds so far where that goes on."""
+        if not index.open:
+            return index, None
+        return index, records.read_epoch(self.path, index, index.epochs[-1], ())["id"].combine_chunks()
+
+    def _visible(self, rows: pa.Table) -> pa.Table:
+        """Those rows that there were when this was opened. A recorder that goes on adds rows, and changes none."""
+        last = int(self.epochs[-1])
+        if self._flushed is None:
+            return rows.filter(pc.less_equal(rows["epoch"], last))
+        before = pc.less(rows["epoch"], last)
+        flushed = pc.is_in(rows["id"].cast(pa.string()), value_set=self._flushed)
+        return rows.filter(pc.or_(before, pc.and_(pc.equal(rows["epoch"], last), flushed)))
+
+    def _read(self, read: Callable[[records.Index], Any]) -> Any:
+        """What a function reads from the files as they lie now: a recorder that goes on merges them."""
+        return records.read_with(self.path, read)
 
     @property
     def classes(self) -> int:
         """How many classes the head has."""
-        return self.meta["model"]["classes"]
+        return self._size("classes")
 
     @property
     def width(self) -> int:
         """How wide the features are."""
-        return self.meta["model"]["features"]
+        return self._size("features")
+
+    def _size(self, name: str) -> int:
+        if name not in self.meta.get("model", {}):
+            raise StateError(f"RUN: meta.json of {self.path} does not say how many {name} the head has.")
+        return self.meta["model"][name]
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -94,7 +114,8 @@ class Dynamics:
     @property
     def heads(self) -> pa.Table:
         """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
-        return records.read_heads(self.path, self._index)
+        heads = self._read(lambda index: records.read_heads(self.path, index))
+        return heads.filter(pc.less_equal(heads["epoch"], int(self.epochs[-1])))
 
     def blocks(self, columns: Collection[str], rows: int = records.FILE_ROWS) -> Iterator[tuple[int, records.Block]]:
         """The rows of the epochs that there were when this was opened, a range of ids at a time.
@@ -106,10 +127,31 @@ class Dynamics:
         Returns:
             Blocks, each with the place of its first sample among `ids`.
         """
-        start, files = 0, self._index.files
-        for block in records.blocks(self.path, files, records.needed(columns), rows=rows, last=int(self.epochs[-1])):
+        start, last, wanted = 0, int(self.epochs[-1]), records.needed(columns)
+        files = self._read(
+            lambda index: records.open_files(
+                self.path, [entry for entry in index.files if entry["epochs"][0] <= last], wanted
+            )
+        )
+        for block in records.blocks_of(files, rows, self._visible):
             yield start, block
             start += len(block.ids)
+
+    def rows_of(self, ids: pa.Array, columns: Collection[str]) -> records.Block:
+        """The records of some samples, in any order.
+
+        Args:
+            ids: The samples.
+            columns: Which to read beside id and epoch.
+        """
+
+        def read(index: records.Index) -> pa.Table:
+            files = [str(self.path / DYNAMICS / entry["name"]) for entry in index.files]
+            wanted = ["id", "epoch", *records.needed(columns)]
+            return dataset.dataset(files).to_table(columns=wanted, filter=dataset.field("id").isin(ids))
+
+        rows = self._visible(self._read(read))
+        return records.Block(rows, ids, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
@@ -118,11 +160,10 @@ class Dynamics:
             id_: Its id, or its number where ids are ``split:number``.
         """
         id_ = id_ if isinstance(id_, str) else f"{self.meta.get('data', {}).get('split', 'data')}:{id_}"
-        index = self._index
-        rows = records.read_sample(self.path, index, id_)
-        rows = rows.filter(pc.is_in(rows["epoch"], value_set=pa.array(self.epochs, pa.int32())))
+        rows = self._visible(self._read(lambda index: records.read_sample(self.path, index, id_)))
         if not len(rows):
-            near = difflib.get_close_matches(id_, [f["ids"][0] for f in index.files], 1, 0.5)
+            files = records.read_index(self.path).files
+            near = difflib.get_close_matches(id_, [entry["ids"][0] for entry in files], 1, 0.5)
             hint = f"; ids look like {printable(near[0])!r}" if near else ""
             raise MissingKeyError(f"the run has no sample {printable(id_)!r}{hint}.")
         block = records.Block(rows, rows["id"], np.zeros(len(rows), np.int64))
@@ -139,9 +180,8 @@ class Dynamics:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
             raise InputError(f"epoch must be one of {_span(self.epochs)}, got {epoch}.")
-        return SampleTable(
-            records.scores_of(records.read_epoch(self.path, self._index, epoch), self.classes), self.meta
-        )
+        rows = self._visible(self._read(lambda index: records.read_epoch(self.path, index, epoch)))
+        return SampleTable(records.scores_of(rows, self.classes), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
@@ -185,8 +225,8 @@ class Dynamics:
         if by is None:
             return ["all"], np.zeros(len(self), np.int64)
         if isinstance(by, str) and by == "label":
-            names = self.meta.get("class_names")
-            by = np.array(names)[self.labels] if names else self.labels
+            names = self.meta.get("class_names") or ()
+            by = np.array(names)[self.labels] if self.labels.max(initial=-1) < len(names) else self.labels
         elif isinstance(by, str):
             summary = self.summary()
             if by not in summary:

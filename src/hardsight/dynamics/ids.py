@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +27,12 @@ class Ids:
     """Numbers of ids. Most loops have integers: they are looked up all at once, and become text only once.
 
     Args:
-        split: What integers begin with as text.
+        name: The text of an integer.
         texts: Ids that are known already, in their order.
     """
 
-    def __init__(self, split: str, texts: Sequence[str] = ()) -> None:
-        self.split = split
+    def __init__(self, name: Callable[[int], str], texts: Sequence[str] = ()) -> None:
+        self._name = name
         self.texts = pa.array(texts, pa.string())  # by number
         self._numbers = {text: number for number, text in enumerate(texts)}
         self._table = np.zeros(0, np.int64)  # from integers to numbers, −1 where there is none
@@ -42,11 +42,11 @@ class Ids:
         return len(self._numbers)
 
     def text(self, id_: Any) -> str:
-        """An id for people; an integer gets the split before it."""
-        return printable(f"{self.split}:{id_}" if isinstance(id_, (int, np.integer)) else id_)
+        """An id for people."""
+        return printable(self._name(int(id_)) if isinstance(id_, (int, np.integer)) else id_)
 
     def find(self, ids: np.ndarray) -> Found:
-        """Numbers of ids; new ones get the next. Nothing is remembered until `add`."""
+        """Numbers of ids; new ones get the next. Nothing is remembered here: see `added`."""
         table, fresh = self._table, dict[str, int]()
 
         def number(text: str) -> int:
@@ -55,7 +55,7 @@ class Ids:
 
         most = _SPARE_INTEGERS + 4 * (len(self) + len(ids))
         if ids.dtype == object or (len(ids) and not 0 <= ids.min() <= ids.max() < most):
-            texts = [f"{self.split}:{id_}" if isinstance(id_, int) else id_ for id_ in ids.tolist()]
+            texts = [self._name(id_) if isinstance(id_, int) else id_ for id_ in ids.tolist()]
             return Found(np.fromiter(map(number, texts), np.int64, len(ids)), fresh, table)
         size = int(ids.max(initial=-1)) + 1
         if size > len(table):
@@ -63,15 +63,17 @@ class Ids:
         missing = np.unique(ids[table[ids] < 0])
         if len(missing):
             table = table.copy()
-            table[missing] = [number(f"{self.split}:{id_}") for id_ in missing.tolist()]
+            table[missing] = [number(self._name(id_)) for id_ in missing.tolist()]
         return Found(table[ids], fresh, table)
 
-    def add(self, found: Found) -> None:
-        """Remember the ids that were new."""
-        self._table = found.table
+    def added(self, found: Found) -> Ids:
+        """With the ids that were new; these stay as they are."""
+        ids = Ids(self._name)
+        ids.texts, ids._numbers, ids._table, ids._place = self.texts, self._numbers, found.table, self._place
         if found.fresh:
-            self._numbers |= found.fresh
-            self.texts = pa.concat_arrays([self.texts, pa.array(list(found.fresh), pa.string())])
+            ids._numbers = self._numbers | found.fresh
+            ids.texts = pa.concat_arrays([self.texts, pa.array(list(found.fresh), pa.string())])
+        return ids
 
     def order(self) -> np.ndarray:
         """The numbers in the order of their texts."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import secrets
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +17,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hardsight import records
-from hardsight.data import Samples
-from hardsight.dynamics.batches import STORED, Batches, Rows, joined
+from hardsight.data import StreamSamples, open_data
+from hardsight.distributed import by_first_process
+from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.ids import Ids
+from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
 from hardsight.dynamics.summary import MEANS, Summary, summarise
-from hardsight.errors import ExistingPathError, InputError, StateError
+from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.provenance import provenance
 from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
@@ -71,11 +72,12 @@ class Recorder:
             this one on are forgotten, so that a loop resumed from its own checkpoint records nothing twice. An epoch
             that `flush` left unfinished goes on instead.
         overwrite: Throw away whatever run is there.
-        split: What integer ids begin with: 17 becomes ``data:17``; the data's own, where they are given.
+        split: What integer ids begin with where no `data` are given: 17 becomes ``data:17``.
         unit: What lies between two calls of `end_epoch`, for axes and words.
         name: What is trained, for titles.
         class_names: Names of the classes.
-        data: What is recorded, as `hardsight.open_data` gives it: a page then finds names and pictures.
+        data: What is recorded, as `hardsight.open_data` takes it. Integers are then indices of these data and get the
+            ids that the samples have there, so that a page finds names and images.
         held_out: Whether the network never learns from these samples, as with test data.
         note: What was recorded, in words: training batches, or a pass in eval mode.
     """
@@ -90,7 +92,7 @@ class Recorder:
         unit: str = "epoch",
         name: str = UNNAMED,
         class_names: Sequence[str] | None = None,
-        data: Samples | None = None,
+        data: Any = None,
         held_out: bool = False,
         note: str | None = None,
     ) -> None:
@@ -101,12 +103,13 @@ class Recorder:
                 epoch = -1
             if epoch < 1:
                 raise InputError("epoch must be a whole number, 1 or more: the epoch that begins now.")
-        self.path, self.split, self.epoch = Path(run), split if data is None else data.split, epoch or 1
+        samples = None if data is None else open_data(data)
+        self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
         self._meta = {
             "unit": unit,
-            "class_names": list(class_names or (None if data is None else data.classes) or ()),
-            "source": None if data is None else data.source,
-            "data": {"split": self.split} | ({"origin": data.origin} if data is not None else {}),
+            "class_names": list(class_names or (None if samples is None else samples.classes) or ()),
+            "source": None if samples is None else samples.source,
+            "data": {"split": self.split} | ({"origin": samples.origin} if samples is not None else {}),
             "out_of_sample": "test data" if held_out else None,
             "note": note,
         }
@@ -116,13 +119,17 @@ class Recorder:
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
-        self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0}
-        self._ids = Ids(self.split)
+        self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
+        indexed = samples is not None and not isinstance(samples, StreamSamples)
+        self._samples = len(samples) if indexed else None  # how many there are, where integers are their indices
+        self._name_of: Callable[[int], str] = samples.id if indexed else lambda index: f"{self.split}:{index}"
+        self._ids = Ids(self._name_of)
         self._summary = Summary()
         self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen
         self._logits: Logits | None = None
-        if self._rank == 0:
-            self._begin(epoch, overwrite)
+        self._pending: Rows | None = None  # of the epoch, and not on disk yet because a commit failed
+        self._warning: str | None = None
+        by_first_process(lambda: self._begin(epoch, overwrite))
 
     def _begin(self, epoch: int | None, overwrite: bool) -> None:
         plan = {"recorder": {"split": self.split, "unit": self._meta["unit"]}}
@@ -154,13 +161,12 @@ class Recorder:
             ids += block.ids.to_pylist()
             before.append(first < self.epoch)
             self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
-        self._ids = Ids(self.split, ids)
+        self._ids = Ids(self._name_of, ids)
         self._logits = self._stored_logits(np.concatenate(before))
         heads = records.read_heads(self.path, self._index)
         if len(heads):
-            meta = self.path / "meta.json"
-            told = json.loads(meta.read_text(encoding="utf-8")).get("model", {}) if meta.is_file() else {}
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, int(told.get("features", 0)))
+            width = records.read_meta(self.path).get("model", {}).get("features", 0)
+            self._shape = (int(heads["class"].to_numpy().max()) + 1, width)
 
     def _stored_logits(self, before: np.ndarray) -> Logits | None:
         """What the epoch is compared with; of samples that were flushed since, it is gone.
@@ -182,7 +188,7 @@ class Recorder:
         """Record a batch; call it after the forward and before the optimiser's step.
 
         Args:
-            ids: One a sample: texts, or integers (a list or a tensor).
+            ids: One per sample: texts, or integers (a list or a tensor), which are indices of the data.
             head: What `hardsight.capture` yields, or anything with `features`, `weight` and `bias`.
             labels: ``(N,)`` class indices; samples with a negative one are not recorded.
         """
@@ -238,15 +244,21 @@ class Recorder:
         self._commit(end=False)
 
     def end_epoch(self) -> None:
-        """Commit the epoch and begin the next."""
+        """Commit the epoch and begin the next.
+
+        After an error nothing is lost: the same call again commits what came so far (on a full disk, once there is
+        room), without the samples that the error names.
+        """
         self._commit(end=True)
         self.epoch += 1
 
     def close(self) -> None:
         """Bring every sample's curve into one place on disk: not needed, but single curves are read faster then."""
         if self._rank == 0:
-            records.merge(self.path, self._index, everything=True)
-            records.commit(self.path, self._index)
+            index = self._index.copied()
+            records.merge(self.path, index, everything=True)
+            records.commit(self.path, index)
+            self._index = index
 
     def __enter__(self) -> Recorder:
         return self
@@ -255,71 +267,79 @@ class Recorder:
         self.close()
 
     def _commit(self, end: bool) -> None:
-        rows = self._gathered()
-        if rows is None:  # another process writes
-            return
-        index = self._index
-        if not len(rows.ids) and end and self.epoch not in index.epochs:
-            raise StateError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
-        if records.read_index(self.path).owner != index.owner:
-            raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
-        if rows.head is not None and self._shape is None:  # only other processes have seen samples so far
-            self._shape = (rows.head.shape[1], 0)
-        rows, at = self._numbered(self._sound(rows))
-        self._add(rows, at)
-        records.write_rows(self.path, index, self._table(rows, at))
-        if rows.head is not None:
-            self._write_head(rows.head)
-        if end:
-            self._write_logits()
-        index.epochs += [self.epoch] if self.epoch not in index.epochs else []
-        index.open, index.steps[str(self.epoch)] = not end, self._steps
-        before = index.names()
-        records.merge(self.path, index)
-        records.commit(self.path, index, keep=before)  # someone may be reading what was merged; it goes with the next
-        self._writer.finish(self._described())
+        parts = self._gathered()
+        warning = by_first_process(lambda: self._write(parts, end))
+        if warning and self._rank == 0:
+            warnings.warn(warning, UserWarning, stacklevel=3)
 
-    def _gathered(self) -> Rows | None:
-        """The epoch's rows on the host: of all processes on the first one, None on the others."""
-        rows = self._batches.rows()
+    def _gathered(self) -> list[Any]:
+        """What came since the last commit, on the host: of all processes on the first one, nothing on the others.
+
+        Instead of rows, a process may have an error: it is raised after all have met, so that none waits for another.
+        """
+        try:
+            rows: Any = self._batches.rows()
+        except HardsightError as error:
+            rows = error
         if self._world == 1:
-            return rows
+            return [rows]
         parts: list[Any] | None = [None] * self._world if self._rank == 0 else None
         dist.gather_object(rows, parts)
         # A thread of torch lets go of what it sent after this process has gone on: should it end then, torch aborts.
         dist.barrier()
-        return None if parts is None else joined(parts)
+        return parts or []
 
-    def _numbered(self, rows: Rows) -> tuple[Rows, np.ndarray]:
-        """Each sample once an epoch, with the label it always had; and the number of each."""
-        classes = self._shape[0] if self._shape else 0
-        outside = np.flatnonzero(rows.labels >= classes)
-        if len(outside):
-            label, id_ = rows.labels[outside[0]], self._ids.text(rows.ids[outside[0]])
-            raise InputError(
-                f"labels must lie in [0, {classes - 1}] (the head has {classes} classes), got {label} for {id_!r} "
-                f"({len(outside):,} such samples)."
-            )
-        known, found = len(self._ids), self._ids.find(rows.ids)
-        at = found.at
-        seen, first = np.unique(at, return_index=True)
-        labels = np.concatenate([self._summary.label, rows.labels[first[seen >= known]]])
-        wrong = np.flatnonzero(labels[at] != rows.labels)
-        if len(wrong):
-            raise InputError(
-                f"ids collide: {self._ids.text(rows.ids[wrong[0]])!r} had the label {labels[at[wrong[0]]]} and now has "
-                f"{rows.labels[wrong[0]]}; give every sample an id of its own (its index in the data set, not in the "
-                "batch)."
-            )
-        self._ids.add(found)
+    def _write(self, parts: list[Any], end: bool) -> str | None:
+        """Commit rows. Until they are on disk nothing else changes, so after any error the same call can be repeated.
+
+        Returns:
+            What to warn of.
+        """
+        fresh = joined([part for part in parts if isinstance(part, Rows)] or [NO_ROWS])
+        if len(fresh.ids):
+            rows = joined([self._pending or NO_ROWS, self._sound(fresh)])
+            self._pending = rows._replace(head=fresh.head)
+        if errors := [part for part in parts if not isinstance(part, Rows)]:
+            raise errors[0]
+        if self._pending is None and end and self.epoch not in self._index.epochs:
+            raise StateError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
+        if records.read_index(self.path).owner != self._index.owner:
+            raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
+        rows = self._pending or NO_ROWS
+        if rows.head is not None and self._shape is None:  # only other processes have seen samples so far
+            self._shape = (rows.head.shape[1], 0)
+        self._raise(None if self._samples is None else outside_data(rows, self._samples))
+        self._raise(outside_classes(rows, self._shape[0] if self._shape else 0, self._ids))
+        found = self._ids.find(rows.ids)
+        self._raise(colliding(rows, found, self._summary.label, self._ids))
+        ids, summary, in_epoch = self._ids.added(found), self._summary, self._in_epoch
         if found.fresh:
-            self._summary = self._summary.joined(Summary(len(found.fresh)))
-            self._in_epoch = np.concatenate([self._in_epoch, np.zeros(len(found.fresh), np.int32)])
-        first = np.sort(first)
-        first = first[self._in_epoch[at[first]] != self.epoch]
+            summary = summary.joined(Summary(len(found.fresh)))
+            in_epoch = np.concatenate([in_epoch, np.zeros(len(found.fresh), np.int32)])
+        first = np.sort(np.unique(found.at, return_index=True)[1])
+        first = first[in_epoch[found.at[first]] != self.epoch]  # each sample once an epoch
+        repeated, rows, at = len(rows.ids) - len(first), rows.take(first), found.at[first]
+        logits = self._rounded(rows, ids, at)
+
+        index = self._index.copied()
+        records.write_rows(self.path, index, self._table(rows, ids, at))
+        if rows.head is not None:
+            self._write_head(index, rows.head)
+        if end:
+            self._write_logits(index, ids, logits)
+        index.epochs += [self.epoch] if self.epoch not in index.epochs else []
+        index.open, index.steps[str(self.epoch)] = not end, self._steps
+        records.merge(self.path, index)
+        records.commit(self.path, index)
+
+        self._index, self._ids, self._logits, self._pending = index, ids, logits, None
+        self._summary, self._in_epoch = summary, in_epoch.copy()
         self._in_epoch[at] = self.epoch
-        self._counts["repeated"] += len(at) - len(first)
-        return rows.take(first), at[first]
+        self._add(rows, at)
+        self._counts["repeated"] += repeated
+        self._writer.finish(self._described())
+        warning, self._warning = self._warning, None
+        return warning
 
     def _sound(self, rows: Rows) -> Rows:
         """Without samples that have no label (a negative one) or broken numbers: they are missing, and counted."""
@@ -328,37 +348,50 @@ class Recorder:
         self._counts["unlabelled"] += int((~labelled).sum())
         if bad := int((~finite).sum()):
             self._counts["bad"] += bad
-            warnings.warn(
+            self._warning = (
                 f"{bad:,} of {len(finite):,} samples of {self._meta['unit']} {self.epoch} have features or logits that "
-                "are NaN or infinite; they are missing from it.",
-                UserWarning,
-                stacklevel=4,
+                "are NaN or infinite; they are missing from it."
             )
         return rows.take(np.flatnonzero(labelled & finite))
 
-    def _add(self, rows: Rows, at: np.ndarray) -> None:
-        """Into the sums, rounded as on disk, so that sums made from the disk are the same."""
+    def _raise(self, refusal: Refusal | None) -> None:
+        """Raise an error about some rows, if any. The others stay, so that the same call, repeated, commits them."""
+        if refusal is None or self._pending is None:
+            return
+        self._pending = self._pending.take(np.flatnonzero(~refusal.rows))
+        count, unit = int(refusal.rows.sum()), self._meta["unit"]
+        self._counts["refused"] += count
+        raise InputError(
+            f"{refusal.reason}. The same call again records {unit} {self.epoch} without {count:,} such samples."
+        )
+
+    def _rounded(self, rows: Rows, ids: Ids, at: np.ndarray) -> Logits | None:
+        """Round values as on disk, so that sums made from the disk are the same; compare with the epoch before."""
         values = rows.values
         for name in records.FLOATS:
             if name in values:
                 exact = values[name].astype(np.float32)
                 values[name] = exact if name in records.EXACT else records.rounded(exact)
+        if not len(rows.ids):  # everything was flushed before
+            return self._logits
         if rows.logits is None:
-            self._logits = None
-        else:
-            old = (self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])).grown(len(self._ids))
-            for name, losses in swapped_losses(old.take(at), rows.logits, rows.labels).items():
-                values[name] = records.rounded(losses)
-            self._logits = old.updated(at, rows.logits)
-        wide = {"label": rows.labels} | {name: values[name].astype(np.float64) for name in STORED}
+            return None
+        old = (self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])).grown(len(ids))
+        for name, losses in swapped_losses(old.take(at), rows.logits, rows.labels).items():
+            values[name] = records.rounded(losses)
+        return old.updated(at, rows.logits)
+
+    def _add(self, rows: Rows, at: np.ndarray) -> None:
+        """Into the sums."""
+        wide = {"label": rows.labels} | {name: rows.values[name].astype(np.float64) for name in STORED}
         for name, (needs, function) in records.DERIVED.items():
             wide[name] = function(*(wide[need] for need in needs))
-        self._summary.add(self.epoch, at, rows.labels, values["pred"], wide)
+        self._summary.add(self.epoch, at, rows.labels, rows.values["pred"], wide)
 
-    def _table(self, rows: Rows, at: np.ndarray) -> pa.Table:
-        order = self._ids.sorted(at)
+    def _table(self, rows: Rows, ids: Ids, at: np.ndarray) -> pa.Table:
+        order = ids.sorted(at)
         columns = {
-            "id": self._ids.texts.take(pa.array(at[order])),
+            "id": ids.texts.take(pa.array(at[order])),
             "epoch": pa.array(np.full(len(order), self.epoch), pa.int32()),
             "label": pa.array(rows.labels[order], pa.int32()),
             "pred": pa.array(rows.values["pred"][order].astype(np.int32)),
@@ -369,8 +402,8 @@ class Recorder:
                 columns[name] = pa.array(values, pa.float32(), mask=np.isnan(values))
         return pa.table(columns)
 
-    def _write_head(self, head: np.ndarray) -> None:
-        told = pa.table(
+    def _write_head(self, index: records.Index, head: np.ndarray) -> None:
+        table = pa.table(
             {
                 "epoch": pa.array(np.full(head.shape[1], self.epoch), pa.int32()),
                 "class": pa.array(np.arange(head.shape[1]), pa.int32()),
@@ -378,14 +411,14 @@ class Recorder:
                 "bias": pa.array(head[1], pa.float32()),
             }
         )
-        records.write_heads(self.path, self._index, told)
+        records.write_heads(self.path, index, table)
 
-    def _write_logits(self) -> None:
+    def _write_logits(self, index: records.Index, ids: Ids, logits: Logits | None) -> None:
         """What the next epoch is compared with, for a recorder that resumes: in the order in which it will number."""
-        states = self._index.states
-        if self._logits is not None:
+        states = index.states
+        if logits is not None:
             name = records.new_name("safetensors")
-            state = self._logits.take(self._ids.order())
+            state = logits.take(ids.order())
             with disk_in_words(self.path):
                 write_whole(self.path / DYNAMICS / name, state.save, secrets.token_hex(4))
             states[str(self.epoch)] = name

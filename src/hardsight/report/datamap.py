@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.hardness import harder_end
-from hardsight.records import Block, needed, read_index
+from hardsight.records import Block
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.points import axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View
 from hardsight.report.words import counted, cut_name
-from hardsight.runfolder import DYNAMICS
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -78,13 +77,7 @@ class Recorded(NamedTuple):
 
     def rows_of(self, ids: pa.Array, columns: Collection[str]) -> Block:
         """The records of some samples, in any order."""
-        from pyarrow import dataset
-
-        path = self.dynamics.path
-        files = dataset.dataset([str(path / DYNAMICS / file["name"]) for file in read_index(path).files])
-        wanted = dataset.field("id").isin(ids) & (dataset.field("epoch") <= self.last)
-        found = files.to_table(columns=["id", "epoch", *needed(columns)], filter=wanted)
-        return Block(found, ids, np.arange(len(found)))
+        return self.dynamics.rows_of(ids, columns)
 
 
 def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:

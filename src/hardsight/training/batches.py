@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,16 +46,6 @@ class Source:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @cached_property
-    def ids(self) -> list[str] | None:
-        """Ids in order; None where they are just ``split:index``, which a recorder makes from numbers."""
-        ids = [self.samples.id(i) for i in range(len(self))]
-        return None if all(id_ == f"{self.samples.split}:{i}" for i, id_ in enumerate(ids)) else ids
-
-    def named(self, rows: Tensor) -> Tensor | list[str]:
-        """The ids of rows, as a recorder takes them."""
-        return rows if self.ids is None else [self.ids[i] for i in rows.tolist()]
 
     def batches(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
         """Batches of the given rows (on the host) in order; pixels in [0, 1]."""

@@ -108,7 +108,7 @@ class Training:
                     (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
                     self.processes.average(p.grad for p in self.learnt if p.grad is not None)
                 if recorder is not None and head is not None:
-                    recorder.update(source.named(rows), head, y)
+                    recorder.update(rows, head, y)
                 parts = dict(getattr(self.loss, "last_parts", {}))
                 if recipe.clip:
                     parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
@@ -141,7 +141,7 @@ class Training:
                 with self.autocast():
                     logits = logits_of(self.result, self.laid_out(x))
                 if recorder is not None and head is not None:
-                    recorder.update(source.named(part), head, y)
+                    recorder.update(part, head, y)
                 seen.add(F.cross_entropy(logits.float(), y), logits, y)
             seen.look()
         means = seen.over(self.processes)

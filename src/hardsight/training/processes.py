@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hardsight.distributed import by_first_process
 from hardsight.scoring.one import find_device
 
 
@@ -28,28 +29,14 @@ class Processes:
         return self.rank == 0
 
     def told(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns in the first process, in every process; its error is everyone's.
-
-        Only the first process reads and writes files: several machines need not share a disk.
-        """
-        if self.world == 1:
-            return work()
-        answer: list[Any] = [None]
-        if self.first:
-            try:
-                answer = [(work(), None)]
-            except Exception as error:
-                answer = [(None, error)]
-        dist.broadcast_object_list(answer, 0)
-        result, failure = answer[0]
-        if failure is not None:
-            raise failure
-        return result
+        """What `work` returns in the first process, in every process; its error is everyone's."""
+        return by_first_process(work)
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.world > 1:
-            values = values.to(self.device)  # where every backend can send it from
+            if self.device.type == "cuda":
+                values = values.to(self.device)  # NCCL sends from there only
             dist.all_reduce(values)
         return values.cpu()
 

@@ -181,21 +181,20 @@ def _run(
             row |= _unreadable(source, "DATA", "unreadable", group, epoch == done + 1)
             if target is not None:
                 row |= _unreadable(target, "test", "test_unreadable", group, epoch == done + 1)
-            saver.wait()  # a recorder can go back one epoch, not two
+            group.told(saver.wait)  # a recorder can go back one epoch, not two
             for recorder in recorders.values():
                 recorder.end_epoch()
             training.history.append(row)
-            if group.first:
-                saver.save(training.state())
-                if source.pixels is None:  # loader processes are forked: better not while a thread writes
-                    saver.wait()
+            group.told(lambda: saver.save(training.state()))
+            if source.pixels is None:  # loader processes are forked: better not while a thread writes
+                group.told(saver.wait)
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
             if log is not None and group.first:
                 log(row, sum(row["steps"] for row in training.history))
-        saver.wait()
+        group.told(saver.wait)
         for recorder in recorders.values():
-            recorder.close()
+            group.told(recorder.close)
     finally:
         saver.close()
 
