@@ -1,5 +1,6 @@
 """The engine: recipes against torch's schedulers, the loop against a plain one, resuming to the last bit, bad input."""
 
+import dataclasses
 import json
 import math
 import random
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 import hardsight as hs
 from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics import Dynamics
+from hardsight.errors import HardsightError
 from hardsight.networks import NETWORKS
 from hardsight.recipes import PRESETS, Recipe, changed, learning_rate, momentum_at, recipe_of
 from hardsight.training import train
@@ -153,6 +155,84 @@ def test_presets_have_the_papers_numbers():
 def test_a_recipe_that_cannot_be_is_a_sentence(change, words):
     with pytest.raises(ValueError, match=words):
         Recipe(**change)
+
+
+FIELDS = [field.name for field in dataclasses.fields(Recipe)]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_part_of_a_recipe_has_its_type(name):
+    default = getattr(Recipe(), name)
+    wrong = {
+        bool: ["yes", 1, 0.0, None],
+        int: ["3", True, None, [3], 10**20, 2.5, math.nan],
+        float: ["0.1", True, None, [0.1], 10**400, math.nan, -math.inf],
+        str: [3, None, True, b"sgd"],
+        tuple: [3, "30,60", ["30"], [None], [math.nan], [-1.0], [10**400], None],
+    }[type(default)]
+    for value in wrong:
+        with pytest.raises(HardsightError, match=name):
+            Recipe(**{name: value})
+        with pytest.raises(HardsightError, match=name):
+            Recipe().replace(**{name: value})
+
+
+def test_numbers_of_numpy_and_whole_floats_become_plain_ones():
+    recipe = Recipe(
+        epochs=np.int64(3), batch_size=8.0, lr=torch.tensor(0.5), flip=np.bool_(True), schedule="step", steps=[1, 2]
+    )
+    assert recipe == Recipe(epochs=3, batch_size=8, lr=0.5, flip=True, schedule="step", steps=(1, 2))
+    assert [type(value) for value in (recipe.epochs, recipe.batch_size, recipe.lr, recipe.flip, recipe.steps)] == [
+        *(int, int, float, bool, tuple)
+    ]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("epochs", [1, 6, 500])
+def test_replace_rescales_the_times_as_the_command_does(preset, epochs):
+    recipe = PRESETS[preset].recipe
+    shorter = recipe.replace(epochs=epochs)
+    assert shorter == changed(recipe, [f"epochs={epochs}"])
+    ratio = epochs / recipe.epochs
+    assert shorter.warmup == pytest.approx(ratio * recipe.warmup)
+    assert shorter.rampdown == pytest.approx(ratio * recipe.rampdown)
+    assert shorter.steps == pytest.approx([ratio * step for step in recipe.steps])
+    for share in (0.1, 0.5, 0.9) if recipe.schedule != "ramp" else ():  # which is constant within an epoch
+        rate = learning_rate(recipe, share * recipe.epochs)
+        assert learning_rate(shorter, share * epochs) == pytest.approx(rate)
+    assert recipe.replace(lr=0.5) == dataclasses.replace(recipe, lr=0.5)
+
+
+def test_a_warmup_that_takes_the_whole_training_is_refused():
+    """The rate of such a recipe only rises, and a network hardly trains."""
+    recipe = PRESETS["cifar-resnet18"].recipe
+    with pytest.raises(ValueError, match="warmup"):
+        dataclasses.replace(recipe, epochs=6)
+    assert recipe.replace(epochs=6).warmup == pytest.approx(0.72)
+    assert recipe.replace(epochs=6, warmup=5).warmup == 5
+
+
+@pytest.mark.parametrize("name", ["epoch", "warm_up"])
+def test_replace_knows_its_names(name):
+    with pytest.raises(ValueError, match=name):
+        Recipe().replace(**{name: 3})
+
+
+def test_a_huge_number_of_epochs_is_a_sentence_that_states_the_limit(tmp_path):
+    most = "1,000,000"
+    for call in (
+        lambda n: Recipe(epochs=n),
+        lambda n: Recipe().replace(epochs=n),
+        lambda n: changed(Recipe(), [f"epochs={n}"]),
+        lambda n: hs.CurriculumSampler([0.0, 1.0], "linear", epochs=n),
+        lambda n: hs.self_train("small-cnn", "digits:train", "digits:test", epochs=n, out=tmp_path / "run"),
+        lambda n: hs.self_train("small-cnn", "digits:train", "digits:test", rounds=n, out=tmp_path / "run"),
+    ):
+        with pytest.raises(HardsightError, match=most):
+            call(99999999999999999999)
+    with pytest.raises(HardsightError, match="2,147,483,647"):
+        hs.Recorder(tmp_path / "run", epoch=99999999999999999999)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

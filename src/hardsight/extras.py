@@ -1,11 +1,12 @@
-"""Libraries imported at first use, with a sentence where one is missing or broken."""
+"""Libraries imported at first use, and small checks of what users give, each with its sentence."""
 
 from __future__ import annotations
 
 import importlib
+import operator
 from typing import Any
 
-from hardsight.errors import StateError
+from hardsight.errors import InputError, StateError
 
 # Which extra of hardsight brings what is not an ordinary dependency.
 _EXTRA = {
@@ -45,3 +46,22 @@ def printable(value: object) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, short enough for a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """An integer between two limits, or a sentence that states them.
+
+    Examples:
+        >>> whole_number("epochs", 3, 1, 10)
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise InputError(f"{name} must be a whole number, got {printable(repr(value))[:80]}.")
+    if number < least or (most is not None and number > most):
+        limits = f"{least:,} or more" if most is None else f"between {least:,} and {most:,}"
+        raise InputError(f"{name} must be {limits}, got {number:,}.")
+    return number

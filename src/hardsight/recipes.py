@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, InputTypeError
+from hardsight.extras import printable
 from hardsight.lossnames import parse_loss
 from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 Schedule = Literal["constant", "step", "cosine", "one-cycle", "ramp"]
+MOST_EPOCHS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -86,19 +89,25 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for part in fields(self):
+            object.__setattr__(self, part.name, _of_its_type(part.name, getattr(self, part.name), type(part.default)))
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 near = difflib.get_close_matches(str(value), choices, 1, 0.4)
                 hint = f"; did you mean {near[0]}?" if near else "."
                 raise InputError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
         for name, (low, high) in _RANGES.items():
-            value, whole, below = getattr(self, name), isinstance(low, int), name in _BELOW
-            within = math.isfinite(value) and low <= value <= high and not (below and value == high)
-            if not within or (whole and int(value) != value):
-                ends = f"between {low:g} and {high:g}" if math.isfinite(high) else f"{low:g} or more"
-                ends = f"{low:g} or more and less than {high:g}" if below else ends
-                ends = f"{ends} and finite" if value == math.inf == high else ends
-                raise InputError(f"recipe: {name} must be {'an integer ' if whole else ''}{ends}, got {value!r}.")
+            value, below = getattr(self, name), name in _BELOW
+            if not low <= value <= high or (below and value == high) or value == math.inf:
+                low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (low, high))
+                ends = f"{low} or more" if high == "inf" else f"between {low} and {high}"
+                ends = f"{low} or more and less than {high}" if below else ends
+                ends = f"{ends} and finite" if value == math.inf and high == "inf" else ends
+                raise InputError(
+                    f"recipe: {name} must be {'an integer ' if _PARTS[name] is int else ''}{ends}, got {value!r}."
+                )
+        if any(not 0 <= step < math.inf for step in self.steps):
+            raise InputError(f"recipe: steps must be 0 or more and finite, got {self.steps!r}.")
         if self.schedule == "step" and not self.steps:
             raise InputError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
         if self.steps and self.schedule != "step":
@@ -106,13 +115,36 @@ class Recipe:
         if self.warmup + self.rampdown > self.epochs:
             raise InputError(
                 f"recipe: warmup and rampdown must fit into epochs, got {self.warmup:g} + {self.rampdown:g} of "
-                f"{self.epochs}."
+                f"{self.epochs}{_RESCALED}"
+            )
+        if self.warmup >= self.epochs:
+            raise InputError(
+                f"recipe: warmup must be shorter than epochs ({self.epochs}), got {self.warmup:g}{_RESCALED}"
             )
         if self.graph and not self.drop_last:
             raise InputError("recipe: graph needs batches of one size; set drop_last too.")
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise InputError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
         self._check_loss()
+
+    def replace(self, **changes: Any) -> Recipe:
+        """The recipe with some parts changed.
+
+        With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are given too;
+        those in the name of a loss do not. (`dataclasses.replace` leaves them as they are.)
+
+        Examples:
+            >>> Recipe(epochs=90, schedule="step", steps=(30, 60), warmup=3).replace(epochs=30).steps
+            (10.0, 20.0)
+        """
+        if unknown := [name for name in changes if name not in _PARTS]:
+            raise InputError(f"recipe: there is no {printable(unknown[0])!r}; {_near(unknown[0])}")
+        epochs = _of_its_type("epochs", changes.get("epochs", self.epochs), int)
+        if epochs != self.epochs:
+            longer = min(epochs, MOST_EPOCHS) / self.epochs  # what is more is refused below
+            times = {"warmup": longer * self.warmup, "rampdown": longer * self.rampdown}
+            changes = {**times, "steps": tuple(longer * step for step in self.steps), **changes}
+        return replace(self, **changes)
 
     def _check_loss(self) -> None:
         name = parse_loss(self.loss)
@@ -131,15 +163,42 @@ class Recipe:
             raise InputError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
 
 
+_PARTS: dict[str, Any] = {part.name: type(part.default) for part in fields(Recipe)}
+_RESCALED = "; recipe.replace(epochs=…) rescales the times of a recipe."
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name, _PARTS, 2, 0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(_PARTS)}."
+
+
+def _of_its_type(name: str, value: Any, kind: type) -> Any:
+    """A value as a recipe holds it, or a sentence where it is of another type."""
+    if kind is tuple and isinstance(value, (tuple, list)):
+        return tuple(_of_its_type(name, step, float) for step in value)
+    if not isinstance(value, (bool, int, float, str)) and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # a number of NumPy or torch
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number if kind in (int, float) else isinstance(value, kind)):
+        raise InputTypeError(f"recipe: {name} must be {_WORDS[kind]}, got {printable(repr(value))[:80]}.")
+    if kind is int and isinstance(value, float):
+        if not value.is_integer():
+            raise InputError(f"recipe: {name} must be an integer, got {value!r}.")
+        return int(value)
+    if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise InputError(f"recipe: {name} must be finite, got a number of {value.bit_length():,} bits.")
+    return value
+
+
 _CHOICES = {
     "optimiser": ("sgd", "adam", "adamw", "rmsprop"),
     "schedule": ("constant", "step", "cosine", "one-cycle", "ramp"),
     "precision": ("float32", "bf16"),
 }
-# Ends belong to the range, but for the upper one of those `_BELOW` it; an integer as the lower end asks for integers.
+# Ends belong to the range, but for the upper one of those `_BELOW` it.
 _RANGES: dict[str, tuple[float, float]] = {
-    "epochs": (1, math.inf),
-    "batch_size": (1, math.inf),
+    "epochs": (1, MOST_EPOCHS),
+    "batch_size": (1, 2**31 - 1),
     "lr": (0.0, math.inf),
     "momentum": (0.0, 1.0),
     "weight_decay": (0.0, math.inf),
@@ -148,11 +207,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rampdown": (0.0, math.inf),
     "label_smoothing": (0.0, 1.0),
     "mixup": (0.0, math.inf),
-    "crop": (0, math.inf),
+    "crop": (0, 2**31 - 1),
     "smallest_part": (0.01, 1.0),
     "clip": (0.0, math.inf),
     "ema": (0.0, 1.0),
-    "seed": (0, math.inf),
+    "seed": (0, 2**63 - 1),
 }
 _BELOW = ("momentum", "ema")  # an average that never takes in anything new
 
@@ -169,7 +228,7 @@ def learning_rate(recipe: Recipe, time: float) -> float:
     if r.schedule == "one-cycle":
         if time < r.warmup:
             return r.lr * (1 / 25 + (1 - 1 / 25) * time / r.warmup)
-        return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left) if left else r.lr
+        return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left)
     if r.schedule == "ramp":  # per whole epoch, as AMC-Loss has it
         epoch = math.floor(time)
         return r.lr * ramp_up(epoch, r.warmup) * ramp_down(epoch, r.epochs, r.rampdown)
@@ -177,7 +236,7 @@ def learning_rate(recipe: Recipe, time: float) -> float:
     if r.schedule == "step":
         return r.lr * warm * r.step_factor ** sum(time >= step - 1e-9 for step in r.steps)
     if r.schedule == "cosine" and time >= r.warmup:
-        return r.lr * 0.5 * (1 + math.cos(math.pi * (time - r.warmup) / left)) if left else r.lr
+        return r.lr * 0.5 * (1 + math.cos(math.pi * (time - r.warmup) / left))
     return r.lr * warm
 
 
@@ -377,34 +436,23 @@ def recipe_of(name: str) -> Recipe:
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """A recipe with some parts changed, as a command line tells them.
-
-    With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are told too; those
-    in the name of a loss do not.
+    """A recipe with some parts changed as `Recipe.replace` does it, given as on a command line.
 
     Examples:
         >>> changed(Recipe(), ["epochs=90", "schedule=step", "steps=30,60", "flip=true"]).steps
         (30.0, 60.0)
     """
-    told: dict[str, Any] = {}
-    defaults = vars(Recipe())
+    changes: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
-        if not equals or name not in defaults:
-            near = difflib.get_close_matches(name, defaults, 2, 0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(defaults)}."
-            raise InputError(f"recipe: expected NAME=VALUE, got {setting!r}; {hint}")
-        kind = type(defaults[name])
+        if not equals or name not in _PARTS:
+            raise InputError(f"recipe: expected NAME=VALUE, got {setting!r}; {_near(name)}")
+        kind = _PARTS[name]
         try:
-            told[name] = _READERS[kind](text.strip())
+            changes[name] = _READERS[kind](text.strip())
         except (ValueError, KeyError):
             raise InputError(f"recipe: {name} must be {_WORDS[kind]}, got {text!r}.") from None
-    longer = told.get("epochs", recipe.epochs) / recipe.epochs
-    if longer != 1:
-        told.setdefault("warmup", longer * recipe.warmup)
-        told.setdefault("rampdown", longer * recipe.rampdown)
-        told.setdefault("steps", tuple(longer * step for step in recipe.steps))
-    return replace(recipe, **told)
+    return recipe.replace(**changes)
 
 
 _READERS: dict[type, Callable[[str], Any]] = {
@@ -414,4 +462,10 @@ _READERS: dict[type, Callable[[str], Any]] = {
     str: str,
     tuple: lambda text: tuple(float(part) for part in text.split(",") if part),
 }
-_WORDS = {bool: "true or false", int: "an integer", float: "a number", tuple: "numbers with commas between them"}
+_WORDS = {
+    str: "a name",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    tuple: "numbers with commas between them",
+}

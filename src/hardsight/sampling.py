@@ -15,7 +15,6 @@ a resumed run needs no state of the sampler.
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,7 +31,8 @@ from hardsight.data import StreamSamples, open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
-from hardsight.extras import printable
+from hardsight.extras import printable, whole_number
+from hardsight.recipes import MOST_EPOCHS
 from hardsight.records import has_records, read_index
 from hardsight.table import SampleTable
 
@@ -196,20 +196,22 @@ PACINGS: dict[str, Callable[[float], float]] = {f.__name__: f for f in (linear, 
 # ---------------------------------------------------------------------------------------------------------------------
 # Samplers.
 
+MOST_DRAWS = 2**31 - 1
+
 
 class _EpochSampler(Sampler[int]):
     """An order of indices for each epoch, shared out to processes."""
 
     def __init__(self, seed: int, num_replicas: int, rank: int) -> None:
-        self.seed, self.num_replicas = _whole("seed", seed, 0), _whole("num_replicas", num_replicas, 1)
-        self.rank = _whole("rank", rank, 0)
+        self.seed, self.num_replicas = whole_number("seed", seed, 0), whole_number("num_replicas", num_replicas, 1)
+        self.rank = whole_number("rank", rank, 0)
         if self.rank >= self.num_replicas:
             raise InputError(f"rank must be below num_replicas={num_replicas}, got {rank}.")
         self.epoch, self._begun = 0, False
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch begins, counted from 0."""
-        self.epoch, self._begun = _whole("epoch", epoch, 0), False
+        self.epoch, self._begun = whole_number("epoch", epoch, 0), False
 
     def __len__(self) -> int:
         return self._size() // self.num_replicas
@@ -282,7 +284,9 @@ class HardnessSampler(_EpochSampler):
             raise InputError(f"uniform must be a share in [0, 1], got {uniform}.")
         weight = (rankdata(values) / len(values)) ** power
         self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / len(values)
-        self.num_samples = len(values) if num_samples is None else _whole("num_samples", num_samples, 1)
+        self.num_samples = (
+            len(values) if num_samples is None else whole_number("num_samples", num_samples, 1, MOST_DRAWS)
+        )
         self.replacement = replacement
         if not replacement and self.num_samples > len(values):
             raise InputError(
@@ -340,8 +344,8 @@ class SelfPacedSampler(_EpochSampler):
         if isinstance(pacing, str) and pacing not in PACINGS:
             raise InputError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
         self.pacing = PACINGS[pacing] if isinstance(pacing, str) else pacing
-        self.epochs, self.hardest_first = _whole("epochs", epochs, 1), hardest_first
-        self.num_samples = None if num_samples is None else _whole("num_samples", num_samples, 1)
+        self.epochs, self.hardest_first = whole_number("epochs", epochs, 1, MOST_EPOCHS), hardest_first
+        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, MOST_DRAWS)
         if not callable(hardness):
             raise InputError(
                 f"hardness must be a function that is asked every epoch, got {type(hardness).__name__}; "
@@ -427,13 +431,3 @@ class CurriculumSampler(SelfPacedSampler):
 
     def _now(self) -> np.ndarray:
         return self._ask()
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} must be a whole number, got {value!r}.") from None
-    if number < least:
-        raise InputError(f"{name} must be {least} or more, got {number}.")
-    return number

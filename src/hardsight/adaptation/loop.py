@@ -36,11 +36,12 @@ from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
 from hardsight.data import ChosenSamples, class_mapping, version_hint
 from hardsight.errors import InputError, StateError
+from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
 from hardsight.predictions import Predictions, predict
 from hardsight.provenance import provenance
-from hardsight.recipes import Recipe, changed, recipe_of
+from hardsight.recipes import MOST_EPOCHS, Recipe, recipe_of
 from hardsight.runfolder import SUMMARY
 from hardsight.scoring import score
 from hardsight.training import train
@@ -134,12 +135,10 @@ def self_train(
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")
-    for name, number in (("rounds", rounds), ("epochs", epochs)):
-        if int(number) != number or number < 1:
-            raise InputError(f"{name} must be an integer 1 or more, got {number!r}.")
+    rounds, epochs = whole_number("rounds", rounds, 1, MOST_EPOCHS), whole_number("epochs", epochs, 1, MOST_EPOCHS)
     way = parse_method(method)
     portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
-    whole = changed(recipe_for_rounds(model, recipe), [f"epochs={rounds * epochs}"])
+    whole = recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs)
     roles = open_roles(source, target, test, labelled, same_images=same_images)
     shares = check_balance(balance, roles.classes)
     settings = _Settings(way, rounds, epochs, *portions, shares, strict, replace(whole, seed=seed), seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 import time
 import warnings
@@ -25,8 +24,9 @@ from hardsight.dynamics.ids import Ids
 from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
 from hardsight.dynamics.summary import MEANS, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
-from hardsight.extras import printable
+from hardsight.extras import printable, whole_number
 from hardsight.provenance import provenance
+from hardsight.recordindex import MOST_EPOCHS
 from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
 from hardsight.table import SampleTable
 
@@ -97,12 +97,7 @@ class Recorder:
         note: str | None = None,
     ) -> None:
         if epoch is not None:
-            try:
-                epoch = -1 if isinstance(epoch, bool) else operator.index(epoch)
-            except TypeError:
-                epoch = -1
-            if epoch < 1:
-                raise InputError("epoch must be a whole number, 1 or more: the epoch that begins now.")
+            epoch = whole_number("epoch", epoch, 1, MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
         self._meta = {
