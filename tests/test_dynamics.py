@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from recorded import CLASSES, SAMPLES, as_rows, data, train
+from scipy import stats
 
 import hardsight as hs
 from hardsight.dynamics.curves import EpochMoments
@@ -230,3 +231,52 @@ def test_an_epoch_in_which_every_sample_was_broken_is_empty(tmp_path):
     assert dynamics.epochs.tolist() == [1, 2]
     assert len(dynamics.at(2)) == 0
     assert np.isnan(dynamics.matrix("avh")[:, 1]).all()
+
+
+def exploding(recorder, epochs, exploded=None, flushed=None):
+    """Twelve epochs of margins that rank the samples alike but for noise; in one of them logits explode at random."""
+    draw = np.random.default_rng(0)
+    hardness = draw.normal(size=60)
+    for epoch in range(1, epochs + 1):
+        margin = 2 - hardness + draw.normal(size=60)
+        margin = 1e5 * draw.normal(size=60) if epoch == exploded else margin
+        features = torch.tensor(np.stack([margin, np.full(60, 0.1)], 1), dtype=torch.float32)
+        weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        for rows in torch.arange(60).split(20):
+            recorder.update(rows, SimpleNamespace(features=features[rows], weight=weight, bias=None), [0] * 20)
+            if epoch == flushed:
+                recorder.flush()
+        recorder.end_epoch()
+    return hardness
+
+
+@pytest.mark.parametrize("exploded", [1, 7, 12])
+def test_one_epoch_with_exploding_logits_does_not_decide_the_summary(tmp_path, exploded):
+    recorder = hs.Recorder(tmp_path / "run")
+    hardness = exploding(recorder, 12, exploded, flushed=exploded)
+    dynamics = hs.Dynamics(tmp_path / "run")
+    summary = dynamics.summary()
+    hardness = hardness[[int(id_.split(":")[1]) for id_ in summary["id"]]]
+    plain = dynamics.matrix("margin").mean(1)
+    assert abs(stats.spearmanr(plain, hardness).statistic) < 0.4
+    assert stats.spearmanr(summary["aum"], hardness).statistic < -0.8
+    assert stats.spearmanr(summary["nll"], hardness).statistic > 0.7
+    # The exploded epoch has the size of the median one, and the others are as they were.
+    margin = dynamics.matrix("margin")
+    size = np.sqrt((margin**2).mean(0))
+    margin[:, exploded - 1] *= np.median(size) / size[exploded - 1]
+    np.testing.assert_allclose(summary["aum"], margin.mean(1), rtol=1e-10)
+    assert recorder.summary().to_arrow().equals(summary.to_arrow())
+    resumed = hs.Recorder(tmp_path / "run", epoch=13)
+    assert resumed.summary().to_arrow().equals(summary.to_arrow())
+    before = dynamics.summary(epochs=(2, 6))  # without it, plain means
+    np.testing.assert_allclose(before["aum"], dynamics.matrix("margin")[:, 1:6].mean(1), rtol=1e-10)
+
+
+def test_without_an_explosion_the_summary_holds_plain_means(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    exploding(recorder, 12)
+    summary, dynamics = recorder.summary(), hs.Dynamics(tmp_path / "run")
+    for name, column in (("aum", "margin"), ("nll", "nll"), ("norm", "norm")):
+        np.testing.assert_allclose(summary[name], dynamics.matrix(column).mean(1), rtol=1e-10)
+    assert summary.to_arrow().equals(dynamics.summary().to_arrow())

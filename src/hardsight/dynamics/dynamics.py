@@ -15,7 +15,7 @@ from pyarrow import dataset
 
 from hardsight import records
 from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
-from hardsight.dynamics.summary import MEANS, Summary, summarise
+from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.runfolder import DYNAMICS
@@ -243,13 +243,21 @@ class Dynamics:
         standard deviation of the label's probability), ``correctness`` (share of epochs in which it was right), and
         the means ``el2n, avh, angle, norm, nll``; ``pred`` is the last prediction.
 
+        ``aum``, ``nll`` and ``norm`` have no bounds, and one epoch in which logits explode would decide their means
+        alone: an epoch in which margins (or norms) are more than ten times as large as in the median epoch is scaled
+        down to it in them.
+
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        whole, ids = Summary(), [pa.array([], pa.string())]
-        chosen = None if epochs is None else [int(e) for e in self.epochs if epochs[0] <= e <= epochs[1]]
+        whole, ids, sizes = Summary(), [pa.array([], pa.string())], Sizes()
+        selected = [int(e) for e in self.epochs if epochs is None or epochs[0] <= e <= epochs[1]]
+        for _, block in self.blocks(["margin", "norm"]):
+            rows = np.isin(epoch := block.table["epoch"].to_numpy(), selected)
+            sizes.add(epoch[rows], {name: block.column(name)[rows] for name in ("margin", "norm")})
+        factors = sizes.factors()
         for _, block in self.blocks([*MEANS, "label", "pred"]):
-            whole = whole.joined(summarise(block, chosen)[0])
+            whole = whole.joined(summarise(block, selected, factors)[0])
             ids.append(block.ids)
         return whole.table(pa.concat_arrays(ids), self.meta)
 

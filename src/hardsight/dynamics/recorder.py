@@ -20,9 +20,10 @@ from hardsight.data import StreamSamples, open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
+from hardsight.dynamics.dynamics import Dynamics
 from hardsight.dynamics.ids import Ids
 from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
-from hardsight.dynamics.summary import MEANS, Summary, summarise
+from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable, whole_number
 from hardsight.provenance import provenance
@@ -119,7 +120,7 @@ class Recorder:
         self._samples = len(samples) if indexed else None  # how many there are, where integers are their indices
         self._name_of: Callable[[int], str] = samples.id if indexed else lambda index: f"{self.split}:{index}"
         self._ids = Ids(self._name_of)
-        self._summary = Summary()
+        self._summary, self._sizes = Summary(), Sizes()
         self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen
         self._logits: Logits | None = None
         self._pending: Rows | None = None  # of the epoch, and not on disk yet because a commit failed
@@ -153,6 +154,7 @@ class Recorder:
         ids, before = list[str](), [np.zeros(0, bool)]
         for block in records.blocks(self.path, self._index.files, records.needed([*MEANS, "label", "pred"])):
             summary, first, last = summarise(block)
+            self._sizes.add(block.table["epoch"].to_numpy(), {name: block.column(name) for name in ("margin", "norm")})
             ids += block.ids.to_pylist()
             before.append(first < self.epoch)
             self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
@@ -382,6 +384,7 @@ class Recorder:
         for name, (needs, function) in records.DERIVED.items():
             wide[name] = function(*(wide[need] for need in needs))
         self._summary.add(self.epoch, at, rows.labels, rows.values["pred"], wide)
+        self._sizes.add(np.full(len(at), self.epoch), wide)
 
     def _table(self, rows: Rows, ids: Ids, at: np.ndarray) -> pa.Table:
         order = ids.sorted(at)
@@ -436,6 +439,8 @@ class Recorder:
         """One row a sample over all epochs so far; see `Dynamics.summary` for the columns."""
         if self._rank:
             raise StateError("summary() is known to the first process only; call it where the rank is 0.")
+        if self._sizes.factors():  # an epoch exploded; how much it counts depends on all the others
+            return Dynamics(self.path).summary()
         order = self._ids.order()
         return self._summary.take(order).table(self._ids.texts.take(pa.array(order)), self._described())
 

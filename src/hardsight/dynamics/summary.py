@@ -25,7 +25,37 @@ MEANS = {
     "norm": "norm",
     "nll": "nll",
 }
+# What has no upper bound, and whose size tells that an epoch has exploded.
+_SIZES = {"margin": "margin", "nll": "margin", "norm": "norm"}
+EXPLODED = 10.0
+
 _ARRAYS = ("seen", "forgetting", "learned", "label", "pred", "spread")
+
+
+class Sizes:
+    """How large margins and norms are in each epoch: root mean squares over its samples."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[int, tuple[int, float]]] = {"margin": {}, "norm": {}}
+
+    def add(self, epoch: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        """Samples of one epoch or several, each with its margin and norm."""
+        epochs, place = np.unique(epoch, return_inverse=True)
+        counts = np.bincount(place, minlength=len(epochs))
+        for name, sums in self._sums.items():
+            squares = np.bincount(place, np.square(values[name].astype(np.float64)), minlength=len(epochs))
+            for number, count, square in zip(epochs.tolist(), counts.tolist(), squares.tolist(), strict=True):
+                before = sums.get(number, (0, 0.0))
+                sums[number] = before[0] + count, before[1] + square
+
+    def factors(self) -> dict[str, dict[int, float]]:
+        """By what values of an exploded epoch are multiplied, which brings them to the size of the median epoch."""
+        factors = {}
+        for name, sums in self._sums.items():
+            sizes = {epoch: (square / count) ** 0.5 for epoch, (count, square) in sums.items() if count}
+            typical = float(np.median(list(sizes.values()))) if sizes else 0.0
+            factors[name] = {epoch: typical / size for epoch, size in sizes.items() if size > EXPLODED * typical > 0}
+        return {value: factors[name] for value, name in _SIZES.items() if factors[name]}
 
 
 class Summary:
@@ -94,8 +124,16 @@ class Summary:
         return SampleTable(pa.table(columns), dict(meta or {}))
 
 
-def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summary, np.ndarray, np.ndarray]:
-    """The summary of a block's samples, and the first and the last epoch in which each was seen."""
+def summarise(
+    block: Block, epochs: Collection[int] | None = None, factors: Mapping[str, Mapping[int, float]] | None = None
+) -> tuple[Summary, np.ndarray, np.ndarray]:
+    """The summary of a block's samples, and the first and the last epoch in which each was seen.
+
+    Args:
+        block: The rows.
+        epochs: Which epochs count; None all.
+        factors: What `Sizes.factors` gives.
+    """
     summary, last = Summary(len(block.ids)), np.zeros(len(block.ids), np.int32)
     first = np.full(len(block.ids), np.iinfo(np.int32).max, np.int32)
     epoch = block.table["epoch"].to_numpy()
@@ -106,7 +144,8 @@ def summarise(block: Block, epochs: Collection[int] | None = None) -> tuple[Summ
     for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
         if epochs is not None and number not in epochs:
             continue
-        at = block.code[rows]
-        summary.add(number, at, label[rows], pred[rows], {name: column[rows] for name, column in values.items()})
+        at, scale = block.code[rows], {name: of.get(number, 1.0) for name, of in (factors or {}).items()}
+        scaled = {name: scale.get(name, 1.0) * column[rows] for name, column in values.items()}
+        summary.add(number, at, label[rows], pred[rows], scaled)
         first[at], last[at] = np.minimum(first[at], number), number
     return summary, first, last
