@@ -28,6 +28,11 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype
 
 
+def as_float64(tensor: Tensor) -> Tensor:
+    """A tensor in float64, on the CPU where its device has none (Apple's mps)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
 def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Directions and lengths of the rows of `vectors`.
 
@@ -100,7 +105,7 @@ def float32_is_exact(device: torch.device) -> bool:
 
     Inside `torch.compile` this cannot be asked; the user's setting stands there.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or device.type == "mps":  # which has no other way to multiply
         return True
     backends: Any = torch.backends
     own = backends.cuda.matmul if device.type == "cuda" else backends.mkldnn.matmul
@@ -170,11 +175,11 @@ def angle_sum_series(features: Tensor, weight: Tensor) -> AngleSum:
         >>> round(total.item(), 4), error.item()
         (3.1416, 0.0)
     """
-    directions = unit(features.double())[0]
+    directions = unit(as_float64(features))[0]
     total = directions.new_zeros(directions.shape[-1])
     gram = directions.new_zeros(directions.shape[-1], directions.shape[-1])
     for block in weight.split(4096):
-        rows = unit(block.double())[0]
+        rows = unit(as_float64(block))[0]
         total, gram = total + rows.sum(0), gram + rows.T @ rows
     value = weight.shape[0] * math.pi / 2 - directions @ total
     error = (math.pi / 2 - 1) * ((directions @ gram) * directions).sum(-1)

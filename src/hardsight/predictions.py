@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.angles import angle_matrix
+from hardsight.angles import angle_matrix, as_float64
 from hardsight.data import Samples, StreamSamples
 from hardsight.errors import InputError
 from hardsight.hardness import SCORES, check_labels
@@ -166,8 +166,7 @@ def predict(
 
 def _told(logits: Tensor, features: Tensor, weight: Tensor, keep: bool) -> tuple[dict[str, Tensor], Tensor]:
     """What one view of a batch gives, and its features. Angles in float64: arccos costs half the digits."""
-    where = "cpu" if features.device.type == "mps" else features.device  # which has no float64
-    z, x, w = (tensor.to(where).double() for tensor in (logits, features, weight))
+    z, x, w = (as_float64(tensor) for tensor in (logits, features, weight))
     confidence = torch.pi - angle_matrix(x, w)
     total = confidence.sum(1, keepdim=True)
     nothing = total <= 1e-14 * len(w)  # opposite to every class: equal shares, as `hardsight.avc` has it

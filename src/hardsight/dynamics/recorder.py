@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hardsight import records
+from hardsight.angles import as_float64
 from hardsight.data import StreamSamples, open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
@@ -231,7 +232,7 @@ class Recorder:
         last = self._batches.last_weight
         if last is None or last.shape != weight.shape:
             return last is None
-        last, weight = last.double().flatten(), weight.detach().to(last.device).double().flatten()
+        last, weight = as_float64(last).flatten(), as_float64(weight.detach().to(last.device)).flatten()
         return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= _SAME_HEAD)
 
     # At the end of an epoch.

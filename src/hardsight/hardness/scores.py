@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, angle_sum_series, unit, working_dtype
+from hardsight.angles import angle_between_units, angle_sum_series, as_float64, unit, working_dtype
 from hardsight.errors import InputError
 from hardsight.hardness.reading import Reading, read_classes
 from hardsight.hardness.triple import check_triple
@@ -314,7 +314,7 @@ def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]
     features, weight, labels, _ = check_triple(features, weight, labels)
     if labels is None:
         raise InputError("labels must be given: finding the predicted class would touch every class.")
-    target = angle_between_units(unit(features.double())[0], unit(weight[labels].double())[0])
+    target = angle_between_units(unit(as_float64(features))[0], unit(as_float64(weight[labels]))[0])
     total, off = angle_sum_series(features, weight)
     # The true sum is at least the target's own angle, whatever the certificate says.
     low, high = torch.maximum(total - off, target), total + off

@@ -154,7 +154,7 @@ class Engine:
         return len(todo) + len(done), iter(loader)
 
     def _forward(self, inputs: Any, head: Head) -> Tensor:
-        inputs = _moved(inputs, self.device)
+        inputs = moved(inputs, self.device)
         try:
             with torch.no_grad():
                 output = self.network(**inputs) if isinstance(inputs, dict) else self.network(inputs)
@@ -230,7 +230,12 @@ def evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
         network.to(home)
 
 
-def _moved(inputs: Any, device: torch.device) -> Any:
+def moved(inputs: Any, device: torch.device) -> Any:
+    """Inputs of a network on its device; float64 becomes float32 on Apple's mps, which has no other."""
     if isinstance(inputs, dict):
-        return {key: _moved(value, device) for key, value in inputs.items()}
-    return inputs.to(device, non_blocking=True) if isinstance(inputs, Tensor) else inputs
+        return {key: moved(value, device) for key, value in inputs.items()}
+    if not isinstance(inputs, Tensor):
+        return inputs
+    if device.type == "mps" and inputs.dtype == torch.float64:
+        inputs = inputs.float()
+    return inputs.to(device, non_blocking=True)

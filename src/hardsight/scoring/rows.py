@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, unit
+from hardsight.angles import angle_between_units, as_float64, unit
 from hardsight.hardness import avh_series, bad_rows, compute_scores
 
 BadSamples = Sequence[tuple[str, str]]  # id and reason
@@ -32,8 +32,8 @@ def scored_rows(
         at = None if labels is None else labels.to(features.device)
         if names is None:
             value, error = avh_series(features, weight, at)
-            directions, norms = unit(features.double())
-            target = angle_between_units(directions, unit(weight[at].double())[0])
+            directions, norms = unit(as_float64(features))
+            target = angle_between_units(directions, unit(as_float64(weight[at]))[0])
             columns = {"avh": value, "avh_error": error, "angle": target, "norm": norms}
         else:
             columns = compute_scores(features, weight, at, bias, names)
@@ -48,7 +48,7 @@ def scored_rows(
 def feature_rows(ids: Sequence[str], features: Tensor, labels: Tensor | None) -> tuple[pa.Table, pa.Table]:
     """Rows without scores: id, label and norm of the samples whose features are finite, and the others."""
     ids, features, labels, lost = _finite(ids, features, labels)
-    return _rows(ids, labels, {"norm": features.double().norm(dim=1)}), bad_table(lost)
+    return _rows(ids, labels, {"norm": as_float64(features).norm(dim=1)}), bad_table(lost)
 
 
 def _finite(

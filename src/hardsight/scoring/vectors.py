@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hardsight.angles import unit
+from hardsight.angles import as_float64, unit
 from hardsight.ensemble import as_lists
 
 # "direction" sketches the feature itself, which only samples of one network share; "cosines" its cosines to the
@@ -44,8 +44,8 @@ def feature_vectors(
 
 def probabilities(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Softmax of the logits, in float64, so that it agrees with the scores and no TF32 comes near it; as float32."""
-    logits = features.double() @ weight.double().T
-    return (logits if bias is None else logits + bias.double()).softmax(1).float()
+    logits = as_float64(features) @ as_float64(weight).T
+    return (logits if bias is None else logits + as_float64(bias)).softmax(1).float()
 
 
 def _projection(width: int) -> Tensor:

@@ -62,7 +62,7 @@ def embeddings(
         _fit(net, *train, steps, batch_size, lr)
     features, weight, bias = _embed(net, test[0])
     scores = compute_scores(features, weight, test[1], bias, ("avh",))
-    right = float((scores["pred"] == test[1]).double().mean())
+    right = float((scores["pred"].cpu() == test[1].cpu()).double().mean())
     points, labels, avh, axes = (tensor.cpu().numpy() for tensor in (features, test[1], scores["avh"], weight))
     return Embeddings(points, labels, avh, axes, right, classes)
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from hardsight.angles import as_float64
 from hardsight.data import Prepared, Samples, StreamSamples, collate, in_memory
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.models import Model, input_channels
+from hardsight.scoring.engine import moved
 
 # Rows of the data set; network inputs, labels, and what to train toward, on the device.
 Batch = tuple[Tensor, Any, Tensor, Tensor]
@@ -91,7 +93,7 @@ class Source:
             rows = torch.tensor([int(number) for number in numbers])
             targets = self.labels if self.targets is None else self.targets
             y, t = (values[rows].to(self.device, non_blocking=True) for values in (self.labels, targets))
-            yield rows, _moved(inputs, self.device), y, t
+            yield rows, moved(inputs, self.device), y, t
 
 
 class _Numbered(Dataset[Any]):
@@ -103,12 +105,6 @@ class _Numbered(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         prepared = self.prepared
         return prepared.item(str(index), lambda: (prepared.samples.load(index, prepared.channels)[0], None))
-
-
-def _moved(inputs: Any, device: torch.device) -> Any:
-    if isinstance(inputs, dict):
-        return {key: _moved(value, device) for key, value in inputs.items()}
-    return inputs.to(device, non_blocking=True)
 
 
 def all_labels(samples: Samples, argument: str) -> np.ndarray:
@@ -152,7 +148,7 @@ def mean_and_spread(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel ``(C,)``, exact whatever the number of pictures."""
     count, total, square = 0, torch.zeros(pixels.shape[1]).double(), torch.zeros(pixels.shape[1]).double()
     for part in pixels.split(4096):
-        values = part.double() / 255 if part.dtype == torch.uint8 else part.double()
+        values = as_float64(part) / 255 if part.dtype == torch.uint8 else as_float64(part)
         total += values.sum((0, 2, 3)).cpu()
         square += values.square().sum((0, 2, 3)).cpu()
         count += values[:, 0].numel()
