@@ -185,6 +185,40 @@ def test_self_paced_learns_from_a_recorder_what_it_last_saw(tmp_path):
     assert list(again) == list(sampler)
 
 
+def test_what_was_read_before_is_not_read_again(tmp_path, monkeypatch):
+    """A sample that no epoch has seen must not make every question a pass over all of them."""
+    read, real = [], hs.Dynamics.at
+    monkeypatch.setattr(hs.Dynamics, "at", lambda dynamics, epoch: read.append(epoch) or real(dynamics, epoch))
+    latest = latest_hardness(tmp_path / "run", [f"data:{i}" for i in range(4)], by="norm")
+    recorder = hs.Recorder(tmp_path / "run")
+
+    def record(rows, size, end=True):
+        recorder.update(rows, _Head(torch.full((len(rows), 2), float(size)), torch.eye(2)), [i % 2 for i in rows])
+        recorder.end_epoch() if end else recorder.flush()
+
+    def known():
+        return np.abs(latest() / 2**0.5).round(2).tolist()
+
+    for size in (1, 2, 3):
+        record([0, 1], size)
+        assert known()[:2] == [size, size]
+    assert read == [1, 2, 3]
+    record([2], 4, end=False)  # an epoch that goes on is asked again
+    assert known()[:3] == [3, 3, 4]
+    record([1], 4)
+    assert known()[:3] == [3, 4, 4]
+    assert np.isnan(known()[3])
+    assert read == [1, 2, 3, 4, 4]
+    recorder = hs.Recorder(tmp_path / "run", epoch=2)  # gone back: what came after is forgotten
+    assert known()[:2] == [1, 1]
+    assert np.isnan(known()[2])
+    record([0, 1, 2, 3], 9)
+    assert known() == [9, 9, 9, 9]
+    read.clear()
+    assert latest_hardness(recorder, [f"data:{i}" for i in range(4)], by="norm")().shape == (4,)
+    assert read == [2]  # the newest is enough
+
+
 class _Head:
     bias = None
 

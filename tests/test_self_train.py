@@ -210,6 +210,34 @@ def test_files_are_told_apart_by_what_they_are(tmp_path):
         open_roles(places["source"], places["target"], places["linked"])
 
 
+def test_a_data_set_is_fingerprinted_once_and_not_once_per_sample():
+    from hardsight.adaptation.roles import open_roles
+
+    class Plain(torch.utils.data.Dataset):
+        """Items of a user's own: neither arrays nor files."""
+
+        def __init__(self, n):
+            self.n = n
+
+        def __len__(self):
+            return self.n
+
+        def __getitem__(self, index):
+            return {"image": torch.full((2,), float(index)), "label": index % 2}
+
+    counted = {"source": 0, "target": 0, "test": 0}
+    opened = {name: open_data(Plain(20 + i), split=name) for i, name in enumerate(counted)}
+    for name, samples in opened.items():
+
+        def fingerprint(name=name, real=samples.fingerprint):
+            counted[name] += 1
+            return real()
+
+        samples.fingerprint = fingerprint
+    open_roles(opened["source"], opened["target"], opened["test"])
+    assert 0 < max(counted.values()) < 10
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Killed anywhere, it goes on to the same bits.
 

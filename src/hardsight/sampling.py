@@ -381,7 +381,7 @@ class SelfPacedSampler(_EpochSampler):
         late = -hardness if self.hardest_first else hardness
         # Among equals chance decides, not the order of the data, which is often by class; the same chance in every
         # epoch, so that with hardness that stays each epoch's samples contain those of the one before.
-        chance = np.random.default_rng(self.seed).permutation(self._n)
+        chance = np.random.default_rng([self.seed, 0, 1]).permutation(self._n)
         used = np.lexsort((chance, np.where(np.isnan(late), -np.inf, late)))[: self._share(self.epoch)]
         passes = [random.permutation(used) for _ in range(-(-self._size() // len(used)))]
         return np.concatenate(passes)[: self._size()]

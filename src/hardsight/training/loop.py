@@ -69,7 +69,8 @@ class Training:
         recipe, device = self.recipe, self.processes.device
         order = self.order(len(source), epoch, sampler)
         batches = divided(order, recipe.batch_size, recipe.drop_last, self.processes.world)
-        seed = seed_of(recipe.seed, epoch, self.processes.rank)
+        # From 1: a 0 at the end would give the seed of the order of the data, and one stream would make both.
+        seed = seed_of(recipe.seed, epoch, 1 + self.processes.rank)
         seed_all(seed)
         generator, chance = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
         seen = _Seen(epoch)
@@ -272,7 +273,7 @@ class _Seen:
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed from several numbers; neighbours give unrelated ones."""
+    """One seed from several numbers; neighbours give unrelated ones. A 0 at the end is as good as no number."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
