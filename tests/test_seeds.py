@@ -160,7 +160,11 @@ class Called(Exception):  # noqa: N818 - no error: it ends a command once its wo
             "hardsight.training.train",
             lambda _, named: named["recipe"].seed,
         ),
-        (["adapt", "small-cnn", "digits", "digits"], "hardsight.adaptation.self_train", lambda _, named: named["seed"]),
+        (
+            ["adapt", "--model", "small-cnn", "--source", "digits", "--target", "digits"],
+            "hardsight.adaptation.loop.self_train",
+            lambda _, named: named["seed"],
+        ),
         (["figure", "boundary"], "hardsight.figures.draw", lambda _, named: named["seed"]),
         (["demo"], "hardsight.demo.run_demo", lambda given, _: given[1]),
     ],
