@@ -288,10 +288,10 @@ def test_what_a_figure_lacks_is_said_in_a_sentence(arguments, words, tmp_path):
 
 
 def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path):
-    (tmp_path / "figure.png").write_text("old")
     figure = Figure()
+    old = write_figure(figure, tmp_path / "figure.png").read_bytes()
     figure.savefig = lambda *args, **kwargs: (_ for _ in ()).throw(OSError("no room"))
     with pytest.raises(OSError, match="no room"):
         write_figure(figure, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_text() == "old"
+    assert (tmp_path / "figure.png").read_bytes() == old
     assert len(list(tmp_path.iterdir())) == 1

@@ -42,6 +42,7 @@ import pyarrow.parquet as pq
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
+from hardsight.replaceable import is_alignment, is_page
 
 
 @dataclass(frozen=True)
@@ -238,16 +239,16 @@ def discard(path: Path, *, replaced: bool = False) -> None:
     """
 
     def order(file: Path) -> int:
-        last = 3 if file.name == "plan.json" else 2
-        return (
-            0 if file.name == "meta.json" else 1 if file.parent.name == "parts" or file.name == "index.json" else last
-        )
+        if file.parent.name == "parts":
+            return 1
+        return {"meta.json": 0, "index.json": 1, "plan.json": 3}.get(file.name, 2)
 
     for file in sorted((item for item, ours in _contents(path) if ours), key=order):
         if not (replaced and file == path / "plan.json"):
             file.unlink(missing_ok=True)
         if file == path / "meta.json":  # they would show the numbers of a run that is gone
-            (path / ALIGNMENT / SUMMARY).unlink(missing_ok=True)
+            if is_alignment(path / ALIGNMENT / SUMMARY):
+                (path / ALIGNMENT / SUMMARY).unlink()
             if is_page(path / REPORT):
                 (path / REPORT).unlink()
     for level in (path / DEGRADED).glob("*=*/"):
@@ -274,25 +275,6 @@ def remove_files(folder: Path, ours: re.Pattern[str]) -> None:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # something is in it, or it is not there
         folder.rmdir()
-
-
-# What every page says of itself, and what it said before it did.
-PAGE_MARK = '<meta name="generator" content="hardsight">'
-_PAGE = re.compile(rf"{PAGE_MARK}| · (hardness report|comparison)</title>")
-
-
-def is_page(file: Path) -> bool:
-    """Whether a file is a page that hardsight wrote."""
-    if not file.is_file():
-        return False
-    with file.open(encoding="utf-8", errors="replace") as text:
-        return _PAGE.search(text.read(8192)) is not None
-
-
-def check_replaceable(target: Path, ours: Callable[[Path], bool]) -> None:
-    """Refuse to write over a file that hardsight did not write."""
-    if (target.exists() or target.is_symlink()) and not ours(target):
-        raise ExistingPathError(f"out: {target} is there already and not written by hardsight; name another file.")
 
 
 def read_run(

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.errors import StateError
+from hardsight.replaceable import check_replaceable, is_alignment
 from hardsight.runfolder import ALIGNMENT, SUMMARY, disk_in_words, write_json, write_whole
 from hardsight.table import SampleTable
 
@@ -67,6 +68,7 @@ def write_alignment(run: str | Path, found: Aligned) -> Path:
         The folder that was written.
     """
     folder, token = Path(run) / ALIGNMENT, secrets.token_hex(4)
+    check_replaceable(folder / SUMMARY, is_alignment)
     with disk_in_words(folder):
         folder.mkdir(exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)  # until it is back there is no alignment, rather than half of two

@@ -10,7 +10,8 @@ import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
-from hardsight.runfolder import check_replaceable, write_whole
+from hardsight.replaceable import check_replaceable
+from hardsight.runfolder import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +96,7 @@ def check_out(out: str | Path) -> Path:
         raise InputError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
     if not path.parent.is_dir():
         raise MissingPathError(f"out: there is no folder {path.parent}; make it first.")
-    check_replaceable(path, lambda file: file.is_file() and _MARK.encode() in file.read_bytes())
+    check_replaceable(path, lambda file: _MARK.encode() in file.read_bytes())
     return path
 
 
