@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from command_line import run
 
+import hardsight as hs
 from hardsight.lock import Lock, beside_lock, folder_lock
 from hardsight.runfolder import RunWriter
 from hardsight.table import SampleTable
@@ -82,6 +84,21 @@ def test_a_process_can_take_what_it_has_until_the_last_use_is_over(tmp_path):
     del two  # also without a release
     assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
+    class Head:
+        features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
+
+    recorder = hs.Recorder(tmp_path / "run")
+    code = "import pathlib, sys, hardsight.lock as lock; lock.folder_lock(pathlib.Path(sys.argv[1]))"
+    for close, expected in ((False, 1), (True, 0)):
+        recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
+        recorder.end_epoch()
+        if close:
+            recorder.close()
+        command = [sys.executable, "-c", code, str(tmp_path / "run")]
+        assert subprocess.run(command, capture_output=True, timeout=120).returncode == expected
 
 
 def test_a_forked_process_neither_holds_nor_frees_the_lock(tmp_path):

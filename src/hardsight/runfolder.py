@@ -70,7 +70,7 @@ SCHEMAS = {
 class RunWriter:
     """Writes a run part by part; every part that `write` returned from survives any kill.
 
-    It holds the folder's lock until `finish`, `close` or the end of its life.
+    It holds the folder's lock until `close` or the end of its life.
 
     Args:
         path: The run folder, made if needed.
@@ -183,7 +183,6 @@ class RunWriter:
             for stage in (self.path / STAGES).glob("*/"):  # their rows are in the run itself now
                 discard(stage)
             _remove_empty(self.path / STAGES)
-        self.close()
 
 
 _GROUP_ROWS = 1 << 16

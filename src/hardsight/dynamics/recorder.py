@@ -257,6 +257,7 @@ class Recorder:
             records.merge(self.path, index, everything=True)
             records.commit(self.path, index)
             self._index = index
+            self._writer.close()
 
     def __enter__(self) -> Recorder:
         return self
