@@ -292,7 +292,7 @@ def test_a_named_model_with_other_preprocessing_cannot_be_built_from_its_name():
         {"folds": 3},
         {"folds": 2, "seeds": 2},
     ],
-    ids=str,
+    ids=lambda options: " ".join(options),
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, options):
