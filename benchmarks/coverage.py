@@ -1,10 +1,11 @@
-"""How often the 95 % intervals of `hardsight.phases` hold a truth that is known.
+"""How often 95 % intervals hold a truth that is known: of curves, correlations, false-positive rates and shares.
 
-``python -m benchmarks.coverage OUT.csv [--runs 100]`` simulates curves with the noise of samples and of epochs, and
-correlations with tied human frequencies, and writes one row a setting: how often the interval held the truth, how often
-a rise was found, and how wide the interval was. The settings "known" are those that the method was developed on; the
+``python -m benchmarks.coverage OUT.csv [--runs 100]`` simulates curves with the noise of samples and of epochs,
+correlations with tied human frequencies, scores of a network's own and of OOD data, and the answers of two networks on
+the same samples. It writes one row per setting: how often the interval held the truth, how often a rise was found, and
+how wide the interval was. The settings "known" are those that the method was developed on; the
 settings "fresh" (other shapes, lengths, correlations, heavy tails, seeds) were looked at only when it was finished.
-About four minutes on one core.
+About six minutes on one core.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scipy import stats
 from hardsight.correlation import pearson, spearman
 from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.plateaus import plateau, settles
+from hardsight.stats import fpr_at_95_tpr, mcnemar
 
 DRAWS = 200
 
@@ -100,16 +102,57 @@ def tied(draw: np.random.Generator, n: int, strength: float) -> tuple[np.ndarray
 def correlations(runs: int) -> list[dict]:
     """Spearman's and Pearson's correlations; ten times the runs, because they are cheap."""
     rows = []
-    for strength, n in itertools.product((0.0, 0.4, 0.8), (50, 200, 2000)):
+    for strength, n in itertools.product((0.0, 0.4, 0.8), (10, 20, 50, 200, 2000)):
         x, y = tied(np.random.default_rng(10**6), 10**6, strength)
         for name, ours, theirs in (("spearman", spearman, stats.spearmanr), ("pearson", pearson, stats.pearsonr)):
             truth = float(theirs(x, y).statistic)
-            found = [ours(*tied(np.random.default_rng(seed), n, strength)) for seed in range(10 * runs)]
+            drawn = [tied(np.random.default_rng(seed), n, strength) for seed in range(10 * runs)]
+            found = [ours(*both) for both in drawn if np.ptp(both[1])]  # a constant has no correlation
             held = float(np.mean([one.low <= truth <= one.high for one in found]))
             width = float(np.mean([one.high - one.low for one in found]))
             row = {"what": name, "setting": f"half tied, {strength}", "n": n, "runs": 10 * runs, "truth": truth}
             rows.append({**row, "held": held, "width": width})
             print(rows[-1], flush=True)
+    return rows
+
+
+def two_sets(draw: np.random.Generator, shape: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of a network's own data and of OOD data, higher for its own."""
+    if shape == "heavy":
+        return draw.laplace(2, 1, n), draw.laplace(0, 1, m)
+    middle, spread = {"near": (1, 1), "far": (3, 1), "perfect": (5, 1), "wide": (2, 2), "tied": (1.5, 1)}[shape]
+    scores = draw.normal(middle, spread, n), draw.normal(0, 1, m)
+    return (np.round(4 * scores[0]), np.round(4 * scores[1])) if shape == "tied" else scores
+
+
+def rates(runs: int) -> list[dict]:
+    """False-positive rates at 95 % TPR."""
+    rows = []
+    for shape in ("near", "far", "perfect", "wide", "heavy", "tied"):
+        own, others = two_sets(np.random.default_rng(10**6), shape, 10**6, 10**6)
+        truth = float((others >= np.sort(own)[50_000]).mean())
+        for n, m in itertools.product((50, 200, 1000, 5000), repeat=2):
+            found = [fpr_at_95_tpr(*two_sets(np.random.default_rng(seed), shape, n, m)) for seed in range(4 * runs)]
+            held, width = np.mean([(low <= truth <= high, high - low) for _, low, high in found], axis=0).tolist()
+            row = {"what": "fpr95", "setting": f"{shape}, {m} OOD", "n": n, "runs": 4 * runs, "truth": truth}
+            rows.append({**row, "held": held, "width": width})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def shares(runs: int) -> list[dict]:
+    """Differences of two shares on the same samples."""
+    rows = []
+    for (more, less), n in itertools.product(
+        ((0.2, 0.1), (0.2, 0.0), (0.05, 0.05), (0.02, 0.0), (0.5, 0.1), (0.9, 0.05)), (20, 50, 200, 1000)
+    ):
+        drawn = np.random.default_rng(n).multinomial(n, [more, less, 1 - more - less], 10 * runs)[:, :2].tolist()
+        found = {tuple(counts): mcnemar(*counts, n) for counts in drawn}
+        ends = np.array([(found[tuple(counts)].low, found[tuple(counts)].high) for counts in drawn])
+        held = float(((ends[:, 0] <= more - less + 1e-9) & (more - less - 1e-9 <= ends[:, 1])).mean())
+        row = {"what": "shares", "setting": f"{more} and {less}", "n": n, "runs": 10 * runs, "truth": more - less}
+        rows.append({**row, "held": held, "width": float(np.diff(ends).mean())})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -119,7 +162,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=100)
     given = parser.parse_args()
-    rows = correlations(given.runs) + curves(given.runs)
+    rows = correlations(given.runs) + rates(given.runs) + shares(given.runs) + curves(given.runs)
     columns = [
         "what",
         "design",

@@ -23,6 +23,7 @@ from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
 from hardsight.evaluation import Subject, evaluate, questions
 from hardsight.evaluation import run as evaluation_run
+from hardsight.evaluation.statistics import wins
 from hardsight.evaluation.subjects import open_cases
 from hardsight.margins import margins_answer
 from hardsight.models import Model
@@ -334,6 +335,22 @@ def test_single_runs_areas_under_roc_curves_are_compared_by_delongs_paired_test(
         assert test["p"] == pytest.approx(2 * stats.norm.sf(abs(apart.mean()) / error))
         assert test["how"] == f"paired DeLong over 60 and {len(data)} samples"
     assert told(found.tests, metric="fpr95", score="msp", on="noise")[0]["how"].startswith("no test")
+
+
+def test_a_head_scaled_by_ten_wins_nothing_that_its_scale_does_not_change(digits, tmp_path):
+    plain, scaled = network(), network()
+    with torch.no_grad():
+        scaled[-1].weight.mul_(10)
+        scaled[-1].bias.mul_(10)
+    given = [Subject("plain", plain, digits), Subject("scaled", scaled, digits)]
+    found = run(given, tmp_path, questions=["margins", "clusters"], ood=[("other", other_digits())])
+    for test in found.tests.to_pylist():
+        if test["question"] != "ood" or test["score"] in ("max_logit", "avc", "avh", "angular_margin"):
+            assert wins(test) is None
+    [margin] = told(found.tests, metric="margin", score="angular")
+    assert margin["p"] == 1.0
+    [logits] = told(found.tests, metric="margin", score="logit")
+    assert (logits["better"], math.isnan(logits["p_holm"])) == ("", True)
 
 
 def other_digits():

@@ -140,7 +140,7 @@ def test_what_cannot_be_tested_says_why():
     assert test["how"] == "no test: one of the groups has one run only"
     assert math.isnan(test["p"])
     assert test["difference"] == pytest.approx(B[0] - np.mean(A))
-    assert only(rows_of({"ce": A[:1], "el": B[:1]}))["how"] == "no test: one run each, and no mean of samples"
+    assert only(rows_of({"ce": A[:1], "el": B[:1]}))["how"] == "no test: one run each, and no mean over samples"
     constant = only(rows_of({"ce": [0.5, 0.6, 0.7], "el": [0.6, 0.7, 0.8]}))
     assert constant["how"] == "no test: without any spread"
     assert wins(constant) is None

@@ -127,7 +127,7 @@ def _over_samples(own: Mapping[str, Any], base: Mapping[str, Any], columns: Colu
     untested = _none(np.array(own["value"]), np.array(base["value"]))
     here, there = columns(own), columns(base)
     if here is None or there is None:
-        return untested, "no test: one run each, and no mean of samples"
+        return untested, "no test: one run each, and no mean over samples"
     (a, b), *rest = (_matched(x, y) for x, y in zip(here, there, strict=True))
     if min([len(a), *(len(x) for x, _ in rest)]) < 2:
         return untested, "no test: fewer than two samples in common"
