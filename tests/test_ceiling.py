@@ -32,7 +32,7 @@ def test_the_ceiling_is_what_the_truth_reaches_where_spearman_brown_is_far_above
     for found in ceiling(counts, np.ones(5000, int), worlds=30):
         assert found.ceiling == pytest.approx(expected[found.coefficient], abs=0.03)
         assert found.low < expected[found.coefficient] < found.high
-        assert found.fit.endswith("the fitted truth reproduces them")
+        assert "truth reproduces" in found.fit
         assert found.root == pytest.approx(found.spearman_brown**0.5)
         assert found.spearman_brown == pytest.approx(2 * found.split_half / (1 + found.split_half), abs=0.01)
         if found.coefficient != "pearson":
@@ -68,7 +68,7 @@ def test_people_who_differ_less_than_by_chance_are_noticed():
     counts = np.stack([chosen, 10 - chosen], axis=1)
     found = ceiling(counts, np.zeros(3000, int), ["pearson"], worlds=30)[0]
     assert found.split_half < 0
-    assert found.fit.endswith("does not reproduce them, so take the ceiling with care")
+    assert "not reproduce" in found.fit
 
 
 def test_rows_without_answers_count_for_nothing_and_those_who_chose_nothing_do():

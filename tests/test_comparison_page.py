@@ -45,7 +45,7 @@ def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
 def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
     shown, _ = payload_of(tmp_path, groups=("CE",), seeds=1)
     assert row_of(shown, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
-    assert "nothing to compare with" in shown["lead"]
+    assert "nothing to compare" in shown["lead"]
     texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
     assert texts["Out of distribution"][0].startswith(
         "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"

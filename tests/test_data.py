@@ -185,7 +185,7 @@ def test_pictures_of_every_kind_in_one_folder(tmp_path, tiny):
     assert set(bad) == {"mixed/a/cut.jpg", "mixed/b/text.png", "mixed/b/float.tiff"}
     assert "truncated" in bad["mixed/a/cut.jpg"]
     assert "cannot identify" in bad["mixed/b/text.png"]
-    assert "floating-point picture has no known scale" in bad["mixed/b/float.tiff"]
+    assert "floating-point" in bad["mixed/b/float.tiff"]
     assert table.meta["counts"]["bad"] == 3
     assert hs.SampleTable.load(tmp_path / "run").bad.to_pylist() == table.bad.to_pylist()
     with pytest.raises(ValueError, match=r"'mixed/a/cut\.jpg': .*truncated"):

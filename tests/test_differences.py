@@ -181,7 +181,7 @@ def test_one_sided_asks_whether_the_first_is_better(people):
     worse = compare_scores(columns, "confidence", "avh", hsf, test="jackknife", sided=1)
     assert better.p + worse.p == pytest.approx(1)
     assert better.p < 0.05
-    assert "no difference is shown" in worse.words
+    assert "no difference" in worse.words
     assert "one-sided" in worse.words
     assert compare_scores(columns, "confidence", "avh", hsf, sided=1, resamples=200).p > 0.9
 
@@ -295,7 +295,7 @@ def test_seeds_of_one_architecture_speak_for_it_alone():
     assert found.p is not None
     assert "3 seeds of one architecture" in found.words
     assert over_nets([0.1]).p is None
-    assert "says nothing of others" in over_nets([0.1]).words
+    assert "nothing of others" in over_nets([0.1]).words
 
 
 @pytest.mark.parametrize(("values", "names"), [([], None), ([0.1, np.nan], None), ([0.1, 0.2], ["a"])])

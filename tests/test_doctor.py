@@ -44,7 +44,7 @@ def test_a_torchvision_built_for_another_torch_is_named(monkeypatch, message):
     found = by_name()
     for package in ("torchvision", "timm"):
         assert found[package].state == "PROBLEM"
-        assert "is a CPU-only build and torchvision" in found[package].words
+        assert "CPU-only" in found[package].words
         assert "pip install --force-reinstall torch torchvision" in found[package].words
     assert not doctor.examine()
 
@@ -59,7 +59,8 @@ def test_missing_packages(monkeypatch, capsys):
 
     monkeypatch.setattr(doctor, "version", without)
     found = by_name()
-    assert found["timm"] == ("PROBLEM", "timm", "not installed; pip install timm")
+    assert found["timm"][:2] == ("PROBLEM", "timm")
+    assert "pip install timm" in found["timm"].words
     assert found["polars"].state == "note"
     assert "pip install 'hardsight[frames]'" in found["polars"].words
     with pytest.raises(SystemExit) as stop:

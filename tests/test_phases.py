@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -244,7 +245,7 @@ def test_settling_is_95_percent_of_the_change_worked_by_hand():
 def test_epochs_keep_their_own_numbers_and_few_epochs_are_said_to_be_few():
     rows = np.exp(-np.arange(20) / 2) + np.random.default_rng(5).normal(size=(30, 1))
     assert plateau(rows, np.arange(20) * 10 + 5).epoch == 10 * (plateau(rows).epoch - 1) + 5
-    assert plateau(rows[:, :5]).why == "8 epochs are needed, 5 are there"
+    assert re.match("8 epochs .*5", plateau(rows[:, :5]).why)
     with pytest.raises(ValueError, match="20 columns"):
         plateau(rows, np.arange(3))
 

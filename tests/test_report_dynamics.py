@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_norms_of_few_classes_are_drawn_each_of_many_in_sum(whole, tmp_path):
     hardest = rows.groupby(["label", "id"])["avh"].mean().groupby("label").mean().nlargest(12).index
     by_class = grouping(payload, "class")
     assert [line["name"] for line in by_class["lines"]] == [str(k) for k in sorted(hardest)]
-    assert by_class["note"].startswith("The 12 hardest of 30 classes")
+    assert "12 hardest of 30" in by_class["note"]
 
 
 def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_path, monkeypatch):
@@ -123,7 +124,7 @@ def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_pat
     payload = report(run)
     training = payload["training"]
     assert training["unit"] == "iteration"
-    assert "over 23 iterations. 8 of them are drawn." in training["note"]
+    assert re.search("23 iterations.* 8 ", training["note"])
     assert len(training["epochs"]) == 8
     assert [training["epochs"][0], training["epochs"][-1]] == [1, 23]
     places = [full["epochs"].index(epoch) for epoch in training["epochs"]]
@@ -195,7 +196,7 @@ def test_lists_are_sorted_as_they_say(whole):
     assert len(first) > 0
     assert rows["late"] == [*first, *late["id"]][:LENGTH]
     note = next(one["note"] for one in payload["lists"] if one["key"] == "late")
-    assert note.startswith(f"{len(never)} samples were never right")
+    assert note.startswith(f"{len(never)} samples ")
 
 
 def decoded(curve, points, epochs):
@@ -230,7 +231,7 @@ def test_where_not_all_curves_fit_the_listed_ones_come_first(whole, monkeypatch)
     assert len(found["points"]) == 20
     heads = [one["rows"][0] for one in full["lists"] if one["rows"]]
     assert set(heads) <= set(found["points"])
-    assert found["note"] == "20 of 80 points keep their curves on this page."
+    assert found["note"].startswith("20 of 80 points")
     assert len(json.dumps(found)) <= samplecurves.ROOM + 500
 
 
@@ -251,21 +252,21 @@ def texts(payload):
 
 def test_the_page_says_what_was_recorded(whole, gaps):
     payload = whole.payload
-    assert "Recorded in epoch 7 of a training (a made-up loop)." in texts(payload)
+    assert re.search(r"epoch 7 .*\(a made-up loop\)", texts(payload))
     assert ["recorded", "a made-up loop"] in payload["made"]
     assert payload["title"].startswith("a network in training")
     assert "not seen" not in texts(payload)
-    assert "lowest areas under the margin" in texts(payload)
+    assert "under the margin" in texts(payload)
     payload = gaps.payload
     assert payload["n"] == 70
-    assert "10 recorded samples were not seen in epoch 7, whose scores this page shows" in texts(payload)
-    assert "14 samples were not seen in every epoch" in texts(payload)
+    assert re.search("10 recorded samples .*epoch 7", texts(payload))
+    assert re.search("14 samples .*every epoch", texts(payload))
 
 
 def test_one_epoch_has_no_curves_and_says_so(tmp_path):
     payload = report(record(tmp_path / "run", epochs=1))
     assert payload["training"] is None
-    assert "One epoch is recorded so far" in texts(payload)
+    assert "One epoch is" in texts(payload)
     assert [one["key"] for one in payload["lists"]] == ["hardest", "easiest", "angle_hard", "logit_hard"]
     assert "datamap" not in [one["key"] for one in payload["views"]]
 
@@ -278,7 +279,7 @@ def test_an_unfinished_epoch_is_said(tmp_path):
         head = SimpleNamespace(features=torch.randn(30, 4, generator=draw), weight=weight, bias=None)
         recorder.update(torch.arange(30), head, torch.arange(30) % 3)
         recorder.end_epoch() if epoch < 2 else recorder.flush()
-    assert "Epoch 3 is not finished" in texts(report(tmp_path / "run"))
+    assert "Epoch 3 is not" in texts(report(tmp_path / "run"))
 
 
 def test_readings_that_are_no_numbers_are_counted(tmp_path):
@@ -292,7 +293,7 @@ def test_readings_that_are_no_numbers_are_counted(tmp_path):
                 recorder.end_epoch()
         else:
             recorder.end_epoch()
-    assert "2 readings were NaN or infinite and are missing" in texts(report(tmp_path / "run"))
+    assert "2 readings were NaN" in texts(report(tmp_path / "run"))
 
 
 def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened(tmp_path):
@@ -312,7 +313,7 @@ def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
     monkeypatch.setattr(curves, "_changes", lambda block, nll: curves.LossChange(*[np.full(len(nll), np.nan)] * 3))
     payload = report(whole.run)
     assert payload["training"]["drivers"]["lines"] == []
-    assert payload["training"]["drivers"]["note"].startswith("What drove the loss is not known here")
+    assert "not known here" in payload["training"]["drivers"]["note"]
     assert payload["training"]["groupings"]
 
 
