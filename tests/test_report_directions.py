@@ -1,0 +1,225 @@
+"""Pages of tables that rank by a score that falls with hardness, lack some predictions, or have very many classes."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from report_runs import record
+from scipy import stats
+from test_report_groups import with_sketches
+
+import hardsight as hs
+from hardsight import SampleTable
+from hardsight.intervals import holm
+from hardsight.report import classes as class_module
+from hardsight.report.changes import changes, comparison_section
+from hardsight.report.classes import class_table, confusions, medians
+from hardsight.report.clusters import harder_clusters
+from hardsight.report.datamap import read_recorded, recorded_lists
+from hardsight.report.groups import find_groups, group_rows
+from hardsight.report.lists import by_class, disagreements, hardest_and_easiest
+from hardsight.report.points import MOST_POINTS, Axis, axis, choose_points
+from hardsight.report.rows import read_rows
+
+N, CLASSES = 400, 4
+
+
+def a_run(seed=0, classes=CLASSES, names=True, **columns):
+    """Samples with a confidence and nothing that is ranked before it."""
+    draw = np.random.default_rng(seed)
+    label = draw.integers(0, 4, N)
+    columns = {
+        "id": [f"x:{i:03d}" for i in range(N)],
+        "label": label,
+        "pred": np.where(draw.random(N) < 0.7, label, draw.integers(0, 4, N)),
+        "confidence": draw.random(N),
+        **columns,
+    }
+    meta = {"model": {"name": "net", "classes": classes}, "class_names": list("abcd") if names else []}
+    return SampleTable(pa.table(columns), meta)
+
+
+def cells(section, key):
+    place = [column["key"] for column in section["columns"]].index(key)
+    return [row[place] for row in section["rows"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Smaller is harder.
+
+
+def test_the_least_confident_are_the_hardest():
+    table = a_run()
+    rows = read_rows(table)
+    assert (rows.main, rows.sign) == ("confidence", -1)
+    order = np.argsort(table["confidence"])
+    hardest, easiest = hardest_and_easiest(rows)
+    assert hardest.rows.tolist() == order[:48].tolist()
+    assert easiest.rows.tolist() == order[::-1][:48].tolist()
+    hard, easy, _ = by_class(rows)
+    for code in range(CLASSES):
+        own = order[table["label"][order] == code].tolist()
+        assert hard[code].tolist() == own[:12]
+        assert easy[code].tolist() == own[::-1][:12]
+    tenth = set(order[: N // 10].tolist())
+    shares = [np.mean([i in tenth for i in np.flatnonzero(table["label"] == code)]) for code in range(CLASSES)]
+    assert cells(class_table(rows, None, 99), "hard_share") == pytest.approx(shares, rel=1e-3)
+
+
+def test_of_too_many_classes_the_least_confident_are_listed(monkeypatch):
+    monkeypatch.setattr(class_module, "MANY_CLASSES", 2)
+    table = a_run()
+    means = [table["confidence"][table["label"] == code].mean() for code in range(CLASSES)]
+    listed = class_table(read_rows(table), None, 99)
+    assert cells(listed, "code") == sorted(np.argsort(means)[:2].tolist())
+
+
+def test_ranks_of_angle_and_confidence_are_both_of_hardness():
+    draw = np.random.default_rng(1)
+    table = a_run(avh=draw.random(N) / CLASSES)
+    rows = read_rows(table)
+    assert (rows.main, rows.logit) == ("avh", "confidence")
+    gap = stats.rankdata(table["avh"]) - stats.rankdata(-table["confidence"])
+    angle, logit = disagreements(rows)
+    assert angle.rows[0] == gap.argmax()
+    assert logit.rows[0] == gap.argmin()
+
+
+def test_a_group_of_small_confidence_is_harder():
+    dark = np.arange(N) % 2 == 0
+    confidence = np.random.default_rng(2).random(N) - 0.3 * dark
+    rows = read_rows(a_run(confidence=confidence, light=np.where(dark, "dark", "bright")))
+    flags = {row["value"]: row["flag"] for row in group_rows(rows, find_groups(rows)[0][0])["rows"]}
+    assert flags == {"dark": "harder", "bright": "easier"}
+
+
+def test_a_cluster_of_small_confidence_is_harder():
+    table, odd = with_sketches(planted=True)
+    value = 3 * table["avh"]
+    columns = {"id": table["id"], "label": table["label"], "pred": table["pred"]}
+    for confidence, share in ((1 - value, 1.0), (value, 0.0)):  # turned round, the others of the class are harder
+        rows = pa.table({**columns, "confidence": confidence})
+        rows = read_rows(SampleTable(rows, table.meta, None, table.vectors))
+        clusters = harder_clusters(rows).clusters
+        assert clusters
+        for cluster in clusters:
+            assert cluster.difference < 0
+            members = [int(id_.split(":")[1]) for id_ in rows.ids_at(cluster.members)]
+            assert odd[members].mean() == pytest.approx(share, abs=0.05)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two runs.
+
+
+def two_runs():
+    """Confidence falls in class 0, rises twice as much in class 1, stays in the others; ten samples were relabelled."""
+    draw = np.random.default_rng(3)
+    before = a_run(4)
+    label = before["label"]
+    gain = np.select([label == 0, label == 1], [-0.1, 0.2], 0.0) + 0.05 * draw.standard_normal(N)
+    label = label.copy()
+    label[:10] = (label[:10] + 1) % 4
+    return before, a_run(5, label=label, confidence=before["confidence"] + gain)
+
+
+def test_where_confidence_falls_samples_became_harder():
+    before, after = two_runs()
+    rows = read_rows(after)
+    found = changes(rows, before)
+    change = after["confidence"] - before["confidence"]
+    np.testing.assert_allclose(found.change[10:], change[10:], atol=1e-12)
+    lines = {row["class"]: row for row in comparison_section(rows, found, 99)["class_rows"]}
+    assert [lines[name]["flag"] for name in "ab"] == ["harder", "easier"]
+    assert list(lines)[:2] == ["b", "a"]  # by how much, whatever the direction
+    tests = []
+    for code, name in enumerate("abcd"):
+        own = (after["label"] == code) & ~np.isnan(found.change)
+        np.testing.assert_allclose(lines[name]["before"], before["confidence"][own].mean(), rtol=1e-3)
+        np.testing.assert_allclose(lines[name]["after"], after["confidence"][own].mean(), rtol=1e-3)
+        tests.append(stats.ttest_rel(after["confidence"][own], before["confidence"][own]).pvalue)
+    np.testing.assert_allclose([lines[name]["p"] for name in "abcd"], holm(np.array(tests)), rtol=1e-3, atol=1e-12)
+
+
+def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
+    before, after = two_runs()
+    rows = read_rows(after)
+    lines = {row["class"]: row for row in comparison_section(rows, changes(rows, before), 99)["class_rows"]}
+    same = np.arange(N) >= 10
+    for code, name in enumerate("abcd"):
+        own = same & (after["label"] == code)
+        for table, key in ((after, "accuracy"), (before, "accuracy_before")):
+            assert lines[name][key] == pytest.approx(np.mean(table["pred"][own] == code), rel=1e-3), key
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is missing, and what is many.
+
+
+def test_samples_without_a_prediction_are_neither_right_nor_wrong():
+    table = a_run()
+    missing = np.arange(N) % 5 == 0
+    table = a_run(pred=pa.array(table["pred"], mask=missing))
+    rows = read_rows(table)
+    label, pred = rows.label[~missing], rows.pred[~missing]
+    assert not rows.judged[missing].any()
+    expected = [np.mean(pred[label == code] == code) for code in range(CLASSES)]
+    assert cells(class_table(rows, None, 99), "accuracy") == pytest.approx(expected, rel=1e-3)
+    most, count = confusions(rows)
+    for code in range(CLASSES):
+        wrong = pred[(label == code) & (pred != code)]
+        times = np.bincount(wrong, minlength=CLASSES)
+        assert (most[code], count[code]) == (times.argmax(), times.max())
+
+
+def test_equally_frequent_confusions_name_the_smaller_class():
+    rows = read_rows(a_run(label=np.zeros(N, int), pred=np.where(np.arange(N) % 2, 3, 1)))
+    assert [part[0] for part in confusions(rows)] == [1, N // 2]
+
+
+def test_among_very_many_classes_each_keeps_its_number():
+    label = np.random.default_rng(6).choice([7, 4000, 9999], N)
+    pred = np.random.default_rng(7).choice([7, 5, 9999], N)
+    rows = read_rows(a_run(classes=10_000, names=False, label=label, pred=pred))
+    assert rows.numbers.tolist() == [5, 7, 4000, 9999]
+    np.testing.assert_array_equal(rows.numbers[rows.label], label)
+    np.testing.assert_array_equal(rows.numbers[rows.pred], pred)
+
+
+def test_medians_of_even_and_odd_numbers_are_numpy_s():
+    values, group = np.array([9.0, 1, 2, 7, 5, np.nan, 4]), np.array([0, 0, 1, 1, 1, 1, -1])
+    np.testing.assert_array_equal(medians(values, group, 3), [5.0, 5.0, np.nan])
+
+
+def test_values_below_and_above_an_axis_are_beyond_it():
+    assert Axis("x", "x", 0.0, 1.0).beyond(np.array([-1.0, 0.0, 0.5, 1.0, 2.0, np.nan])) == 2
+    assert axis("x", "x", np.linspace(0.5, 1.0, 99)).low == pytest.approx(0.5)  # zero is far away
+    assert axis("x", "x", np.linspace(0.3, 1.0, 99)).low == 0.0
+
+
+def test_listed_rows_are_points_even_where_thousands_are_left_out():
+    n = MOST_POINTS + 5000
+    listed = np.arange(n - 300, n)
+    points = choose_points(n, listed, np.zeros(n, int), np.zeros(n, int))
+    assert len(points) == MOST_POINTS
+    assert np.isin(listed, points).all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lists of a recorded training.
+
+
+def test_lists_of_a_training_are_full_sorts(tmp_path):
+    run = record(tmp_path / "run", n=300, epochs=6)
+    dynamics = hs.Dynamics(run)
+    recorded = read_recorded(read_rows(dynamics.at(6)), dynamics)
+    forgetting, learned, aum = (recorded.columns[name] for name in ("forgetting", "learned", "aum"))
+    lists = {one.key: one.rows.tolist() for one in recorded_lists(recorded)}
+    every = range(len(aum))
+    assert (
+        lists["forgotten"]
+        == sorted((i for i in every if forgetting[i] > 0), key=lambda i: (-forgetting[i], aum[i]))[:48]
+    )
+    assert lists["low_aum"] == sorted(every, key=lambda i: aum[i])[:48]
+    never = sorted((i for i in every if np.isnan(learned[i])), key=lambda i: aum[i])[:24]
+    late = sorted((i for i in every if learned[i] >= 0), key=lambda i: (-learned[i], aum[i]))
+    assert lists["late"] == [*never, *late][:48]
