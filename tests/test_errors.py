@@ -106,6 +106,7 @@ class Refusing(torch.nn.Module):
     [
         (errors.InputError("x"), errors.InputError),
         (torch.OutOfMemoryError("x"), torch.OutOfMemoryError),
+        (MemoryError(), MemoryError),
         (ValueError("the head is not ours"), errors.StateError),  # whatever it says, it is the model's
     ],
 )

@@ -159,7 +159,7 @@ class Engine:
             with torch.no_grad():
                 output = self.network(**inputs) if isinstance(inputs, dict) else self.network(inputs)
         except Exception as error:  # whatever a user's forward may raise
-            if isinstance(error, (HardsightError, torch.OutOfMemoryError)):  # of the head's capture, or the machine's
+            if isinstance(error, (HardsightError, MemoryError, torch.OutOfMemoryError)):  # not of the user's forward
                 raise
             shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
             raise StateError(
