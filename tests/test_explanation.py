@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pyarrow import csv, parquet
 from torch import nn
+from torchvision.transforms.v2.functional import gaussian_blur
 
 from hardsight.data import ArraySamples, open_data
 from hardsight.explanation import (
@@ -127,6 +128,11 @@ class TestInsertionAndDeletion:
             insertion_deletion(net, x, torch.rand(1, 3, 3), y)
         with pytest.raises(ValueError, match=r"steps .*got 0"):
             insertion_deletion(net, x, torch.rand(1, 6, 6), y, steps=0)
+
+    @pytest.mark.parametrize("shape", [(16, 24), (24, 16)])
+    def test_the_blur_is_torchvision_s(self, shape):
+        x = torch.rand(2, 3, *shape, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(blurred(x), gaussian_blur(x, [13, 13], [2.0, 2.0]), atol=1e-5, rtol=0)
 
     def test_the_blur_keeps_colours_and_loses_forms(self):
         x = torch.zeros(1, 2, 16, 24)

@@ -397,6 +397,16 @@ def test_merged_classes_share_their_answers():
     np.testing.assert_array_equal(match(by_number, IDS, LABELS).columns, [1, 0, 1, 1])
     turned = match(by_name, IDS, [2, 1, 0, 2], ["c", "b", "a"])  # the labels of a run that orders classes otherwise
     np.testing.assert_allclose(turned.hsf, expected)
+    unknown = match(by_name, IDS, [3, 1, 0, 2], ["a", "b", "c", "d"])  # nobody was asked about the fourth
+    np.testing.assert_array_equal(unknown.columns, [-1, 1, 0, 0])
+    assert np.isnan(unknown.hsf[0])
+
+
+def test_a_question_per_class_keeps_its_own_number_of_people():
+    counts, asked = np.array([[3, 1], [2, 6]]), np.array([[4, 10], [8, 7]])
+    people = Human(np.array(["x", "y"]), counts, None, "x", classes=("b", "a"), asked=asked, by_name=True)
+    found = match(people, ["x", "y"], [0, 1], ["a", "b"])  # the run orders classes otherwise
+    np.testing.assert_allclose(found.hsf, [1 / 10, 2 / 8])
 
 
 @pytest.mark.parametrize(
