@@ -31,11 +31,11 @@ SCORED = 20_000  # images that the weak networks score
 FOLDS = 5
 
 
-def planted(clean: np.ndarray, name: str, seed: int) -> np.ndarray:
+def planted(clean: np.ndarray, name: str, seed: int, confused: np.ndarray = CONFUSED) -> np.ndarray:
     """The labels with the share of errors that `PLANTED` names, at random or towards the class that is confused."""
     rng = np.random.default_rng(seed)
     wrong = rng.random(len(clean)) < PLANTED[name]
-    other = CONFUSED[clean] if name.startswith("confused") else (clean + rng.integers(1, 10, len(clean))) % 10
+    other = confused[clean] if name.startswith("confused") else (clean + rng.integers(1, 10, len(clean))) % 10
     return np.where(wrong, other, clean)
 
 
