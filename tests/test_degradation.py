@@ -90,15 +90,6 @@ def test_a_picture_is_degraded_the_same_in_any_batch_and_order(name, images):
         assert torch.equal(torch.cat(parts), whole[order])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", DEGRADATIONS)
-def test_a_gpu_degrades_like_a_cpu(name, images):
-    for level in DEGRADATIONS[name].levels:
-        here, there = (degrade(images.to(device), name, level, IDS).cpu() for device in ("cpu", "cuda"))
-        torch.testing.assert_close(here, there, atol=0 if name not in ("blur", "resolution") else 1e-3, rtol=0)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Degradations.
 

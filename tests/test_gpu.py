@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
+from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.demo import small_cnn
 from hardsight.ensemble import matrix
 from hardsight.hardness import SCORES, compute_scores
@@ -131,3 +132,11 @@ def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
     assert trained.meta["models"] == ["train seed 0", "train seed 1"]
     several = hs.score([network, small_cnn().eval()], "digits", preprocess="raw")
     assert (several["avh_sd"] > 0).all()
+
+
+@pytest.mark.parametrize("name", DEGRADATIONS)
+def test_a_gpu_degrades_like_a_cpu(name):
+    images, ids = torch.rand(40, 3, 12, 10), [f"test:{i}" for i in range(40)]
+    for level in DEGRADATIONS[name].levels:
+        here, there = (degrade(images.to(device), name, level, ids).cpu() for device in ("cpu", "cuda"))
+        torch.testing.assert_close(here, there, atol=0 if name not in ("blur", "resolution") else 1e-3, rtol=0)

@@ -1,5 +1,6 @@
 """Training and recording on a GPU: the same numbers as on a CPU, and a graph that is the step it replaces."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,8 +86,6 @@ def test_a_graphed_step_is_the_step_it_replaces():
     ],
 )
 def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, options):
-    from dataclasses import replace
-
     recipe = replace(RECIPE, **options)
     trained = hs.train(
         net(), digits("train", 0, 1400), digits("test", 1400, 1797), out=tmp_path / "run", recipe=recipe, progress=False
@@ -105,8 +104,6 @@ def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, optio
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler uses what torch deprecates, and recommends TF32
 def test_compiled_parts_train_and_record(tmp_path):
-    from dataclasses import replace
-
     trained = hs.train(
         "resnet18-32", digits("train", 0, 512), digits("test", 1400, 1500), out=tmp_path / "run",
         recipe=replace(RECIPE, epochs=2, compile=True), progress=False,
@@ -132,3 +129,96 @@ def test_dropout_draws_anew_in_each_replay_and_seeds_rule_it():
         assert torch.equal(a, b)
     for logits in first:  # half of the inputs are dropped, and another half in each row
         assert len({tuple(row.tolist()) for row in logits}) == 32
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The engine's options on a GPU.
+
+
+def dropped_out():
+    torch.manual_seed(0)
+    body = nn.Conv2d(1, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2)
+    return nn.Sequential(*body, nn.Linear(128, 10))
+
+
+def flat():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_records_on_a_gpu_are_what_scoring_finds(tmp_path, precision):
+    recipe = Recipe(
+        epochs=2, batch_size=64, lr=0.05, precision=precision, channels_last=True, crop=1, flip=True, ema=0.9
+    )
+    test = digits("test", 500, 700)
+    result = hs.train(
+        dropped_out(), digits("train", 0, 500), test, out=tmp_path, recipe=recipe, device="cuda", progress=False
+    )
+    scored = hs.score(result.model, test, progress=False)
+    recorded = hs.Dynamics(tmp_path / "test").at(2)
+    close = 2e-3 if precision == "float32" else 0.05
+    np.testing.assert_allclose(recorded["avh"], scored["avh"][np.argsort(scored["id"])], rtol=close)
+
+
+WAITING = {
+    "plain": (dropped_out, {"crop": 1, "flip": True, "ema": 0.9, "precision": "bf16", "channels_last": True}),
+    "pairs": (flat, {"loss": "el:0.5@arcface+amc"}),
+    "center": (flat, {"loss": "center"}),
+}
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_steps_do_not_wait_for_the_gpu(tmp_path, device_waits, case):
+    network, options = WAITING[case]
+    recipe = Recipe(epochs=1, batch_size=50, lr=0.1, **options)
+    waits = {}
+    for count in (10, 40):  # steps of an epoch: fewer than are looked at together
+        with device_waits() as waited:
+            hs.train(
+                network(), digits("train", 0, 500), out=tmp_path / str(count), recipe=recipe, device="cuda",
+                sampler=list(range(50)) * count, record=("train",) if case == "plain" else (), progress=False,
+            )  # fmt: skip
+        waits[count] = len(waited)
+    assert waits[10] == waits[40] > 0
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", ["avh:8,learn+center", "el:0.5,defer=1@arcface:0.2+amc:1", "ce:drw=2", "adjusted"])
+def test_a_gpu_trains_with_a_loss_what_a_cpu_does(tmp_path, name, graph):
+    recipe = Recipe(epochs=3, batch_size=50, lr=0.02, drop_last=True, warmup=2, schedule="ramp", loss=name)
+    data = digits("train", 0, 300), digits("test", 300, 400)
+    here, there = (
+        hs.train(
+            flat(), *data, out=tmp_path / device, recipe=replace(recipe, graph=graph and device == "cuda"),
+            device=device, record=(), progress=False,
+        )
+        for device in ("cpu", "cuda")
+    )  # fmt: skip
+    for one, two in zip(here.history, there.history, strict=True):
+        for part in {"loss", "ce", "bonus", "pairs"} & one.keys():
+            assert two[part] == pytest.approx(one[part], rel=0.02, abs=2e-3)
+    first, second = (torch.load(tmp_path / d / "checkpoint.pt", weights_only=True)["loss"] for d in ("cpu", "cuda"))
+    torch.testing.assert_close(second, first, rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_graph_takes_rows_and_frozen_norm_as_a_step_does(tmp_path, frozen):
+    rows = np.random.default_rng(0).dirichlet(np.full(10, 0.3), 160).astype(np.float32)
+    recipe = Recipe(
+        epochs=2, batch_size=32, lr=0.1, momentum=0.0, schedule="constant", weight_decay=0.0, drop_last=True,
+        frozen_norm=frozen,
+    )  # fmt: skip
+    states = []
+    for graph in (True, False):
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            *(nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()), nn.Linear(64, 10)
+        )
+        result = hs.train(
+            network, digits("train", 0, 160), out=tmp_path / str(graph), recipe=replace(recipe, graph=graph),
+            targets=rows, device="cuda", record=(), progress=False,
+        )  # fmt: skip
+        states.append(result.model.module.state_dict())
+    for key, value in states[0].items():
+        torch.testing.assert_close(value, states[1][key], rtol=1e-4, atol=1e-5)

@@ -569,38 +569,6 @@ def test_every_name_of_the_catalogue_can_be_built():
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# On a GPU.
-
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-
-
-@pytest.mark.parametrize("graph", [pytest.param(False, marks=on_gpu), pytest.param(True, marks=on_gpu)])
-@pytest.mark.parametrize("name", ["avh:8,learn+center", "el:0.5,defer=1@arcface:0.2+amc:1", "ce:drw=2", "adjusted"])
-def test_a_gpu_trains_with_a_loss_what_a_cpu_does(tmp_path, name, graph):
-    recipe = replace(QUICK, lr=0.02, drop_last=True, graph=graph, warmup=2, schedule="ramp", loss=name)
-    here = trained(tmp_path / "cpu", replace(recipe, graph=False))
-    there = trained(tmp_path / "gpu", recipe, device="cuda")
-    for one, two in zip(here.history, there.history, strict=True):
-        for part in {"loss", "ce", "bonus", "pairs"} & one.keys():
-            assert two[part] == pytest.approx(one[part], rel=0.02, abs=2e-3)
-    first, second = (torch.load(tmp_path / d / "checkpoint.pt", weights_only=True)["loss"] for d in ("cpu", "gpu"))
-    torch.testing.assert_close(second, first, rtol=0.02, atol=2e-3)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("el:0.5@arcface+amc", marks=on_gpu), pytest.param("center", marks=on_gpu)]
-)
-def test_steps_with_a_loss_do_not_wait_for_the_gpu(tmp_path, device_waits, name):
-    waits = {}
-    for count in (10, 40):
-        with device_waits() as waited:
-            sampler = list(range(50)) * count
-            trained(tmp_path / str(count), replace(QUICK, epochs=1, loss=name), device="cuda", sampler=sampler)
-        waits[count] = len(waited)
-    assert waits[10] == waits[40] > 0
-
-
 def test_a_run_of_the_name_before_it_meant_the_clamp_is_not_resumed(tmp_path):
     recipe = replace(QUICK, epochs=1)
     trained(tmp_path / "run", recipe, loss="el:normal")

@@ -245,3 +245,24 @@ def test_without_script_the_page_says_so(browser, tmp_path):
     assert "switched off" in page.locator("header").inner_text()
     assert "98.1 %" in page.locator("header").inner_text()
     context.close()
+
+
+HIDDEN = (
+    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\ufeff\u2028\u2029\x00\x07\x1b\x7f\x9f"
+)
+
+
+@pytest.mark.parametrize("character", HIDDEN)
+def test_what_the_template_writes_cannot_be_reordered(character):
+    """A name that ends in .exe must not read as if it ended in .jpg: such characters are shown as escapes."""
+    name = f"photo{character}gpj.exe"
+    payload = make_payload(names=[name, "b"], title=name)
+    payload["made"] = [[name, name]]
+    payload["notices"] = [{"level": "warn", "text": name}]
+    payload["scores"]["avh"] |= {"title": name, "text": name}
+    page = render(payload)
+    start = page.index('id="payload">')
+    written = page[:start] + page[page.index("</script>", start) :]  # the rest is data, which scripts make visible
+    assert character not in written
+    escape = character.encode("unicode_escape").decode()
+    assert written.count(f"photo{escape}gpj.exe") >= 4

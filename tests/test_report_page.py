@@ -277,3 +277,64 @@ def test_copying_says_whether_it_worked(show, allowed):
     else:
         assert "Ctrl+C" in button.inner_text()
         assert page.evaluate("getSelection().toString()") == "hardsight clean run"
+
+
+def ranked_by_confidence(missing=7):
+    """A page without angles whose main score is harder the smaller it is, and unknown for some samples."""
+    payload = make_payload(n=40)
+    confidence = column(payload, "confidence").tolist()
+    confidence[:missing] = [None] * missing
+    payload["points"]["scores"] = {"confidence": confidence, "norm": payload["points"]["scores"]["norm"]}
+    payload["points"]["picture"] = [-1] * 40
+    del payload["scores"]["avh"]
+    view = payload["views"][0]
+    view["x"] = {"column": "confidence", "title": "confidence (smaller = harder)", "low": 0, "high": 1}
+    view["y"] = {"column": "norm", "title": "norm", "low": 0, "high": 20}
+    payload["views"] = [view]
+    return payload
+
+
+def test_where_smaller_is_harder_the_smallest_comes_first_and_what_is_unknown_last(show):
+    payload = ranked_by_confidence()
+    page = show(payload)
+    page.get_by_test_id("tab-all").click()
+    confidence = [np.inf if value is None else value for value in payload["points"]["scores"]["confidence"]]
+    order = np.argsort(confidence, kind="stable").tolist()  # equal ones, and the unknown, in the order of their rows
+    assert card_rows(page) == order
+    assert order[-7:] == list(range(7))
+    page.get_by_test_id("brush-x0").fill("0")
+    page.get_by_test_id("brush-x1").fill("1")
+    page.keyboard.press("Enter")
+    settle(page)
+    assert card_rows(page) == order[:-7]  # inside a brush nothing is unknown
+
+
+def test_only_what_is_judged_can_be_wrong(show):
+    payload = ranked_by_confidence(missing=0)
+    points = payload["points"]
+    points["pred"][:5] = [-1] * 5
+    points["label"][5:9] = [-1] * 4
+    label, pred = np.array(points["label"]), np.array(points["pred"])
+    wrong = (label != pred) & (label >= 0) & (pred >= 0)
+    assert 0 < wrong.sum() < 31
+    page = show(payload)
+    page.get_by_test_id("tab-all").click()
+    page.get_by_test_id("wrong-filter").check()
+    order = np.argsort(points["scores"]["confidence"], kind="stable")
+    assert card_rows(page) == [i for i in order.tolist() if wrong[i]]
+    page.get_by_test_id("wrong-filter").uncheck()
+    assert len(card_rows(page)) == 40
+
+
+def test_the_dialog_says_which_way_a_change_is_harder(show):
+    payload = make_payload(n=40)
+    for name, harder in (("before", "smaller"), ("change", "smaller"), ("seen", "")):
+        payload["scores"][name] = {"title": f"the {name}", "text": "Of two runs.", "harder": harder}
+        payload["points"]["scores"][name] = [0.5] * 40
+    page = show(payload)
+    page.get_by_test_id("card").first.click()
+    rows = [row.inner_text() for row in page.locator("dialog table.scores tr").all()]
+    told = {name: next(row for row in rows if row.startswith(f"the {name}")) for name in ("before", "change", "seen")}
+    assert "Smaller is harder." in told["before"]
+    assert "Smaller is harder." in told["change"]
+    assert "harder" not in told["seen"]

@@ -242,27 +242,3 @@ def test_a_random_part_is_never_smaller_than_the_smallest():
     assert areas.max() > 0.95
     with pytest.raises(ValueError, match=r"smallest_part .*got 0"):
         Recipe(smallest_part=0)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("frozen", ["true", "false"])
-def test_a_graph_takes_rows_and_frozen_norm_as_a_step_does(tmp_path, frozen):
-    results = [
-        train(
-            net(),
-            digits(),
-            out=tmp_path / graph,
-            recipe=changed(QUICK, [f"graph={graph}", "drop_last=true", f"frozen_norm={frozen}"]),
-            targets=soft_rows(),
-            device="cuda",
-            record=(),
-            progress=False,
-        )
-        for graph in ("true", "false")
-    ]
-    for key, value in state(results[0]).items():
-        torch.testing.assert_close(value, state(results[1])[key], rtol=1e-4, atol=1e-5)

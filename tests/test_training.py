@@ -822,36 +822,6 @@ def test_compiled_networks_are_recorded_like_others(tmp_path):
     np.testing.assert_allclose(one, two, rtol=1e-2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# On a GPU.
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_records_on_a_gpu_are_what_scoring_finds(tmp_path, precision):
-    recipe = Recipe(
-        epochs=2, batch_size=64, lr=0.05, precision=precision, channels_last=True, crop=1, flip=True, ema=0.9
-    )
-    result = trained(tmp_path / "run", recipe, device="cuda")
-    scored = hs.score(result.model, data()[1], progress=False)
-    recorded = Dynamics(tmp_path / "run" / "test").at(2)
-    close = 2e-3 if precision == "float32" else 0.05
-    np.testing.assert_allclose(recorded["avh"], scored["avh"][np.argsort(scored["id"])], rtol=close)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_steps_do_not_wait_for_the_gpu(tmp_path, device_waits):
-    recipe = Recipe(epochs=1, batch_size=50, crop=1, flip=True, ema=0.9, precision="bf16", channels_last=True)
-    waits = {}
-    for count in (10, 40):  # steps of an epoch: fewer than are looked at together
-        with device_waits() as waited:
-            trained(tmp_path / str(count), recipe, device="cuda", data=data()[:1], sampler=list(range(50)) * count)
-        waits[count] = len(waited)
-    assert waits[10] == waits[40] > 0
-
-
 def test_other_epochs_stretch_the_schedule_unless_it_is_told_too():
     paper = PRESETS["resnet50-32"].recipe
     shorter = changed(paper, ["epochs=30"])
