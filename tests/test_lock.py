@@ -15,6 +15,7 @@ import torch
 from command_line import run
 
 import hardsight as hs
+from hardsight import lock
 from hardsight.lock import Lock, beside_lock, folder_lock
 from hardsight.runfolder import RunWriter
 from hardsight.table import SampleTable
@@ -108,6 +109,21 @@ def test_a_forked_process_neither_holds_nor_frees_the_lock(tmp_path):
         child.join()
         assert (tmp_path / "lock").exists()
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_lock_is_never_on_a_file_that_its_last_owner_just_removed(tmp_path, monkeypatch):
+    tries = []
+
+    def after_removal(descriptor, shared, attempt=lock._try):
+        if not tries:
+            (tmp_path / "lock").unlink()
+        tries.append(shared)
+        return attempt(descriptor, shared)
+
+    monkeypatch.setattr(lock, "_try", after_removal)
+    with Lock(tmp_path / "lock", tmp_path):
+        assert (tmp_path / "lock").exists()
+    assert len(tries) == 2
 
 
 def test_a_lock_file_that_names_nobody_is_no_trouble(tmp_path):

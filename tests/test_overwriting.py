@@ -298,6 +298,7 @@ def rows(values, preds=(0, 0), labels=(0, 0)):
     ("parts", "readable"),
     [
         (rows((0.5, 0.5 + 1e-7)), True),
+        (rows((20.0, 20.005)), True),
         (rows((1e-6, 3e-6)), True),  # beside a score of 30, nothing
         (rows((0.5, 0.5 + 1e-6), preds=(3, 4)), True),  # a tie
         (rows((float("nan"), float("nan"))), True),
