@@ -112,6 +112,25 @@ def test_an_error_of_the_first_process_is_everyones(tmp_path):
     assert out.count("ExistingPathError: out: ") == 2
 
 
+def test_a_full_disk_of_the_first_process_ends_all(tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        from hardsight.training import checkpoint
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        checkpoint._save = full  # the checkpoint is written beside the training, by the first process
+        try:
+            run(sys.argv[1], 3)
+        except Exception as error:
+            print(f"{type(error).__name__} in {os.environ['RANK']}", flush=True)
+        """
+    )
+    out = finished(started(written(tmp_path / "both.py", script), tmp_path / "run"))
+    assert [out.count(f"DiskError in {rank}") for rank in range(2)] == [1, 1]
+
+
 def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):
     script = written(
         tmp_path / "loop.py",
