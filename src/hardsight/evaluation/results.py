@@ -78,16 +78,16 @@ def gather(
 def _columns(parts: Sequence[Part], row: Mapping[str, Any]) -> list[Column] | None:
     """The samples whose mean a row is, or the scores of both data sets whose AUROC it is; None of any other number."""
     of_run = (row["run"], row["group"], row["question"])
-    own = [part for part in parts if (part.run, part.group, part.question) == of_run]
+    parts = [part for part in parts if (part.run, part.group, part.question) == of_run]
     if row["on"]:
         scores = f"score:{row['score']}"
-        for part in own if row["metric"] == "auroc" else ():
+        for part in parts if row["metric"] == "auroc" else ():
             if part.ood is not None and any(line["on"] == row["on"] for line in part.told["rows"]):
                 return [(table["id"].to_pylist(), table[scores].to_numpy()) for table in (part.samples, part.ood)]
         return None
     level = "" if math.isnan(row["level"]) else f"@{row['level']:g}"
     name = row["metric"] + (f":{row['score']}" if row["score"] else "") + level
-    for part in own:
+    for part in parts:
         if name in part.samples.column_names:
             values = part.samples[name].to_numpy().astype(np.float64)
             if np.isfinite(values).any() and np.isclose(np.nanmean(values), row["value"], rtol=1e-5, atol=1e-8):

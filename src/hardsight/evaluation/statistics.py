@@ -141,11 +141,11 @@ def _over_samples(own: Mapping[str, Any], base: Mapping[str, Any], columns: Colu
     return paired_difference(a, b), f"paired t over {len(a):,} samples"
 
 
-def _matched(own: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:
+def _matched(column: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:
     """The finite values of both networks for the samples that both have."""
-    (ids, a), (others, b) = own, base
-    if list(ids) != list(others):  # one of them could not read an image
-        _, rows, base_rows = np.intersect1d(np.asarray(ids), np.asarray(others), return_indices=True)
+    (ids, a), (base_ids, b) = column, base
+    if list(ids) != list(base_ids):  # one of them could not read an image
+        _, rows, base_rows = np.intersect1d(np.asarray(ids), np.asarray(base_ids), return_indices=True)
         a, b = a[rows], b[base_rows]
     known = np.isfinite(a) & np.isfinite(b)
     return a[known].astype(np.float64), b[known].astype(np.float64)

@@ -201,13 +201,13 @@ def _climb(
     right = held = torch.ones_like(y, dtype=torch.bool)
     for start in range(how.restarts + 1):
         target, rows = None, right.nonzero()[:, 0]
-        begin = own = x[rows]
+        begin = origin = x[rows]
         if start or not how.steps:
             drawn = [(seed % 2**63, number, start) for number in numbers[rows.cpu()].tolist()]
-            begin = within(own + anywhere(own, eps, how.norm, drawn, edge=not how.steps), own, eps, how.norm)
+            begin = within(origin + anywhere(origin, eps, how.norm, drawn, edge=not how.steps), origin, eps, how.norm)
         if start and how.loss == "margin":
             target = likeliest[rows, (start - 1) % (classes - 1)]
-        for number, (point, logits) in enumerate(_path(network, begin, own, y[rows], how, eps, target)):
+        for number, (point, logits) in enumerate(_path(network, begin, origin, y[rows], how, eps, target)):
             if not start and not number:
                 likeliest = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
             now = logits.argmax(1) != y[rows]
