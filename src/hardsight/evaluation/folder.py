@@ -46,7 +46,7 @@ TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
 _WRITTEN = {PLAN, PARTS, *(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv"))}
 _WRITTEN |= {WORDS, TABLE, SAMPLES, MAPS, PAGE}
 
-_OOD = "-ood"  # the end of the name of a part's file with the scores of OOD data
+_OOD = "scores-"  # before the name of a part: its scores of OOD data
 
 _TEXT = dict.fromkeys(("question", "metric", "score", "on"), pa.string())
 _OF = {"run": pa.string(), "group": pa.string(), "seed": pa.int64()}
@@ -140,10 +140,10 @@ def committed(path: Path, key: str) -> bool:
 def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
     """Write what a question found out about a run."""
     with disk_in_words(path):
-        for end, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
+        for start, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
             if columns:
                 arrays = {name: _arrow(np.asarray(values)) for name, values in columns.items()}
-                write_table(path / PARTS / f"{key}{end}.parquet", pa.table(arrays))
+                write_table(path / PARTS / f"{start}{key}.parquet", pa.table(arrays))
         told = {"rows": answer.rows, "points": answer.points, "words": answer.words, "ood": bool(answer.ood_samples)}
         write_json(path / PARTS / f"{key}.json", told, secrets.token_hex(4))
 
@@ -156,8 +156,8 @@ def _arrow(values: np.ndarray) -> pa.Array:
 def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table, pa.Table | None]:
     """The rows, points and words of a part, its columns by sample, and those of OOD data where there are some."""
     told = read_json(path / PARTS / f"{key}.json")
-    ends = ("", _OOD) if told.get("ood") else ("",)
-    samples, *ood = (pq.read_table(path / PARTS / f"{key}{end}.parquet") for end in ends)
+    starts = ("", _OOD) if told.get("ood") else ("",)
+    samples, *ood = (pq.read_table(path / PARTS / f"{start}{key}.parquet") for start in starts)
     return told, samples, ood[0] if ood else None
 
 
