@@ -161,6 +161,13 @@ def test_resolution_keeps_the_size_and_loses_the_detail():
     torch.testing.assert_close(degrade(flat, "resolution", 0.0), flat)
 
 
+def test_resolution_loses_the_same_share_of_each_side():
+    wide = torch.rand(1, 1, 8, 32, generator=torch.Generator().manual_seed(0))
+    fewer = torch.nn.functional.interpolate(wide, (4, 16), mode="bilinear", antialias=True)
+    expected = torch.nn.functional.interpolate(fewer, (8, 32), mode="bilinear", antialias=True)
+    torch.testing.assert_close(degrade(wide, "resolution", 0.5), expected, atol=1e-5, rtol=0)
+
+
 def test_jpeg_is_what_a_file_would_hold():
     x = torch.nn.functional.interpolate(torch.rand(1, 1, 8, 8), (64, 64), mode="bicubic").clamp(0, 1)
     file = io.BytesIO()

@@ -402,6 +402,18 @@ def test_merged_classes_share_their_answers():
     assert np.isnan(unknown.hsf[0])
 
 
+def test_frequencies_of_merged_classes_are_counted_anew():
+    people = Human(None, COUNTS, np.array(HSF), "x")
+    assert match(coarser(people, [0, 0, 1]), IDS, LABELS).hsf[0] == 1.0  # all ten chose a or b
+
+
+def test_another_seed_splits_people_otherwise():
+    people = Human(None, np.full((50, 2), 20), None, "x")
+    first, again, other = (halves(people, seed)[0].counts for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
 def test_a_question_per_class_keeps_its_own_number_of_people():
     counts, asked = np.array([[3, 1], [2, 6]]), np.array([[4, 10], [8, 7]])
     people = Human(np.array(["x", "y"]), counts, None, "x", classes=("b", "a"), asked=asked, by_name=True)

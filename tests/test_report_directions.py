@@ -11,7 +11,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.intervals import holm
 from hardsight.report import classes as class_module
-from hardsight.report.changes import changes, comparison_section
+from hardsight.report.changes import change_lists, changes, comparison_section
 from hardsight.report.classes import class_table, confusions, medians
 from hardsight.report.clusters import harder_clusters
 from hardsight.report.datamap import read_recorded, recorded_lists
@@ -128,6 +128,8 @@ def test_where_confidence_falls_samples_became_harder():
     found = changes(rows, before)
     change = after["confidence"] - before["confidence"]
     np.testing.assert_allclose(found.change[10:], change[10:], atol=1e-12)
+    harder, easier = (one.rows.tolist() for one in change_lists(rows, found))
+    assert (harder[0], easier[0]) == (np.nanargmin(found.change), np.nanargmax(found.change))
     lines = {row["class"]: row for row in comparison_section(rows, found, 99)["class_rows"]}
     assert [lines[name]["flag"] for name in "ab"] == ["harder", "easier"]
     assert list(lines)[:2] == ["b", "a"]  # by how much, whatever the direction
@@ -138,6 +140,14 @@ def test_where_confidence_falls_samples_became_harder():
         np.testing.assert_allclose(lines[name]["after"], after["confidence"][own].mean(), rtol=1e-3)
         tests.append(stats.ttest_rel(after["confidence"][own], before["confidence"][own]).pvalue)
     np.testing.assert_allclose([lines[name]["p"] for name in "abcd"], holm(np.array(tests)), rtol=1e-3, atol=1e-12)
+
+
+def test_each_run_s_avh_is_times_its_own_number_of_classes():
+    draw = np.random.default_rng(8)
+    before, after = (a_run(avh=draw.random(N) / 8, classes=classes, names=False) for classes in (4, 8))
+    found = changes(read_rows(after), before)
+    np.testing.assert_allclose(found.before, 4 * before["avh"])
+    np.testing.assert_allclose(found.change, 8 * after["avh"] - 4 * before["avh"])
 
 
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
