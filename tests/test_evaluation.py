@@ -625,7 +625,7 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
         ("evaluate runs/one --attack fgsm --eps -1", "eps .*got -1"),
         ("evaluate runs/one --levels 0,1", "--levels.* --degrade"),
         ("evaluate runs/one --boxes b.csv", "--boxes .*--explain"),
-        ("evaluate runs/one runs/two --data digits.npz", "one RUN, got 2"),
+        ("evaluate runs/one runs/two --model net.py:build", "one RUN, got 2"),
         ("evaluate runs", "runs .*no hardsight"),
         ("evaluate runs/one -o runs", "out: runs .*other"),
     ],

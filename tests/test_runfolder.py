@@ -9,7 +9,7 @@ import pytest
 
 from hardsight.runfolder import SCHEMAS, RunWriter, is_run, read_run
 
-PLAN = {"model": "m", "data": "d"}
+PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 
 
 def part(ids, value=0.5, model="m"):

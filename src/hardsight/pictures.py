@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import InputError
+from hardsight.untrusted import check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +26,7 @@ def open_picture(path: Path, channels: int | None = None) -> Image:
     """Decode a file fully (a truncated one raises here) as an 8-bit picture."""
     from PIL import Image
 
+    check_regular(path, "image")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(path) as picture:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+from hardsight.untrusted import read_json
 
 INDEX = "index.json"
 VERSION = SCHEMAS[DYNAMICS].version
@@ -75,11 +76,11 @@ def read_index(run: str | Path) -> Index:
     file = Path(run) / DYNAMICS / INDEX
     if not file.is_file():
         return Index()
-    content = file.read_bytes()
+    stored = read_json(file, {})
     try:
-        return _checked(content, file)
+        return _checked(stored, file)
     except MissingPathError as error:
-        if has_records(run) and file.read_bytes() != content:  # a recorder has just put other files in their place
+        if has_records(run) and read_json(file, {}) != stored:  # a recorder has just put other files in their place
             return read_index(run)
         raise StateError(f"RUN: {run} is damaged: {error}") from None
 
@@ -94,13 +95,12 @@ def read_with(run: str | Path, read: Callable[[Index], Result]) -> Result:
             continue
 
 
-def _checked(content: bytes, file: Path) -> Index:
+def _checked(stored: dict[str, Any], file: Path) -> Index:
     """The index that a file holds.
 
     Raises:
         MissingPathError: A file that it names is missing, or has another size.
     """
-    stored = _json_object(content, file)
     version: Any = stored.get("version", VERSION)
     if _is_count(version) and version > VERSION:
         raise StateError(
@@ -110,22 +110,15 @@ def _checked(content: bytes, file: Path) -> Index:
     if wrong := [name for name, value in stored.items() if name not in _FIELDS or not _FIELDS[name](value)]:
         raise StateError(f"RUN: {file} is damaged: {printable(wrong[0])[:40]} is not as a recorder writes it.")
     index = Index(**stored)
+    first, last = (index.epochs[0], index.epochs[-1]) if index.epochs else (1, 0)
+    if any(not first <= entry["epochs"][0] <= entry["epochs"][1] <= last for entry in index.files):
+        raise StateError(f"RUN: {file} is damaged: files hold epochs that are not recorded.")
     sizes = {entry["name"]: entry["bytes"] for entry in index.files}
     for name in index.names():
         part = file.parent / name
         if not part.is_file() or part.stat().st_size != sizes.get(name, part.stat().st_size):
             raise MissingPathError(f"{DYNAMICS}/{name} is missing or not as it was written.")
     return index
-
-
-def _json_object(content: bytes, file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise StateError(f"RUN: {file} is damaged: it holds no JSON object.")
-    return value
 
 
 def _is_count(value: Any) -> bool:
@@ -175,33 +168,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "open": lambda value: isinstance(value, bool),
     "owner": lambda value: isinstance(value, str),
     "version": _is_count,
-}
-
-
-def read_meta(run: str | Path) -> dict[str, Any]:
-    """What a recorder wrote about its run; empty where it has not yet."""
-    file = Path(run) / "meta.json"
-    if not file.is_file():
-        return {}
-    meta = _json_object(file.read_bytes(), file)
-    if wrong := [name for name, fits in _META.items() if name in meta and not fits(meta[name])]:
-        raise StateError(f"RUN: {file} is damaged: {wrong[0]} is not as a recorder writes it.")
-    return meta
-
-
-def _is_names(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_count(value.get(name, 0)) for name in ("classes", "features"))
-
-
-_META: dict[str, Callable[[Any], bool]] = {
-    "unit": lambda value: isinstance(value, str),
-    "class_names": _is_names,
-    "model": _is_model,
-    "data": lambda value: isinstance(value, dict) and isinstance(value.get("split", ""), str),
 }
 
 

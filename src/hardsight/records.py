@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.errors import StateError
-from hardsight.recordindex import VERSION, Index, commit, has_records, new_name, read_index, read_meta, read_with
-from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+from hardsight.errors import InputError
+from hardsight.recordindex import VERSION, Index, commit, has_records, new_name, read_index, read_with
+from hardsight.runfolder import (
+    DYNAMICS,
+    SCHEMAS,
+    check_classes,
+    checked_rows,
+    damage_in_words,
+    disk_in_words,
+    write_whole,
+)
 
-__all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_meta", "read_with"]
+__all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_with"]
 
 # What AVH, confidence and loss are derived from is kept in float32; the rest in sixteen significant bits of it.
 EXACT = ("angle", "angle_sum", "soft_margin")
@@ -216,9 +224,7 @@ def blocks(
 def open_files(run: str | Path, files: list[dict[str, Any]], columns: Collection[str] | None) -> list[RecordFile]:
     """Files of the index, all of them or none. Once open they can be read even where a recorder removes them."""
     with ExitStack() as stack:
-        opened = [
-            stack.enter_context(closing(RecordFile(Path(run) / DYNAMICS / entry["name"], columns))) for entry in files
-        ]
+        opened = [stack.enter_context(closing(RecordFile(Path(run) / DYNAMICS, entry, columns))) for entry in files]
         stack.pop_all()
     return opened
 
@@ -246,24 +252,31 @@ def blocks_of(
 
 
 class RecordFile:
-    """A Parquet file of records and the ids that its row groups hold."""
+    """A Parquet file of records and the ids that its row groups hold.
 
-    def __init__(self, path: Path, columns: Collection[str] | None) -> None:
-        self._path = path
-        with _undamaged(path):
-            self._parquet = pq.ParquetFile(path, read_dictionary=["id"])
-        meta, schema = self._parquet.metadata, self._parquet.schema_arrow
-        names = schema.names
-        for name, kind in SCHEMAS[DYNAMICS].columns.items():
-            stored = pa.dictionary(pa.int32(), kind) if name == "id" else kind
-            if name not in names or schema.field(name).type != stored:
-                raise StateError(_damaged(path, f"it has no column {name} of type {kind}"))
-        place = names.index("id")
-        self.spans = []
-        for group in range(meta.num_row_groups):
-            limits = meta.row_group(group).column(place).statistics
-            ids = (limits.min, limits.max) if limits is not None and limits.has_min_max else ("", "\U0010ffff")
-            self.spans.append((*ids, meta.row_group(group).num_rows))
+    Args:
+        folder: Where it lies.
+        entry: What the index says of it.
+        columns: Which to read beside id and epoch; None all.
+    """
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any], columns: Collection[str] | None) -> None:
+        self._path, self._epochs = folder / entry["name"], entry["epochs"]
+        with damage_in_words(self._path):
+            self._parquet = pq.ParquetFile(self._path, read_dictionary=["id"])
+            meta, schema = self._parquet.metadata, self._parquet.schema_arrow
+            names = schema.names
+            for name, kind in SCHEMAS[DYNAMICS].columns.items():
+                stored = pa.dictionary(pa.int32(), kind) if name == "id" else kind
+                if name not in names or schema.field(name).type != stored:
+                    raise InputError(f"it has no column {name} of type {kind}")
+            checked_rows(schema.empty_table(), DYNAMICS)
+            place = names.index("id")
+            self.spans = []
+            for group in range(meta.num_row_groups):
+                limits = meta.row_group(group).column(place).statistics
+                ids = (limits.min, limits.max) if limits is not None and limits.has_min_max else ("", "\U0010ffff")
+                self.spans.append((*ids, meta.row_group(group).num_rows))
         self.columns = None if columns is None else ["id", "epoch", *(c for c in columns if c in names)]
 
     def read(self, low: str, high: str | None) -> Iterator[pa.Table]:
@@ -271,33 +284,27 @@ class RecordFile:
         for group, (first, last, _) in enumerate(self.spans):
             if last < low or (high is not None and first >= high):
                 continue
-            with _undamaged(self._path):
-                table = self._parquet.read_row_group(group, columns=self.columns)
-            for name in {"id", "epoch", "label", "pred"} & set(table.column_names):
-                if table[name].null_count:
-                    raise StateError(_damaged(self._path, f"a row lacks its {name}"))
-            if first < low or (high is not None and last >= high):
-                table = table.filter(_between(table["id"], low, high))
+            with damage_in_words(self._path):
+                table = self._checked(self._parquet.read_row_group(group, columns=self.columns))
+                if first < low or (high is not None and last >= high):
+                    table = table.filter(_between(table["id"], low, high))
             if len(table):
                 yield table
 
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """Rows of the epochs that the index tells, with class numbers that a head can have."""
+        for name in {"id", "epoch", "label", "pred"} & set(table.column_names):
+            if table[name].null_count:
+                raise InputError(f"{name} is missing in some rows")
+        for name in {"label", "pred"} & set(table.column_names):
+            check_classes(table[name], name)
+        span = pc.min_max(table["epoch"]).as_py()
+        if len(table) and not self._epochs[0] <= span["min"] <= span["max"] <= self._epochs[1]:
+            raise InputError("its epochs are not those that the index tells")
+        return table
+
     def close(self) -> None:
         self._parquet.close()
-
-
-@contextmanager
-def _undamaged(path: Path) -> Iterator[None]:
-    """A file that is no Parquet file, in words; that it is gone stays an error of its own."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError):
-        raise StateError(_damaged(path, "it cannot be read")) from None
-
-
-def _damaged(path: Path, reason: str) -> str:
-    return f"RUN: {path.parents[1]} is damaged: {path.name} is no file of records ({reason})."
 
 
 def _ranges(files: list[RecordFile], rows: int) -> Iterator[tuple[str, str | None]]:
@@ -348,10 +355,12 @@ def read_heads(run: str | Path, index: Index) -> pa.Table:
     types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
     empty, parts = pa.schema(list(types.items())).empty_table(), []
     for path in (Path(run) / DYNAMICS / name for name in index.heads):
-        with _undamaged(path):
-            parts.append(pq.read_table(path))
-        if not parts[-1].schema.equals(empty.schema) or any(column.null_count for column in parts[-1].columns):
-            raise StateError(_damaged(path, "it holds no class weights"))
+        with damage_in_words(path):
+            heads = pq.read_table(path)
+            if not heads.schema.equals(empty.schema) or any(column.null_count for column in heads.columns):
+                raise InputError("it holds no class weights")
+            check_classes(heads["class"], "class")
+        parts.append(heads)
     return pa.concat_tables([empty, *parts])
 
 
@@ -369,7 +378,7 @@ def read_sample(run: str | Path, index: Index, id_: str) -> pa.Table:
     """All rows of one sample, by epoch, from the row groups that may hold it."""
     pieces = []
     for entry in files_of_id(index, id_):
-        file = RecordFile(Path(run) / DYNAMICS / entry["name"], None)
+        file = RecordFile(Path(run) / DYNAMICS, entry, None)
         pieces += list(file.read(id_, id_ + "\0"))
         file.close()
     table = pa.concat_tables([_NO_ROWS, *map(with_text, pieces)], promote_options="default")

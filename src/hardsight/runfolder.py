@@ -40,9 +40,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.hardness.triple import MOST_CLASSES
 from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.replaceable import is_alignment, is_page
+from hardsight.runmeta import read_meta
+from hardsight.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class RunWriter:
         file = self.path / "plan.json"
         if not file.exists():
             return []
-        there = _read_json(file)
+        there = read_json(file, {})
         return [key for key in {**self.plan, **there} if key not in _WORDS and self.plan.get(key) != there.get(key)]
 
     def close(self) -> None:
@@ -157,9 +160,7 @@ class RunWriter:
 
     def done(self) -> set[str]:
         """Ids that are safe on disk."""
-        return {
-            i for part in _parts(self.path) for i in pq.read_table(part["samples"], columns=["id"])["id"].to_pylist()
-        }
+        return {i for part in _parts(self.path) for i in _read_part(part["samples"], "samples")["id"].to_pylist()}
 
     def write(self, tables: Mapping[str, pa.Table]) -> None:
         """Write one part (some of the kinds of table) and commit it."""
@@ -199,7 +200,7 @@ SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
     files = [Path(path) / name for name in ("plan.json", "meta.json")]
-    return any(file.is_file() and _FORMAT in _read_json(file) for file in files)
+    return any(file.is_file() and _FORMAT in read_json(file, {}) for file in files)
 
 
 _PART = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|index\.json|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)"
@@ -297,19 +298,19 @@ def read_run(
         stages = [stage for stage in sorted((path / STAGES).glob("*")) if is_run(stage) and stage.name != FEATURES]
         parts = [part for stage in stages for part in _parts(stage)]
     if not whole and not partial:
-        rows = sum(pq.read_metadata(part["samples"]).num_rows for part in parts if "samples" in part)
+        rows = sum(len(_read_part(part["samples"], "samples")) for part in parts if "samples" in part)
         raise StateError(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
         )
-    meta = _read_json(path / "meta.json") if whole else {**_read_json(path / "plan.json"), "unfinished": True}
+    meta = read_meta(path / "meta.json") if whole else {**read_meta(path / "plan.json"), "unfinished": True}
     tables = {}
     for kind in kinds:
-        schema = SCHEMAS[kind]
-        pieces = [_read_part(part[kind], kind, schema) for part in parts if kind in part]
+        pieces = [_read_part(part[kind], kind) for part in parts if kind in part]
         if pieces:
-            tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), schema, kind)
-    expected = sum(meta.get("counts", {}).get(key, 0) for key in ("rows", "bad"))
+            with damage_in_words(path):
+                tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), SCHEMAS[kind], kind)
+    expected = sum((meta.get("counts") or {}).get(key, 0) for key in ("rows", "bad"))
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
         raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta
@@ -320,37 +321,77 @@ def _parts(path: Path) -> list[dict[str, Path]]:
     parts = []
     for marker in sorted((path / "parts").glob("[0-9]*.json")):
         files = {}
-        for kind, entry in _read_json(marker).items():
+        for kind, entry in read_json(marker, {str: {"rows": int, "bytes": int}}).items():
             file = path / str(kind) / f"{marker.stem}.parquet"  # never a path that the marker itself names
-            size = entry.get("bytes") if isinstance(entry, dict) else None
-            if kind not in SCHEMAS or not file.is_file() or file.stat().st_size != size:
+            if kind not in SCHEMAS or not file.is_file() or file.stat().st_size != entry.get("bytes"):
                 raise StateError(f"RUN: {path} is damaged: {kind}/{file.name} is missing or not as it was written.")
             files[kind] = file
         parts.append(files)
     return parts
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise StateError(f"RUN: {path} is damaged: it holds no JSON object.")
-    return content
-
-
-def _read_part(file: Path, kind: str, schema: Schema) -> pa.Table:
-    with pq.ParquetFile(file) as parquet:  # group by group: lists of a million rows take thrice their size to decode
-        groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
-        table = pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table()
-    version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
+def _read_part(file: Path, kind: str) -> pa.Table:
+    schema = SCHEMAS[kind]
+    with damage_in_words(file):
+        with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
+            groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
+            table = pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table()
+        version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
     if version > schema.version:
         raise StateError(
             f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
             f"{schema.version}); upgrade hardsight."
         )
+    with damage_in_words(file):
+        return checked_rows(table, kind)
+
+
+def checked_rows(table: pa.Table, kind: str) -> pa.Table:
+    """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
+    schema = SCHEMAS[kind]
+    if len(set(table.column_names)) < len(table.column_names):
+        raise InputError("columns repeat")
+    for name, type_ in schema.columns.items():
+        column = table[name]
+        if column.type != type_:
+            table = table.set_column(table.column_names.index(name), name, column.cast(type_))
+        if name in schema.key and column.null_count:
+            raise InputError(f"{name} is missing in {column.null_count:,} rows")
+        if name in ("label", "pred"):
+            check_classes(column, name)
+    for field in (field for field in table.schema if field.name not in schema.columns and kind != "samples"):
+        if kind == "vectors" and not (pa.types.is_fixed_size_list(field.type) and _is_number(field.type.value_type)):
+            raise InputError(f"{field.name} must hold lists of numbers of one length, got {field.type}")
+        if kind != "vectors" and not _is_number(field.type):
+            raise InputError(f"{field.name} must hold numbers, got {field.type}")
     return table
+
+
+def check_classes(column: pa.ChunkedArray, name: str) -> None:
+    """Refuse class numbers that no head has: tables with one row per class would not end."""
+    if (largest := pc.max(column).as_py() or 0) >= MOST_CLASSES:
+        raise InputError(f"{name} must be below {MOST_CLASSES:,}, got {largest}")
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
+    return any(kind(type_) for kind in kinds)
+
+
+@contextlib.contextmanager
+def damage_in_words(path: Path) -> Iterator[None]:
+    """What a damaged Parquet file provokes, as a sentence."""
+    try:
+        yield
+    except StateError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, pa.ArrowException) as error:
+        if isinstance(error, FileNotFoundError):  # a recorder may have put another file in its place
+            raise
+        if isinstance(error, OSError) and error.errno is not None:  # no permission, too many open files
+            raise StateError(f"RUN: {path} cannot be read: {os.strerror(error.errno)}.") from error
+        why = str(error) if isinstance(error, InputError) else "it is not as it was written"
+        raise StateError(f"RUN: {path} is damaged: {why}.") from error
 
 
 def _checked(kind: str, table: pa.Table) -> pa.Table:

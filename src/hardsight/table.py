@@ -51,6 +51,8 @@ class SampleTable:
     ) -> None:
         if "id" not in rows.column_names:
             raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
+        if missing := rows["id"].null_count:
+            raise InputError(f"ids must name every sample, but {missing:,} of {len(rows):,} are missing.")
         self._rows = rows.combine_chunks()
         self.meta = dict(meta or {})
         self._vectors = vectors  # of a run on disk they are read when asked for
@@ -104,7 +106,7 @@ class SampleTable:
         return pc.mean(pc.equal(self._rows["label"], self._rows["pred"]).cast(pa.float64())).as_py()
 
     def __repr__(self) -> str:
-        name = self.meta.get("model", {}).get("name", "")
+        name = (self.meta.get("model") or {}).get("name") or ""
         lines = [f"SampleTable: {len(self):,} rows × {len(self.columns)} columns{f' ({name})' if name else ''}"]
         shown = self.head(5)
         cells = [[_cell(value) for value in shown._rows[c].to_pylist()] for c in self.columns]
@@ -241,9 +243,9 @@ class SampleTable:
             raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
         # What a kill left of another saving is no more than a part of a table.
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite or half_saved) as writer:
-            name = self.meta.get("model", {}).get("name", "table")
+            name = (self.meta.get("model") or {}).get("name") or "table"
             writer.write(split_rows(self._rows, self.bad, name, self.vectors))
-            counts = {**self.meta.get("counts", {}), "rows": len(self), "bad": len(self.bad)}
+            counts = {**(self.meta.get("counts") or {}), "rows": len(self), "bad": len(self.bad)}
             writer.finish({**self.meta, "counts": counts})
         return path
 
@@ -263,7 +265,9 @@ class SampleTable:
             if not read_index(path).epochs:
                 raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
             rows = read_with(path, lambda index: read_epoch(path, index, index.epochs[-1]))
-            return cls(scores_of(rows, meta["model"]["classes"]), meta)
+            if (classes := (meta.get("model") or {}).get("classes")) is None:
+                raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
+            return cls(scores_of(rows, classes), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
         scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
         names = pc.unique(scores["model"]).to_pylist()

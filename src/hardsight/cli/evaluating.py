@@ -73,8 +73,8 @@ def evaluate(
     if not runs:
         raise InputError("RUN is missing: hardsight evaluate RUN [RUN …].")
     named = (model, checkpoint, data)
-    if len(runs) != 1 and named != (None, None, None):
-        raise InputError(f"--model, --checkpoint and --data go with one RUN, got {len(runs)}.")
+    if len(runs) != 1 and (model is not None or checkpoint is not None):
+        raise InputError(f"--model and --checkpoint go with one RUN, got {len(runs)}.")
     forward = {"device": device, "batch_size": batch_size, "workers": workers, "overwrite": overwrite}
     if degrade is not None:
         from hardsight.cli.degrading import evaluate_levels
@@ -91,7 +91,8 @@ def evaluate(
     from hardsight.report.comparisonpage import write_comparison
 
     evaluate_runs(
-        runs if named == (None, None, None) else [_subject(runs[0], *named)],
+        runs if model is None and checkpoint is None else [_subject(runs[0], *named)],
+        data=data,
         ood=_listed(ood),
         attacks=_listed(attack),
         eps=None if eps is None else [_number(text) for text in _listed(eps)],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.data.fingerprints import file_hash
-from hardsight.data.samples import Samples, file_id, path_text
+from hardsight.data.samples import Samples, class_indices, file_id, path_text
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.pictures import open_picture
@@ -36,7 +36,7 @@ class ListSamples(Samples):
             raise InputError(f"DATA: {file} names no pictures; expected a line `relative/path.png label` for each.")
         numbers, self._names, labels = zip(*found, strict=True)
         if None not in labels:
-            self.labels = np.array(labels, dtype=np.int64)
+            self.labels = class_indices(np.array(labels), file.name)
             self.classes = _folder_classes(self._names, labels)
         elif any(label is not None for label in labels):
             line = numbers[labels.index(None)]
@@ -64,9 +64,9 @@ def _path_and_label(place: str, line: str) -> tuple[str, int | None]:
     if line.lower().endswith(need("torchvision.datasets.folder").IMG_EXTENSIONS):
         path, label = line, None
     elif not path or not (label.isascii() and label.isdecimal()):
-        raise InputError(f"DATA: {place} must be `relative/path.png label` with a class index from 0, got {line!r}.")
+        raise InputError(f"DATA: {place} must be `relative/path.png label` with a class index from 0.")
     if Path(path).is_absolute():
-        raise InputError(f"DATA: {place}: paths must be relative to the list, so that ids stay put, got {path!r}.")
+        raise InputError(f"DATA: {place}: the path must be relative to the list, so that ids stay put.")
     return path.strip(), None if label is None else int(label)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
@@ -19,7 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from hardsight.data.lists import ListSamples
 from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
 from hardsight.errors import InputError, InputTypeError, MissingPathError
-from hardsight.extras import first_line, need
+from hardsight.extras import first_line, need, printable
+from hardsight.untrusted import Arrays
 
 
 def open_data(
@@ -60,8 +59,9 @@ def _opened(
         return data
     if isinstance(data, DataLoader):
         data = data.dataset
-    if isinstance(data, (Tensor, np.ndarray)):
-        raise InputTypeError("data must be a data set or its name, got an array: use TensorDataset(inputs, labels).")
+    if isinstance(data, (Tensor, np.ndarray)) or _are_arrays(data):
+        got = "an array" if not isinstance(data, (tuple, list)) else f"a {type(data).__name__} of arrays"
+        raise InputTypeError(f"data must be a data set or its name, got {got}: use TensorDataset(inputs, labels).")
     if not isinstance(data, (str, Path)):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             if not hasattr(data, "__iter__"):
@@ -77,6 +77,13 @@ def _opened(
     return samples
 
 
+def _are_arrays(data: Any) -> bool:
+    """Whether data are ``(inputs, labels)`` and not a list of samples."""
+    if not isinstance(data, (tuple, list)) or not data or not all(isinstance(x, (Tensor, np.ndarray)) for x in data):
+        return False
+    return isinstance(data, tuple) or (len(data) == 2 and data[1].ndim == 1 and len(data[0]) == len(data[1]))
+
+
 def _from_anywhere(name: str) -> str:
     """A name that holds in every working directory."""
     kind, _, rest = name.partition(":")
@@ -89,22 +96,55 @@ def _from_anywhere(name: str) -> str:
     return str(Path(path).absolute()) + (f":{split}" if split else "")
 
 
+# A source that a run names is opened without asking, so it must need no download and no pickle, and have an end.
+RECORDED_FILES = 2_000_000  # files and folders under a folder
+RECORDED_BYTES = 8 << 30  # of an array
+
+
 def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
-    """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot."""
-    source = meta.get("source")
-    if data is None and source is None:
-        raise InputError("The run does not say where its pictures are; name the data with --data to see them.")
-    columns, root = Columns(**(source or {}).get("columns", {})), (source or {}).get("root", "data")
+    """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot.
+
+    A run may come from somebody else. So what it names is opened only where it is a plain folder of at most
+    `RECORDED_FILES` entries, an ``.npz`` with arrays of at most `RECORDED_BYTES`, or the embedded digits: nothing is
+    downloaded, unpickled or read as text. Anything else the user must name with `data`.
+    """
+    source = meta.get("source") or {}
     split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the data are called now
-    if data is not None and not isinstance(data, (str, Path)):
+    if data is None:
+        samples = _recorded(source.get("data"), split)
+        samples.source = dict(source)
+    elif isinstance(data, (str, Path)):
+        name = _with_split(str(data), split)
+        columns = Columns(**{key: (source.get("columns") or {}).get(key) for key in ("image", "label", "id")})
+        samples = open_data(name, columns=columns if name.startswith("hf:") else None)
+    else:
         return open_data(data, split=split)
-    name = str(source["data"] if data is None else data)  # pyrefly: ignore
-    if name.endswith(".npz") and split and split != "data":
-        name = f"{name}:{split}"
-    samples = open_data(name, columns=columns if name.startswith("hf:") else None, root=root)
     if split and isinstance(samples, FolderSamples):
         samples.split = split
     return samples
+
+
+def _recorded(name: str | None, split: str | None) -> Samples:
+    """What a run names as its data, within the limits of what may be opened without asking."""
+    if name is None:
+        raise InputError("The run does not say where its pictures are; name the data with --data to see them.")
+    if name == "digits":
+        return open_data(name)
+    if Path(name).is_absolute() and Path(name).is_dir():
+        return FolderSamples(name, RECORDED_FILES)
+    path, wanted = split_off(_with_split(name, split))
+    if Path(path).is_absolute() and path.endswith(".npz"):
+        return _npz(Path(path), wanted, RECORDED_BYTES)
+    if Path(path).is_absolute() and not Path(path).exists():
+        raise MissingPathError(f"DATA: there is no {printable(name)[:200]!r}, which the run names as its data.")
+    raise InputError(
+        f"The run names {printable(name)[:200]!r} as its data, and only a folder or an .npz file is opened because a "
+        "run names it; name the data with --data to open them."
+    )
+
+
+def _with_split(name: str, split: str | None) -> str:
+    return f"{name}:{split}" if name.endswith(".npz") and split and split != "data" else name
 
 
 def changed_since(samples: Samples, meta: Mapping[str, Any]) -> bool:
@@ -163,51 +203,39 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 _NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 
 
-def _npz(path: Path, split: str | None) -> Samples:
-    if not path.is_file():
-        raise MissingPathError(f"DATA: there is no file {path}.")
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"DATA: {path.name} is no .npz file, or it is cut short.")
-    with np.load(path, allow_pickle=False) as arrays:
-        keys = set(arrays.files)
-        splits = {
-            name: (images.format(name), labels.format(name))
-            for name in ("test", "val", "train", *([split] if split else []))
-            for images, labels in _NPZ_KEYS
-            if images.format(name) in keys
-        }
-        if split is None and "images" in keys:
-            splits, split = {"data": ("images", "labels")}, "data"
-        if not splits or (split is not None and split not in splits):
-            what = f"has no split {split!r}" if split else "holds no images"
-            found = ", ".join(sorted(keys))
-            raise InputError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {found}.")
-        split = split or next(iter(splits))
-        image_key, label_key = splits[split]
-        images, labels, names = (_array(arrays, key, path) for key in (image_key, label_key, "classes"))
-        ids = _array(arrays, "ids" if label_key == "labels" else f"{split}_ids", path)
+def _npz(path: Path, split: str | None, most: int | None = None) -> Samples:
+    arrays = Arrays(path, "DATA", most)
+    keys = set(arrays.names)
+    splits = {
+        name: (images.format(name), labels.format(name))
+        for name in ("test", "val", "train", *([split] if split else []))
+        for images, labels in _NPZ_KEYS
+        if images.format(name) in keys
+    }
+    if split is None and "images" in keys:
+        splits, split = {"data": ("images", "labels")}, "data"
+    if not splits or (split is not None and split not in splits):
+        what = f"has no split {split!r}" if split else "holds no images"
+        listed = ", ".join(printable(key)[:80] for key in sorted(keys)[:12]) or "nothing"
+        raise InputError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {listed}.")
+    split = split or next(iter(splits))
+    image_key, label_key = splits[split]
+    ids = arrays.get("ids" if label_key == "labels" else f"{split}_ids")
+    names = arrays.get("classes")
+    if names is not None and names.ndim != 1:
+        raise InputError(f"DATA: classes of {path.name} must be one name per class, got shape {names.shape}.")
     others = [name for name in splits if name != split]
     origin = f"{path.name}, split {split}" + (f" (also there: {', '.join(others)})" if others else "")
-    classes = None if names is None else [str(n) for n in names]
     samples = ArraySamples(
-        images, labels, split, origin, classes, None if ids is None or ids.ndim != 1 else ids.tolist()
+        arrays[image_key],
+        arrays.get(label_key),
+        split,
+        origin,
+        None if names is None else [str(n) for n in names],
+        None if ids is None or ids.ndim != 1 else ids.tolist(),
     )
     samples.label_key = label_key
     return samples
-
-
-def _array(arrays: Any, key: str, path: Path) -> Any:
-    """An array of an .npz, None where there is none; an object array is a pickle in disguise."""
-    if key not in arrays.files:
-        return None
-    try:
-        return arrays[key]
-    except ValueError as error:
-        if "Object arrays" in str(error):
-            raise InputError(f"DATA: {key} of {path.name} holds Python objects, which are never loaded.") from error
-        raise InputError(f"DATA: {key} of {path.name} cannot be read ({first_line(error)}).") from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"DATA: {key} of {path.name} is damaged ({first_line(error)}).") from error
 
 
 def _torchvision(name: str, split: str | None, root: Path, columns: Columns) -> Samples:

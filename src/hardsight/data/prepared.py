@@ -49,10 +49,15 @@ class Prepared(torch.utils.data.Dataset[Any]):
                 known = "has no class names" if self.model.classes is None else "does not know it"
                 raise InputError(f"the label {label!r} is a name and the model {known}; give class indices")
             return list(self.model.classes or ()).index(label)
+        if label is None:
+            return None
+        refusal = InputError(f"the label must be a class index (an integer), got {type(label).__name__}")
+        if isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool"):
+            raise refusal
         try:
-            return None if label is None else operator.index(label)
+            return operator.index(label)
         except TypeError:
-            raise InputError(f"the label must be a class index (an integer), got {label!r}") from None
+            raise refusal from None
 
     def ready(self, x: Any) -> Any:
         """The input of the network."""
@@ -65,15 +70,25 @@ class Prepared(torch.utils.data.Dataset[Any]):
         return out if isinstance(out, Tensor) else to_tensor(out, self.channels)
 
     def _probe(self) -> str:
-        """Whether a user's transform takes Pillow pictures or tensors in [0, 1]: the first sample tells."""
-        first = self.samples.first(self.channels)
-        if self.model.transform is None or first is None or isinstance(first, (Tensor, dict)):
-            return "pil"
+        """Whether a user's transform takes Pillow images or tensors in [0, 1].
+
+        It takes tensors where it refuses the images of all samples that are looked at and accepts a tensor of one of
+        them. What fails for a reason of its own says nothing about the others: it is a bad row later.
+        """
+        takes_tensors = False
+        for x in self.samples.readable(self.channels) if self.model.transform is not None else ():
+            if isinstance(x, (Tensor, dict)) or self._accepts(x, to_picture):
+                return "pil"
+            takes_tensors = takes_tensors or self._accepts(x, to_tensor)
+        return "tensor" if takes_tensors else "pil"
+
+    def _accepts(self, x: Any, form: Callable[[Any, int | None], Any]) -> bool:
+        """Whether the transform takes a sample in a form."""
         try:
-            self.model.transform(to_picture(first, self.channels))
-        except Exception:  # tensor-only transforms refuse pictures; few of the others refuse tensors
-            return "tensor"
-        return "pil"
+            self.model.transform(form(x, self.channels))  # pyrefly: ignore[not-callable]
+        except Exception:
+            return False
+        return True
 
 
 def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from hardsight.data.fingerprints import dataset_identity, file_hash, this_object
+from hardsight.data.folders import list_images
 from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import need
+from hardsight.hardness.triple import MOST_CLASSES
 from hardsight.identity import UNIDENTIFIED, content_hash
 from hardsight.pictures import open_picture
 
@@ -69,16 +71,20 @@ class Samples:
                 wanted[id_] = index
         return [wanted[id_] for id_ in ids]
 
-    def first(self, channels: int | None = None) -> Any:
-        """The first sample that can be read, or None."""
+    def readable(self, channels: int | None = None) -> Iterator[Any]:
+        """Those of the first eight samples that can be read."""
         for index in range(min(len(self), 8)):
             try:
-                return self.load(index, channels)[0]
+                x = self.load(index, channels)[0]
             except MissingColumnError:
                 raise
             except Exception:  # noqa: S112 - a bad row later, not a failure here
                 continue
-        return None
+            yield x
+
+    def first(self, channels: int | None = None) -> Any:
+        """The first sample that can be read, or None."""
+        return next(self.readable(channels), None)
 
     def fingerprint(self) -> str:
         """Hash that changes when the data do; of data that can change unseen it holds in this process only."""
@@ -102,25 +108,43 @@ def version_hint(*several: Samples | None) -> dict[str, str]:
     return {UNIDENTIFIED: advice} if kinds else {}
 
 
-class FolderSamples(Samples):
-    """Pictures in one folder a class (torchvision's `ImageFolder` layout), or unlabelled in a single folder."""
+def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:
+    """Labels that are class indices, or a sentence: no truth values, durations, or numbers without end."""
+    if labels.dtype.kind not in "iu":
+        got = "integers beyond 64 bits" if labels.dtype.kind == "O" else str(labels.dtype)
+        raise InputError(f"DATA: labels of {origin} must be integers, got {got}; labels are class indices.")
+    if labels.size and int(labels.max()) >= MOST_CLASSES:
+        raise InputError(f"DATA: labels of {origin} must be class indices below {MOST_CLASSES:,}, got {labels.max()}.")
+    return labels
 
-    def __init__(self, root: str | Path) -> None:
+
+def id_texts(ids: Iterable[Any], name: str = "ids") -> list[str]:
+    """Ids as text. A missing one is refused: all that are missing would be one sample."""
+    values = [id_.item() if getattr(id_, "ndim", 1) == 0 else id_ for id_ in ids]
+    for index, value in enumerate(values):
+        if value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT"):
+            raise InputError(f"{name}: every sample must have an id, and that of row {index:,} is missing.")
+    return [str(value) for value in values]
+
+
+class FolderSamples(Samples):
+    """Images in one folder per class (torchvision's `ImageFolder` layout), or unlabelled in a single folder.
+
+    Args:
+        root: The folder.
+        most: How many files and folders may lie under it, None: any number.
+    """
+
+    def __init__(self, root: str | Path, most: int | None = None) -> None:
         self.root = Path(root)
         self.split = path_text(self.root.resolve().name)
         self.origin = f"folder {path_text(self.root.name)}"
-        folder = need("torchvision.datasets.folder")
-        try:
-            found = folder.ImageFolder(str(self.root), allow_empty=True)
-            self.classes = [path_text(name) for name in found.classes]
-            self._files, self.labels = [Path(p) for p, _ in found.samples], np.array([y for _, y in found.samples], int)
-        except FileNotFoundError:  # torchvision's word for "no folder inside"
-            self.classes = None
-            self._files = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in folder.IMG_EXTENSIONS)
+        classes, self._files, self.labels = list_images(self.root, most)
+        self.classes = None if classes is None else [path_text(name) for name in classes]
         if not self._files:
             raise InputError(
                 f"DATA: no pictures in {self.root}; expected one folder a class ({self.root.name}/cat/1.png) with "
-                f"files ending in {', '.join(folder.IMG_EXTENSIONS)}."
+                f"files ending in {', '.join(need('torchvision.datasets.folder').IMG_EXTENSIONS)}."
             )
 
     def __len__(self) -> int:
@@ -164,20 +188,22 @@ class ArraySamples(Samples):
         classes: Sequence[str] | None = None,
         ids: Sequence[str] | None = None,
     ) -> None:
-        if images.ndim not in (3, 4):
+        if images.ndim not in (3, 4) or (len(images) and not images.size):
             raise InputError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
+        if images.dtype.kind not in "uif":
+            raise InputError(f"DATA: images of {origin} must be numbers, got {images.dtype}.")
         if labels is not None and (labels.ndim != 1 or len(labels) != len(images)):
             labels = (
                 labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 and len(labels) == len(images) else labels
             )
             if labels.shape != (len(images),):
                 raise InputError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
-        if labels is not None and not np.issubdtype(labels.dtype, np.integer):
-            raise InputError(f"DATA: labels of {origin} must be integers, got {labels.dtype}.")
+        if labels is not None:
+            labels = class_indices(labels, origin)
         if ids is not None and len(ids) != len(images):
             raise InputError(f"DATA: {origin} has {len(images):,} images but {len(ids):,} ids.")
         self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
-        self._ids = None if ids is None else [str(i) for i in ids]
+        self._ids = None if ids is None else id_texts(ids, f"ids of {origin}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -214,7 +240,7 @@ class DatasetSamples(Samples):
         self.split = split or _split_of(self._dataset)
         self.origin = f"{type(self._dataset).__name__}, {len(dataset):,} samples"
         self.classes = _class_names(self._dataset, self._columns)
-        self._ids = None if ids is None else [str(i) for i in ids]
+        self._ids = None if ids is None else id_texts(ids)
         if self._ids is not None and len(self._ids) != len(dataset):
             raise InputError(f"ids must hold one id a sample: expected {len(dataset)}, got {len(self._ids)}.")
         known = self._known_labels()
@@ -224,8 +250,7 @@ class DatasetSamples(Samples):
             self.classes = sorted(set(map(str, known)))
             known = np.searchsorted(self.classes, known.astype(str))
         if known is not None and known.ndim == 1:
-            if not np.issubdtype(known.dtype, np.integer):
-                raise InputError(f"DATA: labels must be class indices (integers), got {known.dtype}.")
+            known = class_indices(known, self.origin)
             self.labels = known if self._index is None else known[self._index]
         first = self.first()
         self.pixels = first is not None and not isinstance(first, (Tensor, dict))
@@ -256,7 +281,7 @@ class DatasetSamples(Samples):
             raise InputError(
                 f"--id-column: the data have no column {self._columns.id!r}; {_listed(self._dataset.column_names)}"
             )
-        return [str(i) for i in self._dataset[self._columns.id]]
+        return id_texts(self._dataset[self._columns.id], f"--id-column {self._columns.id}")
 
     def id(self, index: int) -> str:
         if self._ids is not None:
@@ -335,8 +360,8 @@ class StreamSamples(Samples):
         first = self.first()
         self.pixels = first is not None and not isinstance(first, (Tensor, dict))
 
-    def first(self, channels: int | None = None) -> Any:
-        return self._columns.read(self._head[0])[0] if self._head else None
+    def readable(self, channels: int | None = None) -> Iterator[Any]:
+        yield from (self._columns.read(item)[0] for item in self._head)
 
     def __iter__(self) -> Iterator[tuple[str, Any, Any]]:
         begun, self._begun = self._begun, None
@@ -386,16 +411,16 @@ class Columns:
         return item, None
 
     def label_in(self, names: Collection[str]) -> str | None:
-        return _find(names, self.label, _LABEL_COLUMNS)
+        return _find(names, self.label, LABEL_COLUMNS)
 
     def id_of(self, item: Any) -> str:
         if not isinstance(item, Mapping) or self.id not in item:
             raise MissingColumnError(f"--id-column: the data have no column {self.id!r}; {_listed(item)}")
-        return str(item[self.id])
+        return id_texts([item[self.id]], f"--id-column {self.id}")[0]
 
 
 _IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
-_LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets", "class", "y")
 
 
 def _find(names: Collection[str], given: str | None, usual: Sequence[str]) -> str | None:

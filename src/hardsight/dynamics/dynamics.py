@@ -19,6 +19,7 @@ from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.runfolder import DYNAMICS
+from hardsight.runmeta import meta_of
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
@@ -45,9 +46,9 @@ class Dynamics:
         index, self._flushed = records.read_with(self.path, self._opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
-        self.meta: dict[str, Any] = records.read_meta(self.path)
+        self.meta: dict[str, Any] = meta_of(self.path)
         self.epochs = np.array(index.epochs, dtype=np.int64)
-        self.unit: str = self.meta.get("unit", "epoch")
+        self.unit: str = self.meta.get("unit") or "epoch"
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
         self.unfinished = index.open
 
@@ -73,17 +74,18 @@ class Dynamics:
     @property
     def classes(self) -> int:
         """How many classes the head has."""
-        return self._size("classes")
+        return self._head("classes")
 
     @property
     def width(self) -> int:
         """How wide the features are."""
-        return self._size("features")
+        return self._head("features")
 
-    def _size(self, name: str) -> int:
-        if name not in self.meta.get("model", {}):
-            raise StateError(f"RUN: meta.json of {self.path} does not say how many {name} the head has.")
-        return self.meta["model"][name]
+    def _head(self, name: str) -> int:
+        number = (self.meta.get("model") or {}).get(name)
+        if number is None:
+            raise StateError(f"run: {self.path} is damaged: its meta.json does not say how many {name} the head has.")
+        return number
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -159,7 +161,7 @@ class Dynamics:
         Args:
             id_: Its id, or its number where ids are ``split:number``.
         """
-        id_ = id_ if isinstance(id_, str) else f"{self.meta.get('data', {}).get('split', 'data')}:{id_}"
+        id_ = id_ if isinstance(id_, str) else f"{(self.meta.get('data') or {}).get('split') or 'data'}:{id_}"
         rows = self._visible(self._read(lambda index: records.read_sample(self.path, index, id_)))
         if not len(rows):
             files = records.read_index(self.path).files

@@ -30,6 +30,7 @@ from hardsight.extras import printable, whole_number
 from hardsight.provenance import provenance
 from hardsight.recordindex import MOST_EPOCHS
 from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
+from hardsight.runmeta import meta_of
 from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
@@ -163,8 +164,8 @@ class Recorder:
         self._logits = self._stored_logits(np.concatenate(before))
         heads = records.read_heads(self.path, self._index)
         if len(heads):
-            width = records.read_meta(self.path).get("model", {}).get("features", 0)
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, width)
+            model = meta_of(self.path).get("model") or {}
+            self._shape = (int(heads["class"].to_numpy().max()) + 1, model.get("features") or 0)
 
     def _stored_logits(self, before: np.ndarray) -> Logits | None:
         """What the epoch is compared with; of samples that were flushed since, it is gone.

@@ -12,8 +12,9 @@ from hardsight.runfolder import is_run, read_run
 from hardsight.training.checkpoint import PLAN, RECORDS
 from hardsight.training.saved import trained_model
 
-# Names that stand for a library's network. A file of the user's own is never run because a run folder says so.
-_LIBRARIES = ("timm:", "torchvision:", "hf:", "hardsight:")
+# Names that stand for a library's own network. A run may come from somebody else: no file of Python is run, and
+# nothing that anybody may upload (``hf:``) is fetched, because a run folder names it.
+_LIBRARIES = ("timm:", "torchvision:", "hardsight:")
 
 
 class Rebuilt(NamedTuple):

@@ -41,6 +41,7 @@ def evaluate(
     dropout: int = 0,
     boxes: Any = None,
     names: Sequence[str] | None = None,
+    data: Any = None,
     limit: int | None = None,
     out: str | Path = "evaluation",
     device: str | torch.device | None = None,
@@ -68,6 +69,8 @@ def evaluate(
         dropout: Passes with dropout left on; 0: none.
         boxes: Where the objects are, for `explain`.
         names: The group of each run; None: trainings that differ in the seed only form a group.
+        data: The data of the runs, where they have moved or are no folder or ``.npz``, which alone are opened because
+            a run names them: what `hardsight.open_data` takes.
         limit: Samples that are attacked and explained; 200 and 500 if not given.
         out: Folder to write; see `hardsight.evaluation.folder`.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
@@ -85,12 +88,12 @@ def evaluate(
     asked = (questions,) if isinstance(questions, str) else tuple(questions)
     attacks = (attacks,) if isinstance(attacks, str) else tuple(attacks)
     check_asked(asked, attacks, eps, dropout, limit, batch_size)
-    cases, data = open_cases(runs, names)
+    cases, samples = open_cases(runs, names, data)
     if boxes is not None:
-        read_regions(boxes, data)  # a mistake in them should not wait for the attacks
+        read_regions(boxes, samples)  # a mistake in them should not wait for the attacks
     options = Options(
         questions=asked,
-        strangers=open_ood([ood] if isinstance(ood, (str, Path)) else ood, data),
+        strangers=open_ood([ood] if isinstance(ood, (str, Path)) else ood, samples),
         attacks=attacks,
         eps=None if eps is None else tuple(float(value) for value in eps),
         explain=explain,
@@ -106,10 +109,10 @@ def evaluate(
     asking = jobs(options)
     if len(asking) == 1:
         raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
-    path, plan = Path(out), _plan(cases, data, options)
+    path, plan = Path(out), _plan(cases, samples, options)
     with folder.writing(path):
         folder.begin(path, plan, overwrite)
-        return _evaluated(path, plan, cases, data, options, asking)
+        return _evaluated(path, plan, cases, samples, options, asking)
 
 
 def _evaluated(

@@ -21,7 +21,9 @@ from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
 from hardsight.scoring.checks import check_known_labels
 from hardsight.scoring.one import check_samples
-from hardsight.training.checkpoint import HISTORY, PLAN
+from hardsight.training.checkpoint import HISTORY
+from hardsight.training.saved import training_plan
+from hardsight.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Case:
         return RelabelledSamples(samples, self.labels, None)
 
 
-def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple[list[Case], Samples]:
+def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None, data: Any = None) -> tuple[list[Case], Samples]:
     """Every network, and the data that they share; or a sentence.
 
     Networks are built to look at them and let go of: many need not fit into memory together.
@@ -82,6 +84,7 @@ def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple
     Args:
         runs: Run folders of ``hardsight score`` or ``train``, or subjects.
         names: The group of each; None: trainings that differ in the seed only form a group.
+        data: The data of the runs, where they are not what `hardsight.data.data_of` opens because a run names it.
     """
     runs = list(runs)
     if not runs:
@@ -93,7 +96,7 @@ def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None) -> tuple
         )
     if names is not None and not all(str(name).strip() for name in names):
         raise InputError("names must not be empty; give each run the name of its group.")
-    drafts = [_from_subject(run) if isinstance(run, Subject) else _from_run(Path(run)) for run in runs]
+    drafts = [_from_subject(run) if isinstance(run, Subject) else _from_run(Path(run), data) for run in runs]
     known: dict[str, Samples] = {}
     for draft in drafts:
         if draft.source not in known:
@@ -154,7 +157,7 @@ def _from_subject(subject: Subject) -> _Draft:
     )
 
 
-def _from_run(run: Path) -> _Draft:
+def _from_run(run: Path, data: Any = None) -> _Draft:
     folder, meta = folder_of(run)
     training = training_of(folder)
     if training is None and meta.get("unfinished"):
@@ -172,13 +175,13 @@ def _from_run(run: Path) -> _Draft:
         group=None,
         seed=None,
         source=json.dumps([meta.get("source"), (meta.get("data") or {}).get("split")], sort_keys=True),
-        samples=lambda: data_of(meta),
+        samples=lambda: data_of(meta, data),
         opened=opened,
         head=(meta.get("model") or {}).get("head"),
     )
     if training is None:
         return draft
-    plan = json.loads((training / PLAN).read_text(encoding="utf-8"))
+    plan = training_plan(training)
     recipe, done = plan["recipe"], _epochs(training)
     if done < recipe["epochs"]:
         raise StateError(
@@ -200,10 +203,7 @@ def _from_run(run: Path) -> _Draft:
 
 def _epochs(training: Path) -> int:
     """Epochs that a training has behind it."""
-    try:
-        return len(json.loads((training / HISTORY).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return 0
+    return len(read_json(training / HISTORY, [{}])) if (training / HISTORY).is_file() else 0
 
 
 def _checked_data(draft: _Draft) -> Samples:

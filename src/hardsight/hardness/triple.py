@@ -7,7 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, InputTypeError
+
+# Classes that a head may have: more than any data set names, few enough for tables with one row per class.
+MOST_CLASSES = 1 << 22
 
 
 def check_triple(
@@ -31,6 +34,10 @@ def check_triple(
         )
     if classes < 2:
         raise InputError(f"weight must hold at least 2 classes, got shape {tuple(weight.shape)}.")
+    if classes > MOST_CLASSES:
+        raise InputError(f"weight must hold at most {MOST_CLASSES:,} classes, got shape {tuple(weight.shape)}.")
+    if not width:
+        raise InputError(f"features and weight must have a width, got shape {tuple(weight.shape)}.")
     weight = weight.to(features.device)
     if bias is not None:
         bias = _floats("bias", bias, 1).to(features.device)
@@ -53,8 +60,8 @@ def check_triple(
 
 def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     """Labels as int64 ``(rows,)`` in [0, classes), or one sentence."""
-    labels = _tensor(labels)
-    if labels.is_floating_point() or labels.is_complex():
+    labels = _tensor("labels", labels)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
     if labels.shape != (rows,):
         hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label a row of features."
@@ -72,7 +79,7 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
 
 def check_logits(logits: Any, name: str = "logits") -> Tensor:
     """A finite matrix ``(N, C)`` of two classes or more, float32 or better and without its graph, or one sentence."""
-    logits = _tensor(logits)
+    logits = _tensor(name, logits)
     if logits.ndim != 2 or logits.is_complex():
         raise InputError(f"{name} must be real numbers (N, C), got {logits.dtype} {tuple(logits.shape)}.")
     if not len(logits) or logits.shape[1] < 2:
@@ -95,15 +102,19 @@ def bad_rows(features: Tensor) -> Tensor:
     return bad
 
 
-def _tensor(value: Any) -> Tensor:
+def _tensor(name: str, value: Any) -> Tensor:
     dtype: Any = getattr(value, "dtype", None)
     if getattr(dtype, "isnative", True) is False:  # an array in the byte order of another machine
         value = value.astype(dtype.newbyteorder("="))
-    return torch.as_tensor(value)
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # None, texts, rows of several lengths, durations
+        kind = type(value).__name__ if dtype is None else str(dtype)
+        raise InputTypeError(f"{name} must be a tensor or an array of numbers, got {kind}.") from None
 
 
 def _floats(name: str, value: Any, dims: int) -> Tensor:
-    tensor = _tensor(value)
+    tensor = _tensor(name, value)
     if tensor.ndim != dims:
         shape = "(N, D)" if name == "features" else "(C, D)" if name == "weight" else "(C,)"
         raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")

@@ -21,6 +21,7 @@ from hardsight.extras import first_line, printable
 from hardsight.pictures import channels_last, eight_bit, from_array
 from hardsight.report.points import spread
 from hardsight.report.words import counted, cut
+from hardsight.untrusted import check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -188,6 +189,7 @@ def _from_file(path: Path, facts: set[str]) -> tuple[Image, int]:
     """A file decoded no larger than needed: a JPEG decoder can halve while it decodes."""
     from PIL import Image
 
+    check_regular(path, "image")
     with Image.open(path) as opened:
         side = max(opened.size)
         opened.draft(None, (2 * SIDE, 2 * SIDE))

@@ -170,7 +170,7 @@ def make_plan(
         "networks": [network.hash for network in networks],
         "training": None if training is None else trained.hash,
         "preprocessing_hash": transforms.hash,
-        "class_names": [list(model.classes or ()) for model in models],
+        "network_class_names": [list(model.classes or ()) for model in models],
         "scores": list(options.scores),
         "bias": options.use_bias,
         "layer": options.head if isinstance(options.head, str) else None,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StateError
+from hardsight.extras import first_line
 from hardsight.models import Model, load_model
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
 from hardsight.training.checkpoint import CHECKPOINT, PLAN
+from hardsight.untrusted import read_json
 
 
 def trained_model(run: Path, model: str | None = None, checkpoint: Path | None = None) -> Model:
@@ -22,7 +23,7 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
         model: What to build where it is no network of hardsight's own.
         checkpoint: Its weights; the run's own if not given.
     """
-    told = _plan(run)["model"]
+    told = training_plan(run)["model"]
     if model is None and told["name"] not in NETWORKS:
         raise InputError(
             f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say, or "
@@ -35,9 +36,12 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
 
 def trained_recipe(run: Path) -> Recipe:
     """How a training run was trained, but for its loss."""
-    told: dict[str, Any] = _plan(run)["recipe"]
+    told: dict[str, Any] = training_plan(run)["recipe"]
     names = [field.name for field in fields(Recipe) if field.name in told]
-    return Recipe(**{name: told[name] for name in names} | {"steps": tuple(told["steps"])})
+    try:
+        return Recipe(**{name: told[name] for name in names} | {"steps": tuple(told.get("steps", ()))})
+    except (TypeError, AttributeError) as error:  # a value of another type than a recipe has
+        raise StateError(f"RUN: {run / PLAN} is damaged: its recipe is none ({first_line(error)}).") from error
 
 
 def is_training(run: Any) -> bool:
@@ -45,5 +49,18 @@ def is_training(run: Any) -> bool:
     return isinstance(run, (str, Path)) and (Path(run) / PLAN).is_file()
 
 
-def _plan(run: Path) -> dict[str, Any]:
-    return json.loads((run / PLAN).read_text(encoding="utf-8"))
+_PLAN = {
+    "model": {"name": str, "preprocessing": str},
+    "recipe": {"epochs": int, "seed": int, "batch_size": int, "steps": [float]},
+    "loss": (str, None),
+}
+
+
+def training_plan(run: Path) -> dict[str, Any]:
+    """What a training run says about itself: model, recipe and loss."""
+    plan = read_json(run / PLAN, _PLAN)
+    needed = {"model": ("name", "preprocessing"), "recipe": ("epochs", "seed")}
+    for entry, names in needed.items():
+        if missing := [name for name in names if name not in plan.get(entry, {})]:
+            raise StateError(f"RUN: {run / PLAN} is damaged: {entry} has no {missing[0]}.")
+    return plan
