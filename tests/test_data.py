@@ -21,6 +21,7 @@ from torchvision.transforms import ToTensor
 
 import hardsight as hs
 from hardsight.data import StreamSamples, class_mapping, collate, open_data, read_features
+from hardsight.errors import InputError
 from hardsight.models import read_head
 
 
@@ -832,7 +833,8 @@ def test_safetensors(features, tmp_path):
 
 def test_safetensors_columns(features, tmp_path):
     save_file({"features": torch.from_numpy(features), "fine": torch.arange(5)}, tmp_path / "f.safetensors")
-    assert read_features(tmp_path / "f.safetensors").labels is None
+    with pytest.raises(InputError, match="--label-column"):  # whole numbers of another name may be the labels
+        read_features(tmp_path / "f.safetensors")
     assert read_features(tmp_path / "f.safetensors", hs.Columns(label="fine")).labels.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match=r"f\.safetensors .*'coarse'.*fine"):
         read_features(tmp_path / "f.safetensors", hs.Columns(label="coarse"))

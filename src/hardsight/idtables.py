@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.errors import InputError, InputTypeError, MissingPathError
+from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, printable
+from hardsight.untrusted import check_regular
 
 
 def read_by_id(given: Any, name: str) -> pa.Table:
@@ -73,12 +74,12 @@ def as_arrow(given: Any, name: str) -> pa.Table:
 def _read_file(path: Path, name: str) -> pa.Table:
     from pyarrow import csv, parquet
 
-    if not path.is_file():
-        raise MissingPathError(f"{name}: {path} is a folder." if path.is_dir() else f"{name}: there is no file {path}.")
+    check_regular(path, name)
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return parquet.read_table(path)
         # Ids that look like numbers keep their leading zeros.
         return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{name}: {path.name} is no CSV or Parquet file ({first_line(error)}).") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # What the parser says may quote the file.
+        raise InputError(f"{name}: {path.name} is no CSV or Parquet file, or its rows differ in length.") from error

@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import InputError, InputTypeError, MissingPathError, StateError
-from hardsight.extras import first_line, need
+from hardsight.errors import InputError, InputTypeError, StateError
+from hardsight.extras import first_line, need, printable
 from hardsight.heads import find_head, unwrap
 from hardsight.identity import content_hash, module_attributes
 from hardsight.networks import NETWORKS, build_network, picture_transform
+from hardsight.untrusted import Arrays, check_regular
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
@@ -133,7 +133,7 @@ def architecture(module: nn.Module) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Builders: (name, state dict or None) → Model. With a state dict timm and torchvision download nothing.
+# Builders: (name, state dict or None) → Model. With a state dict no weights are downloaded.
 
 
 def _build_timm(name: str, state: dict[str, Tensor] | None) -> Model:
@@ -169,9 +169,21 @@ def _build_torchvision(name: str, state: dict[str, Tensor] | None) -> Model:
 def _build_hf(name: str, state: dict[str, Tensor] | None) -> Model:
     transformers = need("transformers")
     classifier, processors = transformers.AutoModelForImageClassification, transformers.AutoImageProcessor
-    module = _pretrained(f"hf:{name}", lambda: classifier.from_pretrained(name, trust_remote_code=False))
     processor = _pretrained(f"hf:{name}", lambda: processors.from_pretrained(name, trust_remote_code=False))
-    names = [str(module.config.id2label[i]) for i in range(module.config.num_labels)]
+    if state is None:
+        module = _pretrained(f"hf:{name}", lambda: classifier.from_pretrained(name, trust_remote_code=False))
+    else:
+
+        def build(**options: int) -> nn.Module:
+            # With another number of classes the configuration forgets their names.
+            given = {"num_labels": options["num_classes"]} if options else {}
+            configs = transformers.AutoConfig
+            config = _pretrained(f"hf:{name}", lambda: configs.from_pretrained(name, trust_remote_code=False, **given))
+            return classifier.from_config(config, trust_remote_code=False)
+
+        module = _sized(build, state)
+    config: Any = module.config
+    names = [str(config.id2label[i]) for i in range(config.num_labels)]
     placeholder = all(label == f"LABEL_{i}" for i, label in enumerate(names))
     return Model(module, name, _Processor(processor), "pil", None if placeholder else names, "Hugging Face, pretrained")
 
@@ -237,8 +249,9 @@ def _from_file(spec: str) -> Model:
 def _sized(build: Callable[..., nn.Module], state: dict[str, Tensor]) -> nn.Module:
     """The network with as many classes as the checkpoint holds."""
     module = build()
-    held = _stripped(state, module).get(f"{find_head(module).path}.weight")
-    if held is not None and len(held) != find_head(module).classes:
+    head = find_head(module)
+    held, built = _stripped(state, module).get(f"{head.path}.weight"), cast("Tensor", head.module.weight)
+    if held is not None and held.shape[1:] == built.shape[1:] and held.shape[:1] not in ((), built.shape[:1]):
         module = build(num_classes=len(held))
     return module
 
@@ -266,13 +279,12 @@ def _unknown(library: str, name: str, known: Sequence[str]) -> str:
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a ``.safetensors`` or torch file, found inside the usual wrappings; nothing is executed."""
     path = Path(path)
-    if not path.is_file():
-        raise MissingPathError(f"--checkpoint: there is no file {path}.")
+    check_regular(path, "--checkpoint")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         try:
-            return load_file(path)
+            return load_file(path)  # it checks that every tensor lies in the file
         except Exception as error:
             raise InputError(
                 f"--checkpoint: {path.name} is no safetensors file ({first_line(error)}); it may be cut "
@@ -288,17 +300,33 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
                 "torch.save(model.state_dict(), …)."
             ) from error
         raise InputError(
-            f"--checkpoint: {path.name} is no torch file ({first_line(error)}); it may be cut short; save or copy it "
-            "again."
+            f"--checkpoint: {path.name} is no torch file ({type(error).__name__}); it may be cut short; save or copy "
+            "it again."
         ) from error
     for key in ("state_dict", "model_state_dict", "model", "net", "state_dict_ema"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
             break
-    state = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    entries = content.items() if isinstance(content, dict) else ()
+    state = {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
     if not state:
         raise InputError(f"--checkpoint: {path.name} holds no state dict (found {type(content).__name__}).")
+    for name, tensor in state.items():
+        if tensor.layout != torch.strided or _larger_than_stored(tensor):
+            raise InputError(
+                f"--checkpoint: {printable(name)[:80]} of {path.name} is no plain tensor: its shape "
+                f"{tuple(tensor.shape)} is more than the file holds."
+            )
     return state
+
+
+def _larger_than_stored(tensor: Tensor) -> bool:
+    """Whether a tensor repeats a few stored numbers without end: a small file could then fill any memory."""
+    size = tensor.numel() * tensor.element_size()
+    return size > _MOST_REPEATED and size > tensor.untyped_storage().nbytes()
+
+
+_MOST_REPEATED = 1 << 26  # bytes; some networks store a small table as one repeated row
 
 
 def _refused(error: BaseException) -> str:
@@ -312,11 +340,11 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Weight ``(C, D)`` and bias of a linear layer saved by itself, or as the only such layer of a state dict."""
     path = Path(path)
     if path.suffix == ".npz":
+        arrays = Arrays(path, "--head")
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        except (ValueError, TypeError, OSError) as error:
-            raise InputError(f"--head: {path.name} is no .npz of number arrays.") from error
+            state = {name: torch.from_numpy(arrays[name]) for name in arrays.names}
+        except TypeError:  # texts, dates
+            raise InputError(f"--head: {path.name} is no .npz of number arrays.") from None
     else:
         state = read_checkpoint(path)
     layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}
@@ -332,12 +360,13 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
     """Put a state dict into a network, exactly: missing, unexpected or misshapen keys are an error that names them."""
     own = unwrap(module).state_dict()
     state = _stripped(state, module)
-    missing = [key for key in own if key not in state]
+    # Batches are counted since torch 0.4.1, and only for training; torch itself fills the count in.
+    missing = [key for key in own if key not in state and key.rpartition(".")[2] != "num_batches_tracked"]
     extra = [key for key in state if key not in own]
     wrong = [
-        f"{key} is {tuple(state[key].shape)}, expected {tuple(own[key].shape)}"
+        f"{key} is {_described(state[key])}, expected {_described(own[key])}"
         for key in own
-        if key in state and state[key].shape != own[key].shape
+        if key in state and (state[key].shape, state[key].is_complex()) != (own[key].shape, own[key].is_complex())
     ]
     problems = [
         f"{len(keys)} {what}: {', '.join(keys[:5])}{' …' if len(keys) > 5 else ''}"
@@ -347,6 +376,10 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
     if problems:
         raise InputError(f"--checkpoint: {Path(name).name} does not fit the model; {'; '.join(problems)}.")
     unwrap(module).load_state_dict(state)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{'complex ' if tensor.is_complex() else ''}{tuple(tensor.shape)}"
 
 
 def _stripped(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:

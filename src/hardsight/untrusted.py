@@ -25,7 +25,7 @@ def check_regular(path: Path, argument: str) -> None:
     except (OSError, ValueError):  # a name may hold a null byte
         raise MissingPathError(f"{argument}: there is no file {path}.") from None
     if stat.S_ISDIR(mode):
-        raise MissingPathError(f"{argument}: {path} is a folder, expected a file.")
+        raise MissingPathError(f"{argument}: there is no file {path}: it is a folder.")
     if not stat.S_ISREG(mode):
         raise InputError(f"{argument}: {path} is a pipe or a device, expected a regular file.")
 
@@ -122,6 +122,11 @@ class Arrays:
     def names(self) -> list[str]:
         return list(self._sizes)
 
+    @property
+    def size(self) -> int:
+        """Bytes that all of them together say they have."""
+        return sum(self._sizes.values())
+
     def get(self, name: str) -> np.ndarray | None:
         """An array, None where there is none."""
         return self[name] if name in self._sizes else None
@@ -131,7 +136,7 @@ class Arrays:
         if self._most is not None and self._sizes[name] > self._most:
             raise InputError(f"{what} has {self._sizes[name]:,} bytes, expected {self._most:,} at most.")
         try:
-            with np.load(self._path, allow_pickle=False) as arrays:
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return np.asarray(arrays[name])
         except Exception as error:
             if "Object arrays" in str(error):  # a pickle in disguise

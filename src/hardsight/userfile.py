@@ -87,7 +87,7 @@ def _blamed(path: Path, doing: str) -> Iterator[None]:
     """An error in the user's own file, with the line it came from."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that ends the program would end it as if all were done
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
         at = f" at line {lines[-1]}" if lines else ""
         raise StateError(

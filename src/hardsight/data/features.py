@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data.samples import Columns
-from hardsight.errors import InputError, MissingPathError
-from hardsight.extras import first_line
+from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts
+from hardsight.errors import InputError
+from hardsight.extras import first_line, printable
+from hardsight.untrusted import check_regular
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,42 @@ def is_feature_file(name: str) -> bool:
 
 
 def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSet:
-    """Features from Parquet (a list column) or safetensors (`features`, `labels`; `weight` and `bias` may be there)."""
+    """Features from Parquet (a list column) or safetensors; `weight` and `bias` may be in the latter.
+
+    Features are called ``features``, ``embeddings`` or the like (in Parquet, the only list column may have any name),
+    labels ``label``, ``target``, ``y`` or the like, ids ``id``. Where labels may have another name, the file is refused
+    until `columns` says which: without labels every score is taken at the predicted class.
+    """
     path, columns = Path(path), columns or Columns()
-    if not path.is_file():
-        raise MissingPathError(f"DATA: there is no file {path}.")
+    check_regular(path, "DATA")
     return (_features_parquet if path.suffix == ".parquet" else _features_safetensors)(path, columns)
+
+
+# What others call them, the most specific first.
+_FEATURES = ("features", "feature", "embeddings", "embedding", "x")
+_IDS = ("id", "ids")
+
+
+def _column(
+    names: Sequence[str], given: str | None, usual: Sequence[str], path: Path, what: str = "column"
+) -> str | None:
+    """The column that the user names, or the first that has one of the usual names."""
+    if given is not None and given not in names:
+        raise InputError(f"DATA: {path.name} has no {what} {given!r}; it has {_listed(names)}.")
+    return given or next((name for name in usual if name in names), None)
+
+
+def _check_labelled(label: str | None, candidates: Sequence[str], path: Path) -> None:
+    """Refuse to leave out what may well be the labels."""
+    if label is None and candidates:
+        raise InputError(
+            f"DATA: {path.name} has no label column of a usual name ({', '.join(LABEL_COLUMNS)}), but whole numbers in "
+            f"{_listed(candidates)}; name the labels with --label-column, or leave those columns out of the file."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(printable(name)[:80] for name in names[:12]) or "nothing"
 
 
 def _features_parquet(path: Path, columns: Columns) -> FeatureSet:
@@ -44,39 +77,59 @@ def _features_parquet(path: Path, columns: Columns) -> FeatureSet:
 
     try:
         table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise InputError(f"DATA: {path.name} is no Parquet file ({first_line(error)}).") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"DATA: {path.name} is no Parquet file, or it is damaged.") from error
+    names = table.column_names
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     lists = [f.name for f in table.schema if any(kind(f.type) for kind in kinds)]
-    name = "features" if "features" in lists else lists[0] if len(lists) == 1 else None
-    if name is None:
+    name = next((name for name in _FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
+    if name is None or len(set(names)) < len(names):
         raise InputError(
-            f"DATA: {path.name} must hold one list column of numbers named features, "
-            f"got {', '.join(table.column_names)}."
+            f"DATA: {path.name} must hold one list column of numbers named features, got {_listed(names)}; each "
+            "column must be there once."
         )
     if not len(table):
         raise InputError(f"DATA: {path.name} is empty: it has no rows.")
-    column = table[name].combine_chunks()
-    flat = np.asarray(column.flatten())
-    lengths = np.diff(np.asarray(column.offsets)) if hasattr(column, "offsets") else np.array([column.type.list_size])
-    if column.null_count or len(set(lengths.tolist())) > 1 or flat.dtype == object:
-        raise InputError(f"DATA: the {name} column of {path.name} must hold number lists of one length in every row.")
-
-    def pick(given: str | None, usual: Sequence[str]) -> np.ndarray | None:
-        if given is not None and given not in table.column_names:
-            raise InputError(f"DATA: {path.name} has no column {given!r}; it has {', '.join(table.column_names)}.")
-        found = given or next((n for n in usual if n in table.column_names), None)
-        return None if found is None else np.asarray(table[found])
-
-    labels, ids = pick(columns.label, ("label", "labels", "y")), pick(columns.id, ("id", "ids"))
-    if labels is not None and not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"DATA: labels of {path.name} must be integers without gaps, got {labels.dtype}.")
+    label, id_ = _column(names, columns.label, LABEL_COLUMNS, path), _column(names, columns.id, _IDS, path)
+    others = [f.name for f in table.schema if pa.types.is_integer(f.type) and f.name != id_]
+    _check_labelled(label, others, path)
+    ids = None if id_ is None else table[id_]
+    if ids is not None and not _is_id(ids.type):
+        raise InputError(f"DATA: ids of {path.name} must be text or whole numbers, got {ids.type}.")
     return FeatureSet(
-        torch.from_numpy(flat.reshape(len(table), -1).copy()),
-        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
-        [f"{path.stem}:{i}" for i in range(len(table))] if ids is None else [str(i) for i in ids],
+        torch.from_numpy(_rectangle(table[name], name, path)),
+        None if label is None else torch.from_numpy(_labels(table[label], path).astype(np.int64)),
+        [f"{path.stem}:{i}" for i in range(len(table))]
+        if ids is None
+        else id_texts(ids.to_pylist(), f"DATA: {id_} of {path.name}"),
         path.name,
     )
+
+
+def _is_id(type_: Any) -> bool:
+    import pyarrow as pa
+
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_dictionary)
+    return any(kind(type_) for kind in kinds)
+
+
+def _rectangle(column: Any, name: str, path: Path) -> np.ndarray:
+    """A column of number lists of one length as ``(N, D)``."""
+    import pyarrow.compute as pc
+
+    values = column.type.value_type
+    number = str(values) in ("halffloat", "float", "double") or str(values).removeprefix("u").startswith("int")
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    flat = pc.list_flatten(column)
+    if not number or column.null_count or flat.null_count or len(lengths) != 1 or not lengths[0]:
+        raise InputError(f"DATA: the {name} column of {path.name} must hold number lists of one length in every row.")
+    return np.array(flat.combine_chunks().to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+def _labels(column: Any, path: Path) -> np.ndarray:
+    if column.null_count:
+        raise InputError(f"DATA: labels of {path.name} must be integers without gaps, got {column.null_count:,} gaps.")
+    return class_indices(np.asarray(column), path.name)
 
 
 def _features_safetensors(path: Path, columns: Columns) -> FeatureSet:
@@ -86,15 +139,19 @@ def _features_safetensors(path: Path, columns: Columns) -> FeatureSet:
         tensors = load_file(path)
     except Exception as error:
         raise InputError(f"DATA: {path.name} is no safetensors file ({first_line(error)}).") from error
-    if "features" not in tensors:
-        raise InputError(f"DATA: {path.name} must hold a tensor named features, got {', '.join(tensors) or 'nothing'}.")
-    labels = tensors.get(columns.label) if columns.label else tensors.get("labels", tensors.get("label"))
-    if columns.label and labels is None:
-        raise InputError(f"DATA: {path.name} has no tensor {columns.label!r}; it has {', '.join(tensors)}.")
+    names = list(tensors)
+    name = next((name for name in _FEATURES if name in tensors), None)
+    if name is None or tensors[name].ndim != 2:
+        raise InputError(
+            f"DATA: {path.name} must hold a tensor named features, got {_listed(names)}; expected (samples, width)."
+        )
     if columns.id:
         raise InputError(
             f"--id-column: {path.name} has no text {columns.id!r}, only numbers; keep ids in a Parquet file."
         )
-    ids = [f"{path.stem}:{i}" for i in range(len(tensors["features"]))]
+    features, label = tensors[name], _column(names, columns.label, LABEL_COLUMNS, path, "tensor")
+    others = [key for key in names if tensors[key].shape == features.shape[:1] and not tensors[key].is_floating_point()]
+    _check_labelled(label, others, path)
+    ids = [f"{path.stem}:{i}" for i in range(len(features))]
     head = {key: tensors[key] for key in ("weight", "bias") if key in tensors}
-    return FeatureSet(tensors["features"], labels, ids, path.name, head)
+    return FeatureSet(features, None if label is None else tensors[label], ids, path.name, head)

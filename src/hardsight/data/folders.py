@@ -66,7 +66,7 @@ def list_images(root: Path, most: int | None = None) -> Listing:
             visited.add(place)
             listed = images.setdefault(class_, [])
             for entry in entries(folder):
-                if not entry.is_dir():
+                if not _is_folder(entry):
                     if entry.name.lower().endswith(endings):
                         listed.append((folder, entry.name))
                 elif entry.is_symlink():
@@ -75,7 +75,7 @@ def list_images(root: Path, most: int | None = None) -> Listing:
                     waiting.append(entry.path)
 
     first = entries(str(root))
-    for entry in (entry for entry in first if entry.is_dir()):
+    for entry in filter(_is_folder, first):
         if entry.is_symlink():
             links.append((entry.name, entry.path))
         else:
@@ -92,12 +92,19 @@ def list_images(root: Path, most: int | None = None) -> Listing:
             stacklevel=4,
         )
     if not images:
-        names = sorted(entry.name for entry in first if entry.name.lower().endswith(endings) and not entry.is_dir())
+        names = sorted(entry.name for entry in first if entry.name.lower().endswith(endings) and not _is_folder(entry))
         return Listing(None, [root / name for name in names], None)
     classes = sorted(images)
     files = [[Path(folder, name) for folder, name in sorted(images[class_])] for class_ in classes]
     labels = np.repeat(np.arange(len(classes)), [len(inside) for inside in files])
     return Listing(classes, [file for inside in files for file in inside], labels)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _place(path: Path) -> tuple[int, int] | None:

@@ -81,7 +81,9 @@ def _are_arrays(data: Any) -> bool:
     """Whether data are ``(inputs, labels)`` and not a list of samples."""
     if not isinstance(data, (tuple, list)) or not data or not all(isinstance(x, (Tensor, np.ndarray)) for x in data):
         return False
-    return isinstance(data, tuple) or (len(data) == 2 and data[1].ndim == 1 and len(data[0]) == len(data[1]))
+    labels = data[-1]
+    pair = len(data) == 2 and labels.ndim == 1 and "int" in str(labels.dtype) and len(data[0]) == len(labels)
+    return isinstance(data, tuple) or pair
 
 
 def _from_anywhere(name: str) -> str:

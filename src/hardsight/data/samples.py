@@ -120,6 +120,8 @@ def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:
 
 def id_texts(ids: Iterable[Any], name: str = "ids") -> list[str]:
     """Ids as text. A missing one is refused: all that are missing would be one sample."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
+        raise InputTypeError(f"{name} must be a list with one id per sample, got {type(ids).__name__}.")
     values = [id_.item() if getattr(id_, "ndim", 1) == 0 else id_ for id_ in ids]
     for index, value in enumerate(values):
         if value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT"):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from hardsight.errors import InputError, MissingPathError
-from hardsight.extras import first_line
+from hardsight.errors import InputError
 from hardsight.intervals import wilson
+from hardsight.untrusted import check_regular
 
 # What the experiments of the trial tables are called here.
 _EXPERIMENTS = {"contrast": "contrast", "uniform-noise": "noise", "noise": "noise"}
@@ -31,13 +31,12 @@ def human_accuracy(file: str | Path) -> pa.Table:
         Rows ``degradation``, ``level``, ``n`` (trials), ``mean`` (share that is right), ``low``, ``high`` (Wilson's
         95 % interval, as if all trials were of different people).
     """
+    check_regular(Path(file), "human")
     try:
         text = csv.ConvertOptions(column_types=dict.fromkeys((*_NEEDED, "experiment"), pa.string()))
         trials = csv.read_csv(str(file), convert_options=text)
-    except FileNotFoundError:
-        raise MissingPathError(f"human: there is no file {file}.") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"human: {Path(file).name} is no CSV of trials ({first_line(error)}).") from error
+    except (pa.ArrowException, OSError) as error:  # whose words may quote the file
+        raise InputError(f"human: {Path(file).name} is no CSV of trials.") from error
     if missing := [name for name in _NEEDED if name not in trials.column_names]:
         raise InputError(
             f"human: {Path(file).name} must be a table of trials with the columns {', '.join(_NEEDED)}; "

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from hardsight.data import Samples
-from hardsight.errors import InputError, MissingPathError
-from hardsight.extras import first_line
+from hardsight.data.samples import id_texts
+from hardsight.errors import InputError
 from hardsight.idtables import as_arrow
+from hardsight.untrusted import Arrays, check_regular
 
 _EDGES = ("x0", "y0", "x1", "y1")
 
@@ -74,28 +75,30 @@ def read_regions(given: Any, samples: Samples) -> Regions:
     try:
         edges = np.column_stack([table[name].to_numpy().astype(np.float64) for name in _EDGES])
     except (TypeError, ValueError) as error:
-        raise InputError(f"boxes: x0, y0, x1 and y1 must be numbers ({first_line(error)}).") from error
+        raise InputError(
+            f"boxes: x0, y0, x1 and y1 must be numbers, got {table.schema.field(_EDGES[0]).type}."
+        ) from error
     if not np.isfinite(edges).all():
         raise InputError("boxes: x0, y0, x1 and y1 must be numbers, and some are missing; drop those rows.")
     boxes: dict[int, list[np.ndarray]] = {}
-    for row, box in zip(_rows([str(id_) for id_ in table["id"].to_pylist()], samples), edges, strict=True):
+    for row, box in zip(_rows(id_texts(table["id"].to_pylist(), "boxes"), samples), edges, strict=True):
         if row is not None:
             boxes.setdefault(row, []).append(box)
     return Regions(boxes={row: np.array(of) for row, of in boxes.items()})
 
 
 def _arrays(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    if not path.is_file():
-        raise MissingPathError(f"boxes: there is no file {path}.")
+    check_regular(path, "boxes")
+    if path.suffix == ".npz":
+        arrays = Arrays(path, "boxes")
+        masks, ids = arrays.get("masks"), arrays.get("ids")
+        if masks is None:
+            raise InputError(f"boxes: {path.name} must hold masks (n, height, width) under the name masks.")
+        return masks, None if ids is None else id_texts(ids, f"boxes: ids of {path.name}")
     try:
-        found = np.load(path, allow_pickle=False, mmap_mode="r")
-        if isinstance(found, np.ndarray):
-            return found, None
-        return found["masks"], [str(id_) for id_ in found["ids"]] if "ids" in found else None
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(
-            f"boxes: {path.name} must hold masks (n, height, width) under the name masks ({first_line(error)})."
-        ) from error
+        return np.asarray(np.load(path, allow_pickle=False, mmap_mode="r")), None
+    except Exception as error:  # whatever a hostile file provokes
+        raise InputError(f"boxes: {path.name} must hold masks (n, height, width) and is no .npy file.") from error
 
 
 def _masks(masks: np.ndarray, ids: list[str] | None, samples: Samples) -> Regions:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hardsight.errors import InputError, MissingPathError
-from hardsight.extras import first_line, printable
+from hardsight.errors import InputError
+from hardsight.extras import printable
 from hardsight.human.answers import Human
 from hardsight.human.tables import from_table, tallied
 from hardsight.idtables import as_arrow
+from hardsight.untrusted import Arrays, check_regular
 
 # CIFAR-10N's three people each saw an image; its `aggre_label` and `worse_label` are picked from those three answers,
 # and the clean labels are the data set's own. 100N has one person an image.
@@ -21,8 +24,7 @@ _LARGEST = 8 << 30  # bytes of arrays: more than any release of human labels hol
 
 def read(path: Path, classes: tuple[str, ...] | None) -> Human:
     """What a file says; see `hardsight.human.read_human`."""
-    if not path.is_file():
-        raise MissingPathError(f"human: {path} is a folder." if path.is_dir() else f"human: there is no file {path}.")
+    check_regular(path, "human")
     name, suffix = printable(path.name), path.suffix.lower()
     if suffix == ".json":
         raise InputError(
@@ -76,8 +78,8 @@ def _raters(rating: np.ndarray, info: np.ndarray, name: str) -> Human:
     files, rows = np.unique(info[:, 0].astype(str), return_inverse=True)
     try:
         labels = info[:, 1].astype(np.int64)
-    except ValueError as error:
-        raise InputError(f"human: {name} must name classes by numbers ({first_line(error)}).") from error
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"human: {name} must name classes by numbers.") from None
     if labels.min(initial=0) < 0:
         raise InputError(f"human: {name} must name classes by numbers from 0, got {labels.min()}.")
     shape = len(files), int(labels.max(initial=0)) + 1
@@ -89,32 +91,20 @@ def _raters(rating: np.ndarray, info: np.ndarray, name: str) -> Human:
 
 def _numpy_arrays(path: Path) -> dict[str, np.ndarray]:
     """Arrays by name; those that only pickle could read are left out, unless nothing else is there."""
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"counts": loaded}
-            with loaded:
-                return _unpacked(loaded)
-    except Exception as error:  # whatever a hostile file provokes
-        raise InputError(
-            f"human: {printable(path.name)} holds no arrays that can be read without pickle ({first_line(error)}); "
-            "give a CSV."
-        ) from error
-
-
-def _unpacked(archive: Any) -> dict[str, np.ndarray]:
-    if sum(part.file_size for part in archive.zip.infolist()) > _LARGEST:
-        raise InputError(f"it unpacks to more than {_LARGEST >> 30} GiB")
-    found, objects = {}, InputError("it is empty")
-    for name in archive.files:
-        try:
-            found[name] = np.asarray(archive[name])  # what is no array comes as bytes
-        except ValueError as error:
-            objects = error
-    if not found:
-        raise objects
-    return found
+    readable: dict[str, np.ndarray] = {}
+    if zipfile.is_zipfile(path):
+        archive = Arrays(path, "human")
+        if archive.size > _LARGEST:
+            raise InputError(f"human: {printable(path.name)} unpacks to more than {_LARGEST >> 30} GiB; give a CSV.")
+        for name in archive.names:
+            with contextlib.suppress(InputError):
+                readable[name] = archive[name]
+    else:
+        with contextlib.suppress(Exception), path.open("rb") as file:  # whatever a hostile file provokes
+            readable["counts"] = np.asarray(np.load(file, allow_pickle=False))
+    if not readable:
+        raise InputError(f"human: {printable(path.name)} holds no arrays that can be read without pickle; give a CSV.")
+    return readable
 
 
 def _torch_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -127,8 +117,8 @@ def _torch_arrays(path: Path) -> dict[str, np.ndarray]:
         arrays = {str(key): np.asarray(value) for key, value in content.items()}
     except Exception as error:  # whatever a hostile file provokes
         raise InputError(
-            f"human: {printable(path.name)} holds no dictionary of arrays that can be read without pickle "
-            f"({first_line(error)}); save them with numpy.savez and give the .npz."
+            f"human: {printable(path.name)} holds no dictionary of arrays that can be read without pickle; save them "
+            "with numpy.savez and give the .npz."
         ) from error
     return arrays
 

@@ -218,6 +218,17 @@ def check_samples(samples: Samples, outputs: int | None, world: int = 1) -> None
         check_known_labels(samples.labels, samples.classes, outputs)
 
 
+def loader_workers(workers: int | None, device: torch.device) -> int:
+    """Loader processes: as many as were asked for, else some where they would keep a GPU busy."""
+    cores = os.cpu_count() or 1
+    if workers is None:
+        return 0 if device.type == "cpu" else min(8, cores)
+    most = max(64, 4 * cores)  # more only wait for one another, and may bring the machine to a halt
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 0 <= workers <= most:
+        raise InputError(f"workers must be an integer between 0 and {most}, got {workers!r}.")
+    return workers
+
+
 def find_device(name: str | torch.device | None) -> torch.device:
     """The device to run on, or a sentence."""
     try:
@@ -228,10 +239,3 @@ def find_device(name: str | torch.device | None) -> torch.device:
             f"device must be cpu, cuda, cuda:1 or mps and be there, got {name!r} ({first_line(error)})."
         ) from error
     return device
-
-
-def loader_workers(workers: int | None, device: torch.device) -> int:
-    """Loader processes: as many as were asked for, else some where they would keep a GPU busy."""
-    if workers is not None:
-        return workers
-    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from hardsight.data import Columns, open_data
+from hardsight.data.samples import id_texts
 from hardsight.errors import InputError
 from hardsight.hardness import SCORES, check_triple
 from hardsight.models import Model, as_model
 from hardsight.provenance import provenance
 from hardsight.scoring.checks import known_scores, warned
 from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
-from hardsight.scoring.one import Options, Shard, counts, find_device, score_one
+from hardsight.scoring.one import Options, Shard, counts, find_device, loader_workers, score_one
 from hardsight.scoring.rows import scored_rows
 from hardsight.scoring.several import score_several
 from hardsight.scoring.vectors import feature_vectors
@@ -65,9 +66,9 @@ def score_features(
         raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if not len(features):
         raise InputError("features hold no rows: the data set is empty.")
-    if ids is not None and len(ids) != len(features):
+    ids = [f"data:{i}" for i in range(len(features))] if ids is None else id_texts(ids)
+    if len(ids) != len(features):
         raise InputError(f"ids must hold one id a row: expected {len(features)}, got {len(ids)}.")
-    ids = [f"data:{i}" for i in range(len(features))] if ids is None else [str(i) for i in ids]
     rows, bad = scored_rows(ids, features, weight, labels, bias, names if denominator == "exact" else None)
     meta = {
         **provenance(),
@@ -151,6 +152,7 @@ def score(
     if batch_size < 1:
         raise InputError(f"batch_size must be 1 or more, got {batch_size}.")
     where = find_device(device)
+    workers = loader_workers(workers, where)
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     if not models:
         raise InputError("model must name at least one network.")

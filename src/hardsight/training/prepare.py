@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +22,12 @@ from hardsight.models import Model, as_model, describe, input_channels, load_mod
 from hardsight.networks import NETWORKS, Network, build_network, picture_transform
 from hardsight.recipes import PRESETS, Recipe
 from hardsight.scoring.checks import check_known_labels
-from hardsight.scoring.one import check_samples, class_count
+from hardsight.scoring.one import check_samples, class_count, loader_workers
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from
+from hardsight.untrusted import Arrays
 
 # So many pictures tell the mean and spread of data that are loaded one by one.
 _MEASURED = 1024
@@ -42,9 +41,8 @@ def training_split(data: Any) -> Any:
         return data
     name = str(data)
     whole = name.endswith(".npz") or (name.startswith(("torchvision:", "hf:")) and name.count(":") == 1)
-    if name.endswith(".npz") and zipfile.is_zipfile(name):  # what is none is told when it is opened
-        with zipfile.ZipFile(name) as file:
-            whole = "images.npy" not in file.namelist()
+    if name.endswith(".npz") and Path(name).is_file():
+        whole = "images" not in Arrays(Path(name), "DATA").names
     return f"{name}:train" if whole else data
 
 
@@ -77,8 +75,7 @@ def prepared(
     outputs, names = find_head(found.module).classes, found.classes or samples.classes
     if found.classes is None and names is not None and len(names) == outputs:
         found = replace(found, classes=list(names))
-    if workers is None:
-        workers = 0 if group.device.type == "cpu" else min(8, os.cpu_count() or 1)
+    workers = loader_workers(workers, group.device)
 
     def source(samples: Samples, argument: str, transform: Any, targets: Any = None) -> Source:
         labels = all_labels(samples, argument)
