@@ -38,6 +38,7 @@ from hardsight.runfolder import (
     disk_in_words,
     write_whole,
 )
+from hardsight.untrusted import check_table
 
 __all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_with"]
 
@@ -285,7 +286,7 @@ class RecordFile:
             if last < low or (high is not None and first >= high):
                 continue
             with damage_in_words(self._path):
-                table = self._checked(self._parquet.read_row_group(group, columns=self.columns))
+                table = self._checked(check_table(self._parquet.read_row_group(group, columns=self.columns)))
                 if first < low or (high is not None and last >= high):
                     table = table.filter(_between(table["id"], low, high))
             if len(table):

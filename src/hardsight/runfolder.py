@@ -45,7 +45,7 @@ from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.replaceable import is_alignment, is_page
 from hardsight.runmeta import read_meta
-from hardsight.untrusted import read_json
+from hardsight.untrusted import check_table, read_json
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ def _read_part(file: Path, kind: str) -> pa.Table:
     with damage_in_words(file):
         with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
-            table = pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table()
+            table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
         version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
     if version > schema.version:
         raise StateError(
@@ -349,8 +349,6 @@ def _read_part(file: Path, kind: str) -> pa.Table:
 def checked_rows(table: pa.Table, kind: str) -> pa.Table:
     """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
     schema = SCHEMAS[kind]
-    if len(set(table.column_names)) < len(table.column_names):
-        raise InputError("columns repeat")
     for name, type_ in schema.columns.items():
         column = table[name]
         if column.type != type_:

@@ -1,4 +1,4 @@
-"""Reading what others wrote: regular files only, JSON of a known shape, arrays without pickle.
+"""Reading what others wrote: regular files only, JSON of a known shape, arrays without pickle, text that is text.
 
 Whatever a hostile or damaged file provokes in a parser ends here, in one sentence that never quotes the file.
 """
@@ -9,11 +9,14 @@ import json
 import stat
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardsight.errors import InputError, MissingPathError, StateError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_JSON = 1 << 28  # bytes; the largest run says far less about itself
 
@@ -144,3 +147,19 @@ class Arrays:
             if isinstance(error, MemoryError):
                 raise InputError(f"{what} does not fit into memory.") from None
             raise InputError(f"{what} is damaged.") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables.
+
+
+def check_table(table: pa.Table) -> pa.Table:
+    """An Arrow table from a file whose values are what they claim to be: Parquet does not check that text is text.
+
+    Raises:
+        ValueError: Some are not; Arrow's errors are ValueErrors, too.
+    """
+    table.validate(full=True)
+    if len(set(table.column_names)) < len(table.column_names):
+        raise InputError("columns repeat")
+    return table

@@ -14,7 +14,7 @@ from torch import Tensor
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
-from hardsight.untrusted import check_regular
+from hardsight.untrusted import check_regular, check_table
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,16 @@ def _features_parquet(path: Path, columns: Columns) -> FeatureSet:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        table = check_table(pq.read_table(path))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"DATA: {path.name} is no Parquet file, or it is damaged.") from error
     names = table.column_names
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     lists = [f.name for f in table.schema if any(kind(f.type) for kind in kinds)]
     name = next((name for name in _FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
-    if name is None or len(set(names)) < len(names):
+    if name is None:
         raise InputError(
-            f"DATA: {path.name} must hold one list column of numbers named features, got {_listed(names)}; each "
-            "column must be there once."
+            f"DATA: {path.name} must hold one list column of numbers named features, got {_listed(names)}."
         )
     if not len(table):
         raise InputError(f"DATA: {path.name} is empty: it has no rows.")
