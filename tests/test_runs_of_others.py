@@ -148,3 +148,53 @@ def test_pipes_and_devices_in_a_run_are_not_waited_for(scored, name, kind):
     else:
         with pytest.raises(HardsightError):
             hs.SampleTable.load(run)
+
+
+# What other commands wrote into a folder.
+
+
+@pytest.mark.parametrize("name", ["../../secret.png", "/etc/passwd", "link.png", "pipe.png", "gone.png"])
+def test_maps_name_only_images_of_their_folder(tmp_path, name):
+    from hardsight.evaluation.maps import read_maps
+
+    maps = tmp_path / "out" / "maps"
+    maps.mkdir(parents=True)
+    (tmp_path / "secret.png").write_text(SECRET)
+    (maps / "link.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(maps / "pipe.png")
+    Image.new("RGB", (4, 4)).save(maps / "good.png")
+
+    def index(file):
+        shown = {"file": file, "id": "a", "label": "cat", "classes": {"one": "cat"}, "confidence": {"one": 0.5}}
+        (maps / "index.json").write_text(json.dumps({"runs": ["one"], "pictures": [shown]}))
+        return read_maps(tmp_path / "out")
+
+    assert index("good.png")["runs"] == ["one"]
+    with pytest.raises(HardsightError, match="OUT"):
+        index(name)
+
+
+def test_a_damaged_alignment_is_a_sentence(scored):
+    run = scored(None)
+    table = hs.SampleTable.load(run)
+    from hardsight.alignment.folder import read_alignment, write_alignment
+    from hardsight.alignment.run import align_run
+
+    people = {id_: float(i % 4) / 4 for i, id_ in enumerate(table["id"])}
+    folder = write_alignment(run, align_run(run, people))
+    assert read_alignment(run) is not None
+    whole = json.loads((folder / "summary.json").read_text())
+    for change in (
+        {"ceilings": 3},
+        {"source": None},
+        {"hypotheses": [{"name": 1}]},
+        {"hypotheses": [{}]},
+        {"other": "x"},
+    ):
+        (folder / "summary.json").write_text(json.dumps({**whole, **change}))
+        with pytest.raises(HardsightError, match="summary"):
+            read_alignment(run)
+    (folder / "summary.json").write_text(json.dumps(whole))
+    (folder / "rows.parquet").write_bytes((folder / "people.parquet").read_bytes())
+    with pytest.raises(HardsightError, match="rows"):
+        read_alignment(run)

@@ -358,9 +358,9 @@ def checked_rows(table: pa.Table, kind: str) -> pa.Table:
         if name in ("label", "pred"):
             check_classes(column, name)
     for field in (field for field in table.schema if field.name not in schema.columns and kind != "samples"):
-        if kind == "vectors" and not (pa.types.is_fixed_size_list(field.type) and _is_number(field.type.value_type)):
+        if kind == "vectors" and not (pa.types.is_fixed_size_list(field.type) and is_number(field.type.value_type)):
             raise InputError(f"{field.name} must hold lists of numbers of one length, got {field.type}")
-        if kind != "vectors" and not _is_number(field.type):
+        if kind != "vectors" and not is_number(field.type):
             raise InputError(f"{field.name} must hold numbers, got {field.type}")
     return table
 
@@ -371,7 +371,8 @@ def check_classes(column: pa.ChunkedArray, name: str) -> None:
         raise InputError(f"{name} must be below {MOST_CLASSES:,}, got {largest}")
 
 
-def _is_number(type_: pa.DataType) -> bool:
+def is_number(type_: pa.DataType) -> bool:
+    """Whether a column holds numbers or truth values; one without any value may have held them."""
     kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
     return any(kind(type_) for kind in kinds)
 

@@ -1,7 +1,7 @@
 """What a run says about itself: the shape of ``meta.json`` and ``plan.json``, checked once, when they are read.
 
-A run may be damaged, or come from somebody else. After this check every entry that the package reads is absent, null
-or of the type that the package writes.
+A run may be damaged, or come from somebody else. After this check every entry that the package reads is absent or
+of the type that the package writes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ META: dict[Any, Any] = {
 
 def read_meta(path: Path) -> dict[str, Any]:
     """What ``meta.json`` or ``plan.json`` says."""
-    meta = read_json(path, META)
+    meta = {name: entry for name, entry in read_json(path, META).items() if entry is not None}
     classes = (meta.get("model") or {}).get("classes")
     if classes is not None and not 0 <= classes <= MOST_CLASSES:
         raise StateError(f"RUN: {path} is damaged: it names {classes:,} classes, expected {MOST_CLASSES:,} at most.")

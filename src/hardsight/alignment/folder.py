@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import dataclass
 from functools import partial
@@ -21,13 +20,42 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import StateError
+from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.replaceable import check_replaceable, is_alignment
-from hardsight.runfolder import ALIGNMENT, SUMMARY, disk_in_words, write_json, write_whole
+from hardsight.runfolder import (
+    ALIGNMENT,
+    SUMMARY,
+    damage_in_words,
+    disk_in_words,
+    is_number,
+    write_json,
+    write_whole,
+)
 from hardsight.table import SampleTable
+from hardsight.untrusted import check_regular, check_table, read_json
 
-_TABLES = ("people", "rows", "leaderboard", "differences")
-_TOLD = {"source", "words", "samples", "epoch", "coefficient", "ceilings", "hypotheses"}  # what a page needs
+# What a page needs of each table, and of the summary.
+_NEEDED = {
+    "people": ("id", "hsf"),
+    "rows": ("score", "coefficient", "bin", "value", "low", "high"),
+    "leaderboard": ("score", "kind"),
+    "differences": ("words",),
+}
+_TABLES = tuple(_NEEDED)
+_TEXTS = ("id", "score", "coefficient", "bin", "kind", "words", "first", "second", "test")
+_CEILING = {"coefficient": str, "ceiling": float, "low": float, "high": float}
+_SUMMARY = {
+    "source": str,
+    "words": str,
+    "notes": [str],
+    "samples": int,
+    "epoch": (int, None),
+    "other": (int, None),
+    "coefficient": str,
+    "ceilings": [_CEILING],
+    "hypotheses": [{"name": str, "verdict": str, "words": str}],
+}
+_TOLD = _SUMMARY.keys() - {"notes", "other"}
 
 
 @dataclass(frozen=True)
@@ -88,10 +116,27 @@ def read_alignment(run: str | Path) -> Aligned | None:
     if not (folder / SUMMARY).is_file():
         return None
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        tables = {name: pq.read_table(folder / f"{name}.parquet") for name in _TABLES}
-    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise StateError(f"RUN: {folder} is damaged ({error}); run hardsight align again.") from error
-    if not isinstance(summary, dict) or not summary.keys() >= _TOLD:
-        raise StateError(f"RUN: {folder / SUMMARY} is damaged: it lacks what it must say; run hardsight align again.")
-    return Aligned(**tables, summary=summary)
+        return _read(folder)
+    except HardsightError as error:
+        raise StateError(f"{str(error).removesuffix('.')}; run hardsight align again.") from error
+
+
+def _read(folder: Path) -> Aligned:
+    summary = read_json(folder / SUMMARY, _SUMMARY)
+    entries = [(summary, _TOLD), *((entry, _CEILING.keys()) for entry in summary.get("ceilings", ()))]
+    entries += [(entry, {"name", "verdict", "words"}) for entry in summary.get("hypotheses", ())]
+    if not all(entry.keys() >= needed for entry, needed in entries):
+        raise StateError(f"RUN: {folder / SUMMARY} is damaged: it lacks what it must say.")
+    return Aligned(**{name: _read_table(folder / f"{name}.parquet", name) for name in _TABLES}, summary=summary)
+
+
+def _read_table(file: Path, kind: str) -> pa.Table:
+    check_regular(file, "RUN")
+    with damage_in_words(file):
+        table = check_table(pq.read_table(file))
+        for name in {*table.column_names, *_NEEDED[kind]}:
+            type_ = table.schema.field(name).type
+            fits = pa.types.is_string(type_) or pa.types.is_null(type_) if name in _TEXTS else is_number(type_)
+            if not fits:
+                raise InputError(f"{name} must be {'text' if name in _TEXTS else 'numbers'}, got {type_}")
+    return table

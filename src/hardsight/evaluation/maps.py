@@ -5,15 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from hardsight.data import Samples
-from hardsight.evaluation.folder import INSIDE, MAPS, file_name, read_json
+from hardsight.errors import StateError
+from hardsight.evaluation.folder import INSIDE, MAPS, file_name
 from hardsight.evaluation.subjects import Case
 from hardsight.runfolder import disk_in_words, remove_files, write_json, write_whole
+from hardsight.untrusted import check_regular, read_json
 
 # So many pictures, at least so high, with so many white pixels between them.
 _PICTURES, _HEIGHT, _GAP = 12, 96, 4
@@ -43,7 +46,7 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     first = list({case.group: case for case in reversed(cases)}.values())[::-1]
     made_of = {"networks": [case.network for case in first], "ids": ids}
     index = path / MAPS / "index.json"
-    if index.is_file() and made_of.items() <= read_json(index).items():
+    if index.is_file() and made_of.items() <= read_json(index, {}, "out").items():
         return
     models = {case.name: case.opened() for case in first}
     found = cam_gallery(models, data, ids, device=device)
@@ -63,6 +66,31 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
                 "confidence": {run: float(own[k]) for run, own in found.confidence.items()},
             })  # fmt: skip
         write_json(index, {**made_of, "runs": list(models), "pictures": told}, token)
+
+
+_PICTURE = {"file": str, "id": str, "label": str, "classes": {str: str}, "confidence": {str: float}}
+
+
+def read_maps(path: Path) -> dict[str, Any] | None:
+    """The index of the maps of an evaluation, None where there are none.
+
+    Args:
+        path: The evaluation's folder. It may come from somebody else, so only images inside it are named.
+    """
+    file = path / MAPS / "index.json"
+    if not file.is_file():
+        return None
+    index = read_json(file, {"runs": [str], "pictures": [_PICTURE]}, "OUT")
+    runs = set(index.get("runs", ()))
+    for entry in index.get("pictures", ()):
+        whole = entry.keys() >= _PICTURE.keys() and runs <= entry["classes"].keys() & entry["confidence"].keys()
+        image = file.parent / Path(entry.get("file", "")).name
+        if not whole or entry["file"] != image.name or image.suffix != ".png" or image.is_symlink():
+            raise StateError(f"OUT: {file} is damaged: it does not say what each of its images shows.")
+        check_regular(image, "OUT")
+    if not runs or not index.get("pictures"):
+        raise StateError(f"OUT: {file} is damaged: it names no images.")
+    return index
 
 
 def _class(names: Sequence[str] | None, index: int) -> str:

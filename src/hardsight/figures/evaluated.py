@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hardsight.errors import InputError, MissingPathError
+from hardsight.runfolder import damage_in_words
+from hardsight.untrusted import check_table, read_json
 
 BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them
 POOLED = ("bins", "ranks")  # shapes of curves whose points are means of samples
@@ -96,8 +97,10 @@ def read_evaluated(out: str | Path) -> Evaluated:
             f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let the same call of "
             "it finish."
         )
-    rows, tests, points = (pq.read_table(path / name).to_pylist() for name in _FILES[:3])
-    words, plan = (json.loads((path / name).read_text(encoding="utf-8")) for name in _FILES[3:])
+    with damage_in_words(path):
+        rows, tests, points = (check_table(pq.read_table(path / name)).to_pylist() for name in _FILES[:3])
+    words = read_json(path / _FILES[3], [dict.fromkeys(("question", "run", "group", "words"), str)], "OUT")
+    plan = read_json(path / _FILES[4], {"runs": [{"name": str, "group": str}], "data": {}, "command": [str]}, "OUT")
     if not rows:
         raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
     return Evaluated(path, rows, tests, points, words, plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from hardsight.clusters import layout
 from hardsight.errors import InputError
+from hardsight.evaluation.maps import read_maps
 from hardsight.extras import need
 from hardsight.figures.evaluated import POOLED, Curve, Evaluated
 from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
@@ -100,10 +100,9 @@ def _legend(axis: Axes, **options: Any) -> None:
 
 def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
     """Where the networks look in the same pictures (AMC Fig. 2, 6): a row a picture, a column a group's first run."""
-    index = found.path / "maps" / "index.json"
-    if not index.is_file():
+    told = read_maps(found.path)
+    if told is None:
         raise InputError(f"OUT: {found.path} has no maps; evaluate with --explain.")
-    told = json.loads(index.read_text(encoding="utf-8"))
     groups = {run: group for group, runs in found.groups.items() for run in runs}
     chosen = told["pictures"][:: -(-len(told["pictures"]) // _STRIPS)]
     if figure is None:
@@ -112,7 +111,7 @@ def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
     figure, axes = new_figure(len(chosen), 1, figure)
     image = need("PIL.Image")
     for axis, one in zip(axes[:, 0], chosen, strict=True):
-        with image.open(index.parent / one["file"]) as strip:
+        with image.open(found.path / "maps" / one["file"]) as strip:
             axis.imshow(np.asarray(strip))
             width = strip.width / (len(told["runs"]) + 1)
         axis.set_axis_off()

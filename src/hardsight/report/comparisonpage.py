@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import secrets
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.figures.evaluated import Evaluated, distinct, read_evaluated
@@ -164,10 +164,9 @@ def _is_warning(one: Mapping[str, str]) -> bool:
 
 def _maps(found: Evaluated) -> dict[str, Any] | None:
     """The gallery of maps: strips of a picture and what each network saw in it."""
-    index = found.path / "maps" / "index.json"
-    if not index.is_file():
+    told, folder = read_maps(found.path), found.path / "maps"
+    if told is None:
         return None
-    told = json.loads(index.read_text(encoding="utf-8"))
     groups = {run: group for group, runs in found.groups.items() for run in runs}
     return {
         "runs": [groups.get(run, run) for run in told["runs"]],
@@ -175,7 +174,7 @@ def _maps(found: Evaluated) -> dict[str, Any] | None:
             {
                 "id": one["id"],
                 "label": one["label"],
-                "uri": "data:image/png;base64," + b64encode((index.parent / one["file"]).read_bytes()).decode(),
+                "uri": "data:image/png;base64," + b64encode((folder / one["file"]).read_bytes()).decode(),
                 "seen": [(one["classes"][run], f"{one['confidence'][run]:.0%}") for run in told["runs"]],
             }
             for one in told["pictures"]
