@@ -64,7 +64,7 @@ def evaluate(
         human: Trial table of people on degraded pictures (Geirhos et al.), whose accuracy is told too.
         model: The network, where RUN does not say: what hardsight score takes.
         checkpoint: Its weights.
-        data: Where the pictures are, if they have moved or were not named.
+        data: Where the pictures are, unless the runs name a folder or an .npz that is still there.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         batch_size: Samples a forward.
         workers: Loader processes.

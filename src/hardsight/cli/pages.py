@@ -42,7 +42,7 @@ def report(
     Args:
         run: Run folder that hardsight score, hardsight demo or a recorder wrote.
         out: The page to write; RUN/report.html if not given.
-        data: Where the pictures are, if they have moved or were not named when they were scored.
+        data: Where the pictures are, unless the run names a folder or an .npz that is still there.
         against: An earlier run over the same samples: what became easier or harder.
         groups: CSV or Parquet with a column id and columns to compare by (camera, site, …).
         pictures: How many thumbnails at most.
