@@ -178,7 +178,7 @@ def random_table(n=600):
 
 
 def test_a_network_at_chance_is_said_first_and_suggests_nothing():
-    with pytest.warns(ChanceWarning, match="no better than chance"):
+    with pytest.warns(ChanceWarning, match="better than chance"):
         table = table_of(*random_table())
     suspects, rows = label_errors(table), actions(table)
     assert suspects.meta["chance"]

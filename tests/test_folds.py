@@ -314,6 +314,17 @@ def test_several_networks_give_mean_spread_vote_and_ranks(nets, tmp_path):
     np.testing.assert_allclose(matrix(loaded.vectors, "probabilities"), mean[np.asarray(place)], atol=1e-6)
 
 
+def test_a_run_of_several_networks_with_class_names_can_be_read_before_its_end(nets, tmp_path):
+    names = [f"digit {i}" for i in range(10)]
+    named = [hs.Model(net.module, net.name, None, "any", names) for net in nets]
+    hs.score(named, few_digits(50), out=tmp_path / "run", device="cpu")
+    assert hs.SampleTable.load(tmp_path / "run").meta["class_names"] == names
+    (tmp_path / "run" / "meta.json").unlink()
+    table = hs.SampleTable.load(tmp_path / "run", partial=True)
+    assert len(table) == 50
+    assert table.meta.get("class_names", names) == names
+
+
 def test_a_sample_that_one_network_cannot_score_is_bad_for_all(nets):
     class Fussy(nn.Module):
         def __init__(self, inner):

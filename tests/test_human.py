@@ -207,6 +207,9 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypa
     np.savez_compressed(tmp_path / "bomb.npz", counts=np.zeros((1000, 10)))
     with pytest.raises(ValueError, match=r"unpacks .*0 GiB"):
         read_human(tmp_path / "bomb.npz")
+    np.savez_compressed(tmp_path / "many.npz", **{f"counts{i}": np.zeros((10, 10)) for i in range(2)})
+    with pytest.raises(ValueError, match=r"unpacks .*0 GiB"):
+        read_human(tmp_path / "many.npz")
 
 
 @pytest.mark.parametrize(

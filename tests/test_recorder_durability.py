@@ -306,6 +306,21 @@ def test_any_wrong_type_in_what_a_recorder_wrote_is_a_sentence(tmp_path, name):
             hs.Dynamics(tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["files", "epochs"])
+def test_files_of_epochs_that_the_index_does_not_name_are_refused(tmp_path, name):
+    """Their rows would belong to no epoch, or to another one than the index says."""
+    train(tmp_path / "run", 2)
+    file = tmp_path / "run" / "dynamics" / "index.json"
+    index = json.loads(file.read_text())
+    if name == "files":
+        index["files"][0]["epochs"] = [2, 2]
+    else:
+        index["epochs"], index["steps"], index["states"] = [1], {}, {}
+    file.write_text(json.dumps(index))
+    with pytest.raises(HardsightError, match="epochs"):
+        hs.Dynamics(tmp_path / "run").summary()
+
+
 @pytest.mark.parametrize("kind", ["rows", "heads"])
 def test_a_damaged_parquet_file_is_a_sentence(tmp_path, kind):
     train(tmp_path / "run", 2)

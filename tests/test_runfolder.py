@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hardsight.runfolder import SCHEMAS, RunWriter, is_run, read_run
+from hardsight.runfolder import RunWriter, is_run, read_run
+from hardsight.runtables import SCHEMAS
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 

@@ -35,7 +35,7 @@ from hardsight.labelerrors import DEFAULT
 from hardsight.lossnames import LOSSES, LossPart, Number
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
-from hardsight.runfolder import SCHEMAS
+from hardsight.runtables import SCHEMAS
 
 SOURCE = Path(hardsight.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"

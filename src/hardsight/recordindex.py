@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runfolder import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+from hardsight.runfolder import DYNAMICS, disk_in_words, write_whole
+from hardsight.runtables import SCHEMAS
 from hardsight.untrusted import read_json
 
 INDEX = "index.json"

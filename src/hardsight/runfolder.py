@@ -29,45 +29,20 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
-from hardsight.hardness.triple import MOST_CLASSES
 from hardsight.identity import UNIDENTIFIED
 from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.replaceable import is_alignment, is_page
 from hardsight.runmeta import read_meta
-from hardsight.untrusted import check_table, read_json
-
-
-@dataclass(frozen=True)
-class Schema:
-    """A kind of table in a run: its version, its key and the columns that must be there."""
-
-    version: int
-    key: tuple[str, ...]
-    columns: Mapping[str, pa.DataType]
-
-
-SCHEMAS = {
-    "samples": Schema(1, ("id",), {"id": pa.string(), "label": pa.int64(), "error": pa.string()}),
-    "scores": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string(), "pred": pa.int64()}),
-    "vectors": Schema(1, ("id", "model"), {"id": pa.string(), "model": pa.string()}),
-    "dynamics": Schema(
-        1,
-        ("id", "epoch"),
-        {"id": pa.string(), "epoch": pa.int32(), "label": pa.int32(), "pred": pa.int32()}
-        | dict.fromkeys(("angle", "angle_sum", "soft_margin", "margin", "norm", "el2n"), pa.float32()),
-    ),
-}
+from hardsight.runtables import SCHEMAS, as_written, damage_in_words, merged, read_part
+from hardsight.untrusted import read_json
 
 
 class RunWriter:
@@ -160,7 +135,7 @@ class RunWriter:
 
     def done(self) -> set[str]:
         """Ids that are safe on disk."""
-        return {i for part in _parts(self.path) for i in _read_part(part["samples"], "samples")["id"].to_pylist()}
+        return {i for part in _parts(self.path) for i in read_part(part["samples"], "samples")["id"].to_pylist()}
 
     def write(self, tables: Mapping[str, pa.Table]) -> None:
         """Write one part (some of the kinds of table) and commit it."""
@@ -170,7 +145,7 @@ class RunWriter:
             files = {}
             for kind, table in tables.items():
                 file = self.path / kind / f"{name}.parquet"
-                writer = partial(pq.write_table, _checked(kind, table), row_group_size=_GROUP_ROWS)
+                writer = partial(pq.write_table, as_written(kind, table), row_group_size=_GROUP_ROWS)
                 write_whole(file, writer, self._token)
                 files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
             write_json(self.path / "parts" / f"{name}.json", files, self._token)
@@ -298,7 +273,7 @@ def read_run(
         stages = [stage for stage in sorted((path / STAGES).glob("*")) if is_run(stage) and stage.name != FEATURES]
         parts = [part for stage in stages for part in _parts(stage)]
     if not whole and not partial:
-        rows = sum(len(_read_part(part["samples"], "samples")) for part in parts if "samples" in part)
+        rows = sum(len(read_part(part["samples"], "samples")) for part in parts if "samples" in part)
         raise StateError(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
@@ -306,10 +281,10 @@ def read_run(
     meta = read_meta(path / "meta.json") if whole else {**read_meta(path / "plan.json"), "unfinished": True}
     tables = {}
     for kind in kinds:
-        pieces = [_read_part(part[kind], kind) for part in parts if kind in part]
+        pieces = [read_part(part[kind], kind) for part in parts if kind in part]
         if pieces:
             with damage_in_words(path):
-                tables[kind] = _merged(pa.concat_tables(pieces, promote_options="default"), SCHEMAS[kind], kind)
+                tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)
     expected = sum((meta.get("counts") or {}).get(key, 0) for key in ("rows", "bad"))
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
         raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
@@ -328,115 +303,6 @@ def _parts(path: Path) -> list[dict[str, Path]]:
             files[kind] = file
         parts.append(files)
     return parts
-
-
-def _read_part(file: Path, kind: str) -> pa.Table:
-    schema = SCHEMAS[kind]
-    with damage_in_words(file):
-        with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
-            groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
-            table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
-        version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
-    if version > schema.version:
-        raise StateError(
-            f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
-            f"{schema.version}); upgrade hardsight."
-        )
-    with damage_in_words(file):
-        return checked_rows(table, kind)
-
-
-def checked_rows(table: pa.Table, kind: str) -> pa.Table:
-    """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
-    schema = SCHEMAS[kind]
-    for name, type_ in schema.columns.items():
-        column = table[name]
-        if column.type != type_:
-            table = table.set_column(table.column_names.index(name), name, column.cast(type_))
-        if name in schema.key and column.null_count:
-            raise InputError(f"{name} is missing in {column.null_count:,} rows")
-        if name in ("label", "pred"):
-            check_classes(column, name)
-    for field in (field for field in table.schema if field.name not in schema.columns and kind != "samples"):
-        if kind == "vectors" and not (pa.types.is_fixed_size_list(field.type) and is_number(field.type.value_type)):
-            raise InputError(f"{field.name} must hold lists of numbers of one length, got {field.type}")
-        if kind != "vectors" and not is_number(field.type):
-            raise InputError(f"{field.name} must hold numbers, got {field.type}")
-    return table
-
-
-def check_classes(column: pa.ChunkedArray, name: str) -> None:
-    """Refuse class numbers that no head has: tables with one row per class would not end."""
-    if (largest := pc.max(column).as_py() or 0) >= MOST_CLASSES:
-        raise InputError(f"{name} must be below {MOST_CLASSES:,}, got {largest}")
-
-
-def is_number(type_: pa.DataType) -> bool:
-    """Whether a column holds numbers or truth values; one without any value may have held them."""
-    kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
-    return any(kind(type_) for kind in kinds)
-
-
-@contextlib.contextmanager
-def damage_in_words(path: Path) -> Iterator[None]:
-    """What a damaged Parquet file provokes, as a sentence."""
-    try:
-        yield
-    except StateError:
-        raise
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, pa.ArrowException) as error:
-        if isinstance(error, FileNotFoundError):  # a recorder may have put another file in its place
-            raise
-        if isinstance(error, OSError) and error.errno is not None:  # no permission, too many open files
-            raise StateError(f"RUN: {path} cannot be read: {os.strerror(error.errno)}.") from error
-        why = str(error) if isinstance(error, InputError) else "it is not as it was written"
-        raise StateError(f"RUN: {path} is damaged: {why}.") from error
-
-
-def _checked(kind: str, table: pa.Table) -> pa.Table:
-    schema = SCHEMAS[kind]
-    for name, type_ in schema.columns.items():
-        index = table.schema.get_field_index(name)
-        if index < 0:
-            raise InputError(f"a {kind} table must have a column {name!r}, got {table.column_names}.")
-        table = table.set_column(index, name, table[name].cast(type_))
-    return table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": str(schema.version)})
-
-
-def _merged(table: pa.Table, schema: Schema, kind: str) -> pa.Table:
-    """Of a row that was written twice (around a kill, in another batch) the first; unequal ones are an error."""
-    key = list(schema.key)
-    if len(table.group_by(key).aggregate([])) == len(table):
-        return table
-    row = np.arange(len(table))
-    groups = table.select(key).append_column("row", pa.array(row)).group_by(key, use_threads=False)
-    first = groups.aggregate([("row", "min")]).rename_columns([*key, "first"])
-    joined = table.select(key).append_column("row", pa.array(row)).join(first, key).sort_by("row")
-    first = np.asarray(joined["first"])
-    clash = np.zeros(len(table), bool)
-    if kind != "vectors":  # what belongs to a row that was written twice is the same
-        for name in table.column_names:
-            clash |= _unequal(table[name], first, tied=name == "pred")
-    if clash.any():
-        ids = table[key[0]].filter(clash)
-        raise StateError(
-            f"RUN: {len(pc.unique(ids)):,} samples have two different {kind} rows (first: {ids[0].as_py()!r}): "
-            "two runs wrote into one folder, or ids collide."
-        )
-    return table.take(np.unique(first))
-
-
-def _unequal(column: pa.ChunkedArray, first: np.ndarray, tied: bool) -> np.ndarray:
-    """Where a value is not the one in its first row. Numbers may differ by rounding, and so may a tied prediction."""
-    if tied:  # the scores beside it tell
-        return np.zeros(len(column), bool)
-    other = column.take(pa.array(first))
-    if pa.types.is_floating(column.type):
-        values = column.to_numpy()
-        size = np.abs(values[np.isfinite(values)]).max(initial=0)
-        return ~np.isclose(values, other.to_numpy(), rtol=1e-3, atol=1e-5 * size, equal_nan=True)
-    differing = pc.fill_null(pc.not_equal(column, other), False)
-    return np.asarray(pc.or_(differing, pc.not_equal(column.is_null(), other.is_null())))
 
 
 def write_json(path: Path, content: Any, token: str) -> None:

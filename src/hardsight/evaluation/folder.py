@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from hardsight import untrusted
 from hardsight.answers import Answer
 from hardsight.errors import ExistingPathError, StateError
 from hardsight.lock import LOCK_FILES, folder_lock
@@ -120,12 +121,9 @@ def _network(run: Mapping[str, Any]) -> Any:
 def read_json(file: Path) -> dict[str, Any]:
     """What a file of the folder says."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise StateError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.")
-    return content
+        return untrusted.read_json(file, {}, "out")
+    except StateError:
+        raise StateError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.") from None
 
 
 def committed(path: Path, key: str) -> bool:

@@ -22,7 +22,7 @@ from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
 from hardsight.identity import UNIDENTIFIED, content_hash, identify
 from hardsight.models import Model
 from hardsight.provenance import provenance
-from hardsight.runfolder import SCHEMAS
+from hardsight.runtables import SCHEMAS
 from hardsight.scoring.checks import check_known_labels, class_order_note
 from hardsight.scoring.engine import Engine, Folder, Memory
 from hardsight.scoring.rows import zero_features
