@@ -3,14 +3,15 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from report_runs import record
+from report_runs import record, report
 from scipy import stats
 from test_report_groups import with_sketches
 
 import hardsight as hs
-from hardsight import SampleTable
+from hardsight import SampleTable, records
 from hardsight.intervals import holm
 from hardsight.report import classes as class_module
+from hardsight.report import curves
 from hardsight.report.changes import change_lists, changes, comparison_section
 from hardsight.report.classes import class_table, confusions, medians
 from hardsight.report.clusters import harder_clusters
@@ -233,3 +234,11 @@ def test_lists_of_a_training_are_full_sorts(tmp_path):
     never = sorted((i for i in every if np.isnan(learned[i])), key=lambda i: aum[i])[:24]
     late = sorted((i for i in every if learned[i] >= 0), key=lambda i: (-learned[i], aum[i]))
     assert lists["late"] == [*never, *late][:48]
+
+
+def test_curves_do_not_depend_on_how_many_records_are_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_GROUP_ROWS", 16)  # what is read at a time is whole groups of rows
+    run = record(tmp_path / "run")
+    together = report(run)["training"]
+    monkeypatch.setattr(curves, "_TOGETHER", 70)  # ten samples of seven epochs
+    assert report(run)["training"] == together
