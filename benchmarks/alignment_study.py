@@ -36,7 +36,8 @@ from hardsight.dynamics import Dynamics
 from hardsight.hardness import SCORES
 from hardsight.hardness.scores import compute_scores
 from hardsight.heads import capture, find_head
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.records import rounded
 from hardsight.training import train
 from hardsight.training.batches import all_labels, as_pixels

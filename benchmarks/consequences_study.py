@@ -47,7 +47,8 @@ from hardsight.intervals import wilson
 from hardsight.margins import margins_answer
 from hardsight.ood import ood_answer
 from hardsight.predictions import predict
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.report.comparisonpage import write_comparison
 from hardsight.robustness import robustness_answer
 from hardsight.training import Trained, train

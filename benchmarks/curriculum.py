@@ -29,7 +29,8 @@ import torch
 
 from benchmarks.engine import write
 from benchmarks.measure import hardware
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.sampling import (
     CurriculumSampler,
     HardnessSampler,

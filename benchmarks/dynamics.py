@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.engine import write
-from hardsight.recipes import PRESETS, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import changed
 
 SHORTCUTS = {"alexnet": False, "vgg19": False, "resnet50": True, "densenet121": True}
 

@@ -23,7 +23,8 @@ from benchmarks.measure import hardware, ratios
 from hardsight.data import open_data
 from hardsight.dynamics import Recorder
 from hardsight.networks import build_network
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.training import train
 from hardsight.training.batches import Source, as_pixels
 from hardsight.training.loop import Training

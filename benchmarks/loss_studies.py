@@ -32,7 +32,8 @@ from torch import Tensor, nn
 import hardsight as hs
 from benchmarks.measure import hardware
 from hardsight.data import open_data
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.training import Trained, train
 from hardsight.training.batches import all_labels, as_pixels
 

@@ -12,7 +12,8 @@ from hardsight.data import ArraySamples, ChosenSamples, JoinedSamples, in_form_o
 from hardsight.data.joined import in_form
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
-from hardsight.recipes import PRESETS, Recipe
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.batches import as_pixels
 from hardsight.training.prepare import prepared

@@ -397,7 +397,7 @@ def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypa
 @pytest.mark.filterwarnings("default")
 def test_evaluate_warns_when_the_network_is_not_that_of_the_run(here, capsys):
     main(["evaluate", "run", "--degrade", "blur", "--model", "net.py:other"])
-    assert re.match("warning: RUN: run ", capsys.readouterr().err)
+    assert re.search("warning: RUN: run ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ from hardsight.losses.logits import (
 from hardsight.losses.mirror import MirrorMSELoss
 from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss
 from hardsight.lossnames import LOSSES, parse_loss
-from hardsight.recipes import PRESETS, Recipe, changed
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe, changed
 from hardsight.schedules import Scheduled, deferred
 from hardsight.training import train
 from hardsight.training.losses import to_one_norm

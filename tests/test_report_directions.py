@@ -9,7 +9,6 @@ from test_report_groups import with_sketches
 
 import hardsight as hs
 from hardsight import SampleTable, records
-from hardsight.intervals import holm
 from hardsight.report import classes as class_module
 from hardsight.report import curves
 from hardsight.report.changes import change_lists, changes, comparison_section
@@ -20,6 +19,7 @@ from hardsight.report.groups import find_groups, group_rows
 from hardsight.report.lists import by_class, disagreements, hardest_and_easiest
 from hardsight.report.points import MOST_POINTS, Axis, axis, choose_points
 from hardsight.report.rows import read_rows
+from hardsight.stats import holm
 
 N, CLASSES = 400, 4
 

@@ -22,7 +22,8 @@ from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
 from hardsight.models import Model
 from hardsight.predictions import predict
-from hardsight.recipes import PRESETS, Recipe
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe
 from hardsight.table import SampleTable
 from hardsight.training import train
 

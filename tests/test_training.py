@@ -19,7 +19,8 @@ from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics import Dynamics
 from hardsight.errors import HardsightError
 from hardsight.networks import NETWORKS
-from hardsight.recipes import PRESETS, Recipe, changed, learning_rate, momentum_at, recipe_of
+from hardsight.presets import PRESETS, recipe_of
+from hardsight.recipes import Recipe, changed, learning_rate, momentum_at
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
 from hardsight.training.batches import all_labels, as_pixels, mean_and_spread

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from hardsight.ood import Detection as Detection
     from hardsight.ood import detection as detection
     from hardsight.ood import ood_scores as ood_scores
-    from hardsight.recipes import PRESETS as PRESETS
+    from hardsight.presets import PRESETS as PRESETS
     from hardsight.recipes import Recipe as Recipe
     from hardsight.report import write_report as write_report
     from hardsight.robustness import ATTACKS as ATTACKS
@@ -169,7 +169,8 @@ _HOMES = {
     "hardsight.margins": ("energy_by_class", "logit_margin"),
     "hardsight.models": ("Model", "load_model"),
     "hardsight.ood": ("DETECTORS", "Detection", "detection", "ood_scores"),
-    "hardsight.recipes": ("PRESETS", "Recipe"),
+    "hardsight.presets": ("PRESETS",),
+    "hardsight.recipes": ("Recipe",),
     "hardsight.report": ("write_report",),
     "hardsight.robustness": ("ATTACKS", "attack", "check_masking"),
     "hardsight.sampling": (

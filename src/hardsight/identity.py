@@ -62,7 +62,8 @@ def content_hash(*values: Any) -> str:
 
 _PLAIN = (type(None), bool, int, str, bytes, bytearray, type(Ellipsis))
 # What every module has and what does not decide its output; hooks are looked at by themselves.
-_MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
+# The last three are set by compiling, by torch and by Lightning.
+_MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile", "_compile_kwargs"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 

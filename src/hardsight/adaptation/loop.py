@@ -40,8 +40,9 @@ from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
 from hardsight.predictions import Predictions, predict
+from hardsight.presets import recipe_of
 from hardsight.provenance import provenance
-from hardsight.recipes import MOST_EPOCHS, Recipe, recipe_of
+from hardsight.recipes import MOST_EPOCHS, Recipe
 from hardsight.runfolder import SUMMARY
 from hardsight.scoring import score
 from hardsight.training import train

@@ -15,7 +15,8 @@ from hardsight.adaptation.pseudolabels import target_rows
 from hardsight.adaptation.roles import Roles
 from hardsight.adaptation.thresholds import down
 from hardsight.data import JoinedSamples
-from hardsight.recipes import Recipe, learning_rate, recipe_of
+from hardsight.presets import recipe_of
+from hardsight.recipes import Recipe, learning_rate
 from hardsight.training.loop import seed_of
 from hardsight.training.saved import is_training, trained_recipe
 

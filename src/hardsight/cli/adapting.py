@@ -141,7 +141,7 @@ def _numbers(argument: str, text: str, otherwise: str = "") -> Any:
 def _with_weights(model: str, checkpoint: Path) -> Model:
     """A network with the weights in a file; a preset or a bare name is one of hardsight's own."""
     from hardsight.models import load_model
-    from hardsight.recipes import PRESETS
+    from hardsight.presets import PRESETS
 
     name = PRESETS[model].network if model in PRESETS else model
     return load_model(name if ":" in name else f"hardsight:{name}", checkpoint)

@@ -63,7 +63,8 @@ def train(
         record: Do not record anything.
         overwrite: Throw away another run in RUN.
     """
-    from hardsight.recipes import changed, recipe_of
+    from hardsight.presets import recipe_of
+    from hardsight.recipes import changed
 
     given = {"loss": loss, "epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed}
     told = [*(f"{name}={value}" for name, value in given.items() if value is not None), *set]

@@ -290,11 +290,7 @@ class Recorder:
         return parts or []
 
     def _write(self, parts: list[Any], end: bool) -> str | None:
-        """Commit rows. Until they are on disk nothing else changes, so after any error the same call can be repeated.
-
-        Returns:
-            What to warn of.
-        """
+        """Commit rows; what to warn of. Until they are on disk nothing else changes, so the call can be repeated."""
         fresh = joined([part for part in parts if isinstance(part, Rows)] or [NO_ROWS])
         if len(fresh.ids):
             rows = joined([self._pending or NO_ROWS, self._sound(fresh)])

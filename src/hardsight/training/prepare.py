@@ -20,7 +20,8 @@ from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, describe, input_channels, load_model
 from hardsight.networks import NETWORKS, Network, build_network, picture_transform
-from hardsight.recipes import PRESETS, Recipe
+from hardsight.presets import PRESETS
+from hardsight.recipes import Recipe
 from hardsight.scoring.checks import check_known_labels
 from hardsight.scoring.one import check_samples, class_count, loader_workers
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread

@@ -22,7 +22,8 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.identity import content_hash
 from hardsight.lossnames import parse_loss
 from hardsight.models import Model, architecture
-from hardsight.recipes import PRESETS, Recipe, learning_rate, recipe_of
+from hardsight.presets import PRESETS, recipe_of
+from hardsight.recipes import Recipe, learning_rate
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady
