@@ -397,7 +397,7 @@ MORE_MISTAKES = {
     "head file missing": (["score", "f.safetensors", "--head", "missing.pt"], r"--head: .*missing\.pt"),
     "columns of arrays": (["score", "net.py:build", "pics", "--id-column", "x"], "no columns"),
     "negative show": (["score", "net.py:build", "pics", "--show", "-1"], "--show .*0"),
-    "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], r"--head: o\.npz"),
+    "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], r"--head: .*o\.npz"),
 }
 
 
