@@ -7,7 +7,6 @@ folds, and an MLP on 200 digits, under the planted errors of `cleaning_nets`.
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cleaning_nets import FOLDS, PLANTED, planted
-from benchmarks.cleaning_study import rows_of
+from benchmarks.cleaning_study import rows_of, write_csv
 
 CONFUSED = np.array([6, 7, 3, 5, 9, 3, 0, 1, 3, 4])  # 0 and 6, 1 and 7, 4 and 9, 3, 5 and 8
 
@@ -77,10 +76,7 @@ def main() -> None:
             for net, logits in nets.items():
                 rows.append({"labels": name, "network": net, "seed": seed, **rows_of(labels, logits, truth)})
                 print(*(f"{v:.4g}" if isinstance(v, float) else v for v in rows[-1].values()), sep="  ", flush=True)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    write_csv(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,13 @@ def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[s
     }
 
 
+def write_csv(path: Path, rows: list[dict[str, float | str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cifar10n", type=Path)
@@ -75,10 +82,7 @@ def main() -> None:
                 )
                 shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in rows[-1].items()}
                 print(*shown.values(), sep="  ", flush=True)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    write_csv(options.out, rows)
 
 
 if __name__ == "__main__":

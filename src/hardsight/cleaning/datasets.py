@@ -1,4 +1,4 @@
-"""The data cleaned: a folder with one folder a class, or an ``.npz``, relabelled and without what is dropped."""
+"""The data cleaned: a folder with one folder per class, or an ``.npz``, relabelled and without what is dropped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_dataset(target: Path, samples: Samples, source: str | None, overwrite:
         check_target(target, overwrite, _our_npz)
     else:
         raise InputError(
-            "dataset: cleaned data can be written for a folder with one folder a class and for arrays (.npz), not for "
+            "dataset: cleaned data can be written for a folder with one folder per class and for arrays (.npz), not for "
             f"{samples.origin}; use the lists."
         )
 
@@ -159,7 +159,7 @@ def _write_npz(
 def _changed_arrays(
     file: Path, samples: ArraySamples, labels: np.ndarray, chosen: np.ndarray, ids: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The arrays of the cleaned split: those with one entry a sample, for the chosen samples."""
+    """The arrays of the cleaned split: those with one entry per sample, for the chosen samples."""
     split = samples.split
     with np.load(file, allow_pickle=False) as arrays:
         label_key = samples.label_key
