@@ -242,7 +242,7 @@ def test_folders_name_classes_where_they_agree_with_the_labels(tmp_path, lines, 
         (["cat/a.jpg -1"], "line 1 must be"),
         (["0"], "line 1 must be"),
         (["cat/a.jpg 0", "cat/b.jpg"], "line 2 has"),
-        (["/elsewhere/a.jpg 0"], "paths .*relative"),
+        (["/elsewhere/a.jpg 0"], "line 1: .*relative"),
         (["", "  "], "names no pictures"),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cleaning_cases import files_of, make_photos, scored, shades
 from command_line import run as command
+from scipy import stats
 
 import hardsight as hs
 from hardsight.chance import ChanceWarning, chance_agreement
@@ -98,10 +99,47 @@ def test_a_mediocre_network_relabels_nothing_and_says_why(tmp_path):
     assert (rows["action"] != "relabel").all()
     assert rows.meta["automatic"].kind == "implausible"
     assert rows.meta["estimate"] is None
-    for wanted in ({}, {"auto": True}):
-        with pytest.raises(InputError, match=r"dataset|--auto"):
-            clean(table, tmp_path / "lists", dataset=tmp_path / "copy.npz", **wanted)
-    assert list(tmp_path.iterdir()) == []
+    arrays = {"images": np.zeros((600, 1, 1), np.uint8), "labels": table["label"], "ids": table["id"].astype(str)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    for options, named in (({}, "--decisions"), ({"auto": True}, "--auto")):
+        with pytest.raises(InputError, match=named):
+            clean(table, tmp_path / "lists", data=tmp_path / "d.npz", dataset=tmp_path / "copy.npz", **options)
+    assert [p.name for p in tmp_path.iterdir()] == ["d.npz"]
+
+
+def test_the_estimate_is_the_formula_by_a_loop():
+    truth, logits = observed(20_000, 0.25)
+    labels = planted(truth, 0.2)
+    gate = actions(table_of(logits, labels)).meta["automatic"]
+    p = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    p = (p / p.sum(1, keepdims=True)).astype(np.float32)  # as a run keeps them
+    lower, sure, pred = [], [], p.argmax(1)
+    for i in np.flatnonzero(pred != labels):
+        above = sum(p[i, k] > p[i, labels[i]] for k in range(CLASSES) if k != pred[i])
+        lower.append(1.0 if above > 4 else 0.5 if above == 4 else 0.0)  # of nine classes, the fifth is the middle
+        sure.append(p[i, pred[i]])
+    lower, sure = np.array(lower), np.array(sure)
+    unsure = lower[sure < np.quantile(sure, 0.2)]
+    z = stats.norm.ppf(1 - 0.05 / 5 / 2)  # five thresholds are tried
+    center = (unsure.mean() + z**2 / 2 / len(unsure)) / (1 + z**2 / len(unsure))
+    net = center + z * np.sqrt(unsure.mean() * (1 - unsure.mean()) / len(unsure) + (z / 2 / len(unsure)) ** 2) / (
+        1 + z**2 / len(unsure)
+    )
+    chosen = lower[sure >= gate.threshold].mean()
+    wrong = min((chosen - net) / (0.5 - net), 1)
+    contradicted = (sure >= gate.threshold).sum() / (p.max(1) >= gate.threshold).sum()
+    assert net > 0.1
+    assert gate.precision == pytest.approx(wrong * (1 - contradicted * (1 - wrong)), rel=1e-4)
+
+
+def test_a_network_that_contradicts_most_labels_is_not_believed_however_few_it_is_sure_of():
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(0, CLASSES, 6000), 0.1 * rng.standard_normal((6000, CLASSES)).astype(np.float32)
+    logits[np.arange(3000), labels[:3000]] += 20  # knows one half, and nothing about the other
+    table = table_of(logits, labels)
+    assert table.accuracy < 0.6
+    assert hs.noise(table).share < table.accuracy / 2
+    assert actions(table).meta["automatic"].kind == "implausible"
 
 
 def test_every_condition_is_needed():
@@ -245,6 +283,19 @@ def test_an_edited_list_decides_and_nothing_else_changes(photos, tmp_path):
     label[0] = 2
     expected = {(names[label[i]], shade[i]) for i in range(len(samples)) if i != 5}
     assert set(shades(tmp_path / "copy")) == expected
+
+
+def test_ids_that_a_spreadsheet_would_calculate_come_back(tmp_path):
+    ids = ["=1+1", "'quoted", "-rf", "plain", "@x"]
+    columns = {"id": ids, "label": [0, 1, 0, 1, 0], "pred": [1, 1, 0, 1, 0], "margin": [-1.0, 1.0, 1.0, 1.0, 1.0]}
+    table = hs.SampleTable.from_columns(columns)
+    clean(table, tmp_path / "lists", count=1)
+    with (tmp_path / "lists" / "actions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["id"] for row in rows} != set(ids)
+    given = {"id": [row["id"] for row in rows], "action": ["keep"] + ["drop"] * 4}
+    summary = clean(table, tmp_path / "again", count=1, decisions=given)
+    assert (summary["keep"], summary["drop"]) == (1, 4)
 
 
 def test_bad_decisions_are_refused_before_anything_is_written(photos, tmp_path):

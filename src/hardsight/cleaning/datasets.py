@@ -32,8 +32,8 @@ def check_dataset(target: Path, samples: Samples, source: str | None, overwrite:
         check_target(target, overwrite, _our_npz)
     else:
         raise InputError(
-            "dataset: cleaned data can be written for a folder with one folder per class and for arrays (.npz), not for "
-            f"{samples.origin}; use the lists."
+            "dataset: cleaned data can be written for a folder with one folder per class and for arrays (.npz), not "
+            f"for {samples.origin}; use the lists."
         )
 
 
