@@ -389,10 +389,12 @@ def test_a_real_kill_leaves_whole_epochs(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-c", _LOOP, str(run), str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        while not records.has_records(run) or len(records.read_index(run).epochs) < 20:
-            assert process.poll() is None
-        os.kill(process.pid, signal.SIGKILL)
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            while not records.has_records(run) or len(records.read_index(run).epochs) < 20:
+                assert process.poll() is None
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
     dynamics = hs.Dynamics(run)
     assert not np.isnan(dynamics.matrix("angle")).any()
     hs.Recorder(run, epoch=len(dynamics.epochs) + 1)

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeVar
 
 from hardsight.errors import MissingPathError, StateError
@@ -116,8 +117,11 @@ def _checked(stored: dict[str, Any], file: Path) -> Index:
         raise StateError(f"RUN: {file} is damaged: files hold epochs that are not recorded.")
     sizes = {entry["name"]: entry["bytes"] for entry in index.files}
     for name in index.names():
-        part = file.parent / name
-        if not part.is_file() or part.stat().st_size != sizes.get(name, part.stat().st_size):
+        try:  # asked once: a recorder may sweep the file between two questions
+            status = (file.parent / name).stat()
+        except FileNotFoundError:
+            status = None
+        if status is None or not S_ISREG(status.st_mode) or status.st_size != sizes.get(name, status.st_size):
             raise MissingPathError(f"{DYNAMICS}/{name} is missing or not as it was written.")
     return index
 
