@@ -160,8 +160,8 @@ def test_identity_is_the_same_in_every_process_and_sees_the_source(tmp_path):
     """
 
     def printed(factor):
-        (tmp_path / "code.py").write_text(textwrap.dedent(text).replace("FACTOR", factor))
-        command = [sys.executable, "code.py"]
+        (tmp_path / "my_transform.py").write_text(textwrap.dedent(text).replace("FACTOR", factor))
+        command = [sys.executable, "my_transform.py"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
 
     assert printed("1") == printed("1") != printed("2")
