@@ -30,5 +30,6 @@ def by_first_process(work: Callable[[], Any]) -> Any:
     dist.broadcast_object_list(outcome, 0)
     result, failure = outcome[0]
     if failure is not None:
+        dist.barrier()  # every process ends now, and torch aborts if one of its threads still holds what was sent
         raise failure
     return result
