@@ -21,7 +21,7 @@ def features() -> list[dict]:
     """Scores of 50,000 × 512 features, 1,000 classes, against the bare float32 matmul."""
     import torch
 
-    from hardsight.hardness import SCORES, check_triple, compute_scores
+    from hardsight.scores import SCORES, check_triple, compute_scores
 
     torch.manual_seed(0)
     x, w, y = torch.randn(50_000, 512), torch.randn(1000, 512) / 512**0.5, torch.randint(0, 1000, (50_000,))
@@ -72,7 +72,7 @@ def folder() -> list[dict]:
 
 _MEMORY = """
 import resource, sys, torch
-from hardsight.hardness import compute_scores, check_triple
+from hardsight.scores import compute_scores, check_triple
 n, d, c = map(int, sys.argv[1:])
 torch.manual_seed(0)
 x, w, y = torch.randn(n, d), torch.randn(c, d), torch.randint(0, c, (n,))

@@ -33,12 +33,11 @@ from hardsight.alignment.derived import epoch_means, uncertainty, within_class
 from hardsight.data import open_data
 from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
-from hardsight.hardness import SCORES
-from hardsight.hardness.scores import compute_scores
 from hardsight.heads import capture, find_head
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, changed
 from hardsight.records import rounded
+from hardsight.scores import SCORES, compute_scores
 from hardsight.training import train
 from hardsight.training.batches import all_labels, as_pixels
 

@@ -43,7 +43,6 @@ from hardsight.clusters import clusters_answer
 from hardsight.data import open_data
 from hardsight.evaluation import evaluate
 from hardsight.explanation import explanation_answer
-from hardsight.intervals import wilson
 from hardsight.margins import margins_answer
 from hardsight.ood import ood_answer
 from hardsight.predictions import predict
@@ -51,6 +50,7 @@ from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, changed
 from hardsight.report.comparisonpage import write_comparison
 from hardsight.robustness import robustness_answer
+from hardsight.stats import wilson
 from hardsight.training import Trained, train
 
 # Name → loss, label smoothing.

@@ -23,7 +23,7 @@ from scipy.special import expit
 from hardsight.alignment.closed_forms import fisher_z, meng, p_value, steiger
 from hardsight.alignment.resampling import resampled
 from hardsight.correlation import COEFFICIENTS, standard_error
-from hardsight.intervals import wilson
+from hardsight.stats import wilson
 
 PEOPLE = 51
 RESAMPLES = 500

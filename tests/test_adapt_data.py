@@ -8,8 +8,16 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from hardsight.data import ArraySamples, ChosenSamples, JoinedSamples, in_form_of, in_memory, load_digits, open_data
-from hardsight.data.joined import in_form
+from hardsight.data import (
+    ArraySamples,
+    ChosenSamples,
+    JoinedSamples,
+    in_form,
+    in_form_of,
+    in_memory,
+    load_digits,
+    open_data,
+)
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
 from hardsight.presets import PRESETS

@@ -13,7 +13,7 @@ from hardsight.alignment import coefficients as coefficients_module
 from hardsight.alignment import run as run_module
 from hardsight.alignment.resampling import resampled
 from hardsight.alignment.run import align_run
-from hardsight.hardness import norm_within_class
+from hardsight.scores import norm_within_class
 from hardsight.studies.avh_tables import printed_tables
 from hardsight.table import SampleTable
 

@@ -984,7 +984,7 @@ def test_pictures_in_bytes_are_bad_rows_not_crashes(tiny):
 
 def test_where_data_are_is_said_from_anywhere(tmp_path, monkeypatch):
     """A folder of the working directory that is called like a kind of data does not confuse it."""
-    from hardsight.data.names import _from_anywhere
+    from hardsight.data import _from_anywhere
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf").mkdir()

@@ -20,13 +20,12 @@ from hardsight.degradation import evaluate_degraded, follows_level
 from hardsight.dynamics.dynamics import COLUMNS as RECORDED
 from hardsight.ensemble import mean_over_nets
 from hardsight.evaluation import Subject, evaluate
-from hardsight.hardness import harder_end, larger_is_harder
-from hardsight.hardness.direction import COLUMNS
 from hardsight.labelerrors import actions
 from hardsight.phases import agreement
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 from hardsight.sampling import hardness_of
+from hardsight.scores import COLUMNS, harder_end, larger_is_harder
 
 N, C = 60, 4
 

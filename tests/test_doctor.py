@@ -69,7 +69,7 @@ def test_missing_packages(monkeypatch, capsys):
 
 
 def test_wrong_arithmetic_is_a_problem(monkeypatch):
-    import hardsight.hardness as hardness
+    import hardsight.scores as hardness
 
     real = hardness.compute_scores
     monkeypatch.setattr(hardness, "compute_scores", lambda *a: {k: v * 1.001 for k, v in real(*a).items()})

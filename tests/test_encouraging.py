@@ -13,10 +13,16 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hardsight.losses.encouraging as module
-from hardsight.losses.encouraging import EncouragingBCELoss, EncouragingLoss, FocalLoss, encouraging_loss
-from hardsight.losses.margins import soft_margins
-from hardsight.losses.mirror import MirrorMSELoss
-from hardsight.losses.objectives import cross_entropy, log_total
+from hardsight.losses import (
+    EncouragingBCELoss,
+    EncouragingLoss,
+    FocalLoss,
+    MirrorMSELoss,
+    cross_entropy,
+    encouraging_loss,
+    log_total,
+    soft_margins,
+)
 
 D = torch.float64
 SHAPES = [(4,), (6, 4), (6, 4, 5), (3, 4, 2, 3)]

@@ -15,7 +15,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, data_of, load_digits, open_data
 from hardsight.ensemble import matrix, mean_over_nets
-from hardsight.runfolder import STAGES
+from hardsight.runs import STAGES
 from hardsight.scoring import folds
 from hardsight.scoring.folds import assign_folds
 from hardsight.scoring.refit import STRENGTHS, choose_strength, fit_head
@@ -602,7 +602,7 @@ def _interrupted_training(data):
 
 def test_a_run_stopped_while_its_rows_are_put_together_has_a_page_and_goes_on(tmp_path, monkeypatch):
     options = {"folds": 2, "seeds": 2, "out": tmp_path / "run", "device": "cpu"}
-    monkeypatch.setattr("hardsight.runfolder.RunWriter.finish", _interrupted)
+    monkeypatch.setattr("hardsight.runs.folder.RunWriter.finish", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         hs.score(train, few_digits(60), **options)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import hardsight as hs
 from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.demo import small_cnn
 from hardsight.ensemble import matrix
-from hardsight.hardness import SCORES, compute_scores
+from hardsight.scores import SCORES, compute_scores
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -10,8 +10,7 @@ import torch
 from naive import naive_scores, triple
 
 import hardsight as hs
-from hardsight.hardness import check_triple, compute_scores, read_classes
-from hardsight.hardness.scores import SCORES
+from hardsight.scores import SCORES, check_triple, compute_scores, read_classes
 
 
 def within(found, truth, tolerance):

@@ -8,7 +8,7 @@ import torch
 from naive import naive_scores
 
 import hardsight as hs
-from hardsight.hardness import SCORES, compute_scores
+from hardsight.scores import SCORES, compute_scores
 
 
 def within(found, truth, tolerance):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from hardsight.identity import content_hash, identify
 from hardsight.models import architecture
+from hardsight.runs import content_hash, identify
 
 SCALE = 2.0
 
@@ -148,7 +148,7 @@ def test_architecture_is_a_network_without_its_weights():
 def test_identity_is_the_same_in_every_process_and_sees_the_source(tmp_path):
     text = """
         import numpy as np
-        from hardsight.identity import identify
+        from hardsight.runs import identify
 
         MEANS = {"a": np.arange(3), "b": {"x", "y", "z"}}
 

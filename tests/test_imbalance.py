@@ -7,9 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hardsight.losses.encouraging import EncouragingLoss
-from hardsight.losses.imbalance import deferred_weights, effective_number_weights, ldam_margins
-from hardsight.losses.logits import cosface_logits
+from hardsight.losses import EncouragingLoss, cosface_logits, deferred_weights, effective_number_weights, ldam_margins
 
 LONG_TAIL = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]  # CIFAR-10-LT with a factor of 100
 

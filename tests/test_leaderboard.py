@@ -17,7 +17,7 @@ import hardsight as hs
 from hardsight.alignment.candidates import candidates, facts
 from hardsight.alignment.derived import epoch_means, temperature_confidence, uncertainty
 from hardsight.alignment.leaderboard import leaderboard
-from hardsight.hardness import SCORES
+from hardsight.scores import SCORES
 
 
 def _people(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

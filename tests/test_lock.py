@@ -15,15 +15,13 @@ import torch
 from command_line import run
 
 import hardsight as hs
-from hardsight import lock
-from hardsight.lock import Lock, beside_lock, folder_lock
-from hardsight.runfolder import RunWriter
+from hardsight.runs import Lock, RunWriter, beside_lock, folder_lock, lock
 from hardsight.table import SampleTable
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hardsight.lock import beside_lock, folder_lock
+from hardsight.runs import beside_lock, folder_lock
 
 path, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 lock = folder_lock(path, shard=(rank, world)) if world else beside_lock(path)
@@ -78,7 +76,7 @@ def test_a_process_can_take_what_it_has_until_the_last_use_is_over(tmp_path):
     one.release()
     one.release()
     code = (
-        "import sys; from pathlib import Path; from hardsight.lock import beside_lock; beside_lock(Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from hardsight.runs import beside_lock; beside_lock(Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a")]
     assert subprocess.run(command, capture_output=True, timeout=120).returncode != 0

@@ -10,15 +10,15 @@ from printed_eq5 import printed_eq5
 
 from hardsight.angles import angle_matrix
 from hardsight.data import load_digits
-from hardsight.losses.encouraging import EncouragingLoss
-from hardsight.losses.imbalance import ldam_margins
-from hardsight.losses.logits import (
+from hardsight.losses import (
     AVHLoss,
+    EncouragingLoss,
     adjusted_logits,
     angular_logits,
     arcface_logits,
     cosface_logits,
     cosine_logits,
+    ldam_margins,
     sphereface_logits,
     spherical_logits,
     taylor_logits,

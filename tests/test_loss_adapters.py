@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hardsight.integrations.huggingface_loss import compute_loss
-from hardsight.losses.encouraging import EncouragingBCELoss, EncouragingLoss, FocalLoss
+from hardsight.losses import EncouragingBCELoss, EncouragingLoss, FocalLoss
 
 # On a machine without a GPU there is nothing to pin, and torch says so.
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from hardsight.losses import build_loss
-from hardsight.lossnames import LOSSES
+from hardsight.losses import LOSSES, build_loss
 
 N, C, D = 24, 5, 8
 COUNTS = torch.tensor([50, 20, 10, 5, 1])

@@ -19,20 +19,27 @@ from torch import nn
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits
-from hardsight.losses.composite import BoundLogits, CompositeLoss, build_loss
-from hardsight.losses.encouraging import EncouragingLoss, FocalLoss
-from hardsight.losses.imbalance import effective_number_weights, ldam_margins
-from hardsight.losses.logits import (
+from hardsight.losses import (
+    LOSSES,
+    AMCLoss,
     AVHLoss,
+    BoundLogits,
+    CenterLoss,
+    CompositeLoss,
+    EncouragingLoss,
+    EuclideanContrastiveLoss,
+    FocalLoss,
+    MirrorMSELoss,
     adjusted_logits,
     angular_logits,
     arcface_logits,
+    build_loss,
     cosface_logits,
     cosine_logits,
+    effective_number_weights,
+    ldam_margins,
+    parse_loss,
 )
-from hardsight.losses.mirror import MirrorMSELoss
-from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss
-from hardsight.lossnames import LOSSES, parse_loss
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, changed
 from hardsight.schedules import Scheduled, deferred

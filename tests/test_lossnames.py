@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardsight.lossnames import LOSSES, Kind, LossName, Number, forms, parse_loss
+from hardsight.losses import LOSSES, Kind, LossName, Number, forms, parse_loss
 
 CANONICAL = {
     "ce": "ce",

@@ -6,9 +6,9 @@ import torch
 from made_predictions import made
 from scipy import stats
 
-from hardsight.hardness import SCORES
 from hardsight.margins import energy_by_class, logit_margin, margins_answer
 from hardsight.predictions import Predictions
+from hardsight.scores import SCORES
 
 
 def naive_margin(z, y, mask):

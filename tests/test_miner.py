@@ -202,7 +202,7 @@ def test_what_cannot_be_mined_is_a_sentence(make, message):
 
 def test_amc_is_called_as_pytorch_metric_learnings_losses_are():
     """`loss(embeddings, labels)`: the order of arguments is the same, so nothing needs to be adapted."""
-    from hardsight.losses.pairs import AMCLoss
+    from hardsight.losses import AMCLoss
 
     embeddings, labels = batch()
     embeddings.requires_grad_()

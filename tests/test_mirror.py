@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hardsight.losses.mirror import MirrorMSELoss
+from hardsight.losses import MirrorMSELoss
 
 ACTIVATIONS = ["softmax", "sigmoid"]
 CHECKED = MirrorMSELoss(validate=True)

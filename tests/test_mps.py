@@ -12,10 +12,10 @@ from torch import nn
 import hardsight as hs
 from hardsight.angles import angle_sum_series, cosine_matrix
 from hardsight.calibration import brier, classwise_ece, fit_temperature, nll
-from hardsight.hardness import SCORES, avh_series
 from hardsight.margins import energy_by_class, logit_margin
 from hardsight.ood import ood_scores
 from hardsight.predictions import _told
+from hardsight.scores import SCORES, avh_series
 from hardsight.scoring.engine import moved
 from hardsight.scoring.rows import feature_rows, scored_rows
 from hardsight.scoring.vectors import probabilities

@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
-from hardsight.losses.encouraging import EncouragingLoss
-from hardsight.losses.margins import soft_margin, soft_margins
-from hardsight.losses.objectives import BONUSES, cross_entropy, focal, log_total
+from hardsight.losses import BONUSES, EncouragingLoss, cross_entropy, focal, log_total, soft_margin, soft_margins
 
 LOG_ENDS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.data import load_digits
-from hardsight.runfolder import RunWriter, discard, is_run, read_run, write_json
+from hardsight.runs import RunWriter, discard, is_run, read_run, write_json
 
 MINE = "my own words"
 
@@ -215,7 +215,7 @@ def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkey
 
 def test_a_killed_discard_does_not_make_a_run_a_strangers(saved, monkeypatch):
     (saved / "lists").mkdir()
-    monkeypatch.setattr("hardsight.runfolder.write_json", _killed)
+    monkeypatch.setattr("hardsight.runs.folder.write_json", _killed)
     with pytest.raises(KeyboardInterrupt):
         table(3).save(saved, overwrite=True)
     monkeypatch.undo()

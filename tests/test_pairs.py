@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy.spatial.distance import pdist
 
 from hardsight.data import load_digits
-from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss, contrastive, pair_indices
+from hardsight.losses import AMCLoss, CenterLoss, EuclideanContrastiveLoss, contrastive, pair_indices
 
 LOSSES = [AMCLoss, EuclideanContrastiveLoss]
 PAIRINGS = ["halves", "classes", "all"]

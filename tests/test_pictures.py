@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from hardsight.pictures import channels_last, eight_bit, from_array, open_picture, to_picture, to_tensor
+from hardsight.images import channels_last, eight_bit, from_array, open_picture, to_picture, to_tensor
 
 
 @pytest.fixture

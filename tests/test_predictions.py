@@ -9,9 +9,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight import predictions
 from hardsight.data import ArraySamples, load_digits, open_data
-from hardsight.hardness import SCORES
 from hardsight.models import Model
 from hardsight.predictions import predict
+from hardsight.scores import SCORES
 
 IMAGES, LABELS = load_digits()
 IMAGES, LABELS = IMAGES[:70], LABELS[:70]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import naive_scores, triple
 
-from hardsight.hardness import SCORES, compute_scores
+from hardsight.scores import SCORES, compute_scores
 
 ALL = set(SCORES)
 

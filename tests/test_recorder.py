@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hardsight as hs
 from hardsight import records
-from hardsight.hardness import SCORES, read_classes
-from hardsight.hardness.stacked import read_stacked
+from hardsight.scores import SCORES, read_classes, read_stacked
 
 # Kept in float32, or in sixteen significant bits of it.
 EXACT = ("angle", "angle_sum", "avh", "confidence", "nll")
@@ -406,7 +405,7 @@ def test_a_real_kill_leaves_whole_epochs(tmp_path):
 
 
 def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, monkeypatch):
-    from hardsight import runfolder
+    from hardsight.runs import folder as runfolder
 
     real, left = runfolder.write_whole, [0]
 

@@ -88,7 +88,7 @@ def test_an_empty_epoch_is_still_an_error_when_it_is_tried_again(tmp_path):
 @pytest.mark.parametrize("failing", range(5))
 def test_a_commit_that_failed_can_be_repeated(tmp_path, monkeypatch, failing):
     """Rows, class weights, logits, index and meta.json: whichever write fails, the same call again records it all."""
-    from hardsight import runfolder
+    from hardsight.runs import folder as runfolder
 
     real, left = runfolder.write_whole, [1000]
 

@@ -14,7 +14,6 @@ from scipy import stats
 import hardsight as hs
 from hardsight import SampleTable
 from hardsight.errors import InputError
-from hardsight.intervals import moments, wilson
 from hardsight.labelerrors import label_errors, noise
 from hardsight.report import suspects, write_report
 from hardsight.report.lists import LENGTH, top
@@ -24,7 +23,7 @@ from hardsight.report.points import MOST_POINTS, axis, choose_points, density, s
 from hardsight.report.rows import read_rows
 from hardsight.report.views import rank_correlation
 from hardsight.report.words import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
-from hardsight.stats import holm
+from hardsight.stats import holm, moments, wilson
 
 
 def a_table(n=400, classes=6, **meta):

@@ -16,7 +16,7 @@ from hardsight.alignment.folder import Aligned, read_alignment, write_alignment
 from hardsight.report import write_report
 from hardsight.report.lists import LENGTH
 from hardsight.report.people import BINS_X, BINS_Y, HARD
-from hardsight.runfolder import ALIGNMENT
+from hardsight.runs import ALIGNMENT
 
 N = 300
 

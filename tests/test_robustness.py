@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hardsight.data import ChosenSamples, open_data
-from hardsight.hardness import SCORES
 from hardsight.models import Model
 from hardsight.predictions import predict
 from hardsight.robustness import attack, check_masking, pixel_model, robustness_answer
+from hardsight.scores import SCORES
 
 LEVELS = (0.05, 0.1, 0.3)
 

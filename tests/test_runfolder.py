@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hardsight.runfolder import RunWriter, is_run, read_run
-from hardsight.runtables import SCHEMAS
+from hardsight.runs import SCHEMAS, RunWriter, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 

@@ -16,7 +16,7 @@ from hardsight.adaptation.methods import METHODS, Method, parse_method
 from hardsight.adaptation.pseudolabels import lrent_chosen, lrent_labels, pseudo_labels, target_rows
 from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import chosen, class_thresholds
-from hardsight.hardness import SCORES
+from hardsight.scores import SCORES
 
 # Six samples, three classes; nobody is predicted to the last one.
 P = np.array([[0.9, 0.1, 0], [0.8, 0.1, 0.1], [0.6, 0.4, 0], [0.55, 0.45, 0], [0.3, 0.7, 0], [0.4, 0.6, 0]])

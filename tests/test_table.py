@@ -124,7 +124,7 @@ def test_norms_within_class(table):
 
 
 def test_one_of_several_models_in_a_run_can_be_named(tmp_path):
-    from hardsight.runfolder import RunWriter
+    from hardsight.runs import RunWriter
     from hardsight.table import split_rows
 
     rows = SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [0], "avh": [0.5]})

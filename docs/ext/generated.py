@@ -32,10 +32,10 @@ import hardsight
 from hardsight import cli
 from hardsight.figures import FIGURES, FigureKind
 from hardsight.labelerrors import DEFAULT
-from hardsight.lossnames import LOSSES, LossPart, Number
+from hardsight.losses import LOSSES, LossPart, Number
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
-from hardsight.runtables import SCHEMAS
+from hardsight.runs import SCHEMAS
 
 SOURCE = Path(hardsight.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"

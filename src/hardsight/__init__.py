@@ -43,23 +43,6 @@ if TYPE_CHECKING:
     from hardsight.evaluation import Subject as Subject
     from hardsight.evaluation import evaluate as evaluate
     from hardsight.explanation import cam as cam
-    from hardsight.hardness import SCORES as SCORES
-    from hardsight.hardness import Score as Score
-    from hardsight.hardness import Tolerance as Tolerance
-    from hardsight.hardness import avh_series as avh_series
-    from hardsight.hardness import norm_within_class as norm_within_class
-    from hardsight.hardness.scores import angle as angle
-    from hardsight.hardness.scores import angular_margin as angular_margin
-    from hardsight.hardness.scores import avc as avc
-    from hardsight.hardness.scores import avh as avh
-    from hardsight.hardness.scores import confidence as confidence
-    from hardsight.hardness.scores import el2n as el2n
-    from hardsight.hardness.scores import entropy as entropy
-    from hardsight.hardness.scores import free_energy as free_energy
-    from hardsight.hardness.scores import margin as margin
-    from hardsight.hardness.scores import max_logit as max_logit
-    from hardsight.hardness.scores import nll as nll
-    from hardsight.hardness.scores import norm as norm
     from hardsight.heads import Head as Head
     from hardsight.heads import HeadLayer as HeadLayer
     from hardsight.heads import capture as capture
@@ -123,6 +106,23 @@ if TYPE_CHECKING:
     from hardsight.schedules import deferred as deferred
     from hardsight.schedules import ramp_down as ramp_down
     from hardsight.schedules import ramp_up as ramp_up
+    from hardsight.scores import SCORES as SCORES
+    from hardsight.scores import Score as Score
+    from hardsight.scores import Tolerance as Tolerance
+    from hardsight.scores import angle as angle
+    from hardsight.scores import angular_margin as angular_margin
+    from hardsight.scores import avc as avc
+    from hardsight.scores import avh as avh
+    from hardsight.scores import avh_series as avh_series
+    from hardsight.scores import confidence as confidence
+    from hardsight.scores import el2n as el2n
+    from hardsight.scores import entropy as entropy
+    from hardsight.scores import free_energy as free_energy
+    from hardsight.scores import margin as margin
+    from hardsight.scores import max_logit as max_logit
+    from hardsight.scores import nll as nll
+    from hardsight.scores import norm as norm
+    from hardsight.scores import norm_within_class as norm_within_class
     from hardsight.scoring import TrainingData as TrainingData
     from hardsight.scoring import score as score
     from hardsight.scoring import score_features as score_features
@@ -149,8 +149,8 @@ _HOMES = {
     "hardsight.errors": ("HardsightError",),
     "hardsight.evaluation": ("Evaluation", "Subject", "evaluate"),
     "hardsight.explanation": ("cam",),
-    "hardsight.hardness": ("SCORES", "Score", "Tolerance", "avh_series", "norm_within_class"),
-    "hardsight.hardness.scores": (
+    "hardsight.scores": (
+        "SCORES", "Score", "Tolerance", "avh_series", "norm_within_class",
         "avh", "avc", "confidence", "nll", "norm", "margin", "angle", "angular_margin", "entropy", "el2n", "max_logit",
         "free_energy",
     ),

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from hardsight.answers import Answer, point, row
 from hardsight.errors import InputError
-from hardsight.hardness import check_labels, check_logits
-from hardsight.intervals import mean_interval, share_interval, wilson
 from hardsight.predictions import Predictions
+from hardsight.scores import check_labels, check_logits
+from hardsight.stats import mean_interval, share_interval, wilson
 
 Binning = Literal["width", "mass"]
 

@@ -15,8 +15,8 @@ import torch
 from hardsight.angles import angle_matrix, unit
 from hardsight.answers import Answer, row
 from hardsight.errors import InputError, StateError
-from hardsight.intervals import moments
 from hardsight.predictions import Predictions
+from hardsight.stats import moments
 
 # Samples whose angles to all others are looked at, those that are drawn, and numbers that are kept of each.
 _ANGLES, _DRAWN, _WIDTH = 2000, 1000, 30

@@ -12,9 +12,8 @@ from scipy import stats
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import printable
-from hardsight.hardness import SCORES
-from hardsight.intervals import FEW
-from hardsight.stats import mcnemar, paired_difference
+from hardsight.scores import SCORES
+from hardsight.stats import FEW, mcnemar, paired_difference
 from hardsight.table import SampleTable
 
 # What the change is measured in: the first that both runs have.

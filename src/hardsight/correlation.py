@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from hardsight.intervals import LEVEL
+from hardsight.stats import LEVEL
 
 
 class Correlation(NamedTuple):

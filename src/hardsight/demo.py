@@ -14,7 +14,7 @@ from hardsight.data import load_digits
 from hardsight.errors import ExistingPathError
 from hardsight.models import Model
 from hardsight.networks import small_cnn
-from hardsight.runfolder import is_run, read_run
+from hardsight.runs import is_run, read_run
 from hardsight.scoring import TrainingData, score
 from hardsight.scoring.folds import full_name
 from hardsight.scoring.refit import one_thread

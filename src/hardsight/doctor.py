@@ -133,7 +133,7 @@ def _self_test() -> Finding:
 
     import torch
 
-    from hardsight.hardness import SCORES, compute_scores
+    from hardsight.scores import SCORES, compute_scores
 
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(64, 16, generator=generator)

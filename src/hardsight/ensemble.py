@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.hardness import SCORES
+from hardsight.scores import SCORES
 
 
 def mean_over_nets(scores: pa.Table) -> pa.Table:

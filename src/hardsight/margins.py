@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hardsight.answers import Answer, Point, point, row
 from hardsight.errors import InputError
-from hardsight.hardness import check_labels, check_logits
-from hardsight.intervals import mean_interval, share_interval
 from hardsight.predictions import Predictions
+from hardsight.scores import check_labels, check_logits
+from hardsight.stats import mean_interval, share_interval
 
 # Numbers read at a time, bars of a histogram, classes whose energies are kept one by one, and points of a long curve.
 _NUMBERS, _BARS, _CLASSES, _CURVE = 4_096_000, 50, 20, 100

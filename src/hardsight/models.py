@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import first_line, need, printable
 from hardsight.heads import find_head, unwrap
-from hardsight.identity import content_hash, module_attributes
 from hardsight.networks import NETWORKS, build_network, picture_transform
+from hardsight.runs import content_hash, module_attributes
 from hardsight.untrusted import Arrays, check_regular
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 

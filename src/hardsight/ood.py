@@ -16,8 +16,8 @@ from torch import Tensor
 
 from hardsight.answers import Answer, Point, point, row
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES, Reading, check_logits, check_triple, read_classes
 from hardsight.predictions import Predictions
+from hardsight.scores import SCORES, Reading, check_logits, check_triple, read_classes
 from hardsight.stats import auroc, fpr_at_95_tpr
 
 # Numbers read at a time, bars of a histogram, and points of a ROC curve.
@@ -33,7 +33,7 @@ class Detector:
     Attributes:
         name: Its name in `DETECTORS`.
         angular: Whether it needs features and the class weights; otherwise logits are enough.
-        function: Of a `hardsight.hardness.Reading` at the predicted class; higher is more inside.
+        function: Of a `hardsight.scores.Reading` at the predicted class; higher is more inside.
         summary: What it is, in one line.
         reference: Where it comes from.
     """

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import printable
-from hardsight.lossnames import parse_loss
+from hardsight.losses import parse_loss
 from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
@@ -40,7 +40,7 @@ class Recipe:
         steps: When the rate is multiplied (step).
         step_factor: By what.
         rampdown: Epochs of the ramp down (ramp).
-        loss: What to minimise, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.lossnames`. The
+        loss: What to minimise, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.losses`. The
             weight of pairs rises with the rate, over the `warmup`.
         label_smoothing: Share of a target that is spread over all classes.
         mixup: α of the mixing share's Beta(α, α); 0: none.

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runfolder import DYNAMICS, disk_in_words, write_whole
-from hardsight.runtables import SCHEMAS
+from hardsight.runs import DYNAMICS, SCHEMAS, disk_in_words, write_whole
 from hardsight.untrusted import read_json
 
 INDEX = "index.json"

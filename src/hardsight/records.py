@@ -29,8 +29,7 @@ import pyarrow.parquet as pq
 
 from hardsight.errors import InputError
 from hardsight.recordindex import VERSION, Index, commit, has_records, new_name, read_index, read_with
-from hardsight.runfolder import DYNAMICS, disk_in_words, write_whole
-from hardsight.runtables import SCHEMAS, check_classes, checked_rows, damage_in_words
+from hardsight.runs import DYNAMICS, SCHEMAS, check_classes, checked_rows, damage_in_words, disk_in_words, write_whole
 from hardsight.untrusted import check_table
 
 __all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_with"]

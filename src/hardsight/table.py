@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
-from hardsight.hardness import SCORES, larger_is_harder
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
-from hardsight.runfolder import RunWriter, is_run, read_run
+from hardsight.runs import RunWriter, is_run, read_run
+from hardsight.scores import SCORES, larger_is_harder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,7 +211,7 @@ class SampleTable:
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
-        from hardsight.hardness import norm_within_class
+        from hardsight.scores import norm_within_class
 
         if "label" not in self:
             raise InputError("norm_within_class needs labels, and this table has none.")

@@ -16,9 +16,9 @@ from hardsight.answers import Answer, row
 from hardsight.correlation import spearman
 from hardsight.data import Samples
 from hardsight.errors import InputError
-from hardsight.hardness import check_labels
 from hardsight.models import Model, as_model
 from hardsight.predictions import predict
+from hardsight.scores import check_labels
 from hardsight.stats import auroc
 
 # Probabilities of a row may miss 1 by so much: half precision, over many classes.

@@ -30,10 +30,17 @@ import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
-from hardsight.identity import UNIDENTIFIED
-from hardsight.lock import LOCK_FILES, folder_lock
-from hardsight.runfolder import SUMMARY, disk_in_words, remove_files, write_json, write_whole
-from hardsight.runfolder import discard as discard_run
+from hardsight.runs import (
+    LOCK_FILES,
+    SUMMARY,
+    UNIDENTIFIED,
+    disk_in_words,
+    folder_lock,
+    remove_files,
+    write_json,
+    write_whole,
+)
+from hardsight.runs import discard as discard_run
 from hardsight.training.checkpoint import discard as discard_training
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"

@@ -41,9 +41,8 @@ from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
-from hardsight.provenance import provenance
 from hardsight.recipes import MOST_EPOCHS, Recipe
-from hardsight.runfolder import SUMMARY
+from hardsight.runs import SUMMARY, provenance
 from hardsight.scoring import score
 from hardsight.training import train
 from hardsight.training.checkpoint import CHECKPOINT

@@ -95,7 +95,7 @@ def parse_method(method: str | Method) -> Method:
         >>> parse_method("crst+avh").select_by, parse_method("cbst+margin").select_by
         ('avc', 'margin')
     """
-    from hardsight.hardness import SCORES  # here, because names are wanted where torch is not
+    from hardsight.scores import SCORES  # here, because names are wanted where torch is not
 
     if isinstance(method, Method):
         return _checked(method, tuple(SCORES))

@@ -31,8 +31,8 @@ import pyarrow.compute as pc
 from hardsight.adaptation.selection import Selection
 from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
 from hardsight.extras import printable
-from hardsight.intervals import wilson
 from hardsight.predictions import Predictions
+from hardsight.stats import wilson
 
 # Predictions that have lost this share of their classes, measured by the entropy of their shares, are collapsing.
 _LOST = 0.3

@@ -17,9 +17,9 @@ from hardsight.alignment.derived import epoch_means, temperature_confidence, unc
 from hardsight.dynamics import Dynamics
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES, larger_is_harder
 from hardsight.records import has_records
-from hardsight.runfolder import read_run
+from hardsight.runs import read_run
+from hardsight.scores import SCORES, larger_is_harder
 from hardsight.table import SampleTable
 
 Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]

@@ -10,7 +10,7 @@ import torch
 from scipy import special, stats
 
 from hardsight.errors import InputError
-from hardsight.intervals import LEVEL
+from hardsight.stats import LEVEL
 
 _COEFFICIENTS = {
     "spearman": lambda x, y: float(stats.spearmanr(x, y).statistic),

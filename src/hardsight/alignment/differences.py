@@ -28,8 +28,7 @@ from hardsight.alignment.resampling import resampled as resampled
 from hardsight.correlation import COEFFICIENTS, standard_error
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.intervals import LEVEL
-from hardsight.stats import ROUNDING, holm, normal_difference
+from hardsight.stats import LEVEL, ROUNDING, holm, normal_difference
 from hardsight.table import SampleTable
 
 # How each test is called, and what it does where scores are saturated and people tie (benchmarks/error_rates.py).

@@ -21,9 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.errors import HardsightError, InputError, StateError
-from hardsight.replaceable import check_replaceable, is_alignment
-from hardsight.runfolder import ALIGNMENT, SUMMARY, disk_in_words, write_json, write_whole
-from hardsight.runtables import damage_in_words, is_number
+from hardsight.runs import (
+    ALIGNMENT,
+    SUMMARY,
+    check_replaceable,
+    damage_in_words,
+    disk_in_words,
+    is_alignment,
+    is_number,
+    write_json,
+    write_whole,
+)
 from hardsight.table import SampleTable
 from hardsight.untrusted import check_regular, check_table, read_json
 

@@ -13,7 +13,7 @@ from hardsight.alignment.coefficients import FEWEST_OF_INTERVAL, beside_people, 
 from hardsight.alignment.differences import Difference, compare_scores
 from hardsight.correlation import COEFFICIENTS
 from hardsight.errors import InputError
-from hardsight.intervals import LEVEL
+from hardsight.stats import LEVEL
 from hardsight.table import SampleTable
 
 Verdict = Literal["holds", "does not hold", "not decided"]

@@ -22,8 +22,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.human import Human, as_human, coarser, match, read_human
 from hardsight.idtables import as_arrow
-from hardsight.provenance import provenance
-from hardsight.runfolder import is_run, read_run
+from hardsight.runs import is_run, provenance, read_run
 from hardsight.table import SampleTable
 
 _COMPARED = ("avh", "confidence")  # the AVH paper's claim

@@ -23,8 +23,7 @@ from hardsight.data import FolderSamples, Samples, changed_since, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
-from hardsight.lock import beside_lock
-from hardsight.runfolder import LISTS
+from hardsight.runs import LISTS, beside_lock
 from hardsight.table import SampleTable
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.data import FolderSamples, Samples
-from hardsight.pictures import to_picture
+from hardsight.images import to_picture
 
 PICTURE_BYTES = 64 << 20  # pictures that are not files are written up to this size in all, the most suspicious first
 

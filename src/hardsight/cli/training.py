@@ -96,7 +96,7 @@ def train(
 
 def with_losses() -> str:
     """The help of `train` with the losses that there are."""
-    from hardsight.lossnames import Kind, forms
+    from hardsight.losses import Kind, forms
 
     listed = "\n\n".join(f"    {kind.upper()}: {forms(kind)}." for kind in get_args(Kind))
     short = "    Alone, logits and pairs go with ce: amc is ce+amc, and avh is ce@angular."

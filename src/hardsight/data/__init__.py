@@ -5,9 +5,11 @@ from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
 from hardsight.data.joined import JoinedSamples as JoinedSamples
 from hardsight.data.joined import RelabelledSamples as RelabelledSamples
+from hardsight.data.joined import in_form as in_form
 from hardsight.data.joined import in_form_of as in_form_of
 from hardsight.data.joined import in_memory as in_memory
 from hardsight.data.lists import ListSamples as ListSamples
+from hardsight.data.names import _from_anywhere as _from_anywhere
 from hardsight.data.names import changed_since as changed_since
 from hardsight.data.names import data_of as data_of
 from hardsight.data.names import load_digits as load_digits
@@ -22,6 +24,8 @@ from hardsight.data.samples import ArraySamples as ArraySamples
 from hardsight.data.samples import ChosenSamples as ChosenSamples
 from hardsight.data.samples import Columns as Columns
 from hardsight.data.samples import FolderSamples as FolderSamples
+from hardsight.data.samples import MissingColumnError as MissingColumnError
 from hardsight.data.samples import Samples as Samples
 from hardsight.data.samples import StreamSamples as StreamSamples
+from hardsight.data.samples import id_texts as id_texts
 from hardsight.data.samples import version_hint as version_hint

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from hardsight.identity import Identity, content_hash, identify
+from hardsight.runs import Identity, content_hash, identify
 
 _PROCESS = secrets.token_hex(8)
 

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hardsight.data.samples import ArraySamples, ChosenSamples, Samples, content_hash
+from hardsight.data.samples import ArraySamples, ChosenSamples, Samples
 from hardsight.errors import InputError
+from hardsight.runs import content_hash
 
 # Weights of red, green and blue in a grey picture, as Pillow has them (ITU-R 601).
 _GREY = (0.299, 0.587, 0.114)

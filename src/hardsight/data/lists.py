@@ -12,7 +12,7 @@ from hardsight.data.fingerprints import file_hash
 from hardsight.data.samples import Samples, class_indices, file_id, path_text
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.pictures import open_picture
+from hardsight.images import open_picture
 
 
 class ListSamples(Samples):

@@ -14,8 +14,8 @@ from torch import Tensor
 from hardsight.data.samples import Samples
 from hardsight.errors import InputError
 from hardsight.extras import first_line
+from hardsight.images import to_picture, to_tensor
 from hardsight.models import Model
-from hardsight.pictures import to_picture, to_tensor
 
 # Id, network input, label, and the reason why there is no input.
 Item = tuple[str, Any, int | None, str | None]

@@ -23,9 +23,9 @@ from hardsight.data.fingerprints import dataset_identity, file_hash, this_object
 from hardsight.data.folders import list_images
 from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import need
-from hardsight.hardness.triple import MOST_CLASSES
-from hardsight.identity import UNIDENTIFIED, content_hash
-from hardsight.pictures import open_picture
+from hardsight.images import open_picture
+from hardsight.runs import UNIDENTIFIED, content_hash
+from hardsight.scores import MOST_CLASSES
 
 
 class MissingColumnError(InputError):

@@ -20,10 +20,10 @@ from hardsight.data import Columns, Samples, StreamSamples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, checked_level, chosen_levels
 from hardsight.degradation.views import GREY, DegradedSamples
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
-from hardsight.hardness import SCORES
 from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_model
-from hardsight.runfolder import DEGRADED, read_run
+from hardsight.runs import DEGRADED, read_run
+from hardsight.scores import SCORES
 from hardsight.scoring import score
 from hardsight.table import SampleTable
 

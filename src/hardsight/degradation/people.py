@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from hardsight.errors import InputError
-from hardsight.intervals import wilson
+from hardsight.stats import wilson
 from hardsight.untrusted import check_regular
 
 # What the experiments of the trial tables are called here.

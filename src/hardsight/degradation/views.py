@@ -13,7 +13,7 @@ from torch import Tensor
 from hardsight.data import ArraySamples, Samples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, chosen_levels, degrade
 from hardsight.errors import InputError
-from hardsight.pictures import to_tensor
+from hardsight.images import to_tensor
 
 GREY = ", grey"  # how the origin of grey pictures ends
 _BLOCK = 256

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hardsight.dynamics.decomposition import MOST_COSINES, Logits
 from hardsight.errors import StateError
-from hardsight.hardness import SCORES
-from hardsight.hardness.stacked import read_stacked
+from hardsight.scores import SCORES, read_stacked
 
 # Batches wait until there are so many, or until they hold so many numbers.
 _TOGETHER, _TOGETHER_NUMBERS = 32, 1 << 23

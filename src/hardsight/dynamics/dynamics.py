@@ -18,8 +18,7 @@ from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runfolder import DYNAMICS
-from hardsight.runmeta import meta_of
+from hardsight.runs import DYNAMICS, meta_of
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)

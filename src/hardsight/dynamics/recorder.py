@@ -27,10 +27,8 @@ from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, out
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable, whole_number
-from hardsight.provenance import provenance
 from hardsight.recordindex import MOST_EPOCHS
-from hardsight.runfolder import DYNAMICS, RunWriter, disk_in_words, write_whole
-from hardsight.runmeta import meta_of
+from hardsight.runs import DYNAMICS, RunWriter, disk_in_words, meta_of, provenance, write_whole
 from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.

@@ -39,8 +39,7 @@ import pyarrow.parquet as pq
 from hardsight import untrusted
 from hardsight.answers import Answer
 from hardsight.errors import ExistingPathError, StateError
-from hardsight.lock import LOCK_FILES, folder_lock
-from hardsight.runfolder import disk_in_words, remove_files, write_json, write_whole
+from hardsight.runs import LOCK_FILES, disk_in_words, folder_lock, remove_files, write_json, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"

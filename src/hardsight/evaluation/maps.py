@@ -15,7 +15,7 @@ from hardsight.data import Samples
 from hardsight.errors import StateError
 from hardsight.evaluation.folder import INSIDE, MAPS, file_name
 from hardsight.evaluation.subjects import Case
-from hardsight.runfolder import disk_in_words, remove_files, write_json, write_whole
+from hardsight.runs import disk_in_words, remove_files, write_json, write_whole
 from hardsight.untrusted import check_regular, read_json
 
 # So many pictures, at least so high, with so many white pixels between them.

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from hardsight.answers import Answer
 from hardsight.data import ChosenSamples, Samples, StreamSamples, in_form_of, in_memory, open_data
-from hardsight.data.samples import content_hash
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.models import Model
 from hardsight.predictions import Predictions, predict
+from hardsight.runs import content_hash
 from hardsight.scoring.one import check_samples
 
 # Questions that need nothing but the network and its data; the others follow from other arguments.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hardsight.data import Samples, data_of
 from hardsight.errors import InputError, MissingPathError
 from hardsight.models import Model, load_model
-from hardsight.runfolder import is_run, read_run
+from hardsight.runs import is_run, read_run
 from hardsight.training.checkpoint import PLAN, RECORDS
 from hardsight.training.saved import trained_model
 

@@ -18,7 +18,7 @@ from hardsight.evaluation.latex import latex_table
 from hardsight.evaluation.questions import Options
 from hardsight.evaluation.statistics import Column, compare_groups
 from hardsight.evaluation.subjects import Case
-from hardsight.provenance import provenance
+from hardsight.runs import provenance
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from hardsight.answers import Answer
 from hardsight.data import Samples
-from hardsight.data.samples import content_hash
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import folder
 from hardsight.evaluation.maps import write_maps
@@ -23,6 +22,7 @@ from hardsight.evaluation.results import Evaluation, Part, gather
 from hardsight.evaluation.subjects import Case, Subject, open_cases
 from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
+from hardsight.runs import content_hash
 from hardsight.scoring.engine import evaluating
 from hardsight.scoring.one import find_device
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.intervals import LEVEL
-from hardsight.stats import Difference, auroc_difference, holm, mcnemar, paired_difference, welch_difference
+from hardsight.stats import LEVEL, Difference, auroc_difference, holm, mcnemar, paired_difference, welch_difference
 
 # What tells one number of a run from another.
 KEY = ("question", "metric", "score", "on", "level")

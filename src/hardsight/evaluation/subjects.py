@@ -13,12 +13,12 @@ import numpy as np
 from torch import nn
 
 from hardsight.data import RelabelledSamples, Samples, StreamSamples, class_mapping, data_of, open_data
-from hardsight.data.samples import content_hash
 from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
 from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
+from hardsight.runs import content_hash
 from hardsight.scoring.checks import check_known_labels
 from hardsight.scoring.one import check_samples
 from hardsight.training.checkpoint import HISTORY

@@ -19,11 +19,11 @@ from hardsight.explanation.measures import area, entropy, infidelity, insertion_
 from hardsight.explanation.places import Place, find_place
 from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
-from hardsight.intervals import moments
 from hardsight.models import Model, as_model, input_channels
 from hardsight.predictions import Predictions
 from hardsight.scoring.engine import evaluating
 from hardsight.scoring.one import find_device, loader_workers
+from hardsight.stats import moments
 from hardsight.training.batches import Source, as_pixels
 
 # Which way is better; a compact map is not a better one.

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data import Samples
-from hardsight.data.samples import id_texts
+from hardsight.data import Samples, id_texts
 from hardsight.errors import InputError
 from hardsight.idtables import as_arrow
 from hardsight.untrusted import Arrays, check_regular

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.style import COLOURS, GREY, draw_band, line_styles, new_figure, plain
-from hardsight.pictures import to_tensor
+from hardsight.images import to_tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

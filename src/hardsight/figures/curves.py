@@ -22,7 +22,7 @@ from hardsight.figures.style import (
     new_figure,
     plain,
 )
-from hardsight.hardness import hardness_sign
+from hardsight.scores import hardness_sign
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

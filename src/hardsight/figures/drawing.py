@@ -28,7 +28,7 @@ from hardsight.human import frequency_bins
 from hardsight.idtables import read_by_id
 from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
 from hardsight.records import has_records
-from hardsight.runfolder import DEGRADED
+from hardsight.runs import DEGRADED
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hardsight.errors import InputError, MissingPathError
-from hardsight.runtables import damage_in_words
+from hardsight.runs import damage_in_words
 from hardsight.untrusted import check_table, read_json
 
 BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them

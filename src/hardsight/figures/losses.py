@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hardsight.figures.style import COLOURS, DASHES, GREY, group_colours, line_styles, new_figure
-from hardsight.losses.objectives import cross_entropy, log_total
+from hardsight.losses import cross_entropy, log_total
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,7 @@ import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
-from hardsight.replaceable import check_replaceable
-from hardsight.runfolder import write_whole
+from hardsight.runs import check_replaceable, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

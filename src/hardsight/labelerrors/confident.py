@@ -13,7 +13,7 @@ from scipy import sparse
 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.intervals import wilson
+from hardsight.stats import wilson
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction

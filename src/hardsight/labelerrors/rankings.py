@@ -13,8 +13,8 @@ import numpy as np
 
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.hardness import SCORES, Score
 from hardsight.labelerrors.confident import NEEDED, Beliefs, labels_of, probability_matrix, probability_rows
+from hardsight.scores import SCORES, Score
 from hardsight.table import SampleTable
 
 # Chosen on CIFAR-10N's labelling random2, confirmed on aggregate, random1 and worst: docs/results/label-errors.md.

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hardsight.chance import chance_agreement
-from hardsight.intervals import wilson
 from hardsight.labelerrors.confident import Beliefs, Noise
+from hardsight.stats import wilson
 from hardsight.table import SampleTable
 
 SAFE = 0.8  # lower bound of the share of new labels that must be right

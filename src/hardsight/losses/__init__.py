@@ -1,5 +1,6 @@
 """Losses of the three papers as parts of any training loop: *objective of the soft margin ∘ logits + pair terms*."""
 
+from hardsight.losses.composite import BoundLogits as BoundLogits
 from hardsight.losses.composite import CompositeLoss as CompositeLoss
 from hardsight.losses.composite import build_loss as build_loss
 from hardsight.losses.encouraging import EncouragingBCELoss as EncouragingBCELoss
@@ -22,6 +23,19 @@ from hardsight.losses.logits import taylor_logits as taylor_logits
 from hardsight.losses.margins import soft_margin as soft_margin
 from hardsight.losses.margins import soft_margins as soft_margins
 from hardsight.losses.mirror import MirrorMSELoss as MirrorMSELoss
+from hardsight.losses.names import LOSSES as LOSSES
+from hardsight.losses.names import Kind as Kind
+from hardsight.losses.names import LossName as LossName
+from hardsight.losses.names import LossPart as LossPart
+from hardsight.losses.names import Number as Number
+from hardsight.losses.names import forms as forms
+from hardsight.losses.names import parse_loss as parse_loss
+from hardsight.losses.objectives import BONUSES as BONUSES
+from hardsight.losses.objectives import cross_entropy as cross_entropy
+from hardsight.losses.objectives import focal as focal
+from hardsight.losses.objectives import log_total as log_total
 from hardsight.losses.pairs import AMCLoss as AMCLoss
 from hardsight.losses.pairs import CenterLoss as CenterLoss
 from hardsight.losses.pairs import EuclideanContrastiveLoss as EuclideanContrastiveLoss
+from hardsight.losses.pairs import contrastive as contrastive
+from hardsight.losses.pairs import pair_indices as pair_indices

@@ -24,8 +24,8 @@ from hardsight.losses.logits import (
     sphereface_logits,
 )
 from hardsight.losses.mirror import MirrorMSELoss
+from hardsight.losses.names import Chosen, LossName, parse_loss
 from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss
-from hardsight.lossnames import Chosen, LossName, parse_loss
 from hardsight.schedules import Scheduled, deferred, ramp_down, ramp_up
 
 # Logits of directions alone: a head without bias whose class weights are of one length predicts the same.

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
-from hardsight.hardness import hardness_sign
 from hardsight.phases.samples import frequencies
+from hardsight.scores import hardness_sign
 from hardsight.stats import normal_difference
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
-from hardsight.intervals import LEVEL
 from hardsight.phases.noise import DRAWS, mean_curves
 from hardsight.phases.plateaus import epoch_numbers
+from hardsight.stats import LEVEL
 
 WINDOW = 0.1  # of the epochs, but 3 at least: a dip that is shorter is none
 

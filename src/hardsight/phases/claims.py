@@ -16,7 +16,6 @@ import numpy as np
 
 from hardsight.errors import InputError
 from hardsight.human import frequency_bins
-from hardsight.intervals import FEW, moments
 from hardsight.phases.agreement import agreement
 from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.drivers import ANGLES, NORMS, loss_drivers, parts_by_epoch, phase_switch
@@ -24,6 +23,7 @@ from hardsight.phases.gaps import norm_gaps
 from hardsight.phases.nets import hardness_against_accuracy
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, plateaus, whole_change
+from hardsight.stats import FEW, moments
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

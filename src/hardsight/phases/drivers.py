@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import InputError
-from hardsight.intervals import Moments, moments
+from hardsight.stats import Moments, moments
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -10,7 +10,7 @@ from scipy import stats
 
 from hardsight.correlation import standard_error
 from hardsight.errors import InputError
-from hardsight.intervals import FEW, LEVEL
+from hardsight.stats import FEW, LEVEL
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

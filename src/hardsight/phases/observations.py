@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.intervals import FEW
 from hardsight.phases.claims import CLAIMS, NO, PARTLY, YES, Finding, Net, unmeasured
 from hardsight.phases.nets import OVER, hardness_against_accuracy
 from hardsight.phases.samples import frequencies
+from hardsight.stats import FEW
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

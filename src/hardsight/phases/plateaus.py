@@ -11,8 +11,8 @@ import pyarrow as pa
 from scipy.optimize import isotonic_regression
 
 from hardsight.errors import InputError
-from hardsight.intervals import LEVEL
 from hardsight.phases.noise import DRAWS, MeanCurves, mean_curves
+from hardsight.stats import LEVEL
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

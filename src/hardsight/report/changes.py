@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.intervals import moments
 from hardsight.report.lists import LENGTH, Listed, top
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View, score_axis
 from hardsight.report.words import between, counted, cut_name, number, percent, score_title
-from hardsight.stats import holm, student
+from hardsight.stats import holm, moments, student
 
 MOST_CLASSES = 40
 

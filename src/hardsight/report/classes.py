@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.intervals import moments, wilson
 from hardsight.report.lists import top
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.views import score_axis
 from hardsight.report.words import counted, cut_name, plain, score_title
+from hardsight.stats import moments, wilson
 
 BINS = 20
 

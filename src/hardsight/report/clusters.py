@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import matrix
-from hardsight.intervals import FEW
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, number, score_title
-from hardsight.stats import holm, student
+from hardsight.stats import FEW, holm, student
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
 LEAST = 40  # samples of a class that is looked at: twenty to find its clusters, twenty to measure them

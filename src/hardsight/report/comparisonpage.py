@@ -16,13 +16,12 @@ from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.figures.evaluated import Evaluated, distinct, read_evaluated
 from hardsight.figures.evaluationnames import QUESTIONS, Question
-from hardsight.replaceable import check_replaceable, is_page
 from hardsight.report.comparisonpage_charts import charts_of
 from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
 from hardsight.report.comparisonpage_verdicts import verdict
 from hardsight.report.page import fill
 from hardsight.report.words import counted
-from hardsight.runfolder import disk_in_words, write_whole
+from hardsight.runs import check_replaceable, disk_in_words, is_page, write_whole
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
 _STYLES = ("page.css", "comparisonpage.css")

@@ -10,13 +10,13 @@ import numpy as np
 from hardsight.comparison import floats
 from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.decomposition import MOST_COSINES
-from hardsight.intervals import moments, wilson
 from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.datamap import Recorded
 from hardsight.report.groups import Group
 from hardsight.report.lists import top
 from hardsight.report.words import counted, plain
+from hardsight.stats import moments, wilson
 
 MOST_EPOCHS = 200  # that are drawn
 MOST_LINES = 12  # in one chart

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.hardness import harder_end
 from hardsight.records import Block
 from hardsight.report.lists import LENGTH, Listed
 from hardsight.report.points import axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View
 from hardsight.report.words import counted, cut_name
+from hardsight.scores import harder_end
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.hardness import SCORES
 from hardsight.idtables import read_by_id
-from hardsight.intervals import FEW, moments
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
-from hardsight.stats import Difference, holm, student
+from hardsight.scores import SCORES
+from hardsight.stats import FEW, Difference, holm, moments, student
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12

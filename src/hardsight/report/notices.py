@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from hardsight.chance import chance_agreement
-from hardsight.intervals import FEW, LEVEL, moments, wilson
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects
 from hardsight.report.words import between, counted, cut, cut_name, percent, score_title
+from hardsight.stats import FEW, LEVEL, moments, wilson
 
 _MADE_LENGTH = 400
 MOST_BAD = 100

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.hardness import SCORES, harder_end
 from hardsight.idtables import read_by_id
 from hardsight.report import clusters, notices
 from hardsight.report.changes import Changes, change_lists, change_view, changes, comparison_section
@@ -23,6 +22,7 @@ from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects, find_suspects, label_errors_section
 from hardsight.report.views import View, histograms, views
 from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
+from hardsight.scores import SCORES, harder_end
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:

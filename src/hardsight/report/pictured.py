@@ -18,7 +18,7 @@ from torch import Tensor
 from hardsight.data import Samples, StreamSamples, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
-from hardsight.pictures import channels_last, eight_bit, from_array
+from hardsight.images import channels_last, eight_bit, from_array
 from hardsight.report.points import spread
 from hardsight.report.words import counted, cut
 from hardsight.untrusted import check_regular

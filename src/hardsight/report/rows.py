@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import class_count, class_numbers, floats, mid_ranks
-from hardsight.hardness import SCORES
+from hardsight.scores import SCORES
 from hardsight.table import SampleTable
 
 # Up to here every class of the model has a code of its own; beyond it only the classes that occur.

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from hardsight.hardness import SCORES, harder_end
 from hardsight.report.points import Axis, axis, cell_of, density
 from hardsight.report.rows import Rows, oriented
 from hardsight.report.words import counted, number, score_title
+from hardsight.scores import SCORES, harder_end
 
 BINS = 40
 

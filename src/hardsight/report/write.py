@@ -15,7 +15,6 @@ from hardsight.chance import ChanceWarning
 from hardsight.data import changed_since
 from hardsight.errors import InputError, MissingPathError
 from hardsight.records import has_records
-from hardsight.replaceable import check_replaceable, is_page
 from hardsight.report import page
 from hardsight.report.datamap import Recorded
 from hardsight.report.payload import Made, make_payload, nothing_yet
@@ -23,7 +22,7 @@ from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.samplecurves import sample_curves
 from hardsight.report.words import counted
-from hardsight.runfolder import REPORT, disk_in_words, is_run, write_whole
+from hardsight.runs import REPORT, check_replaceable, disk_in_words, is_page, is_run, write_whole
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
-from hardsight.hardness import check_labels
 from hardsight.robustness.balls import Norm, anywhere, upward, within
+from hardsight.scores import check_labels
 from hardsight.scoring.engine import evaluating
 from hardsight.training.loop import logits_of
 

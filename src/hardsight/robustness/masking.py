@@ -14,8 +14,8 @@ import numpy as np
 from scipy import stats
 
 from hardsight.errors import InputError
-from hardsight.intervals import wilson
 from hardsight.robustness.attacks import known_attack
+from hardsight.stats import wilson
 
 # By attack and ε, (N,) whether a sample is right.
 Right = Mapping[str, Mapping[float, np.ndarray]]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hardsight.chance import ChanceWarning, chance_agreement
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES
 from hardsight.heads import Head
+from hardsight.scores import SCORES
 from hardsight.table import SampleTable
 
 

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
 from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line, printable
-from hardsight.hardness import check_labels
 from hardsight.heads import Head, capture, output_matrices
 from hardsight.models import Model, input_channels
-from hardsight.runfolder import RunWriter
+from hardsight.runs import RunWriter
+from hardsight.scores import check_labels
 from hardsight.scoring.checks import output_note
 from hardsight.scoring.rows import bad_table, feature_rows, scored_rows
 from hardsight.scoring.vectors import Keep, feature_vectors

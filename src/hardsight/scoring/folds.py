@@ -21,9 +21,8 @@ from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, Samples, 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
-from hardsight.identity import content_hash
 from hardsight.models import Model, made_model
-from hardsight.runfolder import FEATURES, STAGES
+from hardsight.runs import FEATURES, STAGES, content_hash
 from hardsight.scoring.one import Options, class_count, make_plan, score_one
 from hardsight.scoring.refit import choose_strength, fit_head
 from hardsight.scoring.rows import scored_rows

@@ -19,10 +19,8 @@ from hardsight.data import Samples, StreamSamples, class_mapping
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
-from hardsight.identity import UNIDENTIFIED, content_hash, identify
 from hardsight.models import Model
-from hardsight.provenance import provenance
-from hardsight.runtables import SCHEMAS
+from hardsight.runs import SCHEMAS, UNIDENTIFIED, content_hash, identify, provenance
 from hardsight.scoring.checks import check_known_labels, class_order_note
 from hardsight.scoring.engine import Engine, Folder, Memory
 from hardsight.scoring.rows import zero_features

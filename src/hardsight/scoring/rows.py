@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hardsight.angles import angle_between_units, as_float64, unit
-from hardsight.hardness import avh_series, bad_rows, compute_scores
+from hardsight.scores import avh_series, bad_rows, compute_scores
 
 BadSamples = Sequence[tuple[str, str]]  # id and reason
 

@@ -17,8 +17,7 @@ from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model
-from hardsight.provenance import provenance
-from hardsight.runfolder import STAGES, RunWriter
+from hardsight.runs import STAGES, RunWriter, provenance
 from hardsight.scoring.one import Options, counts, make_plan, score_one
 from hardsight.table import SampleTable, split_rows
 

@@ -11,12 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Columns, open_data
-from hardsight.data.samples import id_texts
+from hardsight.data import Columns, id_texts, open_data
 from hardsight.errors import InputError
-from hardsight.hardness import SCORES, check_triple
 from hardsight.models import Model, as_model
-from hardsight.provenance import provenance
+from hardsight.runs import provenance
+from hardsight.scores import SCORES, check_triple
 from hardsight.scoring.checks import known_scores, warned
 from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
 from hardsight.scoring.one import Options, Shard, counts, find_device, loader_workers, score_one

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from hardsight.data import open_data
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
-from hardsight.hardness import compute_scores
 from hardsight.heads import capture
+from hardsight.scores import compute_scores
 from hardsight.training.batches import all_labels, as_pixels
 
 

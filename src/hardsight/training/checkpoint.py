@@ -24,12 +24,19 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
-from hardsight.identity import UNIDENTIFIED
-from hardsight.lock import LOCK_FILES, folder_lock
 from hardsight.recipes import Recipe
 from hardsight.records import read_index
-from hardsight.runfolder import discard as discard_run
-from hardsight.runfolder import disk_in_words, foreign_in, remove_files, write_json, write_whole
+from hardsight.runs import (
+    LOCK_FILES,
+    UNIDENTIFIED,
+    disk_in_words,
+    folder_lock,
+    foreign_in,
+    remove_files,
+    write_json,
+    write_whole,
+)
+from hardsight.runs import discard as discard_run
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
 # Names under which they are written until they are whole.

@@ -13,12 +13,10 @@ from torch.nn.utils import parametrize
 from hardsight.angles import unit
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head
-from hardsight.identity import content_hash
-from hardsight.losses.composite import CompositeLoss, build_loss
-from hardsight.losses.encouraging import EncouragingLoss
-from hardsight.lossnames import parse_loss
+from hardsight.losses import CompositeLoss, EncouragingLoss, build_loss, parse_loss
 from hardsight.models import describe
 from hardsight.recipes import Recipe
+from hardsight.runs import content_hash
 
 # ``(logits, targets) → scalar``; with an attribute `needs_head` that is true, ``(logits, targets, features, weight)``.
 Loss = Callable[..., Tensor]

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import Samples, class_mapping
-from hardsight.data.samples import MissingColumnError
+from hardsight.data import MissingColumnError, Samples, class_mapping
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled

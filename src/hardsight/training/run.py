@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from hardsight.data import Samples, open_data, version_hint
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
-from hardsight.identity import content_hash
-from hardsight.lossnames import parse_loss
+from hardsight.losses import parse_loss
 from hardsight.models import Model, architecture
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import Recipe, learning_rate
+from hardsight.runs import content_hash
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady

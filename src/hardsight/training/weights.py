@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hardsight.data.samples import content_hash
 from hardsight.errors import HardsightError, InputError
 from hardsight.models import read_checkpoint
+from hardsight.runs import content_hash
 
 # Mean and spread of ImageNet's colours, which torchvision's weights were trained with.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

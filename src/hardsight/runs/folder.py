@@ -37,11 +37,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
-from hardsight.identity import UNIDENTIFIED
-from hardsight.lock import LOCK_FILES, folder_lock
-from hardsight.replaceable import is_alignment, is_page
-from hardsight.runmeta import read_meta
-from hardsight.runtables import SCHEMAS, as_written, damage_in_words, merged, read_part
+from hardsight.runs.identity import UNIDENTIFIED
+from hardsight.runs.lock import LOCK_FILES, folder_lock
+from hardsight.runs.meta import read_meta
+from hardsight.runs.replaceable import is_alignment, is_page
+from hardsight.runs.tables import SCHEMAS, as_written, damage_in_words, merged, read_part
 from hardsight.untrusted import read_json
 
 

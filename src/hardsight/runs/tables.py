@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hardsight.errors import InputError, StateError
-from hardsight.hardness.triple import MOST_CLASSES
+from hardsight.scores import MOST_CLASSES
 from hardsight.untrusted import check_table
 
 

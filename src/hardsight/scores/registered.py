@@ -16,8 +16,8 @@ from torch import Tensor
 
 from hardsight.angles import angle_between_units, angle_sum_series, as_float64, unit, working_dtype
 from hardsight.errors import InputError
-from hardsight.hardness.reading import Reading, read_classes
-from hardsight.hardness.triple import check_triple
+from hardsight.scores.reading import Reading, read_classes
+from hardsight.scores.triple import check_triple
 
 
 class Tolerance(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import StateError
-from hardsight.hardness.triple import MOST_CLASSES
+from hardsight.scores import MOST_CLASSES
 from hardsight.untrusted import read_json
 
 _TEXT, _INTEGER, _NUMBER, _NAMES = (str, None), (int, None), (float, None), ([str], None)

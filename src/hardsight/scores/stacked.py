@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hardsight.angles import angle_between_units, arccos, unit
-from hardsight.hardness.reading import Reading
+from hardsight.scores.reading import Reading
 
 
 def read_stacked(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hardsight.errors import InputError
-from hardsight.hardness.scores import SCORES
+from hardsight.scores.registered import SCORES
 
 # True: a larger value is harder; False: a smaller one is; None: neither, so that nothing can be ranked by it.
 COLUMNS: Mapping[str, bool | None] = {

@@ -1,0 +1,32 @@
+"""Hardness scores: features ``(N, D)``, class weights ``(C, D)`` and labels ``(N,)`` in, one number a sample out."""
+
+from hardsight.scores.direction import COLUMNS as COLUMNS
+from hardsight.scores.direction import harder_end as harder_end
+from hardsight.scores.direction import hardness_sign as hardness_sign
+from hardsight.scores.direction import larger_is_harder as larger_is_harder
+from hardsight.scores.reading import Reading as Reading
+from hardsight.scores.reading import read_classes as read_classes
+from hardsight.scores.registered import SCORES as SCORES
+from hardsight.scores.registered import Score as Score
+from hardsight.scores.registered import Tolerance as Tolerance
+from hardsight.scores.registered import angle as angle
+from hardsight.scores.registered import angular_margin as angular_margin
+from hardsight.scores.registered import avc as avc
+from hardsight.scores.registered import avh as avh
+from hardsight.scores.registered import avh_series as avh_series
+from hardsight.scores.registered import compute_scores as compute_scores
+from hardsight.scores.registered import confidence as confidence
+from hardsight.scores.registered import el2n as el2n
+from hardsight.scores.registered import entropy as entropy
+from hardsight.scores.registered import free_energy as free_energy
+from hardsight.scores.registered import margin as margin
+from hardsight.scores.registered import max_logit as max_logit
+from hardsight.scores.registered import nll as nll
+from hardsight.scores.registered import norm as norm
+from hardsight.scores.registered import norm_within_class as norm_within_class
+from hardsight.scores.stacked import read_stacked as read_stacked
+from hardsight.scores.triple import MOST_CLASSES as MOST_CLASSES
+from hardsight.scores.triple import bad_rows as bad_rows
+from hardsight.scores.triple import check_labels as check_labels
+from hardsight.scores.triple import check_logits as check_logits
+from hardsight.scores.triple import check_triple as check_triple
