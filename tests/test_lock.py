@@ -90,7 +90,7 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
         features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
 
     recorder = hs.Recorder(tmp_path / "run")
-    code = "import pathlib, sys, hardsight.lock as lock; lock.folder_lock(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys, hardsight.runs.lock as lock; lock.folder_lock(pathlib.Path(sys.argv[1]))"
     for close, expected in ((False, 1), (True, 0)):
         recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
         recorder.end_epoch()

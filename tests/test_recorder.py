@@ -415,7 +415,7 @@ def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, mon
             raise KeyboardInterrupt
         real(path, writer, token)
 
-    for module in ("records", "recordindex", "runfolder", "dynamics.recorder"):
+    for module in ("records", "recordindex", "runs.folder", "dynamics.recorder"):
         monkeypatch.setattr(f"hardsight.{module}.write_whole", failing)
     left[0] = 1000
     expected = train(tmp_path / "whole", 3)

@@ -98,7 +98,7 @@ def test_a_commit_that_failed_can_be_repeated(tmp_path, monkeypatch, failing):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, writer, token)
 
-    for module in ("records", "recordindex", "runfolder", "dynamics.recorder"):
+    for module in ("records", "recordindex", "runs.folder", "dynamics.recorder"):
         monkeypatch.setattr(f"hardsight.{module}.write_whole", write)
     recorder, whole = hs.Recorder(tmp_path / "run"), hs.Recorder(tmp_path / "whole")
     epochs = [(0, range(6)), (1, range(12)), (2, range(3, 12))]
