@@ -24,7 +24,7 @@ def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[s
     """One network under one labeling."""
     ids = [str(i) for i in range(len(labels))]
     table = hs.score_features(logits.astype(np.float32), np.eye(10, dtype=np.float32), labels, ids=ids)
-    table.meta["out_of_sample"] = "test data"  # no image was scored by a network that was trained on its label
+    table.meta.out_of_sample = "test data"  # no image was scored by a network that was trained on its label
     todo = hs.actions(table)
     rows = todo.to_arrow()
     at = rows["id"].cast("int64").to_numpy()
@@ -32,11 +32,11 @@ def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[s
     label, right = labels[at], truth[at]
     relabel, suspect = action == "relabel", action != "keep"
     after = np.where(relabel, suggested, label)
-    beliefs, gate = Beliefs(table), todo.meta["automatic"]
+    beliefs, gate = Beliefs(table), todo.meta.label_errors["automatic"]
     sure = beliefs.sure[at] & suspect
     dropped = suspect & ~sure
     old = np.where(sure, rows["pred"].to_numpy(), label)
-    estimate = todo.meta["estimate"]
+    estimate = todo.meta.label_errors["estimate"]
     return {
         "n": len(labels),
         "accuracy": float(np.mean(beliefs.pred == labels)),

@@ -1,5 +1,6 @@
 """Runs and data that tests of cleaning start from."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def scored(samples, labels, wrong, *, classes, names=(), mapping=None, bad=(), s
 def accepted(table, count=None):
     """Decisions of a person who takes every suggestion, and drops the suspects without one."""
     rows = hs.label_errors(table, count=count).to_arrow().to_pylist()
-    names = table.meta.get("class_names") or range(10**6)
+    names = table.meta.class_names or range(10**6)
     rows = [row for row in rows if row["suspect"]] or rows[:1]
     return {
         "id": [row["id"] for row in rows],
@@ -103,5 +104,5 @@ def run_on(table, source, split):
     """The same run, of the data by that name."""
     rows = table.to_arrow()
     ids = pa.array([id_.replace("digits:", f"{split}:") for id_ in rows["id"].to_pylist()])
-    meta = {**table.meta, "source": {"data": source}}
+    meta = replace(table.meta, source={"data": source})
     return hs.SampleTable(rows.set_column(0, "id", ids), meta, table.bad)

@@ -12,6 +12,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.dynamics.curves import grouped
+from hardsight.runs import Meta
 
 
 class Matrices:
@@ -23,7 +24,7 @@ class Matrices:
         self.ids = np.array([f"test:{i:05d}" for i in range(n)], dtype=object)
         self.labels = np.zeros(n, np.int64) if labels is None else labels
         self.epochs = np.arange(1, count + 1) if epochs is None else np.asarray(epochs)
-        self.classes, self.unit, self.meta = classes, "epoch", {}
+        self.classes, self.unit, self.meta = classes, "epoch", Meta()
 
     def __len__(self):
         return len(self.ids)

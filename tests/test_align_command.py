@@ -49,7 +49,7 @@ def made(tmp_path_factory):
     torch.manual_seed(0)
     features, weight, labels, bias = triple(300, 12, 5)
     table = hs.score_features(features, weight, labels, bias, [f"test:{i}" for i in range(300)], name="a net")
-    table.meta["class_names"] = NAMES
+    table.meta.class_names = NAMES
     table.save(folder / "run")
     np.savez(folder / "people.npz", counts=counted(table))
     return folder

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ import hardsight as hs
 from hardsight.cleaning import clean, in_words
 from hardsight.data import open_data
 from hardsight.errors import InputError
+from hardsight.runs import DataInfo
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +281,7 @@ def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, arch
     assert not (tmp_path / "lists").exists()
     cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
     cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz", overwrite=True)
-    again = hs.SampleTable(table.to_arrow(), {**table.meta, "source": {"data": f"{tmp_path / 'cleaned.npz'}:test"}})
+    again = hs.SampleTable(table.to_arrow(), replace(table.meta, source={"data": f"{tmp_path / 'cleaned.npz'}:test"}))
     with pytest.raises(ValueError, match="the data themselves"):
         cleaned(again, tmp_path / "more", dataset=tmp_path / "cleaned.npz", overwrite=True)
     assert archive.read_bytes() == before
@@ -296,7 +298,7 @@ def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_pat
 
 
 def test_arrays_without_a_file_become_an_npz(digits, tmp_path):
-    table = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": "digits"}})
+    table = hs.SampleTable(digits.table.to_arrow(), replace(digits.table.meta, source={"data": "digits"}))
     done = cleaned(table, tmp_path / "lists", dataset=tmp_path / "new" / "cleaned.npz")["dataset"]
     again = open_data(str(tmp_path / "new" / "cleaned.npz"))
     assert len(again) == done["kept"] + done["relabeled"]
@@ -354,8 +356,8 @@ def test_data_that_changed_since_they_were_scored_are_not_cleaned(tmp_path):
     np.savez(tmp_path / "d.npz", test_images=images, test_labels=labels)
     samples = open_data(str(tmp_path / "d.npz"))
     table = scored(samples, samples.labels, {0: 1}, classes=3)
-    table.meta["data"] = {"fingerprint": samples.fingerprint(), "split": "test"}
-    table.meta["source"] = samples.source
+    table.meta.data = DataInfo(fingerprint=samples.fingerprint(), split="test")
+    table.meta.source = samples.source
     assert cleaned(table, tmp_path / "a", dataset=tmp_path / "a.npz")["dataset"]["relabeled"] == 1
     np.savez(tmp_path / "d.npz", test_images=images[::-1], test_labels=labels[::-1])
     with pytest.raises(ValueError, match="changed since"):

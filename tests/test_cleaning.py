@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hardsight.cleaning import clean, in_words, read_ids, to_datalab, viewers
 from hardsight.cleaning.decisions import ACTIONS
 from hardsight.data import open_data
 from hardsight.labelerrors import actions, label_errors
+from hardsight.runs import DataInfo
 
 FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "review.txt", "samples.parquet"]
 
@@ -172,7 +174,7 @@ def test_arrays_become_pictures_for_viewers(digits, tmp_path, monkeypatch):
 
 
 def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
-    gone = hs.SampleTable(digits.table.to_arrow(), {**digits.table.meta, "source": {"data": str(tmp_path / "gone")}})
+    gone = hs.SampleTable(digits.table.to_arrow(), replace(digits.table.meta, source={"data": str(tmp_path / "gone")}))
     summary = clean(gone, tmp_path / "lists")
     assert summary["pictures"] == summary["paths"] == 0
     assert any("with --data" in note for note in summary["notes"])
@@ -187,8 +189,8 @@ def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
 def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 1}, classes=3)
-    table.meta["data"] = {"split": "photos"}
-    table.meta["source"] = samples.source
+    table.meta.data = DataInfo(split="photos")
+    table.meta.source = samples.source
     photos.rename(tmp_path / "moved")
     assert clean(table, tmp_path / "without")["paths"] == 0
     assert clean(table, tmp_path / "with", data=tmp_path / "moved")["paths"] == len(samples)

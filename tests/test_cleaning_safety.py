@@ -2,6 +2,7 @@
 
 import csv
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from hardsight.errors import ExistingPathError, HardsightError, InputError
 from hardsight.labelerrors import actions, label_errors
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
+from hardsight.runs import Folds
 
 CLASSES = 10
 
@@ -42,7 +44,7 @@ def planted(truth, share, seed=1, to=None):
 def table_of(logits, labels, **meta):
     ids = [f"{i:06d}" for i in range(len(labels))]
     table = hs.score_features(logits, np.eye(CLASSES, dtype=np.float32), labels, ids=ids)
-    table.meta.update({"out_of_sample": {"folds": 5}} | meta)
+    table.meta = replace(table.meta, **{"out_of_sample": Folds(5), **meta})
     return table
 
 
@@ -60,7 +62,7 @@ def test_random_errors_are_fixed_by_a_good_network_as_precisely_as_estimated(sha
     truth, logits = observed(20_000, 0.25)
     labels = planted(truth, share)
     rows = actions(table_of(logits, labels))
-    gate = rows.meta["automatic"]
+    gate = rows.meta.label_errors["automatic"]
     relabel = rows["action"] == "relabel"
     right = rows["suggested"][relabel] == truth[[int(id_) for id_ in rows["id"][relabel]]]
     assert relabel.sum() > 0.3 * (labels != truth).sum()
@@ -97,8 +99,8 @@ def test_a_mediocre_network_relabels_nothing_and_says_why(tmp_path):
     assert 0.3 < table.accuracy < 0.6
     rows = actions(table)
     assert (rows["action"] != "relabel").all()
-    assert rows.meta["automatic"].kind == "implausible"
-    assert rows.meta["estimate"] is None
+    assert rows.meta.label_errors["automatic"].kind == "implausible"
+    assert rows.meta.label_errors["estimate"] is None
     arrays = {"images": np.zeros((600, 1, 1), np.uint8), "labels": table["label"], "ids": table["id"].astype(str)}
     np.savez(tmp_path / "d.npz", **arrays)
     for options, named in (({}, "--decisions"), ({"auto": True}, "--auto")):
@@ -110,7 +112,7 @@ def test_a_mediocre_network_relabels_nothing_and_says_why(tmp_path):
 def test_the_estimate_is_the_formula_by_a_loop():
     truth, logits = observed(20_000, 0.25)
     labels = planted(truth, 0.2)
-    gate = actions(table_of(logits, labels)).meta["automatic"]
+    gate = actions(table_of(logits, labels)).meta.label_errors["automatic"]
     p = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     p = (p / p.sum(1, keepdims=True)).astype(np.float32)  # as a run keeps them
     lower, sure, pred = [], [], p.argmax(1)
@@ -139,14 +141,14 @@ def test_a_network_that_contradicts_most_labels_is_not_believed_however_few_it_i
     table = table_of(logits, labels)
     assert table.accuracy < 0.6
     assert hs.noise(table).share < table.accuracy / 2
-    assert actions(table).meta["automatic"].kind == "implausible"
+    assert actions(table).meta.label_errors["automatic"].kind == "implausible"
 
 
 def test_every_condition_is_needed():
     truth, logits = observed(20_000, 0.25)
     labels = planted(truth, 0.05)
     safe = table_of(logits, labels)
-    assert actions(safe).meta["automatic"].kind is None
+    assert actions(safe).meta.label_errors["automatic"].kind is None
     in_sample = table_of(logits, labels, out_of_sample=None)
     lean = hs.SampleTable(safe.to_arrow(), safe.meta)  # no probabilities of all classes
     swapped = np.arange(CLASSES)
@@ -156,7 +158,7 @@ def test_every_condition_is_needed():
     kinds = {"in sample": in_sample, "probabilities": lean, "implausible": renumbered, "not shown": few}
     for kind, table in kinds.items():
         rows = actions(table)
-        assert rows.meta["automatic"].kind == kind
+        assert rows.meta.label_errors["automatic"].kind == kind
         assert (rows["action"] != "relabel").all()
 
 
@@ -169,8 +171,9 @@ def test_actions_follow_the_ranking_and_the_counts_agree(by):
     assert order == sorted(order)
     assert rows["rank"].tolist() == list(range(1, len(rows) + 1))
     assert (np.diff(suspects["suspect"].astype(int)) <= 0).all()  # the first of the ranking, and none after
-    counted = round(suspects.meta["estimate"]["count"])
-    assert suspects.meta["suspects"] == suspects["suspect"].sum() == counted == (rows["action"] != "keep").sum()
+    counted = round(suspects.meta.label_errors["estimate"]["count"])
+    assert suspects.meta.label_errors["suspects"] == suspects["suspect"].sum() == counted
+    assert (rows["action"] != "keep").sum() == counted
 
 
 def test_no_label_is_suspect_where_none_is_counted_as_wrong():
@@ -180,7 +183,7 @@ def test_no_label_is_suspect_where_none_is_counted_as_wrong():
     table = table_of(logits, labels)
     rows = actions(table, count=0)
     assert set(rows["action"]) == {"keep"}
-    assert actions(table).meta["suspects"] == (actions(table)["action"] == "review").sum()
+    assert actions(table).meta.label_errors["suspects"] == (actions(table)["action"] == "review").sum()
 
 
 # Chance.
@@ -219,9 +222,9 @@ def test_a_network_at_chance_is_said_first_and_suggests_nothing():
     with pytest.warns(ChanceWarning, match="better than chance"):
         table = table_of(*random_table())
     suspects, rows = label_errors(table), actions(table)
-    assert suspects.meta["chance"]
-    assert suspects.meta["notes"] == [suspects.meta["chance"]]
-    assert suspects.meta["suspects"] == 0
+    assert suspects.meta.label_errors["chance"]
+    assert suspects.meta.label_errors["notes"] == [suspects.meta.label_errors["chance"]]
+    assert suspects.meta.label_errors["suspects"] == 0
     assert suspects.to_arrow()["suggested"].null_count == len(table)
     assert set(rows["action"]) == {"keep"}
     payload = make_payload(read_rows(table)).payload
@@ -325,7 +328,7 @@ def test_auto_relabels_what_is_safe_and_leaves_the_rest(tmp_path):
     np.savez(tmp_path / "d.npz", images=np.zeros((len(labels), 1, 1), np.uint8), labels=labels)
     samples = open_data(str(tmp_path / "d.npz"))
     table = hs.score_features(logits, np.eye(CLASSES), labels, ids=[samples.id(i) for i in range(len(samples))])
-    table.meta.update({"out_of_sample": "test data", "source": samples.source})
+    table.meta = replace(table.meta, out_of_sample="test data", source=samples.source)
     summary = clean(table, tmp_path / "lists", auto=True, dataset=tmp_path / "copy.npz")
     with np.load(tmp_path / "copy.npz") as copy:
         assert len(copy["labels"]) == len(labels)

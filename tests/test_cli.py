@@ -130,11 +130,11 @@ def test_score_out_of_sample_by_head_and_by_training(here, capsys):
     code, out, _ = run(capsys, "score", "net.py:build", "pics", "--folds", "3", "-o", "head")
     assert code == 0
     assert "12 samples scored" in out
-    assert SampleTable.load("head").meta["out_of_sample"]["retrained"] == "head"
+    assert SampleTable.load("head").meta.out_of_sample.retrained == "head"
     code, out, _ = run(capsys, "score", "train.py:train", "pics", "--folds", "3", "--seeds", "2", "-o", "trained")
     assert code == 0
     assert re.search(r"model: train\.py:train, .*2 of 3 folds", out)
-    assert SampleTable.load("trained").meta["models"] == ["train.py:train seed 0", "train.py:train seed 1"]
+    assert SampleTable.load("trained").meta.models == ["train.py:train seed 0", "train.py:train seed 1"]
     code, _, err = run(capsys, "score", "train.py:train", "pics", "-o", "x")
     assert code == 2
     assert "--folds 5" in err
@@ -145,7 +145,7 @@ def test_score_out_of_sample_by_head_and_by_training(here, capsys):
 def test_score_with_several_models_and_compare_runs(here, capsys):
     code, _, _ = run(capsys, "score", "net.py:build", "pics", "-o", "two", "--also", "net.py:build")
     assert code == 0
-    assert SampleTable.load("two").meta["models"] == ["net.py:build", "net.py:build (2)"]
+    assert SampleTable.load("two").meta.models == ["net.py:build", "net.py:build (2)"]
     run(capsys, "score", "net.py:build", "pics", "-o", "one")
     code, _, err = run(capsys, "report", "two", "--against", "one", "-o", "page.html", "--pictures", "4")
     assert code == 0

@@ -47,7 +47,7 @@ def test_rows_are_the_naive_join():
     before, after, both = pairs()
     found = compare(after, before)
     assert found["id"].tolist() == [new["id"] for new, _ in both]
-    assert found.meta["comparison"]["counts"] == {
+    assert found.meta.comparison["counts"] == {
         "matched": 250, "only_after": 30, "only_before": 50, "relabelled": 0, "judged": 250,
     }  # fmt: skip
     for name in ("avh", "confidence", "nll", "pred"):
@@ -63,7 +63,7 @@ def test_rows_are_the_naive_join():
 
 def test_the_mean_change_is_scipy_s_paired_t():
     before, after, both = pairs()
-    change = compare(after, before).meta["comparison"]["mean_change"]
+    change = compare(after, before).meta.comparison["mean_change"]
     test = stats.ttest_rel([5 * new["avh"] for new, _ in both], [5 * old["avh"] for _, old in both])
     assert change["p"] == pytest.approx(test.pvalue)
     assert (change["low"], change["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
@@ -72,7 +72,7 @@ def test_the_mean_change_is_scipy_s_paired_t():
 
 def test_accuracy_is_tested_by_mcnemar_s_exact_test():
     before, after, both = pairs()
-    meta = compare(after, before).meta["comparison"]
+    meta = compare(after, before).meta.comparison
     right = np.array([[row["pred"] == row["label"] for row in pair] for pair in both])
     fixed, broken = int((right[:, 0] & ~right[:, 1]).sum()), int((~right[:, 0] & right[:, 1]).sum())
     assert meta["mcnemar"]["p"] == pytest.approx(stats.binomtest(fixed, fixed + broken).pvalue)
@@ -85,8 +85,8 @@ def test_equal_runs_have_not_changed():
     run = a_run(np.arange(300), LABELS, 3)
     found = compare(run, run)
     assert (found["avh_change"] == 0).all()
-    assert found.meta["comparison"]["mcnemar"]["p"] == 1.0
-    change = found.meta["comparison"]["mean_change"]
+    assert found.meta.comparison["mcnemar"]["p"] == 1.0
+    change = found.meta.comparison["mean_change"]
     assert (change["value"], change["low"], change["high"], change["p"]) == (0.0, 0.0, 0.0, 1.0)
     assert not found["fixed"].any()
 
@@ -120,7 +120,7 @@ def test_classes_that_only_the_other_model_has_may_be_predicted():
     before = a_run(np.arange(300), LABELS, 4, classes=7, names=list("abcdefg"), pred=np.full(300, 6))
     found = compare(after, before)
     assert found.to_arrow()["pred_before"].null_count == 300
-    assert found.meta["comparison"]["accuracy_before"] == 0
+    assert found.meta.comparison["accuracy_before"] == 0
     assert found["fixed"].tolist() == (after["pred"] == LABELS).tolist()
 
 
@@ -131,8 +131,8 @@ def test_relabelled_samples_are_left_out_of_the_change():
     assert found["relabelled"].tolist() == [True] * 20 + [False] * 280
     assert np.isnan(found["avh_change"][:20]).all()
     assert not (found["fixed"] | found["broken"])[:20].any()
-    assert found.meta["comparison"]["mean_change"]["n"] == 280
-    assert found.meta["comparison"]["counts"]["judged"] == 280
+    assert found.meta.comparison["mean_change"]["n"] == 280
+    assert found.meta.comparison["counts"]["judged"] == 280
 
 
 def test_without_labels_scores_at_the_prediction_are_compared():
@@ -144,17 +144,17 @@ def test_without_labels_scores_at_the_prediction_are_compared():
     found = compare(run(0), run(1))
     np.testing.assert_allclose(found["avh_change"], 3 * (run(0)["avh_pred"] - run(1)["avh_pred"]))
     assert "label" not in found
-    assert found.meta["comparison"]["mcnemar"] is None
+    assert found.meta.comparison["mcnemar"] is None
 
 
 def test_runs_without_avh_are_compared_by_what_both_have():
     before, after = (t.to_arrow().drop_columns(["avh", "nll"]) for t in before_and_after())
     found = compare(SampleTable(after), SampleTable(before))
-    assert found.meta["comparison"]["by"] == "confidence"
-    assert found.meta["comparison"]["harder"] == "smaller"
+    assert found.meta.comparison["by"] == "confidence"
+    assert found.meta.comparison["harder"] == "smaller"
     np.testing.assert_allclose(found["confidence_change"], found["confidence"] - found["confidence_before"])
     bare = [SampleTable(t.drop_columns(["confidence"])) for t in (after, before)]
-    assert "mean_change" not in compare(*bare).meta["comparison"]
+    assert "mean_change" not in compare(*bare).meta.comparison
 
 
 def test_folders_are_taken_too(tmp_path):
@@ -162,7 +162,7 @@ def test_folders_are_taken_too(tmp_path):
     before.save(tmp_path / "b")
     after.save(tmp_path / "a")
     found = compare(str(tmp_path / "a"), tmp_path / "b")
-    assert found.meta["comparison"]["mean_change"] == compare(after, before).meta["comparison"]["mean_change"]
+    assert found.meta.comparison["mean_change"] == compare(after, before).meta.comparison["mean_change"]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_classes_that_changed_have_scipy_s_paired_intervals(page):
 def test_tiles_say_what_changed(page):
     payload, found = page
     tiles = {tile["name"]: tile for tile in payload["comparison"]["tiles"]}
-    meta = found.meta["comparison"]
+    meta = found.meta.comparison
     assert tiles["in both runs"]["value"] == "250"
     assert tiles["in both runs"]["note"] == "30 only in this run, 50 only in the other"
     assert tiles["wrong before, right now"]["value"] == str(meta["mcnemar"]["fixed"])

@@ -52,9 +52,9 @@ def digits(*, permuted=False, names=True):
 def test_the_network_is_right_when_nothing_is_wrong(model):
     table = hs.score(model, digits())
     assert table.accuracy > 0.95
-    assert table.meta["warnings"] == []
-    assert table.meta["label_mapping"] is None
-    assert table.meta["class_names"] == NAMES
+    assert table.meta.warnings == []
+    assert table.meta.label_mapping is None
+    assert table.meta.class_names == NAMES
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -65,8 +65,8 @@ def test_permuted_names_are_mapped_by_name(model):
     expected, table = hs.score(model, digits()), hs.score(model, digits(permuted=True))
     assert table.to_arrow().equals(expected.to_arrow())  # labels and rows in the network's own order
     # The record tells how labels were renumbered, and what the numbers of the table mean.
-    assert table.meta["label_mapping"] == np.argsort(PERMUTED).tolist()
-    assert table.meta["class_names"] == NAMES
+    assert table.meta.label_mapping == np.argsort(PERMUTED).tolist()
+    assert table.meta.class_names == NAMES
 
 
 @pytest.mark.parametrize("who", ["neither", "model", "data"])
@@ -78,7 +78,7 @@ def test_without_names_a_permuted_labelling_warns(who, network, tmp_path):
     [order] = [warning for warning in seen if warning.category is not ChanceWarning]
     assert table.accuracy < 0.5
     # The warning stays with the run.
-    assert hs.SampleTable.load(tmp_path / "run").meta["warnings"] == [str(order.message)]
+    assert hs.SampleTable.load(tmp_path / "run").meta.warnings == [str(order.message)]
 
 
 def test_the_warning_names_classes_that_moved(network):
@@ -103,7 +103,7 @@ def test_two_swapped_classes_of_ten_are_no_permutation_of_all(network):
 def test_an_untrained_network_does_not_warn(model):
     torch.manual_seed(0)
     untrained = hs.Model(small_cnn().eval(), "untrained", RIGHT, "tensor")
-    assert hs.score(untrained, digits(names=False)).meta["warnings"] == []
+    assert hs.score(untrained, digits(names=False)).meta.warnings == []
 
 
 def test_names_of_other_things_are_refused(network):
@@ -121,8 +121,8 @@ def test_a_wrong_normalisation_gives_other_rows(network, model):
     wrong = hs.score(hs.Model(network, "digits", WRONG, "tensor", NAMES), digits())
     assert np.array_equal(right["id"], wrong["id"])
     assert np.mean(np.abs(right["avh"] - wrong["avh"]) > 1e-3) > 0.9
-    assert right.meta["preprocessing"] == "Normalize(mean=[0.3], std=[0.4])"
-    assert wrong.meta["preprocessing"] == "Normalize(mean=[0.485], std=[0.1])"
+    assert right.meta.preprocessing == "Normalize(mean=[0.3], std=[0.4])"
+    assert wrong.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
 
 
 def test_rows_equal_those_made_by_hand(network, model):
@@ -148,8 +148,8 @@ def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, 
     # Nothing was touched: the same call still finds its rows.
     assert hs.score(model, digits(), out=run).to_arrow().equals(first.to_arrow())
     replaced = hs.score(other, digits(), out=run, overwrite=True)
-    assert replaced.meta["preprocessing"] == "Normalize(mean=[0.485], std=[0.1])"
-    assert hs.SampleTable.load(run).meta["preprocessing"] == "Normalize(mean=[0.485], std=[0.1])"
+    assert replaced.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
+    assert hs.SampleTable.load(run).meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
 
 
 def test_a_run_is_not_resumed_with_other_weights(model, tmp_path):
@@ -183,14 +183,14 @@ def test_a_killed_run_is_resumed_with_a_transform_of_ones_own(network, tmp_path)
 
 def test_a_given_preprocessing_replaces_the_model_s(network, model):
     table = hs.score(model, digits(), preprocess=WRONG)
-    assert table.meta["preprocessing"] == "Normalize(mean=[0.485], std=[0.1])"
+    assert table.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
     assert table.to_arrow().equals(hs.score(hs.Model(network, "digits", WRONG, "tensor", NAMES), digits()).to_arrow())
 
 
 def test_raw_replaces_the_model_s_preprocessing_too(network, model):
     # "raw" means pixels in [0, 1], whatever came with the model.
     raw = hs.score(model, digits(), preprocess="raw")
-    assert raw.meta["preprocessing"] == "none: pixels in [0, 1]"
+    assert raw.meta.preprocessing == "none: pixels in [0, 1]"
     assert raw.to_arrow().equals(hs.score(hs.Model(network, "digits", classes=NAMES), digits()).to_arrow())
 
 

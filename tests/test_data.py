@@ -187,7 +187,7 @@ def test_pictures_of_every_kind_in_one_folder(tmp_path, tiny):
     assert "truncated" in bad["mixed/a/cut.jpg"]
     assert "cannot identify" in bad["mixed/b/text.png"]
     assert "floating-point" in bad["mixed/b/float.tiff"]
-    assert table.meta["counts"]["bad"] == 3
+    assert table.meta.counts.bad == 3
     assert hs.SampleTable.load(tmp_path / "run").bad.to_pylist() == table.bad.to_pylist()
     with pytest.raises(ValueError, match=r"'mixed/a/cut\.jpg': .*truncated"):
         hs.score(tiny, root, preprocess="raw", strict=True)
@@ -472,7 +472,7 @@ def test_tensor_dataset(tiny):
     table = hs.score(tiny, TensorDataset(x, y))  # tensors are inputs: no preprocessing is asked for
     assert table["id"].tolist() == [f"data:{i}" for i in range(6)]
     assert table["label"].tolist() == y.tolist()
-    assert table.meta["preprocessing"] == "none: the data set yields tensors"
+    assert table.meta.preprocessing == "none: the data set yields tensors"
     assert "avh_pred" in hs.score(tiny, TensorDataset(x))
 
 
@@ -707,7 +707,7 @@ def test_raw_pictures_without_preprocessing_are_an_explicit_choice(kind, folder,
         hs.score(tiny, data)
     assert tiny.forwards == 0
     table = hs.score(tiny, data, preprocess="raw")
-    assert table.meta["preprocessing"] == "none: pixels in [0, 1]"
+    assert table.meta.preprocessing == "none: pixels in [0, 1]"
 
 
 @pytest.mark.parametrize("kind", ["map", "stream"])

@@ -4,6 +4,7 @@ import pytest
 
 from hardsight import SampleTable, read_ids
 from hardsight.cli import main
+from hardsight.runs import Folds
 
 
 @pytest.mark.slow
@@ -14,7 +15,7 @@ def test_the_demo_runs_as_it_says(tmp_path, capsys, monkeypatch):
     assert len(table) == 1797
     assert table["id"][:2].tolist() == ["digits:0", "digits:1"]
     assert table.accuracy > 0.98  # measured .994 out of sample
-    assert table.meta["out_of_sample"] == {"folds": 5, "seeds": 1, "retrained": "model"}
+    assert table.meta.out_of_sample == Folds(5, 1, "model")
     assert "The 6 hardest" in out
     assert "██" in out
     assert "hardsight score --help" in out

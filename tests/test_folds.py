@@ -15,7 +15,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, data_of, load_digits, open_data
 from hardsight.ensemble import matrix, mean_over_nets
-from hardsight.runs import STAGES
+from hardsight.runs import STAGES, Folds
 from hardsight.scoring import folds
 from hardsight.scoring.folds import assign_folds
 from hardsight.scoring.refit import STRENGTHS, choose_strength, fit_head
@@ -122,8 +122,8 @@ def test_a_refitted_head_has_not_seen_the_label_it_judges():
     samples = ArraySamples(images[:600], labels, "train", "random labels")
     table = hs.score(linear(width=512), samples, preprocess="raw", folds=5, device="cpu")
     assert table.accuracy == pytest.approx(0.1, abs=4 * (0.09 / 600) ** 0.5)
-    assert table.meta["out_of_sample"] == {"folds": 5, "seeds": 1, "retrained": "head"}
-    assert table.meta["model"]["classes"] == 10
+    assert table.meta.out_of_sample == Folds(5, 1, "head")
+    assert table.meta.model.classes == 10
 
 
 def test_a_head_is_refitted_to_the_classes_of_the_data_not_of_the_network():
@@ -131,9 +131,9 @@ def test_a_head_is_refitted_to_the_classes_of_the_data_not_of_the_network():
     keep = labels < 3
     samples = ArraySamples(images[keep][:300], labels[keep][:300], "train", "three digits", ["zero", "one", "two"])
     table = hs.score(linear(classes=7), samples, preprocess="raw", folds=3, device="cpu")
-    assert table.meta["model"]["classes"] == 3
+    assert table.meta.model.classes == 3
     assert table.accuracy > 0.95
-    assert table.meta["class_names"] == ["zero", "one", "two"]
+    assert table.meta.class_names == ["zero", "one", "two"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_killed_run_trains_only_the_folds_that_were_not_done(tmp_path):
         hs.score(sometimes, few_digits(), **options)
     assert sorted(p.name for p in (tmp_path / "run" / STAGES).iterdir()) == ["seed0-fold0", "seed0-fold1"]
     partial = hs.SampleTable.load(tmp_path / "run", partial=True)
-    assert partial.meta["unfinished"]
+    assert partial.meta.unfinished
     assert len(partial) == FEW // 2
     with pytest.raises(RuntimeError, match="not finished"):
         hs.SampleTable.load(tmp_path / "run")
@@ -217,7 +217,7 @@ def test_a_killed_run_trains_only_the_folds_that_were_not_done(tmp_path):
     both = table.join(whole.to_arrow().select(["id", "avh", "pred"]), suffix="_whole")
     np.testing.assert_array_equal(both["avh"], both["avh_whole"])
     assert not (tmp_path / "run" / STAGES).exists()
-    assert hs.score(sometimes, few_digits(), **options).meta["already_complete"]
+    assert hs.score(sometimes, few_digits(), **options).meta.already_complete
     assert len(counter.folds) == 5
 
 
@@ -305,7 +305,7 @@ def test_several_networks_give_mean_spread_vote_and_ranks(nets, tmp_path):
         assert table["agreement"][i] == votes.max() / 3
     loaded = hs.SampleTable.load(tmp_path / "run")
     assert sorted(loaded.columns) == sorted(table.columns)
-    assert loaded.meta["models"] == ["net0", "net1", "net2"]
+    assert loaded.meta.models == ["net0", "net1", "net2"]
     np.testing.assert_array_equal(np.sort(loaded["avh"]), np.sort(table["avh"]))
     one = hs.SampleTable.load(tmp_path / "run", model="net1")
     np.testing.assert_array_equal(np.sort(one["avh"]), np.sort(alone[1]["avh"]))
@@ -318,11 +318,11 @@ def test_a_run_of_several_networks_with_class_names_can_be_read_before_its_end(n
     names = [f"digit {i}" for i in range(10)]
     named = [hs.Model(net.module, net.name, None, "any", names) for net in nets]
     hs.score(named, few_digits(50), out=tmp_path / "run", device="cpu")
-    assert hs.SampleTable.load(tmp_path / "run").meta["class_names"] == names
+    assert hs.SampleTable.load(tmp_path / "run").meta.class_names == names
     (tmp_path / "run" / "meta.json").unlink()
     table = hs.SampleTable.load(tmp_path / "run", partial=True)
     assert len(table) == 50
-    assert table.meta.get("class_names", names) == names
+    assert table.meta.unfinished
 
 
 def test_a_sample_that_one_network_cannot_score_is_bad_for_all(nets):
@@ -347,15 +347,15 @@ def test_a_sample_that_one_network_cannot_score_is_bad_for_all(nets):
 
 def test_networks_with_the_same_name_are_told_apart(nets):
     table = hs.score([nets[0], nets[0]], few_digits(50), device="cpu")
-    assert table.meta["models"] == ["net0", "net0 (2)"]
+    assert table.meta.models == ["net0", "net0 (2)"]
     assert (table["avh_sd"] == 0).all()
 
 
 def test_seeds_repeat_the_folds():
     table = hs.score(train, few_digits(120), folds=2, seeds=3, device="cpu")
-    assert table.meta["models"] == ["train seed 0", "train seed 1", "train seed 2"]
-    assert table.meta["out_of_sample"]["seeds"] == 3
-    assert len(table.meta["accuracies"]) == 3
+    assert table.meta.models == ["train seed 0", "train seed 1", "train seed 2"]
+    assert table.meta.out_of_sample.seeds == 3
+    assert len(table.meta.accuracies) == 3
     assert (table["avh_sd"] > 0).all()
 
 
@@ -430,7 +430,7 @@ def test_a_run_knows_where_its_data_are(tmp_path, monkeypatch):
     assert samples.find(["test:3", "test:29"]) == [3, 29]
     assert samples.find(["test:30", "train:1", "test:x", "test:٣", "test:03"]) == [None] * 5
     np.testing.assert_array_equal(samples.load(3, None)[0], images[3])
-    assert table.meta["source"]["data"] == f"{tmp_path}/d.npz:test"
+    assert table.meta.source["data"] == f"{tmp_path}/d.npz:test"
 
 
 def test_moved_data_still_belong_to_the_run(tmp_path):
@@ -466,7 +466,7 @@ def test_a_resumed_run_may_find_its_data_elsewhere(tmp_path):
     hs.score(linear(), str(tmp_path / "one" / "d.npz"), preprocess="raw", out=run)
     (run / "meta.json").unlink()
     table = hs.score(linear(), str(tmp_path / "two" / "d.npz"), preprocess="raw", out=run)
-    assert table.meta["source"]["data"] == str(tmp_path / "two" / "d.npz")
+    assert table.meta.source["data"] == str(tmp_path / "two" / "d.npz")
     assert json.loads((run / "plan.json").read_text())["source"]["data"] == str(tmp_path / "one" / "d.npz")
 
 
@@ -528,7 +528,7 @@ def test_classes_of_a_single_sample_are_said():
     labels[5] = 11
     with pytest.warns(UserWarning, match="1 classes.*single sample"):
         table = hs.score(linear(), ArraySamples(images[:40], labels, "d", "d"), preprocess="raw", folds=2)
-    assert "single sample" in table.meta["warnings"][0]
+    assert "single sample" in table.meta.warnings[0]
 
 
 def test_folds_are_not_divided_over_processes(tmp_path):
@@ -618,8 +618,8 @@ def test_classes_without_a_sample_do_not_count(tmp_path):
         for k in (1, 10)
     )
     np.testing.assert_array_equal(even["avh"], spread["avh"])
-    assert spread.meta["model"]["classes"] == 10
-    assert spread.meta["class_names"] == [str(10 * k) for k in range(10)]
+    assert spread.meta.model.classes == 10
+    assert spread.meta.class_names == [str(10 * k) for k in range(10)]
     done = hs.clean(spread, tmp_path / "lists", data=ArraySamples(images[:300], 10 * labels[:300], "d", "d"))
     assert done["samples"] == 300
     import pyarrow.parquet as pq

@@ -81,7 +81,7 @@ def test_a_network_on_the_gpu(wrap, tmp_path):
     if wrap == "half":
         network, x = network.half(), x.half()
     table = hs.score(network, TensorDataset(x, y), out=tmp_path / "run", workers=2)
-    assert table.meta["device"] == torch.cuda.get_device_name()
+    assert table.meta.device == torch.cuda.get_device_name()
     assert next(network.parameters()).device.type == "cpu"  # back where it was
     loose = {"rtol": 2e-2, "atol": 2e-2} if wrap == "half" else {"rtol": 1e-3, "atol": 1e-4}
     np.testing.assert_allclose(table["avh"], truth["avh"], **loose)
@@ -129,7 +129,7 @@ def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
 
     trained = hs.score(train, "digits", folds=3, seeds=2, out=tmp_path / "trained")
     assert trained.accuracy > 0.9
-    assert trained.meta["models"] == ["train seed 0", "train seed 1"]
+    assert trained.meta.models == ["train seed 0", "train seed 1"]
     several = hs.score([network, small_cnn().eval()], "digits", preprocess="raw")
     assert (several["avh_sd"] > 0).all()
 

@@ -254,7 +254,7 @@ def train_with_two_processes(folder):
     callback = RecorderCallback(f"{folder}/run")
     trainer(Path(folder), model(), [callback], data(21)).train()
     if torch.distributed.get_rank() == 0:
-        repeated = hs.Dynamics(f"{folder}/run").meta["recorded"]["repeated"]
+        repeated = hs.Dynamics(f"{folder}/run").meta.recorded.repeated
         Path(folder, "repeated.json").write_text(json.dumps(repeated))
     torch.distributed.destroy_process_group()
 

@@ -249,7 +249,7 @@ def test_a_million_samples_of_5000_classes_take_seconds():
     assert time.perf_counter() - started < 5  # about 0.2 s when nothing else runs
     assert found.count == pytest.approx((labels != pred).sum(), rel=0.2)
     started = time.perf_counter()
-    assert label_errors(table).meta["suspects"] == round(found.count)
+    assert label_errors(table).meta.label_errors["suspects"] == round(found.count)
     assert time.perf_counter() - started < 10  # about 0.7 s
 
 
@@ -262,11 +262,11 @@ def test_rows_are_as_promised(digits):
     assert found.columns == columns
     assert found["rank"].tolist() == list(range(1, len(found) + 1))
     assert (np.diff(found["suspicion"]) <= 0).all()
-    assert found.meta["by"] == DEFAULT
+    assert found.meta.label_errors["by"] == DEFAULT
     differing = found["id"][found["label"] != found["pred"]]
     expected = set(differing[: round(noise(digits.table).count)])
     assert set(found["id"][found["suspect"]]) == expected
-    assert found.meta["suspects"] == len(expected)
+    assert found.meta.label_errors["suspects"] == len(expected)
     at = [int(id_.split(":")[1]) for id_ in found["id"]]
     np.testing.assert_allclose(found["p_label"], digits.probabilities[at, found["label"]], atol=1e-7)
     np.testing.assert_allclose(found["p_pred"], digits.probabilities[at].max(1), atol=1e-7)
@@ -284,11 +284,11 @@ def test_suspects_differ_from_their_label_and_suggestions_are_sure(digits):
 
 
 def test_count_and_share_say_how_many(digits):
-    assert label_errors(digits.table, count=7).meta["suspects"] == 7
-    assert label_errors(digits.table, share=0.01).meta["suspects"] == 18
-    assert label_errors(digits.table, count=0).meta["suspects"] == 0
+    assert label_errors(digits.table, count=7).meta.label_errors["suspects"] == 7
+    assert label_errors(digits.table, share=0.01).meta.label_errors["suspects"] == 18
+    assert label_errors(digits.table, count=0).meta.label_errors["suspects"] == 0
     differing = int((digits.table["label"] != digits.table["pred"]).sum())
-    assert label_errors(digits.table, count=10**9).meta["suspects"] == differing
+    assert label_errors(digits.table, count=10**9).meta.label_errors["suspects"] == differing
     for wrong, words in (
         ({"count": -1}, "count .*got -1"),
         ({"share": 1.5}, r"share .*got 1\.5"),
@@ -342,7 +342,7 @@ def test_probabilities_of_some_samples_are_not_enough(digits):
 def test_the_note_says_when_samples_may_have_been_trained_on(digits):
     def notes(**meta):
         found = label_errors(hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}, **meta}))
-        return [note for note in found.meta["notes"] if "contradicts" not in note]
+        return [note for note in found.meta.label_errors["notes"] if "contradicts" not in note]
 
     assert notes(out_of_sample={"folds": 5, "retrained": "model"}) == []
     assert "kept out of training" in notes()[0]
@@ -351,10 +351,10 @@ def test_the_note_says_when_samples_may_have_been_trained_on(digits):
 
 def test_a_net_that_contradicts_many_labels_says_so(digits):
     rows, meta = digits.table.to_arrow(), {"out_of_sample": {"folds": 5}}
-    (note,) = label_errors(hs.SampleTable(rows, meta), count=3).meta["notes"]
+    (note,) = label_errors(hs.SampleTable(rows, meta), count=3).meta.label_errors["notes"]
     assert f"contradicts {1 - digits.table.accuracy:.1%}" in note
     right = rows.set_column(1, "label", rows["pred"])
-    assert label_errors(hs.SampleTable(right, meta), count=3).meta["notes"] == []
+    assert label_errors(hs.SampleTable(right, meta), count=3).meta.label_errors["notes"] == []
 
 
 def test_means_over_several_nets_stay_probabilities(digits):

@@ -260,7 +260,7 @@ def test_a_second_training_into_one_folder_is_refused(tmp_path):
         trainer(tmp_path, [RecorderCallback(tmp_path / "run")], max_epochs=1).fit(Net(), loader())
     again = RecorderCallback(tmp_path / "run", overwrite=True, note="again")
     trainer(tmp_path, [again], max_epochs=1).fit(Net(), loader())
-    assert hs.Dynamics(tmp_path / "run").meta["note"] == "again"
+    assert hs.Dynamics(tmp_path / "run").meta.note == "again"
 
 
 def test_a_given_recorder_is_used(tmp_path):
@@ -305,7 +305,7 @@ def test_two_processes_record_each_sample_once(tmp_path):
     recorded = hs.Dynamics(tmp_path / "run")
     assert len(recorded) == 23  # one of them is shown twice an epoch, so that both processes have as many
     assert not np.isnan(recorded.matrix("avh")).any()
-    assert recorded.meta["recorded"]["repeated"] == 2
+    assert recorded.meta.recorded.repeated == 2
 
 
 def train_with_two_processes(folder):

@@ -15,7 +15,7 @@ import torch
 from command_line import run
 
 import hardsight as hs
-from hardsight.runs import Lock, RunWriter, beside_lock, folder_lock, lock
+from hardsight.runs import Lock, Meta, RunWriter, beside_lock, folder_lock, lock
 from hardsight.table import SampleTable
 
 HOLD = """
@@ -57,7 +57,7 @@ def test_the_second_process_is_told_who_the_first_is(tmp_path, holder):
     process.send_signal(signal.SIGKILL)
     process.wait()
     with RunWriter(tmp_path / "run", {"a": 1}) as writer:
-        writer.finish({})
+        writer.finish(Meta())
     assert not list((tmp_path / "run").glob(".lock*"))
 
 
@@ -228,7 +228,7 @@ def test_two_processes_overwrite_a_complete_run_together(place, capsys, attempt)
     code, text = ended(started("score", "net.py:build", "data.npz", "-o", "run", "--overwrite", launcher=launcher))
     assert code == 0, text
     table = SampleTable.load("run")
-    assert table.meta["created"] > created
+    assert table.meta.created > created
     assert sorted(table["id"]) == sorted(f"test:{i}" for i in range(200))
     assert {p.name[:4] for p in Path("run/parts").iterdir()} == {"0000", "0001"}
     assert not list(Path("run").glob(".lock*"))

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.data import load_digits
-from hardsight.runs import RunWriter, discard, is_run, read_run, write_json
+from hardsight.runs import Counts, Meta, RunWriter, discard, is_run, read_run, write_json
 
 MINE = "my own words"
 
@@ -188,7 +188,7 @@ def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkey
     with RunWriter(tmp_path / "run", {"a": 1}) as writer:
         for name in "abc":
             writer.write(part([name]))
-        writer.finish({"counts": {"rows": 3, "bad": 0}})
+        writer.finish(Meta(counts=Counts(3, 0)))
     real, count = Path.unlink, 0
 
     def killed(self, missing_ok=False):
@@ -311,7 +311,7 @@ def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, parts, r
     with RunWriter(tmp_path / "run", {"a": 1}) as writer:
         for tables in parts:
             writer.write(tables)
-        writer.finish({})
+        writer.finish(Meta())
     if not readable:
         with pytest.raises(RuntimeError, match="'a'"):
             read_run(tmp_path / "run")

@@ -389,7 +389,7 @@ def test_human_frequencies_come_in_the_order_of_the_run_whatever_they_are_given_
     for given in (table, np.array(expected), tmp_path / "counts.npz"):
         np.testing.assert_array_equal(phases.frequencies(run, given), expected)
     votes = pa.table({"id": [run.ids[0], run.ids[0], run.ids[2]], "vote": ["dog", "cat", "dog"]})
-    run.meta["class_names"] = ["cat", "dog"]
+    run.meta.class_names = ["cat", "dog"]
     np.testing.assert_array_equal(phases.frequencies(run, votes), expected)
 
 

@@ -197,7 +197,7 @@ def test_the_first_time_counts_when_a_sample_comes_twice_in_an_epoch(tmp_path):
                 model[2].weight += 0.1
     recorder.end_epoch()
     same(tmp_path / "run", seen)
-    assert hs.Dynamics(tmp_path / "run").meta["recorded"]["repeated"] == 5
+    assert hs.Dynamics(tmp_path / "run").meta.recorded.repeated == 5
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -265,7 +265,7 @@ def test_broken_features_are_counted_and_missing(tmp_path):
         recorder.end_epoch()
     dynamics = hs.Dynamics(tmp_path / "run")
     assert dynamics.ids.tolist() == ["data:0", "data:1", "data:3", "data:5"]
-    assert dynamics.meta["recorded"]["bad"] == 2
+    assert dynamics.meta.recorded.bad == 2
 
 
 def test_an_empty_batch_is_nothing_and_an_empty_epoch_an_error(tmp_path):
@@ -348,7 +348,7 @@ def test_an_epoch_that_was_flushed_goes_on_and_repeats_nothing(tmp_path):
     assert not dynamics.unfinished
     assert len(dynamics) == SAMPLES
     same(run, seen)
-    assert dynamics.meta["recorded"]["repeated"] == 8
+    assert dynamics.meta.recorded.repeated == 8
 
 
 def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
@@ -555,7 +555,7 @@ def test_samples_without_a_label_are_left_out_and_counted(tmp_path):
     recorder.end_epoch()
     dynamics = hs.Dynamics(tmp_path / "run")
     assert dynamics.ids.tolist() == [f"data:{i}" for i in (0, 2, 3, 4, 5)]
-    assert dynamics.meta["recorded"]["unlabelled"] == 1
+    assert dynamics.meta.recorded.unlabelled == 1
 
 
 def test_new_samples_in_a_flushed_epoch_do_not_shift_what_the_others_are_compared_with(tmp_path):

@@ -64,7 +64,7 @@ def test_after_a_collision_the_other_samples_of_the_epoch_are_recorded(tmp_path,
     whole.update(*head_of([i for i in range(12) if i != 7 or epoch == 2], 1))
     whole.end_epoch()
     same_records(tmp_path / "run", tmp_path / "whole")
-    assert hs.Dynamics(tmp_path / "run").meta["recorded"]["refused"] == (1 if epoch == 2 else 2)
+    assert hs.Dynamics(tmp_path / "run").meta.recorded.refused == (1 if epoch == 2 else 2)
 
 
 def test_a_label_outside_does_not_lose_the_epoch(tmp_path):
@@ -115,7 +115,7 @@ def test_a_commit_that_failed_can_be_repeated(tmp_path, monkeypatch, failing):
     record(recorder, epochs[2])
     same_records(tmp_path / "run", tmp_path / "whole")
     assert recorder.summary().to_arrow().equals(whole.summary().to_arrow())
-    counts = [hs.Dynamics(tmp_path / name).meta["recorded"] for name in ("run", "whole")]
+    counts = [hs.Dynamics(tmp_path / name).meta.recorded for name in ("run", "whole")]
     assert counts[0] == counts[1]
 
 
@@ -368,7 +368,7 @@ def test_integers_are_indices_of_the_data_and_get_the_ids_they_have_there(tmp_pa
         assert table["id"].tolist() == ["val/cat/a.png", "val/cat/b.png", "val/dog/c.png"]
         assert folder.find(table["id"].tolist()) == [0, 1, 2]
         np.testing.assert_allclose(table["norm"], x.norm(dim=1), rtol=2**-15)
-    assert "val" in hs.Dynamics(tmp_path / "list").meta["source"]["data"]
+    assert "val" in hs.Dynamics(tmp_path / "list").meta.source["data"]
 
 
 def test_indices_outside_the_data_are_refused_and_the_others_recorded(tmp_path):

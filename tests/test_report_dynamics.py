@@ -52,7 +52,7 @@ def test_curves_by_group_are_those_of_pandas(which, request):
     training = payload["training"]
     assert training["epochs"] == dynamics.epochs.tolist() == list(range(1, 8))
     assert_lines(dynamics, rows, np.array(["all samples"] * len(rows)), grouping(payload, "all")["lines"])
-    names = dynamics.meta["class_names"] or [str(k) for k in range(CLASSES)]
+    names = dynamics.meta.class_names or [str(k) for k in range(CLASSES)]
     assert_lines(dynamics, rows, rows["label"].map(lambda k: names[k]), grouping(payload, "class")["lines"])
     fifths = pd.qcut(rows.groupby("id")["avh"].mean().rank(method="first"), 5, labels=list(curves._FIFTHS))
     hardness = grouping(payload, "hardness")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def a_table(n=400, classes=6, **meta):
     features, weight, labels, bias = triple(n, 12, classes)
     ids = [f"set/{'abc'[i % 3]}/{i:05d}.png" for i in np.random.default_rng(5).permutation(n)]
     table = hs.score_features(features, weight, labels, bias, ids, name="a net")
-    table.meta.update(class_names=[f"kind {k}" for k in range(classes)], **meta)
+    table.meta = replace(table.meta, class_names=[f"kind {k}" for k in range(classes)], **meta)
     return table
 
 

@@ -25,7 +25,7 @@ def some_table(n=N):
     torch.manual_seed(0)
     features, weight, labels, bias = triple(n, 12, 5)
     table = hs.score_features(features, weight, labels, bias, [f"test:{i}" for i in range(n)], name="a net")
-    table.meta["class_names"] = ["ant", "bee", "cat", "dog", "eel"]
+    table.meta.class_names = ["ant", "bee", "cat", "dog", "eel"]
     return table
 
 

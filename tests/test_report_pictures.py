@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from hardsight.data import ArraySamples, Samples
 from hardsight.report import write_report
 from hardsight.report.pictured import choose, picture
 from hardsight.report.write import MOST_BYTES
+from hardsight.runs import Meta
 
 
 def in_page(path):
@@ -65,7 +67,7 @@ def a_run(tmp_path, n=60, images=None, **meta):
     table = hs.score_features(features, weight, labels, bias, [f"test:{i}" for i in range(n)])
     images = np.random.default_rng(0).integers(0, 256, (n, 8, 8), dtype=np.uint8) if images is None else images
     np.savez(tmp_path / "x.npz", test_images=images, test_labels=labels.numpy())
-    table.meta.update(source={"data": f"{tmp_path / 'x.npz'}:test"}, **meta)
+    table.meta = replace(table.meta, source={"data": f"{tmp_path / 'x.npz'}:test"}, **meta)
     return table
 
 
@@ -106,7 +108,7 @@ def test_each_point_has_its_own_picture(tmp_path):
 
 def test_the_data_can_be_named(tmp_path):
     table = a_run(tmp_path)
-    del table.meta["source"]
+    table.meta.source = {}
     assert "where its pictures" in texts(in_page(write_report(table, tmp_path / "p.html")))
     data = ArraySamples(np.zeros((60, 5, 5), np.uint8), None, "test", "zeros")
     for given in (str(tmp_path / "x.npz"), data):
@@ -325,7 +327,7 @@ FULL = {"id": IDS, "label": DRAW.integers(0, 3, N), "pred": DRAW.integers(0, 3, 
         (FULL, {}, "Scored by .*as given"),
         (FULL, {"out_of_sample": {"folds": 5, "retrained": "head"}}, r"\(5 folds\): .*refitted"),
         (FULL, {"out_of_sample": {"folds": 3, "retrained": "model", "seeds": 2}}, r"\(3 folds, 2 seeds\): .*whole"),
-        (FULL, {"unfinished": True}, "120 samples so far"),
+        (FULL, Meta(unfinished=True), "120 samples so far"),
         (FULL, {"counts": {"zero_features": 4}}, "4 samples .*zero"),
         (FULL, {"warnings": ["class order: odd"]}, "class order: odd"),
         (FULL, {"model": {"classes": 9000}}, "9,000 classes"),

@@ -88,12 +88,12 @@ def test_with_a_version_they_are(digits, tmp_path, kind):
     half = hs.SampleTable.load(tmp_path / "run", partial=True)
     assert len(half) == 16
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
-    plan["model"]["fingerprint"] = hs.score(network(), kind(*digits), device="cpu").meta["model"]["fingerprint"]
+    plan["model"]["fingerprint"] = hs.score(network(), kind(*digits), device="cpu").meta.model.fingerprint
     (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))  # without the hook, which could change the output
     table = scored(kind(*digits), tmp_path / "run", version="1")
-    assert table.meta["resumed"] == 16
+    assert table.meta.resumed == 16
     assert sorted(table["id"]) == sorted(f"data:{i}" for i in range(40))
-    assert scored(kind(*digits), tmp_path / "run", version="1").meta["already_complete"]
+    assert scored(kind(*digits), tmp_path / "run", version="1").meta.already_complete
     with pytest.raises(FileExistsError, match="version"):
         scored(kind(*digits), tmp_path / "run", version="2")
 
@@ -102,7 +102,7 @@ def test_every_item_in_memory_counts(digits, tmp_path):
     """Not sixteen of them, and not the images alone."""
     x, y = digits
     scored(TensorDataset(x, y), tmp_path / "run")
-    assert scored(TensorDataset(x.clone(), y.clone()), tmp_path / "run").meta["already_complete"]
+    assert scored(TensorDataset(x.clone(), y.clone()), tmp_path / "run").meta.already_complete
     for index in range(0, 40, 7):
         other = x.clone()
         other[index, 0, 3, 3] += 1e-3
@@ -250,7 +250,7 @@ def long_shift(last):
 def test_a_long_array_in_the_preprocessing_counts(digits, tmp_path):
     data = TensorDataset(*digits)
     scored(data, tmp_path / "run", preprocess=long_shift(0))
-    assert scored(data, tmp_path / "run", preprocess=long_shift(0)).meta["already_complete"]
+    assert scored(data, tmp_path / "run", preprocess=long_shift(0)).meta.already_complete
     with pytest.raises(FileExistsError, match="preprocessing_hash"):
         scored(data, tmp_path / "run", preprocess=long_shift(1))
 
@@ -264,18 +264,18 @@ def test_preprocessing_that_replaces_a_named_models_is_another_run(tmp_path):
     )
     name = f"{tmp_path / 'net.py'}:build"
     first = hs.score(name, "digits", out=tmp_path / "run", device="cpu")
-    assert hs.score(name, "digits", out=tmp_path / "run", device="cpu").meta["already_complete"]
+    assert hs.score(name, "digits", out=tmp_path / "run", device="cpu").meta.already_complete
     for preprocess in ("raw", long_shift(0.5)):
         with pytest.raises(FileExistsError, match="preprocessing_hash"):
             hs.score(name, "digits", preprocess=preprocess, out=tmp_path / "run", device="cpu")
-    assert first.meta["built"] is None
+    assert not first.meta.built
 
 
 def test_a_named_model_with_other_preprocessing_cannot_be_built_from_its_name():
     model = hs.Model(network(), "net", None, built={"model": "hardsight:net", "checkpoint": "a.pt"})
     data = TensorDataset(torch.rand(4, 64), torch.arange(4))
-    assert hs.score(model, data).meta["built"] == model.built
-    assert hs.score(model, data, preprocess=torch.neg).meta["built"] is None
+    assert hs.score(model, data).meta.built == model.built
+    assert hs.score(model, data, preprocess=torch.neg).meta.built == {}
 
 
 @pytest.mark.parametrize(
@@ -299,10 +299,10 @@ def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, op
     data, folded = TensorDataset(*digits), "folds" in options
     base = {"folds": 4} if folded else {}
     scored(data, tmp_path / "run", **base)
-    assert scored(data, tmp_path / "run", **base, batch_size=7).meta["already_complete"]
+    assert scored(data, tmp_path / "run", **base, batch_size=7).meta.already_complete
     with pytest.raises(FileExistsError, match="not the same"):
         scored(data, tmp_path / "run", **options)
-    assert hs.SampleTable.load(tmp_path / "run").meta["counts"]["rows"] == 40
+    assert hs.SampleTable.load(tmp_path / "run").meta.counts.rows == 40
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_options_decide_folds_and_several_networks_too(digits, tmp_path, options
     models = [network(0), network(1)] if "several" in base else network()
     folds = {"folds": 2} if "folds" in base else {}
     hs.score(models, data, out=tmp_path / "run", device="cpu", **folds)
-    assert hs.score(models, data, out=tmp_path / "run", device="cpu", **folds).meta["already_complete"]
+    assert hs.score(models, data, out=tmp_path / "run", device="cpu", **folds).meta.already_complete
     with pytest.raises(FileExistsError):
         hs.score(models, data, out=tmp_path / "run", device="cpu", **folds, **options)
 
@@ -354,7 +354,7 @@ def test_the_whole_file_of_a_training_function_counts(tmp_path):
 
     file.write_text(text.format(1))
     run()
-    assert run().meta["already_complete"]
+    assert run().meta.already_complete
     file.write_text(text.format(2))  # which nothing reads
     with pytest.raises(FileExistsError, match="training"):
         run()
@@ -377,7 +377,7 @@ def test_shards_make_one_run_in_any_order(digits, tmp_path):
     parts = [scored(data, tmp_path / "run", shard=(rank, 3)) for rank in (2, 0, 1)]
     assert [len(part) for part in parts] == [13, 13 + 14, 40]  # with what the others had done
     assert parts[0]["id"].tolist() == [f"data:{i}" for i in range(2, 40, 3)]
-    assert ["counts" in part.meta for part in parts] == [False, False, True]
+    assert [part.meta.counts is not None for part in parts] == [False, False, True]
     table, whole = hs.SampleTable.load(tmp_path / "run"), scored(data, None)
     both = table.join(whole.to_arrow().select(["id", "avh"]), suffix="_whole")
     np.testing.assert_allclose(both["avh"], both["avh_whole"], rtol=1e-5)

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hardsight.runs import SCHEMAS, RunWriter, is_run, read_run
+from hardsight import SampleTable
+from hardsight.errors import StateError
+from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 
@@ -24,14 +26,14 @@ def finished(path, *parts):
     writer = RunWriter(path, PLAN)
     for p in parts:
         writer.write(p)
-    writer.finish({"made": "by a test"})
+    writer.finish(Meta(extra={"made": "by a test"}))
     return path
 
 
 def test_parts_come_back_as_one_table(tmp_path):
     tables, meta = read_run(finished(tmp_path / "run", part(["a", "b"]), part(["c"])))
     assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
-    assert meta["made"] == "by a test"
+    assert meta.extra["made"] == "by a test"
 
 
 def test_files_say_their_kind_and_version(tmp_path):
@@ -57,7 +59,7 @@ def test_resuming_knows_what_is_done(tmp_path):
     again = RunWriter(tmp_path / "run", PLAN)
     assert again.done() == {"a", "b"}
     again.write(part(["c"]))
-    again.finish({})
+    again.finish(Meta())
     assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
 
 
@@ -85,7 +87,7 @@ def test_killed_between_any_two_writes(tmp_path, monkeypatch, stage):
     again = RunWriter(tmp_path / "run", PLAN)
     assert again.done() == {"a"}
     again.write(part(["b"]))
-    again.finish({})
+    again.finish(Meta())
     assert sorted(read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist()) == ["a", "b"]
 
 
@@ -93,7 +95,7 @@ def test_leftovers_of_a_kill_are_swept(tmp_path):
     RunWriter(tmp_path / "run", PLAN)
     stray = tmp_path / "run" / "scores" / ".0000-000007-ab12.parquet.cd34.tmp"
     stray.write_bytes(b"half")
-    RunWriter(tmp_path / "run", PLAN).finish({})
+    RunWriter(tmp_path / "run", PLAN).finish(Meta())
     assert not stray.exists()
 
 
@@ -181,7 +183,7 @@ def test_markers_cannot_point_elsewhere(tmp_path):
 def test_parts_that_are_gone_are_missed(tmp_path):
     writer = RunWriter(tmp_path / "run", PLAN)
     writer.write(part(["a", "b"]))
-    writer.finish({"counts": {"rows": 2, "bad": 0}})
+    writer.finish(Meta(counts=Counts(2, 0)))
     next((tmp_path / "run" / "parts").iterdir()).unlink()
     with pytest.raises(RuntimeError, match=r"missing \(2 samples"):
         read_run(tmp_path / "run")
@@ -231,6 +233,81 @@ def test_a_newer_format_is_refused(tmp_path):
     marker.write_text(json.dumps(entry))
     with pytest.raises(RuntimeError, match="newer hardsight"):
         read_run(run)
+
+
+# What the first edition wrote for a network over five tensors; null where it had nothing to say.
+FIRST_EDITION = {
+    "format": 1, "command": ["s.py"], "created": "2025-11-16T11:03:30+00:00", "python": "3.11.7",
+    "platform": "Linux", "versions": {"hardsight": "0.1.0", "torch": "2.9.0"}, "device": "cpu", "seed": 2**64 - 1,
+    "data": {"origin": "TensorDataset, 5 samples", "fingerprint": "bca406831e353344", "split": "data"},
+    "source": None, "labels": "9b7ef1b93773233f", "training": None, "preprocessing_hash": "4aad0820e9de2201",
+    "network_class_names": [[]], "scores": ["avh"], "bias": True, "layer": None, "vectors": None, "version": None,
+    "schemas": {"samples": 1, "scores": 1, "vectors": 1, "dynamics": 1},
+    "model": {"name": "Sequential", "fingerprint": "0b0a295b8f5331f0", "head": "3", "classes": 10},
+    "preprocessing": "none: the data set yields tensors", "class_names": [], "label_mapping": None,
+    "weights": "as given", "built": None, "seconds": 0.04, "resumed": 0,
+    "counts": {"rows": 5, "bad": 0, "zero_features": 0}, "accuracy": 0.2, "warnings": [], "hardsight_format": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def first_edition(tmp_path):
+    """A run as the first edition left it, file by file."""
+    run, name, files = tmp_path / "first", "0000-000000-72446a49", {}
+    for kind, table in part([f"data:{i}" for i in range(5)]).items():
+        (run / kind).mkdir(parents=True)
+        file = run / kind / f"{name}.parquet"
+        pq.write_table(table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": "1"}), file)
+        files[kind] = {"rows": 5, "bytes": file.stat().st_size}
+    (run / "parts").mkdir()
+    (run / "parts" / f"{name}.json").write_text(json.dumps(files))
+    (run / "meta.json").write_text(json.dumps(FIRST_EDITION))
+    return run
+
+
+def test_runs_of_the_first_edition_are_read(first_edition):
+    table = SampleTable.load(first_edition)
+    assert table["id"].tolist() == [f"data:{i}" for i in range(5)]
+    meta = table.meta
+    assert (meta.model.name, meta.model.classes, meta.data.split) == ("Sequential", 10, "data")
+    assert (meta.counts, meta.out_of_sample, meta.source, meta.built) == (Counts(5, 0, 0), None, {}, {})
+    assert (meta.bias, meta.seed, meta.label_mapping) == (True, 2**64 - 1, None)
+    assert meta.extra["labels"] == "9b7ef1b93773233f"  # what has no name of its own is kept
+    table.save(first_edition, overwrite=True)
+    assert SampleTable.load(first_edition).meta == meta
+    stored = json.loads((first_edition / "meta.json").read_text())
+    for name, entry in FIRST_EDITION.items():
+        assert stored.get(name) == entry or entry is None
+
+
+@pytest.mark.parametrize("file", ["meta.json", "plan.json"])
+def test_a_run_of_a_newer_format_is_refused(first_edition, file):
+    newer = {"hardsight_format": 7, "model": "of another type in that format"}
+    (first_edition / "meta.json").unlink()
+    (first_edition / file).write_text(json.dumps(newer))
+    with pytest.raises(StateError, match=r"newer.*format 7.*reads 1"):
+        read_run(first_edition, partial=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "entries"),
+    [
+        ("model.classes", {"model": {"classes": "10"}}),
+        ("classes", {"model": {"classes": -1}}),
+        ("classes", {"model": {"classes": 10**9}}),
+        ("features", {"model": {"features": -3}}),
+        ("label_mapping", {"label_mapping": [0, 10]}),
+        (r"counts\.rows", {"counts": {"rows": 1.5}}),
+        ("out_of_sample", {"out_of_sample": ["test"]}),
+        (r"class_names\[1\]", {"class_names": ["a", 1]}),
+        ("source.data", {"source": {"data": 3}}),
+        ("versions", {"versions": {"torch": 2}}),
+    ],
+)
+def test_entries_of_another_type_are_refused(first_edition, place, entries):
+    (first_edition / "meta.json").write_text(json.dumps({**FIRST_EDITION, **entries}))
+    with pytest.raises(StateError, match=place):
+        read_run(first_edition)
 
 
 def test_tables_must_have_their_key(tmp_path):

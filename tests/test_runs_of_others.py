@@ -15,6 +15,7 @@ from hardsight.data import FolderSamples, data_of, names
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import evaluate
 from hardsight.evaluation.rebuilding import network_of
+from hardsight.runs import Meta
 
 SECRET = "password-of-the-bank"
 
@@ -111,7 +112,7 @@ def test_arrays_are_read_within_limits(scored, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["hf:somebody/model", "net.py:build", "/etc/passwd", "module:thing"])
 def test_no_network_of_anybody_is_fetched(tmp_path, name):
-    meta = {"model": {"name": "net"}, "built": {"model": name, "checkpoint": None}}
+    meta = Meta(built={"model": name, "checkpoint": None})
     with pytest.raises(InputError, match="--model"):
         network_of(tmp_path, meta)
 

@@ -20,6 +20,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.data import load_digits
 from hardsight.demo import small_cnn
+from hardsight.runs import Counts
 
 NET = """
 import os, time
@@ -140,14 +141,14 @@ class _Result:
 def test_outputs_of_any_kind(digits, make):
     table = hs.score(_Outputs(make), TensorDataset(digits[0][:30], digits[1][:30]))
     assert len(table) == 30
-    assert table.meta["warnings"] == []
+    assert table.meta.warnings == []
 
 
 def test_an_output_that_is_not_the_heads_is_said(digits):
     data = TensorDataset(digits[0][:30], digits[1][:30])
     with pytest.warns(UserWarning, match=r"head 'body\.1'"):
         table = hs.score(_Outputs(lambda z: z.flip(1)), data)
-    assert "its head" in table.meta["warnings"][0]
+    assert "its head" in table.meta.warnings[0]
 
 
 def test_inputs_that_are_mappings(digits):
@@ -186,7 +187,7 @@ def test_bad_samples_are_listed_and_counted(network, digits, tmp_path):
     data = _Broken(digits[0][:20], digits[1][:20])
     table = hs.score(network, data, out=tmp_path / "run", batch_size=4)
     assert sorted(table.bad["id"].to_pylist()) == ["data:2", "data:5", "data:9"]
-    assert table.meta["counts"] == {"rows": 17, "bad": 3, "zero_features": 0}
+    assert table.meta.counts == Counts(17, 3, 0)
     again = SampleTable.load(tmp_path / "run")
     assert again.bad.num_rows == 3
     assert len(again) == 17
@@ -226,7 +227,7 @@ def test_raw_pictures_need_a_word_about_preprocessing(network):
         hs.score(network, "digits")
     table = hs.score(network, "digits", preprocess="raw")
     assert len(table) == 1797
-    assert table.meta["preprocessing"] == "none: pixels in [0, 1]"
+    assert table.meta.preprocessing == "none: pixels in [0, 1]"
     assert table["id"][5] == "digits:5"
 
 
@@ -319,7 +320,7 @@ def test_a_killed_run_resumes_and_loses_nothing(long_job, kill, capsys):
     else:
         assert safe == 4096
     assert here(command, capsys)[0] == 0
-    assert SampleTable.load(cwd / "run").meta["resumed"] == safe
+    assert SampleTable.load(cwd / "run").meta.resumed == safe
     both = SampleTable.load(cwd / "run").to_arrow().sort_by("id")
     assert both.equals(expected_rows(cwd).sort_by("id"))
 
@@ -408,7 +409,7 @@ def test_another_constant_in_the_transform_is_another_run(network, tmp_path):
         return lambda x: x - by
 
     hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run")
-    assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta["already_complete"]
+    assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta.already_complete
     with pytest.raises(FileExistsError, match="preprocessing_hash"):
         hs.score(network, "digits", preprocess=shifted(0.5), out=tmp_path / "run")
 
@@ -448,7 +449,7 @@ def test_the_wrong_one_of_two_heads_is_noticed_with_many_classes(digits):
     data = TensorDataset(digits[0][:30], digits[1][:30])
     with pytest.warns(UserWarning, match="head 'b'"):
         hs.score(TwoHeads(), data, head="b")
-    assert hs.score(TwoHeads(), data, head="a").meta["warnings"] == []
+    assert hs.score(TwoHeads(), data, head="a").meta.warnings == []
 
 
 def test_features_and_logits_of_one_width(digits):
@@ -461,7 +462,7 @@ def test_features_and_logits_of_one_width(digits):
             h = self.body(x.flatten(1)).relu()
             return h, self.fc(h)
 
-    assert hs.score(Both(), TensorDataset(digits[0][:30], digits[1][:30])).meta["warnings"] == []
+    assert hs.score(Both(), TensorDataset(digits[0][:30], digits[1][:30])).meta.warnings == []
 
 
 def test_spectral_norm_in_training_is_left_alone(digits, tmp_path):
@@ -511,7 +512,7 @@ def test_overflowing_rows_are_bad_rows():
 
 def test_zero_features_are_counted_whatever_scores_are_asked_for():
     table = hs.score_features(torch.zeros(3, 4), torch.eye(4), torch.arange(3), scores=["avh"])
-    assert table.meta["counts"]["zero_features"] == 3
+    assert table.meta.counts.zero_features == 3
 
 
 def test_misspelt_denominator():

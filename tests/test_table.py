@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 
 import hardsight as hs
 from hardsight import SampleTable
+from hardsight.runs import Counts, Meta
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_save_and_load_give_the_same_table(table, tmp_path):
     table.save(tmp_path / "run")
     again = SampleTable.load(tmp_path / "run")
     assert again.to_arrow().equals(table.to_arrow())
-    assert again.meta["counts"] == table.meta["counts"]
+    assert again.meta.counts == table.meta.counts
     assert list((tmp_path / "run" / "scores").glob("*.parquet"))
     with pytest.raises(FileExistsError, match="overwrite it"):
         table.save(tmp_path / "run")
@@ -131,8 +132,8 @@ def test_one_of_several_models_in_a_run_can_be_named(tmp_path):
     writer = RunWriter(tmp_path / "run", {})
     for name in ("m1", "m2"):
         writer.write(split_rows(rows.to_arrow(), rows.bad, name))
-    writer.finish({})
-    assert SampleTable.load(tmp_path / "run").meta["models"] == ["m1", "m2"]
+    writer.finish(Meta())
+    assert SampleTable.load(tmp_path / "run").meta.models == ["m1", "m2"]
     assert len(SampleTable.load(tmp_path / "run", model="m2")) == 1
     with pytest.raises(ValueError, match="no model 'm3'"):
         SampleTable.load(tmp_path / "run", model="m3")
@@ -163,7 +164,7 @@ def test_bad_features_are_listed_not_hidden(tmp_path):
         {"id": "data:3", "error": "the feature holds NaN or infinity"},
         {"id": "data:7", "error": "the feature holds NaN or infinity"},
     ]
-    assert table.meta["counts"] == {"rows": 8, "bad": 2, "zero_features": 1}
+    assert table.meta.counts == Counts(8, 2, 1)
     table.save(tmp_path / "run")
     again = SampleTable.load(tmp_path / "run")
     assert again.bad.to_pylist() == table.bad.to_pylist()

@@ -164,7 +164,7 @@ def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):
     dynamics = Dynamics(tmp_path / "run")
     assert sorted(dynamics.ids) == sorted(f"data:{i}" for i in range(31))
     assert not np.isnan(dynamics.matrix("avh")).any()
-    assert dynamics.meta["recorded"]["repeated"] == 2
+    assert dynamics.meta.recorded.repeated == 2
 
 
 def test_a_killed_process_leaves_a_run_that_ends_the_same(tmp_path):

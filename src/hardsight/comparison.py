@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
         - ``rank_change``: the same for ranks scaled to (0, 1), 1 the hardest,
         - ``fixed``, ``broken``: wrong before and right now, right before and wrong now; ``relabelled``.
 
-        ``meta["comparison"]`` holds counts, the accuracies with McNemar's exact two-sided p-value, and the mean change
+        ``meta.comparison`` holds counts, the accuracies with McNemar's exact two-sided p-value, and the mean change
         with its paired 95 % interval (Student's t).
 
     Examples:
@@ -70,7 +71,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
     for name in shared:
         columns |= {name: new[name], f"{name}_before": old[name]}
     meta: dict[str, Any] = {"counts": {**counts, "relabelled": int(relabelled.sum()), "judged": int(judged.sum())}}
-    meta |= {role: t.meta.get("model", {}).get("name", role) for role, t in (("after", after), ("before", before))}
+    meta |= {role: t.meta.model.name or role for role, t in (("after", after), ("before", before))}
     meta |= paired_accuracy(right, right_before, judged)
     by = next((name for base in _BY for name in (base, f"{base}_pred") if name in shared), None)
     if by is not None:
@@ -84,7 +85,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
         meta |= {"by": base, "scales": scales, "harder": "larger" if sign > 0 else "smaller"}
         meta["mean_change"] = mean_change(np.where(relabelled, np.nan, values), values_before)
     columns |= {"fixed": right & ~right_before, "broken": right_before & ~right, "relabelled": relabelled}
-    return SampleTable(pa.table(columns), {**after.meta, "comparison": meta})
+    return SampleTable(pa.table(columns), replace(after.meta, comparison=meta))
 
 
 def mid_ranks(hardness: np.ndarray) -> np.ndarray:
@@ -151,7 +152,7 @@ _NONE, _UNKNOWN = -1, -2
 
 def _class_mapping(after: SampleTable, before: SampleTable) -> np.ndarray | None:
     """The number that `after` gives to each class of `before`, by name; None where numbers are all there is."""
-    new, old = (list(t.meta.get("class_names") or ()) for t in (after, before))
+    new, old = (list(t.meta.class_names) for t in (after, before))
     if not new or not old or new == old:
         return None
     known = {name: number for number, name in reversed(list(enumerate(new)))}
@@ -169,7 +170,7 @@ def _check_labels(label: np.ndarray, label_before: np.ndarray, raw: np.ndarray, 
     """The two runs must mean the same classes."""
     unknown = np.unique(raw[label_before == _UNKNOWN])
     if len(unknown):
-        names = before.meta.get("class_names") or ()
+        names = before.meta.class_names
         first = ", ".join(printable(names[k]) if k < len(names) else str(k) for k in unknown[:3].tolist())
         raise InputError(
             f"before and after must have the same classes; {len(unknown):,} of before's are not among after's "
@@ -185,7 +186,7 @@ def _check_labels(label: np.ndarray, label_before: np.ndarray, raw: np.ndarray, 
 
 def class_count(table: SampleTable) -> int:
     """C of the model, or as many as labels, predictions and names tell."""
-    known = table.meta.get("model", {}).get("classes") or len(table.meta.get("class_names") or ())
+    known = table.meta.model.classes or len(table.meta.class_names)
     seen = [int(class_numbers(table.to_arrow(), name).max(initial=-1)) + 1 for name in ("label", "pred")]
     return max(int(known), *seen, 1)
 

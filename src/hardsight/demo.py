@@ -28,7 +28,7 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     from hardsight.report import write_report
 
     started = time.time()
-    if is_run(out) and read_run(out, partial=True, kinds=())[1].get("model", {}).get("function") != full_name(train):
+    if is_run(out) and read_run(out, partial=True, kinds=())[1].model.function != full_name(train):
         raise ExistingPathError(f"out: {out} holds a run that is not a demo; name another folder.")
     pictures, _ = load_digits()
     print(f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")

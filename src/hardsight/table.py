@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
-from hardsight.runs import RunWriter, is_run, read_run
+from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
 from hardsight.scores import SCORES, larger_is_harder
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class SampleTable:
     def __init__(
         self,
         rows: pa.Table,
-        meta: Mapping[str, Any] | None = None,
+        meta: Meta | Mapping[str, Any] | None = None,
         bad: pa.Table | None = None,
         vectors: pa.Table | Callable[[], pa.Table | None] | None = None,
     ) -> None:
@@ -54,7 +55,7 @@ class SampleTable:
         if missing := rows["id"].null_count:
             raise InputError(f"ids must name every sample, but {missing:,} of {len(rows):,} are missing.")
         self._rows = rows.combine_chunks()
-        self.meta = dict(meta or {})
+        self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
         self._vectors = vectors  # of a run on disk they are read when asked for
         self.bad = (
             bad if bad is not None else pa.table({"id": pa.array([], pa.string()), "error": pa.array([], pa.string())})
@@ -66,7 +67,7 @@ class SampleTable:
             raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
 
     @classmethod
-    def from_columns(cls, columns: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> SampleTable:
+    def from_columns(cls, columns: Mapping[str, Any], meta: Meta | Mapping[str, Any] | None = None) -> SampleTable:
         """A table from arrays of one length, by column name."""
         return cls(pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()}), meta)
 
@@ -106,7 +107,7 @@ class SampleTable:
         return pc.mean(pc.equal(self._rows["label"], self._rows["pred"]).cast(pa.float64())).as_py()
 
     def __repr__(self) -> str:
-        name = (self.meta.get("model") or {}).get("name") or ""
+        name = self.meta.model.name
         lines = [f"SampleTable: {len(self):,} rows × {len(self.columns)} columns{f' ({name})' if name else ''}"]
         shown = self.head(5)
         cells = [[_cell(value) for value in shown._rows[c].to_pylist()] for c in self.columns]
@@ -237,16 +238,16 @@ class SampleTable:
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
-        there = read_run(path, partial=True, kinds=())[1] if is_run(path) else {}
-        half_saved = _SAVED in there and "unfinished" in there
-        if there and not overwrite and not half_saved:
+        there = read_run(path, partial=True, kinds=())[1] if is_run(path) else None
+        half_saved = there is not None and _SAVED in there.extra and there.unfinished
+        if there is not None and not overwrite and not half_saved:
             raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+        vectors = self.vectors  # which may lie in this very folder
         # What a kill left of another saving is no more than a part of a table.
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite or half_saved) as writer:
-            name = (self.meta.get("model") or {}).get("name") or "table"
-            writer.write(split_rows(self._rows, self.bad, name, self.vectors))
-            counts = {**(self.meta.get("counts") or {}), "rows": len(self), "bad": len(self.bad)}
-            writer.finish({**self.meta, "counts": counts})
+            writer.write(split_rows(self._rows, self.bad, self.meta.model.name or "table", vectors))
+            counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
+            writer.finish(replace(self.meta, counts=counts))
         return path
 
     @classmethod
@@ -265,7 +266,7 @@ class SampleTable:
             if not read_index(path).epochs:
                 raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
             rows = read_with(path, lambda index: read_epoch(path, index, index.epochs[-1]))
-            if (classes := (meta.get("model") or {}).get("classes")) is None:
+            if (classes := meta.model.classes) is None:
                 raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
             return cls(scores_of(rows, classes), meta)
         samples = tables.get("samples", SampleTable._no_rows("label", "error"))
@@ -276,7 +277,7 @@ class SampleTable:
         if model is not None:
             scores = scores.filter(pc.equal(scores["model"], model))
         elif len(names) > 1:
-            scores, meta = mean_over_nets(scores), {**meta, "models": names}
+            scores, meta = mean_over_nets(scores), replace(meta, models=names)
         bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
         where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
         extra = [c for c in samples.column_names if c not in ("id", "label", "error")]

@@ -125,7 +125,7 @@ def beside_people(table: SampleTable | Mapping[str, Any] | str | Path, human: An
     if people.hsf is None and "label" not in table:
         raise InputError(f"table must have a column label: {people.source} counts answers by class.")
     labels = class_numbers(table.to_arrow(), "label")
-    return table, match(people, table["id"], labels, table.meta.get("class_names") or None)
+    return table, match(people, table["id"], labels, table.meta.class_names or None)
 
 
 def checked_frequency(hsf: np.ndarray) -> np.ndarray:

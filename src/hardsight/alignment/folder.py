@@ -82,8 +82,8 @@ class Aligned:
 
 def last_epoch(table: SampleTable) -> int | None:
     """The epoch that a table of a recorded run shows; None for a run that was scored."""
-    epochs = (table.meta.get("recorded") or {}).get("epochs")
-    return int(epochs[-1]) if epochs else None
+    recorded = table.meta.recorded
+    return recorded.epochs[-1] if recorded and recorded.epochs else None
 
 
 def write_alignment(run: str | Path, found: Aligned) -> Path:

@@ -118,7 +118,7 @@ def _read(
         raise InputError(f"columns must hold a score, got {', '.join(map(printable, names)) or 'none'}.")
     if isinstance(columns, SampleTable):
         frequency = beside_people(columns, human)[1].hsf
-        if "models" in columns.meta:  # each score is a mean over networks
+        if columns.meta.models:  # each score is a mean over networks
             known = {
                 name: fact._replace(kind="ensemble") if fact.kind == "score" else fact for name, fact in known.items()
             }

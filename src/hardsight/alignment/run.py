@@ -50,7 +50,7 @@ def align_run(
     check_run(run)
     table = candidates(run)
     compared = _compared(table, compare)
-    names = table.meta.get("class_names") or None
+    names = table.meta.class_names or None
     people = read_human(human, classes=names) if isinstance(human, (str, Path)) else as_human(human)
     people = people if merge is None else merged(people, merge)
     matched = match(people, table["id"], class_numbers(table.to_arrow(), "label"), names)
@@ -78,7 +78,7 @@ def align_run(
         leaderboard=leaderboard(table, matched.hsf, coefficient=_RANKED_BY),
         differences=pa.Table.from_pylist([test._asdict() for test in tests], schema=_DIFFERENCES),
         summary={
-            "model": (table.meta.get("model") or {}).get("name"),
+            "model": table.meta.model.name,
             "source": people.source,
             "words": matched.words,
             "notes": notes,

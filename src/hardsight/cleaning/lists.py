@@ -102,7 +102,8 @@ def clean(
             recover(Path(dataset))
             check_dataset(Path(dataset), samples, _source(table, data), overwrite)
         suspects = actions(table, by, count=count, share=share)
-        gate = suspects.meta["automatic"]
+        facts = suspects.meta.label_errors
+        gate = facts["automatic"]
         if auto and gate.kind is not None:
             raise InputError(f"auto (--auto): {gate.reason}")
         numbering = Numbering(table, samples)
@@ -122,12 +123,12 @@ def clean(
             **dict.fromkeys(ACTIONS, 0),
             **{entry["values"]: entry["counts"] for entry in done},
             "unreadable": len(table.bad),
-            "by": suspects.meta["by"],
-            "estimate": suspects.meta["estimate"],
+            "by": facts["by"],
+            "estimate": facts["estimate"],
             "automatic": asdict(gate),
-            "chance": suspects.meta["chance"],
+            "chance": facts["chance"],
             "decided": decisions is not None,
-            "notes": [*suspects.meta["notes"], *([why] if why else [])],
+            "notes": [*facts["notes"], *([why] if why else [])],
             "lists": str(out),
         }
         summary = write_folder(out, lambda folder: _write(folder, rows, samples, where, summary))
@@ -140,7 +141,7 @@ def _source(table: SampleTable, data: Any) -> str | None:
     """The name of the data, where they have one."""
     if data is not None:
         return str(data) if isinstance(data, (str, Path)) else None
-    return (table.meta.get("source") or {}).get("data")
+    return table.meta.source.get("data")
 
 
 def _opened(table: SampleTable, data: Any) -> tuple[Samples | None, str | None]:

@@ -18,11 +18,11 @@ class Numbering:
     """
 
     def __init__(self, table: SampleTable, samples: Samples | None = None) -> None:
-        names = [str(name) for name in table.meta.get("class_names") or ()]
+        names = list(table.meta.class_names)
         seen = [pc.max(table.to_arrow()[column]).as_py() or 0 for column in ("label", "pred") if column in table]
-        classes = max(int(table.meta.get("model", {}).get("classes") or 0), len(names), max(seen, default=0) + 1)
+        classes = max(table.meta.model.classes or 0, len(names), max(seen, default=0) + 1)
         self._names = names + [str(k) for k in range(len(names), classes)]
-        mapping = table.meta.get("label_mapping")
+        mapping = table.meta.label_mapping
         self.to_data = np.full(classes, -1)
         if mapping is None:
             self.to_data[:] = np.arange(classes)

@@ -50,8 +50,8 @@ def evaluate_levels(
             names,
             given,
             out=found.folder,
-            head=found.meta["model"].get("head") if has_one_network(found.meta) else None,
-            use_bias=found.meta.get("bias", True),
+            head=found.meta.model.head if has_one_network(found.meta) else None,
+            use_bias=found.meta.bias is not False,
             **options,
         )
         if not options["grey"]:

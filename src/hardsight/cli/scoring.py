@@ -127,9 +127,9 @@ def score(
             version=data_version,
             shard=_shard(overwrite),
         )
-        print(f"data: {table.meta['data']['origin']}")
+        print(f"data: {table.meta.data.origin}")
     _tell(table, out, by, show)
-    if human is not None and "counts" in table.meta:  # of several processes the last one
+    if human is not None and table.meta.counts is not None:  # of several processes the last one
         align((out,), human=human)
 
 
@@ -203,7 +203,7 @@ def _score_feature_file(
     table = score_features(
         found.features, weight, found.labels, offset if bias else None, found.ids, strict=strict, name=name
     )
-    table.meta["data"]["origin"] = found.origin
+    table.meta.data.origin = found.origin
     return table
 
 
@@ -211,7 +211,7 @@ def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
     """What came out, what was written, what to do next."""
     from hardsight.extras import printable
 
-    counts = table.meta.get("counts")
+    counts = table.meta.counts
     if counts is None:
         print(f"this process is done; {len(table):,} samples are safe in {out}/ and other processes are still at it.")
         return
@@ -220,10 +220,10 @@ def _tell(table: SampleTable, out: Path, by: str, show: int) -> None:
         label = "" if row.get("label") is None else f"label {row['label']}  "
         print(f"  {printable(row['id']):<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
     accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
-    zeros = f", {counts['zero_features']:,} zero features" if counts.get("zero_features") else ""
-    bad = f", {counts['bad']:,} bad (see table.bad)" if counts["bad"] else ""
-    print(f"{counts['rows']:,} sample{'s' * (counts['rows'] != 1)} scored{accuracy}{zeros}{bad}")
-    if table.meta.get("already_complete"):
+    zeros = f", {counts.zero_features:,} zero features" if counts.zero_features else ""
+    bad = f", {counts.bad:,} bad (see table.bad)" if counts.bad else ""
+    print(f"{counts.rows:,} sample{'s' * (counts.rows != 1)} scored{accuracy}{zeros}{bad}")
+    if table.meta.already_complete:
         print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
         return
     print(f"wrote {out}/ — next: hardsight report {out}   (a page to look at)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from hardsight.data.lists import ListSamples
 from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, FolderSamples, Samples, StreamSamples
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
+from hardsight.runs import Meta
 from hardsight.untrusted import Arrays
 
 
@@ -103,18 +104,18 @@ RECORDED_FILES = 2_000_000  # files and folders under a folder
 RECORDED_BYTES = 8 << 30  # of an array
 
 
-def data_of(meta: Mapping[str, Any], data: Any = None) -> Samples:
+def data_of(meta: Meta, data: Any = None) -> Samples:
     """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot.
 
     A run may come from somebody else. So what it names is opened only where it is a plain folder of at most
     `RECORDED_FILES` entries, an ``.npz`` with arrays of at most `RECORDED_BYTES`, or the embedded digits: nothing is
     downloaded, unpickled or read as text. Anything else the user must name with `data`.
     """
-    source = meta.get("source") or {}
-    split = (meta.get("data") or {}).get("split")  # ids begin with it, whatever the data are called now
+    source = meta.source
+    split = meta.data.split  # ids begin with it, whatever the data are called now
     if data is None:
         samples = _recorded(source.get("data"), split)
-        samples.source = dict(source)
+        samples.source = {**source}
     elif isinstance(data, (str, Path)):
         name = _with_split(str(data), split)
         columns = Columns(**{key: (source.get("columns") or {}).get(key) for key in ("image", "label", "id")})
@@ -149,9 +150,9 @@ def _with_split(name: str, split: str | None) -> str:
     return f"{name}:{split}" if name.endswith(".npz") and split and split != "data" else name
 
 
-def changed_since(samples: Samples, meta: Mapping[str, Any]) -> bool:
+def changed_since(samples: Samples, meta: Meta) -> bool:
     """Whether data are not what a run scored. Of a folder only its ids tell: its files may have been copied."""
-    scored = (meta.get("data") or {}).get("fingerprint")
+    scored = meta.data.fingerprint
     if scored is None or isinstance(samples, FolderSamples) or samples.unseen or samples.version is not None:
         return False
     fingerprint = samples.fingerprint()

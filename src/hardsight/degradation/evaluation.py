@@ -133,7 +133,7 @@ def _rows(table: SampleTable, name: str, level: float) -> pa.Table:
     if "label" in rows.column_names:
         rows = rows.add_column(3, "correct", pc.equal(rows["label"], rows["pred"]))
     rows = rows.add_column(0, "level", pa.repeat(level, len(rows)))
-    told = {"classes": str(table.meta["model"]["classes"]), "model": str(table.meta["model"]["name"])}
+    told = {"classes": str(table.meta.model.classes), "model": str(table.meta.model.name)}
     return rows.add_column(0, "degradation", pa.repeat(name, len(rows))).replace_schema_metadata(told)
 
 
@@ -176,7 +176,7 @@ def _done(place: Path) -> Iterator[_Level]:
         if (folder / "meta.json").is_file():
             name, _, level = folder.name.partition("=")
             meta = read_run(folder, kinds=())[1]
-            origin, ending = meta["data"]["origin"], f", {name} {level}"
+            origin, ending = meta.data.origin or "", f", {name} {level}"
             grey = origin.endswith(ending + GREY)
             of = origin.removesuffix(GREY if grey else "").removesuffix(ending)
-            yield _Level(folder, name, checked_level(name, level), (meta["model"]["fingerprint"], of, grey))
+            yield _Level(folder, name, checked_level(name, level), (str(meta.model.fingerprint), of, grey))

@@ -18,7 +18,7 @@ from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runs import DYNAMICS, meta_of
+from hardsight.runs import DYNAMICS, Meta, meta_of
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
@@ -45,9 +45,9 @@ class Dynamics:
         index, self._flushed = records.read_with(self.path, self._opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
-        self.meta: dict[str, Any] = meta_of(self.path)
+        self.meta: Meta = meta_of(self.path)
         self.epochs = np.array(index.epochs, dtype=np.int64)
-        self.unit: str = self.meta.get("unit") or "epoch"
+        self.unit: str = self.meta.unit or "epoch"
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
         self.unfinished = index.open
 
@@ -81,7 +81,7 @@ class Dynamics:
         return self._head("features")
 
     def _head(self, name: str) -> int:
-        number = (self.meta.get("model") or {}).get(name)
+        number = getattr(self.meta.model, name)
         if number is None:
             raise StateError(f"run: {self.path} is damaged: its meta.json does not say how many {name} the head has.")
         return number
@@ -160,7 +160,7 @@ class Dynamics:
         Args:
             id_: Its id, or its number where ids are ``split:number``.
         """
-        id_ = id_ if isinstance(id_, str) else f"{(self.meta.get('data') or {}).get('split') or 'data'}:{id_}"
+        id_ = id_ if isinstance(id_, str) else f"{self.meta.data.split or 'data'}:{id_}"
         rows = self._visible(self._read(lambda index: records.read_sample(self.path, index, id_)))
         if not len(rows):
             files = records.read_index(self.path).files
@@ -226,7 +226,7 @@ class Dynamics:
         if by is None:
             return ["all"], np.zeros(len(self), np.int64)
         if isinstance(by, str) and by == "label":
-            names = self.meta.get("class_names") or ()
+            names = self.meta.class_names
             by = np.array(names)[self.labels] if self.labels.max(initial=-1) < len(names) else self.labels
         elif isinstance(by, str):
             summary = self.summary()

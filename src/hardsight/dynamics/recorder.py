@@ -6,6 +6,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +29,17 @@ from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable, whole_number
 from hardsight.recordindex import MOST_EPOCHS
-from hardsight.runs import DYNAMICS, RunWriter, disk_in_words, meta_of, provenance, write_whole
+from hardsight.runs import (
+    DYNAMICS,
+    Meta,
+    ModelInfo,
+    Recorded,
+    RunWriter,
+    disk_in_words,
+    meta_of,
+    provenance,
+    write_whole,
+)
 from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
@@ -101,17 +112,20 @@ class Recorder:
             epoch = whole_number("epoch", epoch, 1, MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
-        self._meta = {
-            "unit": unit,
-            "class_names": list(class_names or (None if samples is None else samples.classes) or ()),
-            "source": None if samples is None else samples.source,
-            "data": {"split": self.split} | ({"origin": samples.origin} if samples is not None else {}),
-            "out_of_sample": "test data" if held_out else None,
-            "note": note,
-        }
+        self._meta = Meta.from_json(
+            {
+                **provenance(),
+                "unit": unit,
+                "class_names": list(class_names or (None if samples is None else samples.classes) or ()),
+                "source": None if samples is None else samples.source,
+                "data": {"split": self.split, "origin": None if samples is None else samples.origin},
+                "out_of_sample": "test data" if held_out else None,
+                "note": note,
+            }
+        )
         self._name = name
         self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
-        self._started, self._steps, self._made = time.time(), 0, provenance()
+        self._started, self._steps = time.time(), 0
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
@@ -128,7 +142,7 @@ class Recorder:
         by_first_process(lambda: self._begin(epoch, overwrite))
 
     def _begin(self, epoch: int | None, overwrite: bool) -> None:
-        plan = {"recorder": {"split": self.split, "unit": self._meta["unit"]}}
+        plan = {"recorder": {"split": self.split, "unit": self._meta.unit}}
         self._writer = RunWriter(self.path, plan, overwrite=overwrite)
         self._index = records.Index() if overwrite else records.read_index(self.path)
         recorded = self._index.epochs
@@ -162,8 +176,8 @@ class Recorder:
         self._logits = self._stored_logits(np.concatenate(before))
         heads = records.read_heads(self.path, self._index)
         if len(heads):
-            model = meta_of(self.path).get("model") or {}
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, model.get("features") or 0)
+            features = meta_of(self.path).model.features or 0
+            self._shape = (int(heads["class"].to_numpy().max()) + 1, features)
 
     def _stored_logits(self, before: np.ndarray) -> Logits | None:
         """What the epoch is compared with; of samples that were flushed since, it is gone.
@@ -220,7 +234,7 @@ class Recorder:
         new_module = self._module is not None and module is not None and module is not self._module
         if classes != had[0] or had[1] not in (0, width) or (new_module and not self._resembles(weight)):
             raise InputError(
-                f"the head was replaced in {self._meta['unit']} {self.epoch} (it had {had[0]} classes × "
+                f"the head was replaced in {self._meta.unit} {self.epoch} (it had {had[0]} classes × "
                 f"{had[1] or '?'} features, now {classes} × {width}): its angles do not compare with those before. "
                 "Record it in a run of its own."
             )
@@ -296,7 +310,7 @@ class Recorder:
         if errors := [part for part in parts if not isinstance(part, Rows)]:
             raise errors[0]
         if self._pending is None and end and self.epoch not in self._index.epochs:
-            raise StateError(f"{self._meta['unit']} {self.epoch} ends without a sample: call update() before.")
+            raise StateError(f"{self._meta.unit} {self.epoch} ends without a sample: call update() before.")
         if records.read_index(self.path).owner != self._index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
         rows = self._pending or NO_ROWS
@@ -343,7 +357,7 @@ class Recorder:
         if bad := int((~finite).sum()):
             self._counts["bad"] += bad
             self._warning = (
-                f"{bad:,} of {len(finite):,} samples of {self._meta['unit']} {self.epoch} have features or logits that "
+                f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
                 "are NaN or infinite; they are missing from it."
             )
         return rows.take(np.flatnonzero(labelled & finite))
@@ -353,7 +367,7 @@ class Recorder:
         if refusal is None or self._pending is None:
             return
         self._pending = self._pending.take(np.flatnonzero(~refusal.rows))
-        count, unit = int(refusal.rows.sum()), self._meta["unit"]
+        count, unit = int(refusal.rows.sum()), self._meta.unit
         self._counts["refused"] += count
         raise InputError(
             f"{refusal.reason}. The same call again records {unit} {self.epoch} without {count:,} such samples."
@@ -420,15 +434,14 @@ class Recorder:
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> Meta:
         classes, width = self._shape or (0, 0)
-        return {
-            **self._made,
-            "model": {"name": self._name, "classes": classes, "features": width},
-            **self._meta,
-            "recorded": {"samples": len(self._ids), "epochs": self._index.epochs, **self._counts},
-            "seconds": round(time.time() - self._started, 2),
-        }
+        return replace(
+            self._meta,
+            model=ModelInfo(self._name, classes, width),
+            recorded=Recorded(len(self._ids), self._index.epochs, **self._counts),
+            seconds=round(time.time() - self._started, 2),
+        )
 
     # Looking.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.records import Block
+from hardsight.runs import Meta
 from hardsight.table import SampleTable
 
 # What is averaged over the epochs in which a sample was seen, and what the mean is called.
@@ -106,7 +107,7 @@ class Summary:
         self.spread[at] += np.where(seen > 1, (p - before) * (p - self.sums["confidence"][at] / seen), 0.0)
         self.seen[at], self.label[at], self.pred[at] = seen, label, pred
 
-    def table(self, ids: pa.Array, meta: Mapping | None = None) -> SampleTable:
+    def table(self, ids: pa.Array, meta: Meta | None = None) -> SampleTable:
         """One row a sample that was seen."""
         known = np.flatnonzero(self.seen > 0)
         seen = self.seen[known]
@@ -121,7 +122,7 @@ class Summary:
             "variability": np.sqrt(self.spread[known] / seen),
         }
         columns |= {MEANS[name]: total[known] / seen for name, total in self.sums.items()}
-        return SampleTable(pa.table(columns), dict(meta or {}))
+        return SampleTable(pa.table(columns), meta)
 
 
 def summarise(

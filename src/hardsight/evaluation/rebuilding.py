@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hardsight.data import Samples, data_of
 from hardsight.errors import InputError, MissingPathError
 from hardsight.models import Model, load_model
-from hardsight.runs import is_run, read_run
+from hardsight.runs import Folds, Meta, is_run, read_run
 from hardsight.training.checkpoint import PLAN, RECORDS
 from hardsight.training.saved import trained_model
 
@@ -23,7 +23,7 @@ class Rebuilt(NamedTuple):
     model: Model
     samples: Samples
     folder: Path
-    meta: dict[str, Any]
+    meta: Meta
 
 
 def rebuilt(run: Path, model: str | None = None, checkpoint: Path | None = None, data: str | None = None) -> Rebuilt:
@@ -39,7 +39,7 @@ def rebuilt(run: Path, model: str | None = None, checkpoint: Path | None = None,
     return Rebuilt(network_of(folder, meta, model, checkpoint), data_of(meta, data), folder, meta)
 
 
-def folder_of(run: Path) -> tuple[Path, dict[str, Any]]:
+def folder_of(run: Path) -> tuple[Path, Meta]:
     """The folder that holds the rows of a run, and what it says of itself: of a training those of the test."""
     folder = run
     if (run / PLAN).is_file():
@@ -54,7 +54,7 @@ def training_of(folder: Path) -> Path | None:
     return folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
 
 
-def network_of(folder: Path, meta: dict[str, Any], model: str | None = None, checkpoint: Path | None = None) -> Model:
+def network_of(folder: Path, meta: Meta, model: str | None = None, checkpoint: Path | None = None) -> Model:
     """The network of a run; arguments as for `rebuilt`."""
     training = training_of(folder)
     if training is not None:
@@ -64,19 +64,20 @@ def network_of(folder: Path, meta: dict[str, Any], model: str | None = None, che
     return load_model(*_library_model(folder, meta, checkpoint))
 
 
-def _library_model(run: Path, meta: dict[str, Any], checkpoint: Path | None) -> tuple[str, Path | str | None]:
+def _library_model(run: Path, meta: Meta, checkpoint: Path | None) -> tuple[str, Path | str | None]:
     """The name of the one network of a library that a run was scored with, and its checkpoint."""
-    name, built = (meta.get("model") or {}).get("name", "a network"), meta.get("built") or {}
+    name, built = meta.model.name or "a network", meta.built
     if not has_one_network(meta):
         raise InputError(f"RUN: {run} was made with several networks ({name}); name the one to try with --model.")
-    if not str(built.get("model")).startswith(_LIBRARIES):
+    network = built.get("model") or ""
+    if not network.startswith(_LIBRARIES):
         raise InputError(
             f"RUN: {run} was made with {name!r}, which cannot be built again from what it says; name the network with "
             "--model (and --checkpoint), as when it was scored."
         )
-    return built["model"], checkpoint or built.get("checkpoint")
+    return network, checkpoint or built.get("checkpoint")
 
 
-def has_one_network(meta: dict[str, Any]) -> bool:
+def has_one_network(meta: Meta) -> bool:
     """Whether one network scored all rows of a run: not one a fold, nor several together."""
-    return "nets" not in meta and not isinstance(meta.get("out_of_sample"), dict)
+    return not meta.nets and not isinstance(meta.out_of_sample, Folds)

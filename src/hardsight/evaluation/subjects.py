@@ -160,9 +160,9 @@ def _from_subject(subject: Subject) -> _Draft:
 def _from_run(run: Path, data: Any = None) -> _Draft:
     folder, meta = folder_of(run)
     training = training_of(folder)
-    if training is None and meta.get("unfinished"):
+    if training is None and meta.unfinished:
         raise StateError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
-    names = meta.get("class_names") or None
+    names = meta.class_names or None
 
     def opened() -> Model:
         model = network_of(folder, meta)
@@ -174,10 +174,10 @@ def _from_run(run: Path, data: Any = None) -> _Draft:
         path=str(run),
         group=None,
         seed=None,
-        source=json.dumps([meta.get("source"), (meta.get("data") or {}).get("split")], sort_keys=True),
+        source=json.dumps([meta.source, meta.data.split], sort_keys=True),
         samples=lambda: data_of(meta, data),
         opened=opened,
-        head=(meta.get("model") or {}).get("head"),
+        head=meta.model.head,
     )
     if training is None:
         return draft

@@ -124,7 +124,7 @@ def _people(given: Inputs) -> Figure:
     for name, table in tables.items():
         if "label" not in table:
             raise InputError(f"RUN: {name} has no labels, and people are asked about the label.")
-        names = table.meta.get("class_names") or None
+        names = table.meta.class_names or None
         if given.human is not None:
             human = read_human(given.human, classes=names)
         elif (found := read_alignment(given.named[name])) is not None:

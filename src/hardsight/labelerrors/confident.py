@@ -33,7 +33,7 @@ class Beliefs:
     def __init__(self, table: SampleTable) -> None:
         self.table, self.labels, self.pred = table, labels_of(table), predictions_of(table)
         seen = int(max(self.labels.max(initial=0), self.pred.max(initial=0))) + 1
-        self.classes = max(int(table.meta.get("model", {}).get("classes") or 0), seen)
+        self.classes = max(table.meta.model.classes or 0, seen)
         rows = probability_rows(table, seen)
         self.exact, self._rows = rows is not None, np.empty(0, dtype=np.int64) if rows is None else rows
         if not self.exact and (missing := [name for name in NEEDED if name not in table]):

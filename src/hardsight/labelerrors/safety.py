@@ -102,7 +102,7 @@ def _objection(table: SampleTable, beliefs: Beliefs, estimate: Noise) -> tuple[s
             f"the network is sure that most labels of class {classes[0]} are wrong: the data and the model probably "
             "count their classes differently."
         )
-    if not table.meta.get("out_of_sample"):
+    if not table.meta.out_of_sample:
         return "in sample", "the run does not say that its samples were kept out of training; score with --folds."
     return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from hardsight.labelerrors.confident import (
 )
 from hardsight.labelerrors.rankings import check_ranking
 from hardsight.labelerrors.safety import automatic
+from hardsight.runs import Folds
 from hardsight.table import SampleTable
 
 
@@ -86,15 +88,15 @@ def label_errors(
     }
     rows = pa.table(columns).take(order).add_column(4, "rank", pa.array(np.arange(1, len(table) + 1)))
     gate = automatic(table, beliefs, estimate)
-    meta = {**table.meta, "by": ranking.name, "suspects": int(suspect.sum()), "automatic": gate, "estimate": None}
+    facts: dict[str, Any] = {"by": ranking.name, "suspects": int(suspect.sum()), "automatic": gate, "estimate": None}
     if estimate is not None and gate.kind not in ("chance", "implausible"):
-        meta["estimate"] = {
+        facts["estimate"] = {
             "count": estimate.count, "low": estimate.low * labeled, "high": estimate.high * labeled
         }  # fmt: skip
-    meta["chance"] = str(chance) if chance.near else None
-    notes = (meta["chance"],) if chance.near else (sampling_note(table), accuracy_note(table))
-    meta["notes"] = [note for note in notes if note]
-    return SampleTable(rows, meta, table.bad)
+    facts["chance"] = str(chance) if chance.near else None
+    notes = (facts["chance"],) if chance.near else (sampling_note(table), accuracy_note(table))
+    facts["notes"] = [note for note in notes if note]
+    return SampleTable(rows, replace(table.meta, label_errors=facts), table.bad)
 
 
 def _wanted(count: int | None, share: float | None, estimate: Noise | None, n: int) -> int:
@@ -124,8 +126,8 @@ def actions(
     A suspect is for a person to *review*. It is *relabeled* only where the run itself shows that this is safe: the
     samples were kept out of training, the network is far better than chance, the number of wrong labels is plausible
     beside its accuracy, and at least 80% of the new labels are right by the lower end of a 95% interval (see
-    `hardsight.labelerrors.safety`); ``meta["automatic"]`` says which those are, or why there are none. What could not
-    be read is *dropped*; all else is *kept*.
+    `hardsight.labelerrors.safety`); ``meta.label_errors["automatic"]`` says which those are, or why there
+    are none. What could not be read is *dropped*; all else is *kept*.
 
     Args:
         table: Scores of labeled samples, best taken out of sample.
@@ -139,7 +141,7 @@ def actions(
     """
     suspects = label_errors(table, by, count=count, share=share)
     rows = suspects.to_arrow()
-    threshold = suspects.meta["automatic"].threshold
+    threshold = suspects.meta.label_errors["automatic"].threshold
     relabel = pc.and_(rows["suspect"], pc.is_valid(rows["suggested"]))
     reached = pc.fill_null(pc.greater_equal(rows["p_pred"], np.inf if threshold is None else threshold), False)
     relabel = pc.and_(relabel, reached)
@@ -167,8 +169,8 @@ def accuracy_note(table: SampleTable) -> str | None:
 
 def sampling_note(table: SampleTable) -> str | None:
     """A warning when the table does not say that its samples were kept out of all training."""
-    out_of_sample = table.meta.get("out_of_sample")
-    if isinstance(out_of_sample, Mapping) and out_of_sample.get("retrained") == "head":
+    out_of_sample = table.meta.out_of_sample
+    if isinstance(out_of_sample, Folds) and out_of_sample.retrained == "head":
         return (
             "Only the head was refitted on folds; features that were trained on these very labels hand them on. If "
             "they were, score a function that trains (file.py:train --folds) instead."

@@ -20,4 +20,4 @@ def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
         human: Anything that `hardsight.human.as_human` takes: a file, a mapping id → share of people who chose the
             label, a table, counts in the order of the data, or shares in the order of ``dynamics.ids``.
     """
-    return match(human, dynamics.ids, dynamics.labels, dynamics.meta.get("class_names") or None).hsf
+    return match(human, dynamics.ids, dynamics.labels, dynamics.meta.class_names or None).hsf

@@ -33,7 +33,7 @@ class Changes(NamedTuple):
 def changes(rows: Rows, against: Any) -> Changes:
     """Compare the rows with another run or table."""
     compared = compare(rows.table, against)
-    meta, found = compared.meta["comparison"], compared.to_arrow()
+    meta, found = compared.meta.comparison, compared.to_arrow()
     matched = pc.index_in(rows.ids, value_set=found["id"].combine_chunks())
     there = pc.is_valid(matched).to_numpy()  # compared rows keep the order of these
     by = meta.get("by")

@@ -157,10 +157,10 @@ def recorded_notices(rows: Rows, recorded: Recorded) -> list[dict[str, Any]]:
     """What a reader must know of the records."""
     dynamics, unit = recorded.dynamics, recorded.unit
     seen, last = recorded.summary["seen"], recorded.last
-    texts, counts = [], rows.table.meta.get("recorded") or {}
+    texts, bad = [], rows.table.meta.recorded.bad if rows.table.meta.recorded else 0
     if dynamics.unfinished:
         texts.append(f"{unit} {last} is not finished: its samples so far are what this page shows.".capitalize())
-    if (bad := int(counts.get("bad") or 0)) > 0:
+    if bad > 0:
         texts.append(
             f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from the {unit}s in which "
             "they came."

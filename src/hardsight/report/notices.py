@@ -12,6 +12,7 @@ from hardsight.chance import chance_agreement
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects
 from hardsight.report.words import between, counted, cut, cut_name, percent, score_title
+from hardsight.runs import Counts, Folds, Meta, Recorded
 from hardsight.stats import FEW, LEVEL, moments, wilson
 
 _MADE_LENGTH = 400
@@ -21,30 +22,30 @@ MOST_BAD = 100
 def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
     meta = rows.table.meta
-    model = meta.get("model", {}).get("name") or "a network"
-    nets = meta.get("models") or ()
+    model = meta.model.name or "a network"
+    nets = meta.models
     model = f"{counted(len(nets), 'net')}" if len(nets) > 1 else model
-    data = meta.get("data", {}).get("origin") or counted(len(rows), "sample")
+    data = meta.data.origin or counted(len(rows), "sample")
     return f"{cut_name(model)} on {cut_name(data)}"
 
 
 def sampling(rows: Rows) -> tuple[str, str, str]:
     """Whether samples were scored by a network that had not seen them: ``out``, ``in`` or ``unknown``; level; words."""
-    found = rows.table.meta.get("out_of_sample")
-    if isinstance(found, Mapping):
-        folds = found.get("folds")
-        seeds = found.get("seeds") or 1
+    found = rows.table.meta.out_of_sample
+    if isinstance(found, Folds):
+        folds = found.folds
+        seeds = found.seeds or 1
         with_seeds = f", {counted(seeds, 'seed')}" if seeds > 1 else ""
-        if found.get("retrained") == "head":
+        if found.retrained == "head":
             words = (
                 f"Out of sample for the last layer ({folds} folds{with_seeds}): it was refitted on the other folds. If "
                 "the features below it were trained on these very labels, wrong ones still hide."
             )
             return "out", "info", words
-        how = ": the whole network was retrained on the other folds" if found.get("retrained") == "model" else ""
+        how = ": the whole network was retrained on the other folds" if found.retrained == "model" else ""
         words = f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learnt its label."
         return "out", "info", words
-    if (recorded := rows.table.meta.get("recorded")) and not found:
+    if (recorded := rows.table.meta.recorded) and not found:
         return "unknown", "warn" if rows.labelled else "info", _recorded(rows.table.meta, recorded)
     if found:
         return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learnt its label."
@@ -56,10 +57,10 @@ def sampling(rows: Rows) -> tuple[str, str, str]:
     return kind, "warn" if rows.labelled else "info", words
 
 
-def _recorded(meta: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
+def _recorded(meta: Meta, recorded: Recorded) -> str:
     """How the samples of a recorded training were scored."""
-    unit, epochs = cut_name(meta.get("unit") or "epoch"), recorded.get("epochs") or ()
-    note = f" ({cut(meta['note'], 120)})" if meta.get("note") else ""
+    unit, epochs = cut_name(meta.unit or "epoch"), recorded.epochs
+    note = f" ({cut(meta.note, 120)})" if meta.note else ""
     when = f"in {unit} {epochs[-1]:,} of a training" if epochs else "while a network trained"
     return (
         f"Recorded {when}{note}. If it learnt from these very samples, what it has memorised looks easy and wrong "
@@ -70,12 +71,12 @@ def _recorded(meta: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
 def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str, str]]:
     """What a reader must know before believing the page, the gravest first."""
     meta, table = rows.table.meta, rows.table
-    counts = meta.get("counts") or {}
+    counts = meta.counts or Counts()
     chance = chance_agreement(rows.label, rows.pred)
     alarm = [f"{str(chance)[:1].upper()}{str(chance)[1:]}"] if chance.near else []
     warn: list[str] = []
     info: list[str] = []
-    if meta.get("unfinished"):
+    if meta.unfinished:
         warn.append(f"{counted(len(rows), 'sample')} so far; run the report again when it is done.")
     level, words = sampling(rows)[1:]
     (warn if level == "warn" else info).append(words)
@@ -102,14 +103,14 @@ def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str
         info.append(suspects_missing)
     if len(table.bad):
         warn.append(f"{counted(len(table.bad), 'sample')} could not be scored; see the list at the end.")
-    if (zero := int(counts.get("zero_features") or 0)) > 0:
+    if (zero := counts.zero_features or 0) > 0:
         warn.append(
             f"{counted(zero, 'sample has', 'samples have')} a zero feature, which has the same angle to every class."
         )
-    nets = meta.get("models") or ()
+    nets = meta.models
     if len(nets) > 1:
         info.append(f"Every score is the mean over {len(nets)} nets ({cut(', '.join(map(str, nets)), 120)}).")
-    warn += [cut(text, _MADE_LENGTH, 3 * _MADE_LENGTH) for text in meta.get("warnings") or ()]
+    warn += [cut(text, _MADE_LENGTH, 3 * _MADE_LENGTH) for text in meta.warnings]
     levels = {"alarm": alarm, "warn": warn, "info": info}
     return [{"level": level, "text": text} for level, texts in levels.items() for text in texts]
 
@@ -137,7 +138,7 @@ def tiles(rows: Rows, suspects: Suspects | None) -> list[dict[str, str]]:
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():
         value = rows.classes * float(np.nanmean(spread))
-        note = f"mean over the samples, {len(rows.table.meta.get('models') or ())} nets"
+        note = f"mean over the samples, {len(rows.table.meta.models)} nets"
         found.append({"name": "spread of C·AVH between nets (sd)", "value": f"{value:.2g}", "note": note})
     return found
 
@@ -171,28 +172,28 @@ def bad_rows(rows: Rows) -> dict[str, Any]:
 def made(rows: Rows) -> list[list[str]]:
     """How the run was made, name and value."""
     meta = rows.table.meta
-    model, data = meta.get("model") or {}, meta.get("data") or {}
-    command = meta.get("command")
-    versions = meta.get("versions") or {}
+    model, data = meta.model, meta.data
+    command = meta.command
+    versions = meta.versions or {}
     facts = {
-        "model": model.get("name"),
-        "nets": ", ".join(map(str, meta.get("models") or ())),
-        "weights": meta.get("weights"),
-        "fingerprint of the weights": model.get("fingerprint"),
-        "head": model.get("head"),
+        "model": model.name,
+        "nets": ", ".join(map(str, meta.models)),
+        "weights": meta.weights,
+        "fingerprint of the weights": model.fingerprint,
+        "head": model.head,
         "classes": f"{rows.classes:,}",
-        "data": data.get("origin"),
-        "fingerprint of the data": data.get("fingerprint"),
-        "preprocessing": meta.get("preprocessing"),
-        "bias in the logits": {True: "yes", False: "no"}.get(meta.get("bias")) if "bias" in meta else None,
-        "recorded": meta.get("note") if meta.get("recorded") else None,
+        "data": data.origin,
+        "fingerprint of the data": data.fingerprint,
+        "preprocessing": meta.preprocessing,
+        "bias in the logits": {True: "yes", False: "no", None: None}[meta.bias],
+        "recorded": meta.note if meta.recorded else None,
         "scored": sampling(rows)[2],
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
-        "made": meta.get("created"),
-        "seconds": meta.get("seconds"),
-        "device": meta.get("device"),
-        "seed": meta.get("seed"),
+        "made": meta.created,
+        "seconds": meta.seconds,
+        "device": meta.device,
+        "seed": meta.seed,
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else versions,
-        "python": meta.get("python"),
+        "python": meta.python,
     }
     return [[name, cut(value, _MADE_LENGTH, 3 * _MADE_LENGTH)] for name, value in facts.items() if value]

@@ -265,8 +265,8 @@ def _described(rows: Rows, seen: list[View]) -> dict[str, Any]:
 
 def nothing_yet(table: SampleTable) -> dict[str, Any]:
     """The page of a run that has not scored a sample yet."""
-    model = cut_name((table.meta.get("model") or {}).get("name") or "several nets")
-    data = cut_name((table.meta.get("data") or {}).get("origin") or "data")
+    model = cut_name(table.meta.model.name or "several nets")
+    data = cut_name(table.meta.data.origin or "data")
     waiting = "No sample has been scored yet; run the report again when there are some."
     return {
         "title": f"{model} on {data}",

@@ -21,6 +21,7 @@ from hardsight.extras import first_line, printable
 from hardsight.images import channels_last, eight_bit, from_array
 from hardsight.report.points import spread
 from hardsight.report.words import counted, cut
+from hardsight.runs import Meta
 from hardsight.untrusted import check_regular
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def _in_turn(lists: Sequence[np.ndarray]) -> list[int]:
     return [row for turn in turns for row in turn if row is not None]
 
 
-def open_samples(meta: Mapping[str, Any], data: Any) -> tuple[Samples | None, str]:
+def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
     """The data set of a run, or None and a sentence that says why not."""
-    if data is None and meta.get("source") is None:
+    if data is None and not meta.source:
         return None, "The run does not say where its pictures are; name the data with --data to see them."
     try:
         with warnings.catch_warnings():

@@ -118,7 +118,7 @@ class Rows:
 
     def name_of(self, number: int) -> str:
         """Name of a class by its number in the model."""
-        names = self.table.meta.get("class_names") or ()
+        names = self.table.meta.class_names
         return str(names[number]) if 0 <= number < len(names) else str(number)
 
 

@@ -42,7 +42,8 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
         found, estimate = label_errors(rows.table), noise(rows.table)
     except HardsightError as error:  # a table without the columns it takes
         return None, f"Label errors could not be looked for: {first_line(error)}"
-    if found.meta["chance"]:
+    facts = found.meta.label_errors
+    if facts["chance"]:
         return None, ""  # the first notice of the page says why
     ranked = found.to_arrow()
     place = pc.index_in(rows.ids, value_set=ranked["id"].combine_chunks()).to_numpy()
@@ -51,12 +52,12 @@ def find_suspects(rows: Rows) -> tuple[Suspects | None, str]:
     suggested = np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1)
     first = ranked.filter(ranked["suspect"]).slice(0, LENGTH)["id"]
     listed = pc.index_in(first, value_set=rows.ids.combine_chunks()).to_numpy().astype(np.int64)
-    by, count = str(found.meta["by"]), int(found.meta["suspects"])
+    by, count = str(facts["by"]), int(facts["suspects"])
     summary = RANKINGS[by].summary.rstrip(".")
     known = estimate.rows.filter(pc.is_valid(estimate.rows["share"]))
     shares = dict(zip(known["class"].to_pylist(), known["share"].to_pylist(), strict=True))
     way = "all classes" if estimate.exact else "label and prediction"
-    gate = found.meta["automatic"]
+    gate = facts["automatic"]
     if gate.kind == "implausible":
         counted = f"{count:,} labels to review, if you must: {gate.reason}"
     else:

@@ -65,7 +65,7 @@ def write_report(
         raise InputError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
     folder = None if isinstance(run, SampleTable) else Path(run)
     table = run if isinstance(run, SampleTable) else _load(run)
-    if not len(table) and not table.meta.get("unfinished"):
+    if not len(table) and not table.meta.unfinished:
         raise InputError("run must hold at least one scored sample, got none; score some data first.")
     if isinstance(against, (str, Path)):
         against = _load(against)

@@ -26,6 +26,12 @@ from hardsight.runs.lock import LOCK_FILES as LOCK_FILES
 from hardsight.runs.lock import Lock as Lock
 from hardsight.runs.lock import beside_lock as beside_lock
 from hardsight.runs.lock import folder_lock as folder_lock
+from hardsight.runs.meta import Counts as Counts
+from hardsight.runs.meta import DataInfo as DataInfo
+from hardsight.runs.meta import Folds as Folds
+from hardsight.runs.meta import Meta as Meta
+from hardsight.runs.meta import ModelInfo as ModelInfo
+from hardsight.runs.meta import Recorded as Recorded
 from hardsight.runs.meta import meta_of as meta_of
 from hardsight.runs.provenance import provenance as provenance
 from hardsight.runs.replaceable import check_replaceable as check_replaceable

@@ -16,7 +16,7 @@
 
 Files are written under a temporary name and renamed, so a reader never meets half of one. Equal rows in two
 parts merge, and so do those that differ by rounding; others are an error. One process at a time writes a run, or the
-processes of one job, each its share; see `hardsight.lock`. Nothing is removed or written over that hardsight did not
+processes of one job, each its share; see `hardsight.runs.lock`. Nothing is removed or written over that hardsight did not
 write.
 """
 
@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
-from hardsight.runs.meta import read_meta
+from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.replaceable import is_alignment, is_page
 from hardsight.runs.tables import SCHEMAS, as_written, damage_in_words, merged, read_part
 from hardsight.untrusted import read_json
@@ -69,7 +69,7 @@ class RunWriter:
         shard: tuple[int, int] = (0, 1),
         meet: Callable[[], object] | None = None,
     ) -> None:
-        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, _FORMAT: 1})), shard[0]
+        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, FORMAT_KEY: FORMAT})), shard[0]
         self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
         if self.path.is_file():
             raise ExistingPathError(f"RUN: {self.path} is a file; name a folder.")
@@ -150,10 +150,10 @@ class RunWriter:
                 files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
             write_json(self.path / "parts" / f"{name}.json", files, self._token)
 
-    def finish(self, meta: Mapping[str, Any]) -> None:
+    def finish(self, meta: Meta) -> None:
         """Say that the run is whole, and sweep what kills left half-written."""
         with disk_in_words(self.path):
-            write_json(self.path / "meta.json", {**meta, _FORMAT: 1}, self._token)
+            write_json(self.path / "meta.json", meta.to_json(), self._token)
             for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
                 stray.unlink(missing_ok=True)
             for stage in (self.path / STAGES).glob("*/"):  # their rows are in the run itself now
@@ -162,8 +162,6 @@ class RunWriter:
 
 
 _GROUP_ROWS = 1 << 16
-# What marks plan.json and meta.json as ours.
-_FORMAT = "hardsight_format"
 _FOLDERS = ("parts", *SCHEMAS)
 _WORDS = ("source", "preprocessing")  # of a plan: for people, not for comparing
 STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
@@ -175,7 +173,7 @@ SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
     files = [Path(path) / name for name in ("plan.json", "meta.json")]
-    return any(file.is_file() and _FORMAT in read_json(file, {}) for file in files)
+    return any(file.is_file() and FORMAT_KEY in read_json(file, {}) for file in files)
 
 
 _PART = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|index\.json|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)"
@@ -254,7 +252,7 @@ def _remove_empty(folder: Path) -> None:
 
 def read_run(
     path: str | Path, *, partial: bool = False, kinds: Collection[str] = tuple(SCHEMAS)
-) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+) -> tuple[dict[str, pa.Table], Meta]:
     """The tables of a run by kind, and its meta data.
 
     Args:
@@ -278,14 +276,15 @@ def read_run(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
         )
-    meta = read_meta(path / "meta.json") if whole else {**read_meta(path / "plan.json"), "unfinished": True}
+    meta = read_meta(path / (META_FILE if whole else PLAN_FILE))
+    meta.unfinished = not whole
     tables = {}
     for kind in kinds:
         pieces = [read_part(part[kind], kind) for part in parts if kind in part]
         if pieces:
             with damage_in_words(path):
                 tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)
-    expected = sum((meta.get("counts") or {}).get(key, 0) for key in ("rows", "bad"))
+    expected = meta.counts.rows + meta.counts.bad if meta.counts else 0
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
         raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta

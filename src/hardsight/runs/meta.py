@@ -1,65 +1,233 @@
-"""What a run says about itself: the shape of ``meta.json`` and ``plan.json``, checked once, when they are read.
+"""What a run says about itself: ``meta.json``, and ``plan.json`` while it is unfinished, as a typed `Meta`.
 
-A run may be damaged, or come from somebody else. After this check every entry that the package reads is absent or
-of the type that the package writes.
+A run may be damaged, or come from somebody else. The types are checked once, when the file is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
-from hardsight.errors import StateError
+from hardsight.errors import InputError, StateError
 from hardsight.scores import MOST_CLASSES
-from hardsight.untrusted import read_json
+from hardsight.untrusted import misfit, read_json
 
-_TEXT, _INTEGER, _NUMBER, _NAMES = (str, None), (int, None), (float, None), ([str], None)
-
-META: dict[Any, Any] = {
-    "hardsight_format": int,
-    "model": ({"name": _TEXT, "classes": _INTEGER, "features": _INTEGER, "head": _TEXT, "fingerprint": _TEXT}, None),
-    "models": _NAMES,
-    "nets": ([{"name": _TEXT}], None),
-    "data": ({"origin": _TEXT, "fingerprint": _TEXT, "split": _TEXT}, None),
-    "source": ({"data": str, "root": _TEXT, "columns": ({"image": _TEXT, "label": _TEXT, "id": _TEXT}, None)}, None),
-    "built": ({"model": _TEXT, "checkpoint": _TEXT}, None),
-    "class_names": _NAMES,
-    "label_mapping": ([int], None),
-    "counts": ({"rows": int, "bad": int, "zero_features": _INTEGER}, None),
-    "out_of_sample": ({"folds": int, "seeds": _INTEGER, "retrained": _TEXT}, str, bool, None),
-    "recorded": ({"samples": int, "epochs": [int], "repeated": int, "unlabelled": int, "bad": int}, None),
-    "accuracy": _NUMBER,
-    "accuracies": ([_NUMBER], None),
-    "seconds": _NUMBER,
-    "warnings": _NAMES,
-    "unit": _TEXT,
-    "note": _TEXT,
-    "weights": _TEXT,
-    "preprocessing": (str, [str], None),
-    "bias": (bool, None),
-    "command": ([str], str, None),
-    "versions": ({str: str}, str, None),
-    "created": _TEXT,
-    "python": _TEXT,
-    "device": _TEXT,
-}  # fmt: skip
+FORMAT = 1
+FORMAT_KEY = "hardsight_format"  # marks plan.json and meta.json as ours
+PLAN_FILE, META_FILE = "plan.json", "meta.json"
 
 
-def read_meta(path: Path) -> dict[str, Any]:
+@dataclass
+class ModelInfo:
+    """The network of a run: its name, the size and place of its head, the hash of its weights."""
+
+    name: str | None = None
+    classes: int | None = None
+    features: int | None = None
+    head: str | None = None
+    fingerprint: str | None = None
+    function: str | None = None
+
+
+@dataclass
+class DataInfo:
+    """The data of a run: where they come from, their hash, and what their ids begin with."""
+
+    origin: str | None = None
+    fingerprint: str | None = None
+    split: str | None = None
+
+
+class Source(TypedDict, total=False):
+    """What opens the data again."""
+
+    data: str
+    root: str | None
+    columns: dict[str, str | None] | None
+
+
+@dataclass
+class Counts:
+    """Samples that were scored, that could not be, and whose feature is zero."""
+
+    rows: int = 0
+    bad: int = 0
+    zero_features: int | None = None
+
+
+@dataclass
+class Recorded:
+    """What a recorder counted."""
+
+    samples: int = 0
+    epochs: list[int] = field(default_factory=list)
+    repeated: int = 0
+    unlabelled: int = 0
+    bad: int = 0
+    refused: int = 0
+
+
+@dataclass
+class Folds:
+    """How a run was scored out of sample: ``retrained`` says what was trained on the other folds, head or model."""
+
+    folds: int = 0
+    seeds: int | None = None
+    retrained: str | None = None
+
+
+@dataclass
+class Meta:
+    """How a table was made; every entry may be missing.
+
+    Attributes:
+        model: The network; of several, their names joined.
+        models: Names of the networks, where each score is a mean over several.
+        nets: Name, fingerprint and head of each of several networks.
+        data: The data.
+        source: What opens the data again.
+        built: What builds the network again: a library's name of it, and a checkpoint.
+        class_names: Of the network's classes, or else of the data's.
+        label_mapping: Which of the network's classes each label of the data is, where it is not simply its number.
+        counts: How many samples; None where the run is not whole.
+        out_of_sample: Whether the samples were kept out of training: `Folds`, or why they were.
+        recorded: What a recorder counted, of a run that was recorded during training.
+        accuracy: Share of labeled samples whose prediction is their label.
+        accuracies: The same by network.
+        seconds: How long it took.
+        resumed: How many samples an interrupted start had scored before.
+        warnings: What whoever made it was warned of.
+        unit: What a recorder calls an epoch.
+        note: What a recorder was told about the samples.
+        weights: Where the weights come from.
+        preprocessing: For people; its hash is among the entries in `extra`.
+        bias: Whether logits include the head's bias.
+        strengths: Penalties of refitted heads.
+        command, versions, created, python, platform, device, seed: How it was made.
+        comparison: What `compare` says about two tables.
+        label_errors: What `label_errors` says about the suspects.
+        unfinished: Whether rows are missing; not stored.
+        already_complete: Whether nothing was left to do; not stored.
+        extra: Entries that are none of these: the rest of the plan, and those of other versions of hardsight.
+    """
+
+    model: ModelInfo = field(default_factory=ModelInfo)
+    models: list[str] = field(default_factory=list)
+    nets: list[dict[str, Any]] = field(default_factory=list)
+    data: DataInfo = field(default_factory=DataInfo)
+    source: Source = field(default_factory=Source)
+    built: dict[str, str | None] = field(default_factory=dict)
+    class_names: list[str] = field(default_factory=list)
+    label_mapping: list[int] | None = None
+    counts: Counts | None = None
+    out_of_sample: Folds | str | bool | None = None
+    recorded: Recorded | None = None
+    accuracy: float | None = None
+    accuracies: list[float | None] = field(default_factory=list)
+    seconds: float | None = None
+    resumed: int | None = None
+    warnings: list[str] = field(default_factory=list)
+    unit: str | None = None
+    note: str | None = None
+    weights: str | None = None
+    preprocessing: str | list[str] | None = None
+    bias: bool | None = None
+    strengths: list[float] = field(default_factory=list)
+    command: list[str] | str | None = None
+    versions: dict[str, str] | str | None = None
+    created: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    device: str | None = None
+    seed: Any = None
+    comparison: dict[str, Any] = field(default_factory=dict)
+    label_errors: dict[str, Any] = field(default_factory=dict)
+    unfinished: bool = False
+    already_complete: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """The entries of a JSON object; those of other versions are kept in `extra`.
+
+        Raises:
+            InputError: An entry is of another type, or out of range.
+        """
+        entries = {name: entry for name, entry in content.items() if entry is not None and name != FORMAT_KEY}
+        extra = {name: entries.pop(name) for name in [*entries] if name not in _TYPES}
+        if (place := misfit(entries, _SHAPE)) is not None:
+            raise InputError(f"its entry {place} is of another type than is written there")
+        meta = cls(**{name: _typed(_TYPES[name], entry) for name, entry in entries.items()}, extra=extra)
+        classes, features = meta.model.classes or 0, meta.model.features or 0
+        if not 0 <= classes <= MOST_CLASSES:
+            raise InputError(f"it names {classes:,} classes, expected {MOST_CLASSES:,} at most")
+        if features < 0:
+            raise InputError("it names a negative number of features")
+        most = max(classes, len(meta.class_names)) or MOST_CLASSES
+        if any(not -1 <= place < most for place in meta.label_mapping or ()):
+            raise InputError("its label_mapping names classes beyond the model's")
+        return meta
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``meta.json`` holds: every entry that there is."""
+        entries = {name: _plain(getattr(self, name)) for name in _TYPES}
+        return {**self.extra, **{name: entry for name, entry in entries.items() if entry not in (None, {})}, **_VERSION}
+
+
+def _shape(hint: Any) -> Any:
+    """A type as `misfit` takes it."""
+    if hint is Any:
+        return object
+    if is_dataclass(hint) or is_typeddict(hint):
+        return {name: (_shape(inner), None) for name, inner in get_type_hints(hint).items()}
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        return tuple(map(_shape, arguments))
+    if kind is list:
+        return [_shape(arguments[0])]
+    if kind is dict:
+        return {str: _shape(arguments[1])}
+    return None if hint is NoneType else hint
+
+
+def _typed(hint: Any, entry: Any) -> Any:
+    """An entry that has its shape, as the dataclass that its type names."""
+    kind = next((kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)), None)
+    if not isinstance(kind, type) or not isinstance(entry, Mapping):
+        return entry
+    return kind(**{f.name: entry[f.name] for f in fields(kind) if entry.get(f.name) is not None})
+
+
+def _plain(entry: Any) -> Any:
+    if not is_dataclass(entry) or isinstance(entry, type):
+        return entry
+    return {name: inner for name, inner in asdict(entry).items() if inner is not None}
+
+
+_VERSION = {FORMAT_KEY: FORMAT}
+_NOT_STORED = ("unfinished", "already_complete")
+_TYPES = {name: hint for name, hint in get_type_hints(Meta).items() if name not in ("extra", *_NOT_STORED)}
+_SHAPE = {name: _shape(hint) for name, hint in _TYPES.items()}
+
+
+def read_meta(path: Path) -> Meta:
     """What ``meta.json`` or ``plan.json`` says."""
-    meta = {name: entry for name, entry in read_json(path, META).items() if entry is not None}
-    classes = (meta.get("model") or {}).get("classes")
-    if classes is not None and not 0 <= classes <= MOST_CLASSES:
-        raise StateError(f"RUN: {path} is damaged: it names {classes:,} classes, expected {MOST_CLASSES:,} at most.")
-    if ((meta.get("model") or {}).get("features") or 0) < 0:
-        raise StateError(f"RUN: {path} is damaged: it names a negative number of features.")
-    known = max(classes or 0, len(meta.get("class_names") or ()))
-    if any(not -1 <= place < (known or MOST_CLASSES) for place in meta.get("label_mapping") or ()):
-        raise StateError(f"RUN: {path} is damaged: its label_mapping names classes beyond the model's.")
-    return meta
+    content = read_json(path, {FORMAT_KEY: int})
+    if content.get(FORMAT_KEY, 0) > FORMAT:
+        raise StateError(
+            f"RUN: {path.parent} was written by a newer hardsight (format {content[FORMAT_KEY]}, this one reads "
+            f"{FORMAT}); upgrade hardsight."
+        )
+    try:
+        return Meta.from_json(content)
+    except InputError as error:
+        raise StateError(f"RUN: {path} is damaged: {error}.") from None
 
 
-def meta_of(run: str | Path) -> dict[str, Any]:
+def meta_of(run: str | Path) -> Meta:
     """What the ``meta.json`` of a run says; nothing where it has none yet."""
-    file = Path(run) / "meta.json"
-    return read_meta(file) if file.is_file() else {}
+    file = Path(run) / META_FILE
+    return read_meta(file) if file.is_file() else Meta()

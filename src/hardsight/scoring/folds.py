@@ -22,7 +22,7 @@ from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, made_model
-from hardsight.runs import FEATURES, STAGES, content_hash
+from hardsight.runs import FEATURES, STAGES, Meta, content_hash
 from hardsight.scoring.one import Options, class_count, make_plan, score_one
 from hardsight.scoring.refit import choose_strength, fit_head
 from hardsight.scoring.rows import scored_rows
@@ -159,7 +159,7 @@ def _refitted(
             pieces.append(SampleTable(rows, None, bad, kept))
         tables[name] = _joined(pieces, ids, seen.bad)
     meta = {
-        **{key: seen.meta.get(key) for key in ("weights", "preprocessing")},
+        **{key: getattr(seen.meta, key) for key in ("weights", "preprocessing")},
         "model": {**named, "classes": classes, "head": f"refitted on {folds - 1} of {folds} folds"},
         "class_names": [known[k] if k < len(known) else str(k) for k in present.tolist()] if known or gaps else [],
         "label_mapping": mapping.tolist() if gaps else None,
@@ -216,7 +216,7 @@ def _trained(
         return table
 
     tables: dict[str, SampleTable] = {}
-    first: dict[str, Any] = {}
+    metas: list[Meta] = []
     bar = tqdm(total=seeds * folds, unit=" folds", desc="training", disable=None if options.progress else True)
     with bar:
         for seed in range(seeds):
@@ -225,24 +225,25 @@ def _trained(
             for held_out in range(folds):
                 make = partial(held_out_table, fold=fold, held_out=held_out, seed=seed)
                 pieces.append(stages.table(f"seed{seed}-fold{held_out}", make))
-                meta = pieces[-1].meta
-                first = first or meta
-                check_same_classes([_numbered("the first fold", first), _numbered(f"fold {held_out + 1}", meta)])
+                metas.append(pieces[-1].meta)
+                ends = ("the first fold", metas[0]), (f"fold {held_out + 1}", metas[-1])
+                check_same_classes([_numbered(*end) for end in ends])
                 bar.update()
-            tables[pieces[0].meta["model"]["name"]] = _joined(pieces, ids)
-    own_name = first["model"]["name"].removesuffix(" seed 0")
+            tables[str(pieces[0].meta.model.name)] = _joined(pieces, ids)
+    first = metas[0]
+    own_name = str(first.model.name).removesuffix(" seed 0")
     meta = {
-        **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping")},
-        "model": {**named, "name": own_name, **{key: first["model"].get(key) for key in ("classes", "head")}},
+        **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")},
+        "model": {**named, "name": own_name, "classes": first.model.classes, "head": first.model.head},
         "weights": "trained on the other folds",
     }
     return stages.finish(tables, meta, options, _rare_note(labels))
 
 
-def _numbered(name: str, meta: Mapping[str, Any]) -> tuple[str, list[str] | None, list[int]]:
+def _numbered(name: str, meta: Meta) -> tuple[str, list[str] | None, list[int]]:
     """A network's name, its class names, and how it counts the data's classes."""
-    mapping = meta.get("label_mapping")
-    return name, meta.get("class_names") or None, numbering(meta["model"]["classes"], mapping and np.array(mapping))
+    mapping = None if meta.label_mapping is None else np.array(meta.label_mapping)
+    return name, meta.class_names or None, numbering(meta.model.classes or 0, mapping)
 
 
 def full_name(train: Callable[..., Any]) -> str:
@@ -266,7 +267,7 @@ def _joined(pieces: list[SampleTable], ids: list[str], bad: pa.Table | None = No
     rows = rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=pa.array(ids, pa.string()))))
     vectors = [piece.vectors for piece in pieces if piece.vectors is not None]
     lost = pa.concat_tables([piece.bad for piece in pieces] + ([] if bad is None else [bad]))
-    warned = [note for piece in pieces for note in piece.meta.get("warnings", ())]
+    warned = [note for piece in pieces for note in piece.meta.warnings]
     return SampleTable(rows, {"warnings": warned}, lost, pa.concat_tables(vectors) if vectors else None)
 
 

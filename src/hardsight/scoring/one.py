@@ -20,7 +20,7 @@ from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
 from hardsight.models import Model
-from hardsight.runs import SCHEMAS, UNIDENTIFIED, content_hash, identify, provenance
+from hardsight.runs import SCHEMAS, UNIDENTIFIED, Counts, Meta, content_hash, identify, provenance
 from hardsight.scoring.checks import check_known_labels, class_order_note
 from hardsight.scoring.engine import Engine, Folder, Memory
 from hardsight.scoring.rows import zero_features
@@ -86,7 +86,7 @@ def score_one(
         if not sink.complete:
             return _scored(sink, plan, model, layer, mapping, samples, options, keep)
     table = SampleTable.load(out)
-    table.meta["already_complete"] = True
+    table.meta.already_complete = True
     return table
 
 
@@ -129,17 +129,18 @@ def _scored(
     notes = [*engine.notes, *([order] if order else [])]
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=3)
-    meta = {
-        **provenance(options.device),
-        **plan,
-        "weights": model.weights,
-        "built": model.built,
-        "seconds": round(time.time() - started, 2),
-        "resumed": resumed,
-        "counts": counts(table),
-        "accuracy": table.accuracy,
-        "warnings": notes,
-    }
+    meta = Meta.from_json(
+        {
+            **provenance(options.device),
+            **plan,
+            "weights": model.weights,
+            "built": model.built,
+            "seconds": round(time.time() - started, 2),
+            "resumed": resumed,
+            "warnings": notes,
+        }
+    )
+    meta.counts, meta.accuracy = counts(table), table.accuracy
     if isinstance(sink, Folder):
         sink.finish(meta)
     return SampleTable(table.to_arrow(), meta, table.bad, table._vectors)
@@ -188,9 +189,9 @@ def _file_and_function(training: Callable[..., Any] | None) -> Any:
     return training
 
 
-def counts(table: SampleTable) -> dict[str, int]:
+def counts(table: SampleTable) -> Counts:
     """What a run says about its rows."""
-    return {"rows": len(table), "bad": len(table.bad), "zero_features": zero_features(table.to_arrow())}
+    return Counts(len(table), len(table.bad), zero_features(table.to_arrow()))
 
 
 def class_count(samples: Samples, otherwise: int) -> int:

@@ -42,7 +42,7 @@ class Stages:
         if self._writer is None or not self._writer.complete:
             return None
         table = SampleTable.load(self._writer.path)
-        table.meta["already_complete"] = True
+        table.meta.already_complete = True
         return table
 
     def table(self, name: str, make: Callable[[Path | None], SampleTable]) -> SampleTable:
@@ -66,7 +66,7 @@ class Stages:
             **self._plan,
             **meta,
             "accuracies": accuracies,
-            "warnings": [*notes, *(note for table in tables.values() for note in table.meta.get("warnings", ()))],
+            "warnings": [*notes, *(note for table in tables.values() for note in table.meta.warnings)],
         }
         rows = next(iter(good.values())) if len(good) == 1 else _mean([*good.items()])
         kept = [(name, table.vectors) for name, table in tables.items() if table.vectors is not None]
@@ -75,8 +75,9 @@ class Stages:
         if kept:
             named = [vectors.add_column(1, "model", pa.repeat(name, len(vectors))) for name, vectors in kept]
             vectors = mean_vectors(pa.concat_tables(named))
-        table = SampleTable(rows, {**meta, "models": list(tables)} if len(tables) > 1 else meta, bad, vectors)
-        table.meta |= {"counts": counts(table), "accuracy": table.accuracy}
+        table = SampleTable(rows, meta, bad, vectors)
+        table.meta.models = list(tables) if len(tables) > 1 else []
+        table.meta.counts, table.meta.accuracy = counts(table), table.accuracy
         if self._writer is not None:
             for name, rows in good.items():
                 self._writer.write(split_rows(rows, bad, name, dict(kept).get(name)))
@@ -122,7 +123,7 @@ def score_several(
         first = next(iter(tables.values())).meta
         meta = {
             "model": {"name": " + ".join(tables), "classes": layers[0].classes},
-            **{key: first.get(key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
+            **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")},
         }
         return stages.finish(tables, meta, options)
 

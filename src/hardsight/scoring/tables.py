@@ -81,7 +81,7 @@ def score_features(
         with torch.no_grad():
             kept = feature_vectors(rows["id"], ids, features, weight, bias, "direction")
     table = SampleTable(rows, meta, bad, kept)
-    table.meta |= {"counts": counts(table), "accuracy": table.accuracy}
+    table.meta.counts, table.meta.accuracy = counts(table), table.accuracy
     return warned(table)
 
 
