@@ -35,7 +35,7 @@ from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
 from hardsight.heads import capture, find_head
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.records import rounded
 from hardsight.scores import SCORES, compute_scores
 from hardsight.training import train
@@ -96,7 +96,8 @@ def run(data: str, out: Path, nets: list[str], seeds: int, minutes: float, smoke
                 print("out of time", flush=True)
                 return
             told = [*_COMMON, *NETS[net], *(_SMOKE if smoke else ()), *settings, f"seed={seed}"]
-            found = _one(net.partition("+")[0], data, out / "run", changed(PRESETS["cifar-resnet18"].recipe, told))
+            recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(told))
+            found = _one(net.partition("+")[0], data, out / "run", recipe)
             part = target.with_suffix(".part")
             with part.open("wb") as file:
                 np.savez_compressed(file, **found)

@@ -47,7 +47,7 @@ from hardsight.margins import margins_answer
 from hardsight.ood import ood_answer
 from hardsight.predictions import predict
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.report.comparisonpage import write_comparison
 from hardsight.robustness import robustness_answer
 from hardsight.stats import wilson
@@ -146,7 +146,7 @@ def network(data: str, arm: str, seed: int, place: Place) -> Trained:
     preset, settings = ("small-cnn", ("epochs=2", "batch_size=16", "drop_last=true"))
     if not place.smoke:
         preset, settings = _RECIPES[data]
-    recipe = changed(PRESETS[preset].recipe, settings)
+    recipe = PRESETS[preset].recipe.replace(**parse_settings(settings))
     recipe = _on_this_machine(replace(recipe, loss=loss, label_smoothing=smoothing, seed=seed))
     name, file = f"{data}+{arm}+{seed}", place.file(data)
     with locked(place.out / "locks" / f"network-{name}", wait=True):

@@ -30,7 +30,7 @@ import torch
 from benchmarks.engine import write
 from benchmarks.measure import hardware
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.sampling import (
     CurriculumSampler,
     HardnessSampler,
@@ -141,7 +141,7 @@ def main() -> None:
     asked = parser.parse_intermixed_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     data = with_noise(asked.data, asked.out, asked.noise) if asked.noise else asked.data
-    recipe = changed(PRESETS[PRESET].recipe, asked.settings)
+    recipe = PRESETS[PRESET].recipe.replace(**parse_settings(asked.settings))
     table = summary(compare(data, asked.out, recipe, asked.seeds))
     write(asked.out / "curriculum_summary.csv", table)
     for row in table:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.engine import write
 from hardsight.presets import PRESETS
-from hardsight.recipes import changed
 
 SHORTCUTS = {"alexnet": False, "vgg19": False, "resnet50": True, "densenet121": True}
 
@@ -29,7 +28,7 @@ def train(data: str, out: Path, lanes: list[str]) -> None:
 
     for job in lanes[0].split(","):
         name, seed, epochs = job.split(":")
-        recipe = changed(PRESETS[name].recipe, [f"epochs={epochs}", f"seed={seed}"])
+        recipe = PRESETS[name].recipe.replace(epochs=epochs, seed=seed)
         recipe = replace(recipe, precision="bf16", channels_last=True, drop_last=True, graph=True)
         path = out / f"{name}-{seed}"
         done = run(name, f"{data}:train", f"{data}:test", out=path, recipe=recipe, record=("test",), progress=False)

@@ -24,7 +24,7 @@ from hardsight.data import open_data
 from hardsight.dynamics import Recorder
 from hardsight.networks import build_network
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import train
 from hardsight.training.batches import Source, as_pixels
 from hardsight.training.loop import Training
@@ -119,7 +119,7 @@ def write(path: Path, rows: list[dict]) -> None:
 def main() -> None:
     data, out = sys.argv[1], Path(sys.argv[2])
     seeds = next((int(a) for a in sys.argv[3:] if a.isdecimal()), 3)
-    recipe = changed(PRESETS["cifar-resnet18"].recipe, [a for a in sys.argv[3:] if "=" in a])
+    recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(a for a in sys.argv[3:] if "=" in a))
     out.mkdir(parents=True, exist_ok=True)
     if seeds:
         write(out / "engine.csv", accuracy(data, out, recipe, seeds))

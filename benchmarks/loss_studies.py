@@ -33,7 +33,7 @@ import hardsight as hs
 from benchmarks.measure import hardware
 from hardsight.data import open_data
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import Trained, train
 from hardsight.training.batches import all_labels, as_pixels
 
@@ -71,7 +71,7 @@ STUDIES = {
 def run(name: str, data: str, out: Path, seeds: int, minutes: float, model: str | None, settings: list[str]) -> None:
     study, began = STUDIES[name], time.perf_counter()
     preset = model or study.model
-    recipe = changed(PRESETS[preset].recipe, [*study.settings, *settings])
+    recipe = PRESETS[preset].recipe.replace(**parse_settings([*study.settings, *settings]))
     table = out / f"{name}.csv"
     rows = csv.DictReader(table.read_text().splitlines()) if table.exists() else ()
     done = {(row["model"], row["loss"], row["rate"], row["seed"]) for row in rows}

@@ -111,7 +111,7 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
     assert (got["target_portion"], got["source_portion"], got["balance"]) == (0.3, [0.1, 0.0, 0.2], [0.1] * 10)
     assert (got["strict"], got["seed"], got["epochs"], got["rounds"]) == (True, 4, 3, 2)
     assert (got["recipe"].frozen_norm, got["recipe"].lr, got["recipe"].batch_size) == (True, 0.003, 32)
-    assert (got["recipe"].optimiser, got["recipe"].schedule) == ("adamw", "constant")  # as the preset, gently
+    assert (got["recipe"].optimizer, got["recipe"].schedule) == ("adamw", "constant")  # as the preset, gently
     assert (got["method"], got["labelled"], got["test"]) == ("crst", data["test"], data["test"])
 
 
@@ -125,7 +125,8 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
         (["--balance", "equal"], "--balance .*got 'equal'"),
         (["--balance", "0.5,0.5"], "balance .*10 shares"),
         (["--method", "cbst+avx"], r"method .*'cbst\+avx'; .*\?"),
-        (["--set", "norm=frozen"], "recipe: .*'norm=frozen'"),
+        (["--set", "norm=frozen"], "'norm'.* frozen_norm"),
+        (["--set", "seed=3"], "--set.* --seed"),
         (["--recipe", "visdaa"], "'visdaa'"),
     ],
 )

@@ -36,7 +36,7 @@ def test_every_arm_is_a_recipe_that_can_be_trained(study):
         for arm in part.arms:
             loss, smoothing = study.ARMS[arm]
             preset, settings = study._RECIPES[part.data]
-            recipe = study.changed(study.PRESETS[preset].recipe, [*settings, f"loss={loss}"])
+            recipe = study.PRESETS[preset].recipe.replace(**study.parse_settings(settings), loss=loss)
             assert study.replace(recipe, label_smoothing=smoothing).label_smoothing == smoothing, name
     assert study.ARMS["el-released"][0] == "el:normal"  # the paper's setting on MNIST, as its code clamps it
     assert study.PARTS["cifar10-maps"].arms[0] == study.PARTS["cifar10-calibration"].arms[0] == "ce"

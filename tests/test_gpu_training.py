@@ -82,7 +82,7 @@ def test_a_graphed_step_is_the_step_it_replaces():
         {"graph": True},
         {"graph": True, "precision": "bf16", "channels_last": True, "ema": 0.9, "clip": 1.0, "label_smoothing": 0.1},
         {"graph": True, "mixup": 0.2},
-        {"optimiser": "adamw", "lr": 0.01, "precision": "bf16"},
+        {"optimizer": "adamw", "lr": 0.01, "precision": "bf16"},
     ],
 )
 def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, options):

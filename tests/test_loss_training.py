@@ -41,7 +41,7 @@ from hardsight.losses import (
     parse_loss,
 )
 from hardsight.presets import PRESETS
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe, parse_settings
 from hardsight.schedules import Scheduled, deferred
 from hardsight.training import train
 from hardsight.training.losses import to_one_norm
@@ -244,7 +244,7 @@ def test_bonus_and_class_weights_are_deferred_to_the_epoch_that_is_said():
 
 def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
     assert Recipe(loss="avh").loss == "ce@angular:16"
-    assert changed(Recipe(), ["loss=el:0.5,defer=2"]).loss == "el:0.5,defer=2"
+    assert Recipe().replace(**parse_settings(["loss=el:0.5,defer=2"])).loss == "el:0.5,defer=2"
     for name, preset in PRESETS.items():
         assert preset.recipe.loss == ("ce+amc:paper" if name.startswith("amc") else "ce")
         assert replace(preset.recipe) == preset.recipe
@@ -385,7 +385,7 @@ class Killed(CompositeLoss):
 @pytest.mark.parametrize("steps", [4, 6, 15])  # 6 steps an epoch
 @pytest.mark.parametrize("kind", ["center", "amc"])
 def test_a_killed_run_with_a_learning_loss_ends_the_same_to_the_last_bit(tmp_path, steps, kind):
-    recipe = replace(QUICK, optimiser="adam", lr=0.01, ema=0.9)
+    recipe = replace(QUICK, optimizer="adam", lr=0.01, ema=0.9)
 
     def run(name, steps, seed=0):
         loss = Killed(steps, AMCLoss(preset="released") if kind == "amc" else None)

@@ -364,7 +364,7 @@ def test_a_preset_is_trained_on_the_source_first_and_a_training_run_is_taken_as_
     first = self_train("small-cnn", source, target, out=tmp_path / "run", **options)
     assert re.search("source: .*500 samples, 10 classes", capsys.readouterr().out)
     recipe = json.loads((tmp_path / "run" / "rounds" / "01" / "training" / "training.json").read_text())["recipe"]
-    assert (recipe["lr"], recipe["optimiser"], recipe["epochs"]) == (0.001, "adamw", 1)
+    assert (recipe["lr"], recipe["optimizer"], recipe["epochs"]) == (0.001, "adamw", 1)
     again = self_train(tmp_path / "run" / "source", source, target, out=tmp_path / "again", progress=False, **options)
     assert torch.equal(weights(first), weights(again))
     table = SampleTable.load(tmp_path / "run" / "test")  # of the last network, as an ordinary run

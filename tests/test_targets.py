@@ -10,7 +10,7 @@ from torch import nn
 
 from hardsight.data import ArraySamples, load_digits
 from hardsight.models import Model
-from hardsight.recipes import Recipe, changed
+from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.augment import random_part
 from hardsight.training.loop import seed_of
@@ -82,9 +82,9 @@ def soft_rows(seed=0):
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-@pytest.mark.parametrize("changes", [[], ["mixup=0.4"], ["ema=0.9", "clip=0.5"]], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"mixup": 0.4}, {"ema": 0.9, "clip": 0.5}], ids=str)
 def test_one_hot_rows_train_as_labels_do_to_the_last_bit(tmp_path, changes, loaded):
-    recipe = changed(QUICK, changes)
+    recipe = QUICK.replace(**changes)
     models = [Model(net(0.2), "net", nn.Identity() if loaded else None, "tensor") for _ in range(2)]
     labels = trained(tmp_path / "labels", recipe, models[0])
     rows = trained(tmp_path / "rows", recipe, models[1], targets=HARD)
@@ -122,7 +122,7 @@ def test_rows_with_more_mass_are_the_regulariser_of_crst(tmp_path):
 
 def test_label_smoothing_shrinks_a_row_and_spreads_its_share(tmp_path):
     rows = soft_rows()
-    smoothed = trained(tmp_path / "a", changed(QUICK, ["label_smoothing=0.2"]), targets=rows)
+    smoothed = trained(tmp_path / "a", QUICK.replace(label_smoothing=0.2), targets=rows)
     by_rows = trained(tmp_path / "b", targets=0.8 * rows + 0.2 / 10)
     for key, value in state(smoothed).items():
         torch.testing.assert_close(value, state(by_rows)[key], rtol=1e-5, atol=1e-6)
@@ -151,7 +151,7 @@ def test_columns_follow_the_class_names_of_the_data(tmp_path):
 
 
 def test_a_killed_run_with_targets_ends_as_if_it_had_not_been(tmp_path):
-    recipe = changed(QUICK, ["epochs=3", "momentum=0.9"])
+    recipe = QUICK.replace(epochs=3, momentum=0.9)
     whole = trained(tmp_path / "whole", recipe, net(0.2), targets=soft_rows())
 
     def kill(row, steps):
@@ -178,7 +178,7 @@ def test_a_run_from_before_an_option_goes_on(tmp_path):
     (tmp_path / "run" / "training.json").write_text(json.dumps(plan))
     assert len(trained(tmp_path / "run", QUICK).history) == 2
     with pytest.raises(FileExistsError, match=r"same: recipe\.frozen_norm"):
-        trained(tmp_path / "run", changed(QUICK, ["frozen_norm=true"]))
+        trained(tmp_path / "run", QUICK.replace(frozen_norm=True))
 
 
 def with_value(value):
@@ -219,13 +219,13 @@ def test_a_loss_that_needs_one_class_a_sample_says_so(tmp_path, loss):
 def test_frozen_norm_keeps_the_statistics_and_is_a_plain_loop_with_batch_norm_in_eval_mode(tmp_path):
     trained(tmp_path / "before", model=(model := net()))  # statistics that differ from the start's
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    frozen = trained(tmp_path / "frozen", changed(QUICK, ["frozen_norm=true"]), model)
+    frozen = trained(tmp_path / "frozen", QUICK.replace(frozen_norm=True), model)
     for key in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
         assert torch.equal(state(frozen)[key], before[key])
     assert not torch.equal(state(frozen)["1.weight"], before["1.weight"])  # it still learns
 
     expected = by_hand(lambda z, rows: F.cross_entropy(z, torch.from_numpy(LABELS)[rows]), frozen=True)
-    fresh, usual = trained(tmp_path / "fresh", changed(QUICK, ["frozen_norm=true"])), trained(tmp_path / "usual")
+    fresh, usual = trained(tmp_path / "fresh", QUICK.replace(frozen_norm=True)), trained(tmp_path / "usual")
     for key, value in state(fresh).items():
         torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6)
     assert not torch.allclose(state(fresh)["0.weight"], state(usual)["0.weight"])

@@ -251,7 +251,7 @@ def _about(ranking: hardsight.Ranking) -> str:
 
 def _recipe(recipe: Recipe) -> str:
     times = f" at {', '.join(f'{t:g}' for t in recipe.steps)}" if 0 < len(recipe.steps) < 5 else ""
-    rate = f"{recipe.optimiser}, rate {recipe.lr:g}, {recipe.schedule}{times}"
+    rate = f"{recipe.optimizer}, rate {recipe.lr:g}, {recipe.schedule}{times}"
     return f"{recipe.epochs} epochs, batch {recipe.batch_size}, {rate}"
 
 

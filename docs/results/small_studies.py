@@ -17,7 +17,6 @@ from scipy.stats import spearmanr
 import hardsight as hs
 from hardsight.data import ArraySamples, load_digits
 from hardsight.phases import loss_drivers, phase_switch, plateau, plateaus
-from hardsight.recipes import changed
 from hardsight.studies import avh, embeddings, iterations, two_gaussians
 
 Row = tuple[str, int, str, str, Any]  # study, seed, setting, quantity, value
@@ -62,7 +61,7 @@ def digits(seed: int) -> Iterator[Row]:
     images, labels = load_digits()
     kept_out = np.arange(len(labels)) % 4 == 0
     parts = [ArraySamples(images[m], labels[m], "digits", name) for name, m in (("a", ~kept_out), ("b", kept_out))]
-    recipe = changed(hs.PRESETS["small-cnn"].recipe, ["epochs=30", "lr=0.001", f"seed={seed}"])
+    recipe = hs.PRESETS["small-cnn"].recipe.replace(epochs=30, lr=0.001, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         trained = hs.train("small-cnn", *parts, out=Path(folder) / "run", recipe=recipe, progress=False)
         run = hs.Dynamics(Path(folder) / "run/test")

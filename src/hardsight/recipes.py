@@ -1,149 +1,127 @@
-"""How to train, as data: a `Recipe`, and its learning rate as a pure function of time.
-
-No torch here: the command reads recipes before anything is imported.
-"""
+"""How to train, as data: a `Recipe`, and its learning rate as a pure function of time."""
 
 from __future__ import annotations
 
-import difflib
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from hardsight.errors import InputError, InputTypeError
-from hardsight.extras import printable
+from hardsight.errors import InputError
 from hardsight.losses import parse_loss
+from hardsight.registry import Option, Range, Registry
 from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
 
-Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
-Schedule = Literal["constant", "step", "cosine", "one-cycle", "ramp"]
 MOST_EPOCHS = 1_000_000
+_POSITIVE_INT = Range(1, 2**31 - 1)
+_NOT_NEGATIVE = Range(0)
+_BELOW_1 = Range(0, 1, "[)")  # an average with a decay of 1 never takes in anything new
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How to train. Times are in epochs and may be fractions.
 
+    Values may be texts, as a command line or a configuration file has them: ``lr="1e-3"``, ``steps="30,60"``.
+
     Attributes:
         epochs: Passes over the data.
-        batch_size: Samples a step, over all processes together.
-        optimiser: ``sgd``, ``adam``, ``adamw`` or ``rmsprop``.
+        batch_size: Samples per step, over all processes together.
+        optimizer: ``sgd``, ``adam``, ``adamw`` or ``rmsprop``.
         lr: Largest learning rate.
         momentum: Of SGD and RMSProp; Adam's β₁.
         nesterov: Nesterov's momentum (SGD).
         weight_decay: On every weight.
-        schedule: ``constant``; ``step``: times `step_factor` at each of `steps`; ``cosine``: to 0; ``one-cycle``: up
-            from a 25th and linearly down to next to 0; ``ramp``: AMC-Loss's Gaussian ramps up and down.
+        schedule: ``constant``; ``step``: times `step_factor` at each of `steps`; ``cosine``: down to 0;
+            ``one-cycle``: up from a 25th and linearly down to almost 0; ``ramp``: AMC-Loss's Gaussian ramps.
         warmup: Epochs in which the rate rises.
-        steps: When the rate is multiplied (step).
-        step_factor: By what.
+        steps: Epochs at which the rate is multiplied (step).
+        step_factor: By what the rate is multiplied (step).
         rampdown: Epochs of the ramp down (ramp).
-        loss: What to minimise, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.losses`. The
-            weight of pairs rises with the rate, over the `warmup`.
+        loss: What to minimize, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.losses`. The
+            weight of a pair term rises with the rate, over the warmup.
         label_smoothing: Share of a target that is spread over all classes.
         mixup: α of the mixing share's Beta(α, α); 0: none.
-        crop: Pixels by which pictures are shifted at most, mirrored at the edge.
-        resized_crop: A random part of the picture, resized.
-        smallest_part: Smallest share of the picture in a random part.
-        flip: Mirror half of the pictures.
+        crop: Pixels by which images are shifted at most, mirrored at the edge.
+        resized_crop: A random part of the image, resized.
+        smallest_part: Smallest share of the image in a random part.
+        flip: Mirror half of the images.
         clip: Largest norm of the gradient; 0: none.
-        ema: Decay of the averaged weights that are then evaluated and kept; 0: none.
+        ema: Decay of the averaged weights, which are then evaluated and saved; 0: none.
         precision: ``float32``, or ``bf16`` (autocast).
         channels_last: Memory format.
         compile: `torch.compile` of all parts but the head.
         graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
         drop_last: Leave out the last, smaller batch.
-        frozen_norm: Batch norm keeps its running statistics and uses them, as in eval mode; its weights still learn.
+        frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
         seed: Of weights, order and augmentation.
     """
 
-    epochs: int = 30
-    batch_size: int = 128
-    optimiser: Optimiser = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
+    epochs: Annotated[int, Range(1, MOST_EPOCHS)] = 30
+    batch_size: Annotated[int, _POSITIVE_INT] = 128
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
+    lr: Annotated[float, _NOT_NEGATIVE] = 0.1
+    momentum: Annotated[float, _BELOW_1] = 0.9
     nesterov: bool = False
-    weight_decay: float = 5e-4
-    schedule: Schedule = "cosine"
-    warmup: float = 0.0
-    steps: tuple[float, ...] = ()
-    step_factor: float = 0.1
-    rampdown: float = 0.0
+    weight_decay: Annotated[float, _NOT_NEGATIVE] = 5e-4
+    schedule: Literal["constant", "step", "cosine", "one-cycle", "ramp"] = "cosine"
+    warmup: Annotated[float, _NOT_NEGATIVE] = 0.0
+    steps: tuple[Annotated[float, _NOT_NEGATIVE], ...] = ()
+    step_factor: Annotated[float, _NOT_NEGATIVE] = 0.1
+    rampdown: Annotated[float, _NOT_NEGATIVE] = 0.0
     loss: str = "ce"
-    label_smoothing: float = 0.0
-    mixup: float = 0.0
-    crop: int = 0
+    label_smoothing: Annotated[float, Range(0, 1)] = 0.0
+    mixup: Annotated[float, _NOT_NEGATIVE] = 0.0
+    crop: Annotated[int, Range(0, 2**31 - 1)] = 0
     resized_crop: bool = False
-    smallest_part: float = 0.08
+    smallest_part: Annotated[float, Range(0.01, 1)] = 0.08
     flip: bool = False
-    clip: float = 0.0
-    ema: float = 0.0
+    clip: Annotated[float, _NOT_NEGATIVE] = 0.0
+    ema: Annotated[float, _BELOW_1] = 0.0
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     compile: bool = False
     graph: bool = False
     drop_last: bool = False
     frozen_norm: bool = False
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
 
     def __post_init__(self) -> None:
-        for part in fields(self):
-            object.__setattr__(self, part.name, _of_its_type(part.name, getattr(self, part.name), type(part.default)))
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                near = difflib.get_close_matches(str(value), choices, 1, 0.4)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                raise InputError(f"recipe: {name} must be one of {', '.join(choices)}, got {value!r}{hint}")
-        for name, (low, high) in _RANGES.items():
-            value, below = getattr(self, name), name in _BELOW
-            if not low <= value <= high or (below and value == high) or value == math.inf:
-                low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (low, high))
-                ends = f"{low} or more" if high == "inf" else f"between {low} and {high}"
-                ends = f"{low} or more and less than {high}" if below else ends
-                ends = f"{ends} and finite" if value == math.inf and high == "inf" else ends
-                raise InputError(
-                    f"recipe: {name} must be {'an integer ' if _PARTS[name] is int else ''}{ends}, got {value!r}."
-                )
-        if any(not 0 <= step < math.inf for step in self.steps):
-            raise InputError(f"recipe: steps must be 0 or more and finite, got {self.steps!r}.")
-        if self.schedule == "step" and not self.steps:
-            raise InputError("recipe: the schedule 'step' needs steps, the epochs at which the rate falls, got none.")
-        if self.steps and self.schedule != "step":
-            raise InputError(f"recipe: steps go with the schedule 'step', got {self.schedule!r}.")
-        if self.warmup + self.rampdown > self.epochs:
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.check(getattr(self, name), f"recipe: {name}"))
+        if (self.schedule == "step") != bool(self.steps):
+            raise InputError(
+                "recipe: steps, the epochs at which the rate falls, go with the schedule 'step', got "
+                f"{self.steps or 'none'} with {self.schedule!r}."
+            )
+        if self.warmup + self.rampdown > self.epochs or self.warmup >= self.epochs:
             raise InputError(
                 f"recipe: warmup and rampdown must fit into epochs, got {self.warmup:g} + {self.rampdown:g} of "
-                f"{self.epochs}{_RESCALED}"
-            )
-        if self.warmup >= self.epochs:
-            raise InputError(
-                f"recipe: warmup must be shorter than epochs ({self.epochs}), got {self.warmup:g}{_RESCALED}"
+                f"{self.epochs}; recipe.replace(epochs=…) rescales them."
             )
         if self.graph and not self.drop_last:
             raise InputError("recipe: graph needs batches of one size; set drop_last too.")
-        if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
-            raise InputError("recipe: nesterov needs the optimiser 'sgd' with a momentum.")
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise InputError("recipe: nesterov needs the optimizer 'sgd' with a momentum.")
         self._check_loss()
 
     def replace(self, **changes: Any) -> Recipe:
-        """The recipe with some parts changed.
+        """The recipe with some settings changed.
 
         With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are given too;
-        those in the name of a loss do not. (`dataclasses.replace` leaves them as they are.)
+        those in the name of a loss do not. Another schedule has no steps. (`dataclasses.replace` does neither.)
 
         Examples:
             >>> Recipe(epochs=90, schedule="step", steps=(30, 60), warmup=3).replace(epochs=30).steps
             (10.0, 20.0)
         """
-        if unknown := [name for name in changes if name not in _PARTS]:
-            raise InputError(f"recipe: there is no {printable(unknown[0])!r}; {_near(unknown[0])}")
-        epochs = _of_its_type("epochs", changes.get("epochs", self.epochs), int)
-        if epochs != self.epochs:
-            longer = min(epochs, MOST_EPOCHS) / self.epochs  # what is more is refused below
-            times = {"warmup": longer * self.warmup, "rampdown": longer * self.rampdown}
-            changes = {**times, "steps": tuple(longer * step for step in self.steps), **changes}
+        SETTINGS.names(changes)
+        ratio = SETTINGS["epochs"].check(changes.get("epochs", self.epochs), "recipe: epochs") / self.epochs
+        if ratio != 1:
+            times = {"warmup": ratio * self.warmup, "rampdown": ratio * self.rampdown}
+            changes = {**times, "steps": tuple(ratio * step for step in self.steps), **changes}
+        if changes.get("schedule", "step") != "step":
+            changes = {"steps": (), **changes}
         return replace(self, **changes)
 
     def _check_loss(self) -> None:
@@ -163,57 +141,25 @@ class Recipe:
             raise InputError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
 
 
-_PARTS: dict[str, Any] = {part.name: type(part.default) for part in fields(Recipe)}
-_RESCALED = "; recipe.replace(epochs=…) rescales the times of a recipe."
+SETTINGS: Registry[Option] = Registry("recipe setting")
+_hints = get_type_hints(Recipe, include_extras=True)
+SETTINGS.update({field.name: Option.of(field.name, _hints[field.name], field.default) for field in fields(Recipe)})
 
 
-def _near(name: str) -> str:
-    near = difflib.get_close_matches(name, _PARTS, 2, 0.4)
-    return f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(_PARTS)}."
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """Settings as a command line has them, for `Recipe.replace`.
+
+    Examples:
+        >>> Recipe().replace(**parse_settings(["epochs=90", "schedule=step", "steps=30,60", "flip=true"])).steps
+        (30.0, 60.0)
+    """
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
-def _of_its_type(name: str, value: Any, kind: type) -> Any:
-    """A value as a recipe holds it, or a sentence where it is of another type."""
-    if kind is tuple and isinstance(value, (tuple, list)):
-        return tuple(_of_its_type(name, step, float) for step in value)
-    if not isinstance(value, (bool, int, float, str)) and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        value = value.item()  # a number of NumPy or torch
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number if kind in (int, float) else isinstance(value, kind)):
-        raise InputTypeError(f"recipe: {name} must be {_WORDS[kind]}, got {printable(repr(value))[:80]}.")
-    if kind is int and isinstance(value, float):
-        if not value.is_integer():
-            raise InputError(f"recipe: {name} must be an integer, got {value!r}.")
-        return int(value)
-    if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise InputError(f"recipe: {name} must be finite, got a number of {value.bit_length():,} bits.")
-    return value
-
-
-_CHOICES = {
-    "optimiser": ("sgd", "adam", "adamw", "rmsprop"),
-    "schedule": ("constant", "step", "cosine", "one-cycle", "ramp"),
-    "precision": ("float32", "bf16"),
-}
-# Ends belong to the range, but for the upper one of those `_BELOW` it.
-_RANGES: dict[str, tuple[float, float]] = {
-    "epochs": (1, MOST_EPOCHS),
-    "batch_size": (1, 2**31 - 1),
-    "lr": (0.0, math.inf),
-    "momentum": (0.0, 1.0),
-    "weight_decay": (0.0, math.inf),
-    "warmup": (0.0, math.inf),
-    "step_factor": (0.0, math.inf),
-    "rampdown": (0.0, math.inf),
-    "label_smoothing": (0.0, 1.0),
-    "mixup": (0.0, math.inf),
-    "crop": (0, 2**31 - 1),
-    "smallest_part": (0.01, 1.0),
-    "clip": (0.0, math.inf),
-    "ema": (0.0, 1.0),
-    "seed": (0, 2**63 - 1),
-}
-_BELOW = ("momentum", "ema")  # an average that never takes in anything new
+def saved_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe that a run saved, under the names of today."""
+    renamed = {"optimiser": "optimizer"}
+    return {renamed.get(name, name): value for name, value in saved.items()}
 
 
 def learning_rate(recipe: Recipe, time: float) -> float:
@@ -245,39 +191,3 @@ def momentum_at(recipe: Recipe, time: float) -> float:
     if recipe.schedule != "ramp":
         return recipe.momentum
     return beta1_ramp(math.floor(time), recipe.epochs, recipe.rampdown, recipe.momentum)
-
-
-def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """A recipe with some parts changed as `Recipe.replace` does it, given as on a command line.
-
-    Examples:
-        >>> changed(Recipe(), ["epochs=90", "schedule=step", "steps=30,60", "flip=true"]).steps
-        (30.0, 60.0)
-    """
-    changes: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals or name not in _PARTS:
-            raise InputError(f"recipe: expected NAME=VALUE, got {setting!r}; {_near(name)}")
-        kind = _PARTS[name]
-        try:
-            changes[name] = _READERS[kind](text.strip())
-        except (ValueError, KeyError):
-            raise InputError(f"recipe: {name} must be {_WORDS[kind]}, got {text!r}.") from None
-    return recipe.replace(**changes)
-
-
-_READERS: dict[type, Callable[[str], Any]] = {
-    bool: lambda text: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()],
-    int: int,
-    float: float,
-    str: str,
-    tuple: lambda text: tuple(float(part) for part in text.split(",") if part),
-}
-_WORDS = {
-    str: "a name",
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    tuple: "numbers with commas between them",
-}

@@ -10,7 +10,8 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from hardsight.errors import InputError
@@ -85,11 +86,12 @@ class Range(NamedTuple):
         """Whether a number lies in the range; NaN and the infinities never do."""
         above = value > self.low or (value == self.low and self.ends[0] == "[")
         below = value < self.high or (value == self.high and self.ends[1] == "]")
-        return above and below and math.isfinite(value)
+        return above and below and abs(value) < math.inf
 
     def __str__(self) -> str:
-        low = f"{self.ends[0]}{self.low:.5g}" if math.isfinite(self.low) else "(−∞"
-        return f"{low}, {f'{self.high:.5g}{self.ends[1]}' if math.isfinite(self.high) else '∞)'}"
+        low, high = (str(end) if isinstance(end, int) else f"{end:.5g}" for end in (self.low, self.high))
+        left = f"{self.ends[0]}{low}" if math.isfinite(self.low) else "(−∞"
+        return f"{left}, {f'{high}{self.ends[1]}' if math.isfinite(self.high) else '∞)'}"
 
 
 ANY = Range()
@@ -97,7 +99,7 @@ ANY = Range()
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a registered function.
+    """An option of a registered function, or a field of a dataclass.
 
     Attributes:
         name: Of the keyword.
@@ -105,6 +107,7 @@ class Option:
         default: Its value where it is not given.
         range: Which numbers it takes.
         choices: Which texts it takes.
+        several: Whether it takes a tuple of them.
     """
 
     name: str
@@ -112,42 +115,55 @@ class Option:
     default: Any
     range: Range = ANY
     choices: tuple[str, ...] = ()
+    several: bool = False
+
+    @classmethod
+    def of(cls, name: str, hint: Any, default: Any) -> Option:
+        """An option as its annotation declares it.
+
+        ``Annotated[float, Range(0, ends="()")]`` is a number, ``Literal["a", "b"]`` a choice, ``bool`` a flag and
+        ``tuple[float, ...]`` several numbers.
+        """
+        hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if get_origin(hint) is tuple:
+            return replace(cls.of(name, get_args(hint)[0], default), several=True)
+        choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+        range_ = next((extra for extra in extras if isinstance(extra, Range)), ANY)
+        return cls(name, str if choices else hint, default, range_, choices)
 
     def check(self, value: Any, what: str) -> Any:
         """The value (or its text) as the function takes it, or a sentence that begins with `what`."""
-        if self.choices:
-            if value not in self.choices:
-                raise InputError(f"{what} must be {' or '.join(self.choices)}, got {value!r}.")
+        if self.several:
+            parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
+            if not isinstance(parts, (tuple, list)):
+                raise InputError(f"{what} must be numbers separated by commas, got {value!r:.80}.")
+            return tuple(replace(self, several=False).check(part, what) for part in parts)
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            value = value.item()  # a number of NumPy or torch
+        if self.type is str:
+            if not isinstance(value, str) or (self.choices and value not in self.choices):
+                raise InputError(f"{what} must be {' or '.join(self.choices) or 'a text'}, got {value!r:.80}.")
             return value
         if self.type is bool:
-            if not isinstance(value, bool):
-                raise InputError(f"{what} is a flag, True or False, got {value!r}.")
-            return value
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
+            flag = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+            if not isinstance(flag, bool):
+                raise InputError(f"{what} is a flag, true or false, got {value!r:.80}.")
+            return flag
+        number = math.nan
+        if not isinstance(value, bool):
+            with suppress(TypeError, ValueError, OverflowError):
+                number = value if isinstance(value, self.type) else float(value)
         if not self.range.holds(number) or (self.type is int and number % 1):
             kind = "an integer" if self.type is int else "a number"
-            raise InputError(f"{what} must be {kind} in {self.range}, got {value!r}.")
-        return int(number) if self.type is int else number
+            raise InputError(f"{what} must be {kind} in {self.range}, got {value!r:.80}.")
+        return self.type(number)
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters with a default: what a user may set.
-
-    ``scale: Annotated[float, Range(0, ends="()")] = 16.0`` is a number, ``kind: Literal["a", "b"] = "a"`` a choice,
-    ``flag: bool = False`` a flag.
-    """
+    """The keyword-only parameters with a default, as `Option.of` reads them: what a user may set."""
     hints = get_type_hints(function, include_extras=True)
-    options = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
-            continue
-        hint, extras = hints.get(parameter.name, float), ()
-        if get_origin(hint) is Annotated:
-            hint, *extras = get_args(hint)
-        choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
-        range_ = next((extra for extra in extras if isinstance(extra, Range)), ANY)
-        options[parameter.name] = Option(parameter.name, str if choices else hint, parameter.default, range_, choices)
-    return options
+    return {
+        name: Option.of(name, hints.get(name, float), parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    }

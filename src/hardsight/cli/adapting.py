@@ -86,7 +86,7 @@ def adapt(
     from hardsight.adaptation.loop import self_train
     from hardsight.adaptation.retraining import recipe_for_rounds
     from hardsight.adaptation.rounds import best, conclusions
-    from hardsight.recipes import changed
+    from hardsight.recipes import parse_settings
     from hardsight.training.saved import is_training
 
     if Path(model).is_dir() and not is_training(model):
@@ -94,8 +94,10 @@ def adapt(
             f"--model: the folder {model} holds no training; of an adaptation, name its source/ or rounds/05/training/."
         )
     given = {"batch_size": batch_size, "lr": lr}
-    told = [*(f"{name}={value}" for name, value in given.items() if value is not None), *set]
-    chosen = changed(recipe_for_rounds(model, recipe), told)
+    changes = {name: value for name, value in given.items() if value is not None} | parse_settings(set)
+    if "seed" in changes:
+        raise InputError("--set: the seed of all rounds is --seed.")
+    chosen = recipe_for_rounds(model, recipe).replace(**changes)
     adapted = self_train(
         model if checkpoint is None else _with_weights(model, checkpoint),
         source,

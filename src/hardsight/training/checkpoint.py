@@ -3,7 +3,7 @@
 ::
 
     run/training.json    what is trained on what and how; a later start that says the same resumes
-    run/checkpoint.pt    weights to use (``model``), optimiser, epoch and history: tensors and numbers, no code
+    run/checkpoint.pt    weights to use (``model``), optimizer, epoch and history: tensors and numbers, no code
     run/history.json     one row an epoch
     run/train/, test/    what the recorder wrote
 """
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ExistingPathError, MissingPathError, StateError
-from hardsight.recipes import Recipe
+from hardsight.recipes import Recipe, saved_settings
 from hardsight.records import read_index
 from hardsight.runs import (
     LOCK_FILES,
@@ -109,7 +109,9 @@ def _plan_in(path: Path) -> dict[str, Any] | None:
     if not isinstance(plan, dict) or not isinstance(plan.get("recipe"), dict):
         return None
     defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
-    return plan | {"recipe": {**defaults, **plan["recipe"]}}  # an older run did not know of every option
+    return plan | {
+        "recipe": {**defaults, **saved_settings(plan["recipe"])}
+    }  # an older run did not know of every option
 
 
 def _lacking(path: Path, records: Sequence[str], epochs: int) -> list[str]:
@@ -133,7 +135,9 @@ def load(path: Path) -> dict[str, Any]:
         raise
     except Exception:  # whose words are advice to execute what is in it
         state = None
-    if not isinstance(state, dict) or not {"model", "optimiser", "epoch", "history"} <= state.keys():
+    if isinstance(state, dict) and "optimiser" in state:  # as the first edition wrote it
+        state["optimizer"] = state.pop("optimiser")
+    if not isinstance(state, dict) or not {"model", "optimizer", "epoch", "history"} <= state.keys():
         raise StateError(
             f"out: {path / CHECKPOINT} is damaged or no checkpoint of a training run; remove it to begin again."
         )

@@ -57,7 +57,7 @@ class Training:
         if recipe.compile:
             compile_parts(self.network)
         self.called = self.processes.wrapped(self.network)
-        self.optimiser = make_optimiser(self.network, recipe, fused=device.type == "cuda", learnt=self.learnt)
+        self.optimizer = make_optimizer(self.network, recipe, fused=device.type == "cuda", learnt=self.learnt)
         self.graph: GraphedStep | None = None
 
     @property
@@ -104,7 +104,7 @@ class Training:
                     loss = cost(self.loss, logits, targets, head)
                     if self.needs_head and self.processes.world > 1:
                         loss = loss + 0 * logits.sum()  # processes wait for the gradient of everything, such as a bias
-                    self.optimiser.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
+                    self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
                     # Shares of one batch may differ by a sample between processes: their mean must not.
                     (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
                     self.processes.average(p.grad for p in self.learnt if p.grad is not None)
@@ -113,7 +113,7 @@ class Training:
                 parts = dict(getattr(self.loss, "last_parts", {}))
                 if recipe.clip:
                     parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
-                self.optimiser.step()
+                self.optimizer.step()
                 if self.average is not None:
                     self.average.update()
                 seen.add(loss, logits, y, parts)
@@ -169,7 +169,7 @@ class Training:
         return rows
 
     def set_rate(self, time: float) -> None:
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.recipe, time)
             if "betas" in group:
                 group["betas"] = (momentum_at(self.recipe, time), group["betas"][1])
@@ -193,7 +193,7 @@ class Training:
             "model": self.result.state_dict(),
             **online,
             "loss": self.loss_module.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "epoch": len(self.history),
             "history": self.history,
         }
@@ -204,7 +204,7 @@ class Training:
             self.average.module.load_state_dict(state["model"])
             self.average.begun = True
         self.loss_module.load_state_dict(state.get("loss", {}))
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.history = list(state["history"])
 
 
@@ -303,21 +303,21 @@ def logits_of(network: nn.Module, x: Any) -> Tensor:
     return found[0]
 
 
-def make_optimiser(
+def make_optimizer(
     network: nn.Module, recipe: Recipe, fused: bool, learnt: Sequence[Tensor] = ()
 ) -> torch.optim.Optimizer:
-    """The recipe's optimiser over all weights, and over what a loss learns, which does not decay."""
+    """The recipe's optimizer over all weights, and over what a loss learns, which does not decay."""
     weights: list[Any] = [p for p in network.parameters() if p.requires_grad]
     if learnt:
         weights = [{"params": weights}, {"params": list(learnt), "weight_decay": 0.0}]
     common = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    if recipe.optimiser == "rmsprop":  # the paper's networks use TensorFlow's constants
+    if recipe.optimizer == "rmsprop":  # the paper's networks use TensorFlow's constants
         return torch.optim.RMSprop(weights, **common, momentum=recipe.momentum, alpha=0.9, eps=1e-3)
-    if recipe.optimiser == "sgd":
+    if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             weights, **common, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=fused or None
         )
-    kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
     return kind(weights, **common, betas=(recipe.momentum, 0.999), fused=fused or None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line
 from hardsight.models import Model, load_model
 from hardsight.networks import NETWORKS
-from hardsight.recipes import Recipe
+from hardsight.recipes import SETTINGS, Recipe, saved_settings
 from hardsight.training.checkpoint import CHECKPOINT, PLAN
 from hardsight.untrusted import read_json
 
@@ -36,11 +36,10 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
 
 def trained_recipe(run: Path) -> Recipe:
     """How a training run was trained, but for its loss."""
-    told: dict[str, Any] = training_plan(run)["recipe"]
-    names = [field.name for field in fields(Recipe) if field.name in told]
+    saved = saved_settings(training_plan(run)["recipe"])
     try:
-        return Recipe(**{name: told[name] for name in names} | {"steps": tuple(told.get("steps", ()))})
-    except (TypeError, AttributeError) as error:  # a value of another type than a recipe has
+        return Recipe(**{name: value for name, value in saved.items() if name in SETTINGS})
+    except InputError as error:
         raise StateError(f"RUN: {run / PLAN} is damaged: its recipe is none ({first_line(error)}).") from error
 
 
