@@ -246,7 +246,7 @@ def test_content_is_on_disk_before_its_name_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", renamed)
-    write_json(tmp_path / "a.json", {"a": 1}, "ab12cd34")
+    write_json(tmp_path / "a.json", {"a": 1})
     inode = (tmp_path / "a.json").stat().st_ino
     assert done == [("fsync", inode), ("rename", inode)]
 

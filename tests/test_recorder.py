@@ -405,18 +405,15 @@ def test_a_real_kill_leaves_whole_epochs(tmp_path):
 
 
 def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, monkeypatch):
-    from hardsight.runs import folder as runfolder
+    real, left = os.fsync, [0]
 
-    real, left = runfolder.write_whole, [0]
-
-    def failing(path, writer, token):
+    def failing(descriptor):
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        real(path, writer, token)
+        real(descriptor)
 
-    for module in ("records", "recordindex", "runs.folder", "dynamics.recorder"):
-        monkeypatch.setattr(f"hardsight.{module}.write_whole", failing)
+    monkeypatch.setattr(os, "fsync", failing)
     left[0] = 1000
     expected = train(tmp_path / "whole", 3)
     for writes in range(5):

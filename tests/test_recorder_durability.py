@@ -4,7 +4,9 @@ import copy
 import errno
 import json
 import multiprocessing
+import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,18 +90,15 @@ def test_an_empty_epoch_is_still_an_error_when_it_is_tried_again(tmp_path):
 @pytest.mark.parametrize("failing", range(5))
 def test_a_commit_that_failed_can_be_repeated(tmp_path, monkeypatch, failing):
     """Rows, class weights, logits, index and meta.json: whichever write fails, the same call again records it all."""
-    from hardsight.runs import folder as runfolder
+    real, left = os.fsync, [1000]
 
-    real, left = runfolder.write_whole, [1000]
-
-    def write(path, writer, token):
+    def flushed(descriptor):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, writer, token)
+        real(descriptor)
 
-    for module in ("records", "recordindex", "runs.folder", "dynamics.recorder"):
-        monkeypatch.setattr(f"hardsight.{module}.write_whole", write)
+    monkeypatch.setattr(os, "fsync", flushed)
     recorder, whole = hs.Recorder(tmp_path / "run"), hs.Recorder(tmp_path / "whole")
     epochs = [(0, range(6)), (1, range(12)), (2, range(3, 12))]
     record(whole, *epochs)
@@ -137,14 +136,14 @@ def test_batches_changed_in_place_are_left_out_and_the_rest_is_recorded(tmp_path
 def test_the_old_files_stay_until_the_new_index_is_there(tmp_path, monkeypatch):
     recorder = train(tmp_path / "run", 3)
     before = as_rows(hs.Dynamics(tmp_path / "run"))
-    real = records.commit.__globals__["write_whole"]
+    real = Path.replace
 
-    def killed(path, writer, token):
-        if path.name == "index.json":
+    def killed(temporary, target):
+        if target.name == "index.json":
             raise KeyboardInterrupt
-        real(path, writer, token)
+        real(temporary, target)
 
-    monkeypatch.setattr("hardsight.recordindex.write_whole", killed)
+    monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         recorder.close()  # merges, so that every file is replaced
     monkeypatch.undo()
@@ -405,24 +404,22 @@ def test_an_error_of_the_first_process_is_everyones_and_the_epoch_can_be_repeate
 
 
 def record_in_one_of_two(rank, folder):
-    from hardsight import recordindex
-
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     errors = []
     recorder = hs.Recorder(folder / "run")
-    real = recordindex.write_whole
+    real = os.fsync
 
-    def full(path, writer, token):
+    def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for epoch in range(2):
         recorder.update(*head_of(range(6 * rank, 6 * rank + 6), epoch))
-        recordindex.write_whole = full
+        os.fsync = full
         try:
             recorder.end_epoch()
         except HardsightError as error:
             errors.append(type(error).__name__)
-        recordindex.write_whole = real
+        os.fsync = real
         recorder.end_epoch()
     try:
         hs.Recorder(folder / "run")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runs import DYNAMICS, SCHEMAS, disk_in_words, write_whole
+from hardsight.runs import DYNAMICS, SCHEMAS, disk_errors, sweep, write_text
 from hardsight.untrusted import read_json
 
 INDEX = "index.json"
@@ -27,7 +27,6 @@ VERSION = SCHEMAS[DYNAMICS].version
 MOST_EPOCHS = 2**31 - 1
 
 _NAME = re.compile(r"[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
-_TEMPORARY = re.compile(rf"\.({_NAME.pattern}|{re.escape(INDEX)})\.[0-9a-f]+\.tmp")
 
 Result = TypeVar("Result")
 
@@ -178,14 +177,11 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 def commit(run: Path, index: Index) -> None:
     """Make the index what is recorded; only then sweep the files of a recorder that it does not name."""
     folder, named = run / DYNAMICS, index.names()
-    with disk_in_words(run):
-        text = json.dumps(vars(index))
-        write_whole(
-            folder / INDEX, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4)
-        )
+    with disk_errors(run):
+        write_text(folder / INDEX, json.dumps(vars(index)))
+        sweep(folder, re.compile(rf"{_NAME.pattern}|{re.escape(INDEX)}"))
         for stray in folder.iterdir():
-            ours = _NAME.fullmatch(stray.name) or _TEMPORARY.fullmatch(stray.name)
-            if ours and stray.name not in named and not stray.is_dir():
+            if _NAME.fullmatch(stray.name) and stray.name not in named and not stray.is_dir():
                 stray.unlink(missing_ok=True)
 
 

@@ -14,7 +14,6 @@ such files, and the next start sweeps them.
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 
 from hardsight.errors import InputError
 from hardsight.recordindex import VERSION, Index, commit, has_records, new_name, read_index, read_with
-from hardsight.runs import DYNAMICS, SCHEMAS, check_classes, checked_rows, damage_in_words, disk_in_words, write_whole
+from hardsight.runs import DYNAMICS, SCHEMAS, check_classes, checked_rows, damage_errors, disk_errors, write_whole
 from hardsight.untrusted import check_table
 
 __all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_with"]
@@ -72,9 +71,9 @@ def write_rows(run: Path, index: Index, rows: pa.Table) -> None:
         use_dictionary=[column for column in rows.column_names if column not in FLOATS],
         column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
     )
-    with disk_in_words(run):
+    with disk_errors(run):
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / name, writer, secrets.token_hex(4))
+        write_whole(folder / name, writer)
     epochs, ids = rows["epoch"], rows["id"]
     span = pc.min_max(epochs).as_py()
     index.files.append(
@@ -104,9 +103,9 @@ def write_heads(run: Path, index: Index, heads: pa.Table) -> None:
 
 def _add_heads(run: Path, index: Index, heads: pa.Table) -> None:
     name = new_name("heads.parquet")
-    with disk_in_words(run):
+    with disk_errors(run):
         writer = partial(pq.write_table, heads, compression="zstd")
-        write_whole(run / DYNAMICS / name, writer, secrets.token_hex(4))
+        write_whole(run / DYNAMICS / name, writer)
     index.heads.append(name)
 
 
@@ -255,7 +254,7 @@ class RecordFile:
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], columns: Collection[str] | None) -> None:
         self._path, self._epochs = folder / entry["name"], entry["epochs"]
-        with damage_in_words(self._path):
+        with damage_errors(self._path):
             self._parquet = pq.ParquetFile(self._path, read_dictionary=["id"])
             meta, schema = self._parquet.metadata, self._parquet.schema_arrow
             names = schema.names
@@ -277,7 +276,7 @@ class RecordFile:
         for group, (first, last, _) in enumerate(self.spans):
             if last < low or (high is not None and first >= high):
                 continue
-            with damage_in_words(self._path):
+            with damage_errors(self._path):
                 table = self._checked(check_table(self._parquet.read_row_group(group, columns=self.columns)))
                 if first < low or (high is not None and last >= high):
                     table = table.filter(_between(table["id"], low, high))
@@ -348,7 +347,7 @@ def read_heads(run: str | Path, index: Index) -> pa.Table:
     types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
     empty, parts = pa.schema(list(types.items())).empty_table(), []
     for path in (Path(run) / DYNAMICS / name for name in index.heads):
-        with damage_in_words(path):
+        with damage_errors(path):
             heads = pq.read_table(path)
             if not heads.schema.equals(empty.schema) or any(column.null_count for column in heads.columns):
                 raise InputError("it holds no class weights")

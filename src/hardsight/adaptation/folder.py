@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -34,7 +33,7 @@ from hardsight.runs import (
     LOCK_FILES,
     SUMMARY,
     UNIDENTIFIED,
-    disk_in_words,
+    disk_errors,
     folder_lock,
     remove_files,
     write_json,
@@ -62,7 +61,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_in_words(path):
+    with disk_errors(path):
         locks.enter_context(folder_lock(path))
         half = [
             file for at in (path, *path.glob(f"{ROUNDS}/*/")) for file in at.iterdir() if _OURS.fullmatch(file.name)
@@ -71,7 +70,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
             stray.unlink(missing_ok=True)
         names = {file.name for file in path.iterdir() if not LOCK_FILES.fullmatch(file.name)}
         if names <= {PLAN}:  # a start that failed before it computed anything binds nobody
-            write_json(path / PLAN, plan, secrets.token_hex(4))
+            write_json(path / PLAN, plan)
         elif PLAN not in names:
             raise ExistingPathError(f"out: {path} has other things in it and no adaptation; choose another folder.")
         there = _read_plan(path)
@@ -90,7 +89,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
             remove_files(path / ROUNDS, _FILES)
             discard_training(path / SOURCE)
             discard_run(path / TEST)
-            write_json(path / PLAN, plan, secrets.token_hex(4))
+            write_json(path / PLAN, plan)
     return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
@@ -148,12 +147,12 @@ def write_selection(path: Path, number: int, table: pa.Table) -> None:
 
 
 def _write(file: Path, table: pa.Table) -> None:
-    with disk_in_words(file.parent):
+    with disk_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, partial(pq.write_table, table), secrets.token_hex(4))
+        write_whole(file, partial(pq.write_table, table))
 
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
     """The end of a run: it is whole if and only if this is there."""
-    with disk_in_words(path):
-        write_json(path / SUMMARY, summary, secrets.token_hex(4))
+    with disk_errors(path):
+        write_json(path / SUMMARY, summary)

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,8 @@ from hardsight.runs import (
     ALIGNMENT,
     SUMMARY,
     check_replaceable,
-    damage_in_words,
-    disk_in_words,
+    damage_errors,
+    disk_errors,
     is_alignment,
     is_number,
     write_json,
@@ -96,14 +95,14 @@ def write_alignment(run: str | Path, found: Aligned) -> Path:
     Returns:
         The folder that was written.
     """
-    folder, token = Path(run) / ALIGNMENT, secrets.token_hex(4)
+    folder = Path(run) / ALIGNMENT
     check_replaceable(folder / SUMMARY, is_alignment)
-    with disk_in_words(folder):
+    with disk_errors(folder):
         folder.mkdir(exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)  # until it is back there is no alignment, rather than half of two
         for name in _TABLES:
-            write_whole(folder / f"{name}.parquet", partial(pq.write_table, getattr(found, name)), token)
-        write_json(folder / SUMMARY, found.summary, token)
+            write_whole(folder / f"{name}.parquet", partial(pq.write_table, getattr(found, name)))
+        write_json(folder / SUMMARY, found.summary)
     return folder
 
 
@@ -133,7 +132,7 @@ def _read(folder: Path) -> Aligned:
 
 def _read_table(file: Path, kind: str) -> pa.Table:
     check_regular(file, "RUN")
-    with damage_in_words(file):
+    with damage_errors(file):
         table = check_table(pq.read_table(file))
         for name in {*table.column_names, *_NEEDED[kind]}:
             type_ = table.schema.field(name).type

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import ExistingPathError, InputError
+from hardsight.runs import is_half_written, temporary_name
 
 # A file in every folder that was written here: what was done, and how many files there are beside it.
 MARK = "hardsight-cleaned.json"
@@ -82,10 +82,10 @@ def write_file(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> dict
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """A temporary name in the same folder, gone afterwards whatever happens, like those that a kill left before."""
-    temporary = _name_beside(target)
+    temporary = temporary_name(target.absolute())
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    ours = re.compile(re.escape(temporary.name[:-12]) + r"[0-9a-f]{8}\.tmp")
-    for stray in [path for path in temporary.parent.iterdir() if ours.fullmatch(path.name)]:
+    ours = re.compile(re.escape(target.name))
+    for stray in [path for path in temporary.parent.iterdir() if is_half_written(path, ours)]:
         _remove(stray)
     try:
         yield temporary
@@ -108,11 +108,6 @@ def recover(target: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
     else:
         aside.rename(target)
-
-
-def _name_beside(target: Path) -> Path:
-    target = target.absolute()
-    return target.parent / f".{target.name[:100]}.{secrets.token_hex(4)}.tmp"
 
 
 def _remove(path: Path) -> None:

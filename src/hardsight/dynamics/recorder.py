@@ -35,7 +35,7 @@ from hardsight.runs import (
     ModelInfo,
     Recorded,
     RunWriter,
-    disk_in_words,
+    disk_errors,
     meta_of,
     provenance,
     write_whole,
@@ -428,8 +428,8 @@ class Recorder:
         if logits is not None:
             name = records.new_name("safetensors")
             state = logits.take(ids.order())
-            with disk_in_words(self.path):
-                write_whole(self.path / DYNAMICS / name, state.save, secrets.token_hex(4))
+            with disk_errors(self.path):
+                write_whole(self.path / DYNAMICS / name, state.save)
             states[str(self.epoch)] = name
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]

@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,7 @@ import pyarrow.parquet as pq
 from hardsight import untrusted
 from hardsight.answers import Answer
 from hardsight.errors import ExistingPathError, StateError
-from hardsight.runs import LOCK_FILES, disk_in_words, folder_lock, remove_files, write_json, write_whole
+from hardsight.runs import LOCK_FILES, disk_errors, folder_lock, remove_files, write_json, write_text, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
@@ -74,7 +73,7 @@ def writing(path: Path) -> Iterator[None]:
     """The folder, made if needed, for one evaluation at a time; a second process is told who writes."""
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_in_words(path):
+    with disk_errors(path):
         lock = folder_lock(path)
     with lock:
         yield
@@ -89,7 +88,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
         overwrite: Throw away the evaluation that is there, unless it is an unfinished one of the same plan.
     """
     plan = json.loads(json.dumps(plan, default=str))
-    with disk_in_words(path):
+    with disk_errors(path):
         for stray in (p for p in path.rglob(".*.tmp") if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", p.name)):
             stray.unlink(missing_ok=True)  # what kills left
         names = {p.name for p in path.iterdir() if not LOCK_FILES.fullmatch(p.name)}
@@ -110,7 +109,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
             for name in (PARTS, SAMPLES, MAPS):
                 remove_files(path / name, INSIDE)
         (path / PARTS).mkdir(exist_ok=True)
-        write_json(path / PLAN, {**plan, "whole": False}, secrets.token_hex(4))
+        write_json(path / PLAN, {**plan, "whole": False})
 
 
 def _network(run: Mapping[str, Any]) -> Any:
@@ -136,13 +135,13 @@ def committed(path: Path, key: str) -> bool:
 
 def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
     """Write what a question found out about a run."""
-    with disk_in_words(path):
+    with disk_errors(path):
         for start, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
             if columns:
                 arrays = {name: _arrow(np.asarray(values)) for name, values in columns.items()}
                 write_table(path / PARTS / f"{start}{key}.parquet", pa.table(arrays))
         told = {"rows": answer.rows, "points": answer.points, "words": answer.words, "ood": bool(answer.ood_samples)}
-        write_json(path / PARTS / f"{key}.json", told, secrets.token_hex(4))
+        write_json(path / PARTS / f"{key}.json", told)
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
@@ -161,7 +160,7 @@ def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table, pa.Table 
 def write_table(file: Path, table: pa.Table) -> None:
     """A table as Parquet, whole or not at all."""
     file.parent.mkdir(exist_ok=True)
-    write_whole(file, partial(pq.write_table, table), secrets.token_hex(4))
+    write_whole(file, partial(pq.write_table, table))
 
 
 def write_results(
@@ -173,19 +172,18 @@ def write_results(
     plan: Mapping[str, Any],
 ) -> None:
     """Everything that is read later; the plan, which says that all is there, comes last."""
-    token = secrets.token_hex(4)
-    with disk_in_words(path):
+    with disk_errors(path):
         remove_files(path / SAMPLES, INSIDE)
         for number, (run, table) in enumerate(samples.items()):
             write_table(path / SAMPLES / f"{number:02d}-{file_name(run)}.parquet", table)
         for name, table in tables.items():
             write_table(path / f"{name}.parquet", table)
             if name != POINTS:
-                write_whole(path / f"{name}.csv", partial(pa_csv.write_csv, table), token)
-        write_json(path / WORDS, list(words), token)
-        write_whole(path / TABLE, lambda file: file.write_text(latex, encoding="utf-8"), token)
+                write_whole(path / f"{name}.csv", partial(pa_csv.write_csv, table))
+        write_json(path / WORDS, list(words))
+        write_text(path / TABLE, latex)
         (path / PAGE).unlink(missing_ok=True)  # it would show numbers that are gone
-        write_json(path / PLAN, {**plan, "whole": True}, token)
+        write_json(path / PLAN, {**plan, "whole": True})
 
 
 def file_name(name: str) -> str:

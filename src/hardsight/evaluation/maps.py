@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hardsight.data import Samples
 from hardsight.errors import StateError
 from hardsight.evaluation.folder import INSIDE, MAPS, file_name
 from hardsight.evaluation.subjects import Case
-from hardsight.runs import disk_in_words, remove_files, write_json, write_whole
+from hardsight.runs import disk_errors, remove_files, write_json, write_whole
 from hardsight.untrusted import check_regular, read_json
 
 # So many pictures, at least so high, with so many white pixels between them.
@@ -52,20 +51,20 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     found = cam_gallery(models, data, ids, device=device)
     maps = [overlay(found.pictures, found.maps[name]) for name in models]
     classes = models[first[0].name].classes or data.classes
-    told, token = [], secrets.token_hex(4)
-    with disk_in_words(path):
+    told = []
+    with disk_errors(path):
         remove_files(path / MAPS, INSIDE)
         (path / MAPS).mkdir(exist_ok=True)
         for k, id_ in enumerate(ids):
             strip = Image.fromarray(_strip([found.pictures[k], *(one[k] for one in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"
-            write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"), token)
+            write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"))
             told.append({
                 "file": name, "id": id_, "label": _class(classes, known["label"][int(at[k])].as_py()),
                 "classes": {run: _class(classes, own[k]) for run, own in found.classes.items()},
                 "confidence": {run: float(own[k]) for run, own in found.confidence.items()},
             })  # fmt: skip
-        write_json(index, {**made_of, "runs": list(models), "pictures": told}, token)
+        write_json(index, {**made_of, "runs": list(models), "pictures": told})
 
 
 _PICTURE = {"file": str, "id": str, "label": str, "classes": {str: str}, "confidence": {str: float}}

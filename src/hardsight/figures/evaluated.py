@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hardsight.errors import InputError, MissingPathError
-from hardsight.runs import damage_in_words
+from hardsight.runs import damage_errors
 from hardsight.untrusted import check_table, read_json
 
 BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them
@@ -97,7 +97,7 @@ def read_evaluated(out: str | Path) -> Evaluated:
             f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let the same call of "
             "it finish."
         )
-    with damage_in_words(path):
+    with damage_errors(path):
         rows, tests, points = (check_table(pq.read_table(path / name)).to_pylist() for name in _FILES[:3])
     words = read_json(path / _FILES[3], [dict.fromkeys(("question", "run", "group", "words"), str)], "OUT")
     plan = read_json(path / _FILES[4], {"runs": [{"name": str, "group": str}], "data": {}, "command": [str]}, "OUT")

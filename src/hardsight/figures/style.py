@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +105,6 @@ def write_figure(figure: Figure, out: str | Path) -> Path:
     settings = {"svg.hashsalt": "hardsight", "svg.fonttype": "none", "pdf.fonttype": 42}
     with need("matplotlib").rc_context(settings):
         write_whole(
-            path,
-            lambda temporary: figure.savefig(temporary, format=kind[1:], dpi=160, metadata=_METADATA[kind]),
-            secrets.token_hex(4),
+            path, lambda temporary: figure.savefig(temporary, format=kind[1:], dpi=160, metadata=_METADATA[kind])
         )
     return path

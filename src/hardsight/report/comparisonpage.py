@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
 from hardsight.report.comparisonpage_verdicts import verdict
 from hardsight.report.page import fill
 from hardsight.report.words import counted
-from hardsight.runs import check_replaceable, disk_in_words, is_page, write_whole
+from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
 _STYLES = ("page.css", "comparisonpage.css")
@@ -47,8 +46,8 @@ def write_comparison(out: str | Path) -> Path:
     text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
     target = found.path / "comparison.html"
     check_replaceable(target, is_page)
-    with disk_in_words(target):
-        write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+    with disk_errors(target):
+        write_text(target, text)
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from hardsight.report.pictured import Pictured, choose, open_samples, picture
 from hardsight.report.rows import read_rows
 from hardsight.report.samplecurves import sample_curves
 from hardsight.report.words import counted
-from hardsight.runs import REPORT, check_replaceable, disk_in_words, is_page, is_run, write_whole
+from hardsight.runs import REPORT, check_replaceable, disk_errors, is_page, is_run, write_text
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
@@ -82,9 +81,9 @@ def write_report(
         made = make_payload(rows, against=against, groups=groups, run=folder, dynamics=dynamics)
         payload = _with_pictures(made, data, pictures)
     text = page.render(payload)
-    with disk_in_words(target):
+    with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"), secrets.token_hex(4))
+        write_text(target, text)
     for notice in payload["notices"]:
         if notice["level"] == "alarm":
             warnings.warn(notice["text"], ChanceWarning, stacklevel=2)

@@ -1,5 +1,17 @@
 """The run folder: layout, meta data, tables in parts, locks, and what decides whether a result may be reused."""
 
+from hardsight.runs.files import TEMPORARY as TEMPORARY
+from hardsight.runs.files import check_replaceable as check_replaceable
+from hardsight.runs.files import disk_errors as disk_errors
+from hardsight.runs.files import is_alignment as is_alignment
+from hardsight.runs.files import is_half_written as is_half_written
+from hardsight.runs.files import is_page as is_page
+from hardsight.runs.files import remove_files as remove_files
+from hardsight.runs.files import sweep as sweep
+from hardsight.runs.files import temporary_name as temporary_name
+from hardsight.runs.files import write_json as write_json
+from hardsight.runs.files import write_text as write_text
+from hardsight.runs.files import write_whole as write_whole
 from hardsight.runs.folder import ALIGNMENT as ALIGNMENT
 from hardsight.runs.folder import DEGRADED as DEGRADED
 from hardsight.runs.folder import DYNAMICS as DYNAMICS
@@ -10,13 +22,9 @@ from hardsight.runs.folder import STAGES as STAGES
 from hardsight.runs.folder import SUMMARY as SUMMARY
 from hardsight.runs.folder import RunWriter as RunWriter
 from hardsight.runs.folder import discard as discard
-from hardsight.runs.folder import disk_in_words as disk_in_words
 from hardsight.runs.folder import foreign_in as foreign_in
 from hardsight.runs.folder import is_run as is_run
 from hardsight.runs.folder import read_run as read_run
-from hardsight.runs.folder import remove_files as remove_files
-from hardsight.runs.folder import write_json as write_json
-from hardsight.runs.folder import write_whole as write_whole
 from hardsight.runs.identity import UNIDENTIFIED as UNIDENTIFIED
 from hardsight.runs.identity import Identity as Identity
 from hardsight.runs.identity import content_hash as content_hash
@@ -34,11 +42,8 @@ from hardsight.runs.meta import ModelInfo as ModelInfo
 from hardsight.runs.meta import Recorded as Recorded
 from hardsight.runs.meta import meta_of as meta_of
 from hardsight.runs.provenance import provenance as provenance
-from hardsight.runs.replaceable import check_replaceable as check_replaceable
-from hardsight.runs.replaceable import is_alignment as is_alignment
-from hardsight.runs.replaceable import is_page as is_page
 from hardsight.runs.tables import SCHEMAS as SCHEMAS
 from hardsight.runs.tables import check_classes as check_classes
 from hardsight.runs.tables import checked_rows as checked_rows
-from hardsight.runs.tables import damage_in_words as damage_in_words
+from hardsight.runs.tables import damage_errors as damage_errors
 from hardsight.runs.tables import is_number as is_number

@@ -14,18 +14,14 @@
     run/degraded/NAME=LEVEL/ rows of degraded pictures, each level a run of its own; see `hardsight.degradation`
     run/alignment/           what people said of the samples, and how scores agree with it; see `hardsight.alignment`
 
-Files are written under a temporary name and renamed, so a reader never meets half of one. Equal rows in two
-parts merge, and so do those that differ by rounding; others are an error. One process at a time writes a run, or the
-processes of one job, each its share; see `hardsight.runs.lock`. Nothing is removed or written over that hardsight did not
+Equal rows in two parts merge, and so do those that differ by rounding; others are an error. One process at a time
+writes a run, or the processes of one job, each its share. Nothing is removed or written over that hardsight did not
 write.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -36,12 +32,21 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import DiskError, ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.runs.files import (
+    disk_errors,
+    is_alignment,
+    is_half_written,
+    is_page,
+    remove_empty,
+    sweep,
+    write_json,
+    write_whole,
+)
 from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
-from hardsight.runs.replaceable import is_alignment, is_page
-from hardsight.runs.tables import SCHEMAS, as_written, damage_in_words, merged, read_part
+from hardsight.runs.tables import SCHEMAS, as_written, damage_errors, merged, read_part
 from hardsight.untrusted import read_json
 
 
@@ -78,7 +83,7 @@ class RunWriter:
         if meet is not None and self.rank:
             meet()  # the first process has discarded what there was
             overwrite = False
-        with disk_in_words(self.path):
+        with disk_errors(self.path):
             self._lock = folder_lock(self.path, shard=shard)
             try:
                 self._begin(overwrite)
@@ -107,7 +112,7 @@ class RunWriter:
                 "choose another folder, or --overwrite it."
             )
         if self._differing() or not (self.path / "plan.json").exists():
-            write_json(self.path / "plan.json", self.plan, self._token)
+            write_json(self.path / "plan.json", self.plan)
         for name in _FOLDERS:
             (self.path / name).mkdir(exist_ok=True)
 
@@ -141,24 +146,24 @@ class RunWriter:
         """Write one part (some of the kinds of table) and commit it."""
         taken = [int(p.stem.split("-")[1]) for p in (self.path / "parts").glob(f"{self.rank:04d}-*.json")]
         name = f"{self.rank:04d}-{max(taken, default=-1) + 1:06d}-{self._token}"
-        with disk_in_words(self.path):
+        with disk_errors(self.path):
             files = {}
             for kind, table in tables.items():
                 file = self.path / kind / f"{name}.parquet"
                 writer = partial(pq.write_table, as_written(kind, table), row_group_size=_GROUP_ROWS)
-                write_whole(file, writer, self._token)
+                write_whole(file, writer)
                 files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
-            write_json(self.path / "parts" / f"{name}.json", files, self._token)
+            write_json(self.path / "parts" / f"{name}.json", files)
 
     def finish(self, meta: Meta) -> None:
         """Say that the run is whole, and sweep what kills left half-written."""
-        with disk_in_words(self.path):
-            write_json(self.path / "meta.json", meta.to_json(), self._token)
-            for stray in (p for name in _FOLDERS for p in (self.path / name).glob(".*.tmp")):
-                stray.unlink(missing_ok=True)
+        with disk_errors(self.path):
+            write_json(self.path / "meta.json", meta.to_json())
+            for name in _FOLDERS:
+                sweep(self.path / name, _PARTS)
             for stage in (self.path / STAGES).glob("*/"):  # their rows are in the run itself now
                 discard(stage)
-            _remove_empty(self.path / STAGES)
+            remove_empty(self.path / STAGES)
 
 
 _GROUP_ROWS = 1 << 16
@@ -176,9 +181,8 @@ def is_run(path: str | Path) -> bool:
     return any(file.is_file() and FORMAT_KEY in read_json(file, {}) for file in files)
 
 
-_PART = r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|index\.json|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)"
-PART_FILES = re.compile(rf"{_PART}|\.({_PART})\.[0-9a-f]+\.tmp")
-_TEMPORARY = re.compile(rf"\.(plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS})\.[0-9a-f]+\.tmp")
+_PARTS = re.compile(r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|index\.json|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
+_DIRECTLY = re.compile(rf"plan\.json|meta\.json|{re.escape(REPORT)}|{LISTS}")
 
 
 def _contents(path: Path) -> Iterator[tuple[Path, bool]]:
@@ -186,13 +190,15 @@ def _contents(path: Path) -> Iterator[tuple[Path, bool]]:
     run = is_run(path)
     for item in path.iterdir() if path.is_dir() else ():
         if item.name in _FOLDERS and item.is_dir():
-            yield from ((file, file.is_file() and bool(PART_FILES.fullmatch(file.name))) for file in item.iterdir())
+            for file in item.iterdir():
+                ours = _PARTS.fullmatch(file.name) is not None or is_half_written(file, _PARTS)
+                yield file, ours and file.is_file()
         elif run and item.name == STAGES and item.is_dir():
             for stage in item.iterdir():
                 yield from _contents(stage) if stage.is_dir() else ((stage, False),)
         elif not LOCK_FILES.fullmatch(item.name) and not (run and item.name in (REPORT, LISTS, ALIGNMENT, DEGRADED)):
-            ours = _TEMPORARY.fullmatch(item.name) or (run and item.name in ("plan.json", "meta.json"))
-            yield item, item.is_file() and bool(ours)
+            ours = is_half_written(item, _DIRECTLY) or (run and item.name in ("plan.json", "meta.json"))
+            yield item, ours and item.is_file()
 
 
 def foreign_in(path: Path) -> list[str]:
@@ -230,24 +236,11 @@ def discard(path: Path, *, replaced: bool = False) -> None:
     for stage in (path / STAGES).glob("*/"):
         discard(stage)
     for name in (*_FOLDERS, STAGES):
-        _remove_empty(path / name)
+        remove_empty(path / name)
     if not replaced:
         for lock in (item for item in path.glob(".lock*") if LOCK_FILES.fullmatch(item.name)):
             lock.unlink()
-        _remove_empty(path)
-
-
-def remove_files(folder: Path, ours: re.Pattern[str]) -> None:
-    """Remove the files of a folder whose names are ours, and the folder unless there are others."""
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if file.is_file() and ours.fullmatch(file.name):
-            file.unlink()
-    _remove_empty(folder)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # something is in it, or it is not there
-        folder.rmdir()
+        remove_empty(path)
 
 
 def read_run(
@@ -282,7 +275,7 @@ def read_run(
     for kind in kinds:
         pieces = [read_part(part[kind], kind) for part in parts if kind in part]
         if pieces:
-            with damage_in_words(path):
+            with damage_errors(path):
                 tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)
     expected = meta.counts.rows + meta.counts.bad if meta.counts else 0
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
@@ -302,41 +295,3 @@ def _parts(path: Path) -> list[dict[str, Path]]:
             files[kind] = file
         parts.append(files)
     return parts
-
-
-def write_json(path: Path, content: Any, token: str) -> None:
-    """Content as JSON, whole or not at all."""
-    text = json.dumps(content, indent=1, default=str)
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), token)
-
-
-def write_whole(path: Path, writer: Callable[[Path], object], token: str) -> None:
-    """Write beside, flush to disk, rename: the name appears only when the content is there."""
-    temporary = path.parent / f".{path.name}.{token}.tmp"
-    try:
-        writer(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def disk_in_words(path: Path) -> Iterator[None]:
-    """A full or read-only disk in words."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error):
-            raise DiskError(
-                error.errno,
-                f"RUN: the disk of {path} is full; what was committed is safe. Free some space and run the same "
-                "command again to resume.",
-            ) from error
-        if any(parent.is_file() for parent in path.parents):
-            raise DiskError(error.errno, f"{path} cannot be written: a file stands in its way.") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise DiskError(error.errno, f"RUN: {path} cannot be written; choose another folder.") from error
-        raise

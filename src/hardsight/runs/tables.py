@@ -54,7 +54,7 @@ def as_written(kind: str, table: pa.Table) -> pa.Table:
 def read_part(file: Path, kind: str) -> pa.Table:
     """The rows of a part's file, checked."""
     schema = SCHEMAS[kind]
-    with damage_in_words(file):
+    with damage_errors(file):
         with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
@@ -64,7 +64,7 @@ def read_part(file: Path, kind: str) -> pa.Table:
             f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
             f"{schema.version}); upgrade hardsight."
         )
-    with damage_in_words(file):
+    with damage_errors(file):
         return checked_rows(table, kind)
 
 
@@ -100,7 +100,7 @@ def is_number(type_: pa.DataType) -> bool:
 
 
 @contextlib.contextmanager
-def damage_in_words(path: Path) -> Iterator[None]:
+def damage_errors(path: Path) -> Iterator[None]:
     """What a damaged Parquet file provokes, as a sentence."""
     try:
         yield

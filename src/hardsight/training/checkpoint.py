@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from hardsight.records import read_index
 from hardsight.runs import (
     LOCK_FILES,
     UNIDENTIFIED,
-    disk_in_words,
+    disk_errors,
     folder_lock,
     foreign_in,
     remove_files,
@@ -48,12 +47,12 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
     plan = json.loads(json.dumps(plan, default=str))
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_in_words(path):
+    with disk_errors(path):
         locks.enter_context(folder_lock(path))
         if not (path / PLAN).exists():
             if any(not _OURS.fullmatch(p.name) and not LOCK_FILES.fullmatch(p.name) for p in path.iterdir()):
                 raise ExistingPathError(f"out: {path} has other things in it and no training; choose another folder.")
-            write_json(path / PLAN, plan, secrets.token_hex(4))
+            write_json(path / PLAN, plan)
         for stray in (p for p in path.iterdir() if _OURS.fullmatch(p.name)):  # what kills left half-written
             stray.unlink(missing_ok=True)
         there = _plan_in(path)
@@ -81,7 +80,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
             if foreign := [name for record in RECORDS for name in foreign_in(path / record)]:
                 raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
             _remove(path)
-            write_json(path / PLAN, plan, secrets.token_hex(4))
+            write_json(path / PLAN, plan)
             return None
     return state
 
@@ -166,9 +165,9 @@ class Saver:
         self._pool.shutdown()
 
     def _write(self, state: Mapping[str, Any]) -> None:
-        with disk_in_words(self._path):
-            write_whole(self._path / CHECKPOINT, lambda file: _save(state, file), secrets.token_hex(4))
-            write_json(self._path / HISTORY, state["history"], secrets.token_hex(4))
+        with disk_errors(self._path):
+            write_whole(self._path / CHECKPOINT, lambda file: _save(state, file))
+            write_json(self._path / HISTORY, state["history"])
 
 
 def _save(state: Mapping[str, Any], file: Path) -> None:

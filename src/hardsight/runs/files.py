@@ -1,0 +1,120 @@
+"""Files that appear only when they are whole, and that replace nothing which hardsight did not write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hardsight.errors import DiskError, ExistingPathError
+
+# The name of a file or folder until it is whole; a kill leaves it behind.
+TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]+\.tmp")
+
+# What every page says of itself, and what pages said before they did.
+_PAGE = re.compile(r'<meta name="generator" content="hardsight">| · (hardness report|comparison)</title>')
+
+
+def temporary_name(target: Path) -> Path:
+    """A name beside the target that no other process takes."""
+    return target.parent / f".{target.name[:200]}.{secrets.token_hex(4)}.tmp"
+
+
+def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
+    """Write beside, flush to disk, rename: the name appears only when the content is there."""
+    temporary = temporary_name(path)
+    try:
+        writer(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Text as UTF-8, whole or not at all."""
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Content as JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1, default=str))
+
+
+def is_half_written(file: Path, target: re.Pattern[str]) -> bool:
+    """Whether a file is what a kill left of one whose name matches a pattern."""
+    temporary = TEMPORARY.fullmatch(file.name)
+    return temporary is not None and target.fullmatch(temporary["target"]) is not None
+
+
+def sweep(folder: Path, target: re.Pattern[str]) -> None:
+    """Remove what kills left half-written in a folder."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if is_half_written(file, target) and not file.is_dir():
+            file.unlink(missing_ok=True)
+
+
+def remove_files(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove the files of a folder whose names match, whole or half-written, and the folder unless others are there."""
+    sweep(folder, names)
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.is_file() and names.fullmatch(file.name):
+            file.unlink()
+    remove_empty(folder)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """A full or read-only disk as a `DiskError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error):
+            message = (
+                f"RUN: the disk of {path} is full; what was committed is safe. Free some space and run the same "
+                "command again to resume."
+            )
+        elif any(parent.is_file() for parent in path.parents):
+            message = f"{path} cannot be written: a file stands in its way."
+        elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            message = f"RUN: {path} cannot be written; choose another folder."
+        else:
+            raise
+        raise DiskError(error.errno, message) from error
+
+
+def check_replaceable(target: Path, ours: Callable[[Path], bool]) -> None:
+    """Refuse to write over a file that hardsight did not write."""
+    if (target.exists() or target.is_symlink()) and not (target.is_file() and ours(target)):
+        raise ExistingPathError(f"out: {target} is there already and not written by hardsight; name another file.")
+
+
+def is_page(file: Path) -> bool:
+    """Whether a file is a page that hardsight wrote."""
+    if not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return _PAGE.search(text.read(8192)) is not None
+
+
+def is_alignment(file: Path) -> bool:
+    """Whether a file is the summary of an alignment that hardsight wrote."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "coefficient" in content
