@@ -79,7 +79,7 @@ class Pictures:
         if pixels is None:
             raise SystemExit(f"{data} must hold arrays of pictures")
         labels = torch.as_tensor(all_labels(samples, "data"), device=device)
-        return cls(pixels, labels, [samples.id(i) for i in range(len(samples))])
+        return cls(pixels, labels, samples.ids)
 
 
 def run(data: str, out: Path, nets: list[str], seeds: int, minutes: float, smoke: bool, settings: list[str]) -> None:

@@ -15,7 +15,7 @@ from hardsight.cleaning.targets import MARK
 
 def scored(samples, labels, wrong, *, classes, names=(), mapping=None, bad=(), source=None, unsure=()):
     """A run over some samples: a net that is sure of the class it predicts; `wrong` maps a place to its prediction."""
-    ids = [samples.id(i) for i in range(len(samples))]
+    ids = samples.ids
     pred = np.array([wrong.get(i, label) for i, label in enumerate(labels)])
     right = pred == labels
     p_pred = np.where(np.isin(np.arange(len(ids)), list(unsure)), 0.4, 0.9)

@@ -46,13 +46,13 @@ def archive(digits, tmp_path):
 
 
 def place(samples, name):
-    return next(i for i in range(len(samples)) if samples.id(i).endswith(name))
+    return next(i for i, id_ in enumerate(samples.ids) if id_.endswith(name))
 
 
 def test_a_cleaned_folder_has_the_right_files_in_the_right_classes(photos, tmp_path):
     samples = open_data(str(photos))
     same, dog = place(samples, "=cat/same.png"), place(samples, "/Same.png")
-    dropped, unread = place(samples, "lines.png"), samples.id(place(samples, "deep.png"))
+    dropped, unread = place(samples, "lines.png"), samples.ids[place(samples, "deep.png")]
     table = scored(samples, samples.labels, {same: 1, dropped: 0}, classes=3, bad=[unread], unsure=[dropped],
                    source=samples.source)  # fmt: skip
     before = {(kind, shade): path.read_bytes() for (kind, shade), path in shades(photos).items()}
@@ -384,6 +384,6 @@ def test_a_cleaned_copy_keeps_the_ids_so_that_runs_can_be_compared(tmp_path):
     table = scored(samples, samples.labels, {0: 1, 4: 2}, classes=3)
     cleaned(table, tmp_path / "lists", data=tmp_path / "d.npz", dataset=tmp_path / "c.npz", count=2)
     copy = open_data(str(tmp_path / "c.npz:test"))
-    assert {copy.id(i) for i in range(len(copy))} <= {samples.id(i) for i in range(9)}
-    assert copy.find([copy.id(2), "nowhere"]) == [2, None]
+    assert set(copy.ids) <= set(samples.ids)
+    assert copy.find([copy.ids[2], "nowhere"]) == [2, None]
     assert copy.fingerprint() != samples.fingerprint()

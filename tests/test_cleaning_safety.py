@@ -271,9 +271,9 @@ def test_an_edited_list_decides_and_nothing_else_changes(photos, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["action"] for row in rows[:4]] == ["review"] * 3 + ["keep"]
     ids = {row["id"].removeprefix("'"): row for row in rows}  # a spreadsheet's guard may stand before an id
-    ids[samples.id(0)]["action"] = "relabel"
-    ids[samples.id(0)]["suggested_name"] = names[2]  # a person knows better than the network
-    ids[samples.id(5)]["action"] = "drop"
+    ids[samples.ids[0]]["action"] = "relabel"
+    ids[samples.ids[0]]["suggested_name"] = names[2]  # a person knows better than the network
+    ids[samples.ids[5]]["action"] = "drop"
     edited = tmp_path / "edited.csv"
     with edited.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0].keys())
@@ -304,7 +304,7 @@ def test_ids_that_a_spreadsheet_would_calculate_come_back(tmp_path):
 def test_bad_decisions_are_refused_before_anything_is_written(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 1}, classes=3, source=samples.source)
-    first = samples.id(0)
+    first = samples.ids[0]
     cases = [
         ({"id": ["nobody"], "action": ["keep"]}, "nobody"),
         ({"id": [first], "action": ["delete"]}, "delete"),
@@ -327,7 +327,7 @@ def test_auto_relabels_what_is_safe_and_leaves_the_rest(tmp_path):
     labels = planted(truth, 0.05)
     np.savez(tmp_path / "d.npz", images=np.zeros((len(labels), 1, 1), np.uint8), labels=labels)
     samples = open_data(str(tmp_path / "d.npz"))
-    table = hs.score_features(logits, np.eye(CLASSES), labels, ids=[samples.id(i) for i in range(len(samples))])
+    table = hs.score_features(logits, np.eye(CLASSES), labels, ids=samples.ids)
     table.meta = replace(table.meta, out_of_sample="test data", source=samples.source)
     summary = clean(table, tmp_path / "lists", auto=True, dataset=tmp_path / "copy.npz")
     with np.load(tmp_path / "copy.npz") as copy:
@@ -335,7 +335,7 @@ def test_auto_relabels_what_is_safe_and_leaves_the_rest(tmp_path):
         changed = copy["labels"] != labels
         assert changed.sum() == summary["relabel"] == summary["dataset"]["relabeled"] > 0
         assert (copy["labels"] != truth).mean() < (labels != truth).mean()
-        first = samples.id(int(np.flatnonzero(changed)[0]))
+        first = samples.ids[np.flatnonzero(changed)[0]]
     keep = {"id": [first], "action": ["keep"]}
     for auto, count in ((True, summary["relabel"] - 1), (False, 0)):  # a person's word outweighs ours
         more = clean(table, tmp_path / f"{auto}", decisions=keep, auto=auto, dataset=tmp_path / f"{auto}.npz")

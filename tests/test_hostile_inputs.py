@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import hardsight as hs
-from hardsight.data import FolderSamples, Prepared, open_data, read_features
+from hardsight.data import Prepared, open_data, read_features
 from hardsight.errors import HardsightError, InputError, InputTypeError
 from hardsight.models import Model, load_weights, read_checkpoint, read_head
 from hardsight.untrusted import Arrays
@@ -43,7 +43,7 @@ def test_a_folder_lists_what_torchvision_lists(tmp_path):
     (root / "empty").mkdir()
     (root / "a" / "notes.txt").write_text("no image")
     (root / "linked").symlink_to(images(tmp_path / "outside", "l.png"))
-    samples, theirs = FolderSamples(root), ImageFolder(str(root), allow_empty=True)
+    samples, theirs = open_data(root), ImageFolder(str(root), allow_empty=True)
     assert samples.classes == theirs.classes
     assert [(str(samples.path(i)), int(samples.labels[i])) for i in range(len(samples))] == theirs.samples
 
@@ -55,11 +55,9 @@ def test_links_in_circles_list_every_image_once(tmp_path):
     (root / "all").symlink_to(root, target_is_directory=True)
     (root / "self").symlink_to(root / "self")
     with pytest.warns(UserWarning, match="links"):
-        samples = FolderSamples(root)
+        samples = open_data(root)
     assert samples.classes == ["cat", "dog"]  # a link that leads back is no class, and moves no number
-    assert sorted(samples.id(i) for i in range(len(samples))) == sorted(
-        f"d/{c}/{i}.png" for c in ("cat", "dog") for i in range(6)
-    )
+    assert sorted(samples.ids) == sorted(f"d/{c}/{i}.png" for c in ("cat", "dog") for i in range(6))
 
 
 def test_a_folder_that_two_links_reach_is_read_once(tmp_path):
@@ -68,7 +66,7 @@ def test_a_folder_that_two_links_reach_is_read_once(tmp_path):
     for name in ("dog", "wolf"):
         (root / name).symlink_to(tmp_path / "outside", target_is_directory=True)
     with pytest.warns(UserWarning, match="wolf"):
-        samples = FolderSamples(root)
+        samples = open_data(root)
     assert samples.classes == ["cat", "dog"]
     assert samples.labels.tolist() == [0, 1, 1]
 

@@ -29,7 +29,7 @@ if sys.argv[1] == "ascii":
 net, data = (os.fsdecode(name.encode()) for name in ("n\\u00e9t.py:build", "bild\\u00e9r"))
 samples = hs.open_data(data)
 table = hs.score(net, data, out="run", device="cpu")
-print(json.dumps([[samples.id(i) for i in range(4)], samples.classes, table.meta.model.name]))
+print(json.dumps([samples.ids, samples.classes, table.meta.model.name]))
 print(json.dumps(table.meta.already_complete))
 """
 LOCALES = {

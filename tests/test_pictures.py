@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from hardsight.images import channels_last, eight_bit, from_array, open_picture, to_picture, to_tensor
+from hardsight.images import channels_last, eight_bit, from_array, open_image, to_image, to_tensor
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def colours():
 
 def reopened(picture, path, channels=3, **options):
     picture.save(path, **options)
-    return np.asarray(open_picture(path, channels))
+    return np.asarray(open_image(path, channels))
 
 
 def test_rgb(colours, tmp_path):
@@ -117,7 +117,7 @@ def test_other_modes(mode):
 def test_floating_point_has_no_scale(tmp_path):
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "x.tiff")
     with pytest.raises(ValueError, match=r"floating-point .*scale"):
-        open_picture(tmp_path / "x.tiff")
+        open_image(tmp_path / "x.tiff")
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
@@ -129,14 +129,14 @@ def test_truncated_files(suffix, kept, tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises((OSError, SyntaxError), match=r"truncated|broken"):
-        open_picture(file)
+        open_image(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no picture\n", b"\x89PNG\r\n\x1a\n"])
 def test_files_that_only_look_like_pictures(content, tmp_path):
     (tmp_path / "x.png").write_bytes(content)
     with pytest.raises(UnidentifiedImageError, match=r"identify .*x\.png'"):
-        open_picture(tmp_path / "x.png")
+        open_image(tmp_path / "x.png")
 
 
 def test_large_pictures_do_not_warn(tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_large_pictures_do_not_warn(tmp_path, monkeypatch):
     assert reopened(Image.new("RGB", (12, 12)), tmp_path / "large.png").shape == (12, 12, 3)
     Image.new("RGB", (100, 100)).save(tmp_path / "bomb.png")  # more than twice as many is still refused
     with pytest.raises(Image.DecompressionBombError):
-        open_picture(tmp_path / "bomb.png")
+        open_image(tmp_path / "bomb.png")
 
 
 def test_pictures_stay_grey_or_coloured_when_nobody_says(ramp, colours):
@@ -210,6 +210,6 @@ def test_float_arrays_are_taken_as_they_are():
         assert to_tensor(values[..., 0], channels).shape == (1, 6, 5)
 
 
-def test_to_picture(colours):
-    assert np.array_equal(np.asarray(to_picture(colours)), colours)
-    assert to_picture(Image.fromarray(colours), 1).mode == "L"
+def test_to_image(colours):
+    assert np.array_equal(np.asarray(to_image(colours)), colours)
+    assert to_image(Image.fromarray(colours), 1).mode == "L"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight import predictions
@@ -136,11 +136,6 @@ def test_what_cannot_be_read_is_left_out_and_rows_say_who_is_there():
     assert told.at("margin", LABELS[kept]).shape == (68,)
 
 
-class Endless(IterableDataset):
-    def __iter__(self):
-        yield torch.zeros(1, 8, 8), 0
-
-
 def broken():
     network = net()
     with torch.no_grad():
@@ -157,7 +152,6 @@ BAD = {
         "set flip=False",
     ),
     "empty": (net, lambda: ArraySamples(IMAGES[:0], None, "test", "nothing"), {}, "DATA is empty"),
-    "stream": (net, lambda: open_data(Endless()), {}, "stream .*once"),
     "damaged": (broken, digits, {}, "NaN or infinity"),
     "device": (net, digits, {"device": "nowhere"}, "device .*nowhere"),
 }

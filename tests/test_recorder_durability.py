@@ -358,7 +358,7 @@ def test_integers_are_indices_of_the_data_and_get_the_ids_they_have_there(tmp_pa
     folder = hs.open_data(tmp_path / "val")
     x, w, _, b = triple(3, 8, 2)
     head = SimpleNamespace(features=x, weight=w, bias=b)
-    for run, ids in (("tensor", torch.arange(3)), ("list", [0, 1, 2]), ("mixed", [0, folder.id(1), 2])):
+    for run, ids in (("tensor", torch.arange(3)), ("list", [0, 1, 2]), ("mixed", [0, folder.ids[1], 2])):
         recorder = hs.Recorder(tmp_path / run, data=folder)
         for _ in range(2):
             recorder.update(ids, head, folder.labels)

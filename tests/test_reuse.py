@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import hardsight as hs
-from hardsight.data import ArraySamples, Columns, RelabelledSamples, load_digits, open_data
+from hardsight.data import ArraySamples, Columns, View, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
 
 
@@ -35,14 +35,6 @@ class Items(Dataset):
         return self.x[index], int(self.y[index])
 
 
-class Stream(IterableDataset):
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __iter__(self):
-        return ((x, int(y)) for x, y in zip(self.x, self.y, strict=True))
-
-
 @pytest.fixture(scope="module")
 def digits():
     images, labels = load_digits()
@@ -58,13 +50,12 @@ def scored(data, out, **options):
 
 
 @pytest.mark.parametrize("same_object", [True, False])
-@pytest.mark.parametrize("kind", [Items, Stream])
-def test_data_of_a_users_own_are_never_taken_for_the_same(digits, tmp_path, kind, same_object):
+def test_data_of_a_users_own_are_never_taken_for_the_same(digits, tmp_path, same_object):
     x, y = digits[0].clone(), digits[1].clone()
-    data = kind(x, y)
+    data = Items(x, y)
     scored(data, tmp_path / "run")
     y.copy_((y + 1) % 10)
-    again = data if same_object else kind(x, y)
+    again = data if same_object else Items(x, y)
     with pytest.raises(FileExistsError, match="version"):
         scored(again, tmp_path / "run")
     with pytest.raises(FileExistsError, match="version"):  # given now, it says nothing about then
@@ -73,8 +64,7 @@ def test_data_of_a_users_own_are_never_taken_for_the_same(digits, tmp_path, kind
     assert table["label"].tolist() == y.tolist()
 
 
-@pytest.mark.parametrize("kind", [Items, Stream])
-def test_with_a_version_they_are(digits, tmp_path, kind):
+def test_with_a_version_they_are(digits, tmp_path):
     def break_off(_, index=[0]):  # noqa: B006
         index[0] += 1
         if index[0] == 2:
@@ -83,19 +73,19 @@ def test_with_a_version_they_are(digits, tmp_path, kind):
     net = network()
     handle = net.register_forward_pre_hook(lambda *_: break_off(None))
     with pytest.raises(KeyboardInterrupt):
-        hs.score(net, kind(*digits), out=tmp_path / "run", device="cpu", version="1", batch_size=16)
+        hs.score(net, Items(*digits), out=tmp_path / "run", device="cpu", version="1", batch_size=16)
     handle.remove()
     half = hs.SampleTable.load(tmp_path / "run", partial=True)
     assert len(half) == 16
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
-    plan["model"]["fingerprint"] = hs.score(network(), kind(*digits), device="cpu").meta.model.fingerprint
+    plan["model"]["fingerprint"] = hs.score(network(), Items(*digits), device="cpu").meta.model.fingerprint
     (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))  # without the hook, which could change the output
-    table = scored(kind(*digits), tmp_path / "run", version="1")
+    table = scored(Items(*digits), tmp_path / "run", version="1")
     assert table.meta.resumed == 16
     assert sorted(table["id"]) == sorted(f"data:{i}" for i in range(40))
-    assert scored(kind(*digits), tmp_path / "run", version="1").meta.already_complete
+    assert scored(Items(*digits), tmp_path / "run", version="1").meta.already_complete
     with pytest.raises(FileExistsError, match="version"):
-        scored(kind(*digits), tmp_path / "run", version="2")
+        scored(Items(*digits), tmp_path / "run", version="2")
 
 
 def test_every_item_in_memory_counts(digits, tmp_path):
@@ -153,20 +143,6 @@ def test_the_same_object_is_the_same_data_within_a_process(digits):
     assert open_data(data, version="1").identity() == open_data(Items(*digits), version="1").identity()
 
 
-def test_two_streams_are_two(digits):
-    one, other = open_data(Stream(*digits)), open_data(Stream(-digits[0], digits[1]))
-    assert one.fingerprint() != other.fingerprint()
-
-
-def test_a_stream_can_be_read_again_or_says_that_it_cannot(digits):
-    samples = open_data(Stream(*digits))
-    assert len(hs.score(network(), samples)) == len(hs.score(network(), samples)) == 40
-    once = open_data(iter(Stream(*digits)))
-    assert len(hs.score(network(), once)) == 40
-    with pytest.raises(RuntimeError, match="DATA"):
-        hs.score(network(), once)
-
-
 def test_a_subset_of_a_users_own_yields_its_own_items(digits):
     class Negative(Subset):
         def __getitem__(self, index):
@@ -186,7 +162,7 @@ def test_other_labels_of_the_same_data_are_another_run(digits, tmp_path):
     whole = ArraySamples(images, labels, "digits", "d")
     scored(whole, tmp_path / "run", preprocess="raw")
     with pytest.raises(FileExistsError, match="labels"):
-        scored(RelabelledSamples(whole, (labels + 1) % 10, None), tmp_path / "run", preprocess="raw")
+        scored(View(whole, labels=(labels + 1) % 10), tmp_path / "run", preprocess="raw")
 
 
 def folder_of(path: Path, n=4) -> Path:
@@ -396,8 +372,6 @@ def test_shards_make_one_run_in_any_order(digits, tmp_path):
 def test_shards_that_cannot_be(digits, tmp_path, options, word):
     with pytest.raises(ValueError, match=word):
         scored(TensorDataset(*digits), **{"out": tmp_path / "run", **options})
-    with pytest.raises(ValueError, match="stream"):
-        scored(Stream(*digits), tmp_path / "run", shard=(0, 2))
     assert not (tmp_path / "run").exists()
 
 

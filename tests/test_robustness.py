@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hardsight.data import ChosenSamples, open_data
+from hardsight.data import View, open_data
 from hardsight.models import Model
 from hardsight.predictions import predict
 from hardsight.robustness import attack, check_masking, pixel_model, robustness_answer
@@ -21,7 +21,7 @@ LEVELS = (0.05, 0.1, 0.3)
 
 @pytest.fixture(scope="module")
 def samples():
-    return ChosenSamples(open_data("digits"), np.arange(1400, 1600))
+    return View(open_data("digits"), np.arange(1400, 1600))
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +355,7 @@ def test_labels_are_matched_by_name(network, samples):
     turned.load_state_dict(network.state_dict())
     turned[-1].weight.data, turned[-1].bias.data = network[-1].weight.flip(0), network[-1].bias.flip(0)
     names = [str(name) for name in samples.classes or range(10)]
-    data = ChosenSamples(samples.whole, samples.index)
+    data = View(samples.whole, samples.rows)
     data.classes = names
     model = Model(turned, "turned", classes=names[::-1])
     clean = found(robustness_answer(model, data, attacks=["fgsm"], eps=[0.1], device="cpu"))["clean", 0.0]["value"]

@@ -11,7 +11,8 @@ from naive import triple
 from PIL import Image
 
 import hardsight as hs
-from hardsight.data import FolderSamples, data_of, names
+import hardsight.data.open
+from hardsight.data import data_of, open_data
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import evaluate
 from hardsight.evaluation.rebuilding import network_of
@@ -52,9 +53,9 @@ def test_only_folders_and_arrays_are_reopened(scored, tmp_path, capsys, monkeypa
     def opened(*_):
         raise AssertionError("a library was asked for data that only a run names")
 
-    monkeypatch.setattr(names, "_torchvision", opened)
-    monkeypatch.setattr(names, "_hugging_face", opened)
-    monkeypatch.setattr(names, "ListSamples", opened)
+    monkeypatch.setattr(hardsight.data.open, "_torchvision", opened)
+    monkeypatch.setattr(hardsight.data.open, "_hugging_face", opened)
+    monkeypatch.setattr(hardsight.data.open, "open_list", opened)
     monkeypatch.chdir(tmp_path)
     run = scored(hostile_sources(tmp_path)[place])
     for args in (("report", run), ("clean", run), ("evaluate", run, "--model", "hardsight:small-cnn")):
@@ -78,7 +79,7 @@ def test_what_the_user_names_is_opened(scored, tmp_path, monkeypatch):
 
 def test_a_root_that_a_run_names_is_not_written_to(scored, tmp_path, monkeypatch):
     roots = []
-    monkeypatch.setattr(names, "_torchvision", lambda name, split, root, columns: roots.append(root))
+    monkeypatch.setattr(hardsight.data.open, "_torchvision", lambda name, split, root, columns: roots.append(root))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AttributeError):  # the stand-in opens nothing
         data_of(hs.SampleTable.load(scored("torchvision:MNIST")).meta, "torchvision:MNIST")
@@ -86,7 +87,7 @@ def test_a_root_that_a_run_names_is_not_written_to(scored, tmp_path, monkeypatch
 
 
 def test_a_folder_is_walked_within_limits(scored, tmp_path, monkeypatch):
-    monkeypatch.setattr(names, "RECORDED_FILES", 50)
+    monkeypatch.setattr(hardsight.data.open, "RECORDED_FILES", 50)
     for root in ("/", "/proc", "/usr"):
         with pytest.raises(InputError, match="more than 50"):
             data_of(hs.SampleTable.load(scored(root)).meta)
@@ -95,17 +96,17 @@ def test_a_folder_is_walked_within_limits(scored, tmp_path, monkeypatch):
         Image.new("L", (4, 4)).save(tmp_path / "photos" / f"class{i % 2}" / f"{i}.png")
     meta = hs.SampleTable.load(scored(tmp_path / "photos")).meta
     assert len(data_of(meta)) == 48
-    monkeypatch.setattr(names, "RECORDED_FILES", 49)
+    monkeypatch.setattr(hardsight.data.open, "RECORDED_FILES", 49)
     with pytest.raises(InputError, match="more than 49"):
         data_of(meta)
-    assert len(FolderSamples(tmp_path / "photos")) == 48  # what a user names has no limit
+    assert len(open_data(tmp_path / "photos")) == 48  # what a user names has no limit
 
 
 def test_arrays_are_read_within_limits(scored, tmp_path, monkeypatch):
     np.savez(tmp_path / "d.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.zeros(12, int))
     meta = hs.SampleTable.load(scored(tmp_path / "d.npz")).meta
     assert len(data_of(meta)) == 12
-    monkeypatch.setattr(names, "RECORDED_BYTES", 12 * 64)  # the array itself, and no room for its header
+    monkeypatch.setattr(hardsight.data.open, "RECORDED_BYTES", 12 * 64)  # the array itself, and no room for its header
     with pytest.raises(InputError, match="images"):
         data_of(meta)
 

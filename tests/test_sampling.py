@@ -395,7 +395,7 @@ def test_missing_ids_are_counted_and_the_first_is_named():
         hardness_of(table, ["a"], by="word")
     with pytest.raises(KeyError, match=r"'avg'; .*avh"):
         hardness_of(table, ["a"], by="avg")
-    with pytest.raises(ValueError, match=r"data .*stream"):
+    with pytest.raises(TypeError, match=r"data .*list_iterator"):
         hardness_of(table, iter([1]))
 
 

@@ -223,7 +223,7 @@ def test_each_round_draws_its_part_of_the_source_anew():
 
     def source(number, seed):
         samples, _ = to_train_on(roles, chosen, parse_method("cbst"), 0.3, number, seed)
-        return [id_ for id_ in (samples.id(i) for i in range(len(samples))) if "other" not in id_]
+        return [id_ for id_ in samples.ids if "other" not in id_]
 
     drawn = {(number, seed): source(number, seed) for number in (1, 2, 3) for seed in (0, 1)}
     assert {len(ids) for ids in drawn.values()} == {15}

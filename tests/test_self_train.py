@@ -105,7 +105,7 @@ def test_a_round_trains_on_the_chosen_some_of_the_source_and_what_is_labelled(ne
     seen = []
 
     def watched(model, samples, *, targets, **options):
-        seen.append(([samples.id(i) for i in range(len(samples))], samples.labels, targets, options["recipe"]))
+        seen.append((samples.ids, samples.labels, targets, options["recipe"]))
         return train(model, samples, targets=targets, **options)
 
     monkeypatch.setattr(loop, "train", watched)

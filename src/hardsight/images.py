@@ -1,8 +1,8 @@
-"""One picture, whatever it came as, in the form a model's preprocessing takes.
+"""One image, whatever it came as, in the form a model's preprocessing takes.
 
-Grey, palette, RGBA, CMYK and 16-bit pictures arrive as 8-bit RGB for networks of three channels, as 8-bit grey for
+Gray, palette, RGBA, CMYK and 16-bit images arrive as 8-bit RGB for networks of three channels, as 8-bit gray for
 those of one, and as whichever of the two they are when the network does not say (`channels` is None).
-Pillow's own conversion clips 16-bit values at 255, which turns such pictures white.
+Pillow itself clips 16-bit values at 255, which turns such images white.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def open_picture(path: Path, channels: int | None = None) -> Image:
-    """Decode a file fully (a truncated one raises here) as an 8-bit picture."""
+def open_image(path: Path, channels: int | None = None) -> Image:
+    """Decode a file fully (a truncated one raises here) as an 8-bit image."""
     from PIL import Image
 
     check_regular(path, "image")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path) as picture:
-            picture.load()
-            return eight_bit(picture, channels)
+        with Image.open(path) as image:
+            image.load()
+            return eight_bit(image, channels)
 
 
-def eight_bit(picture: Image, channels: int | None = None) -> Image:
-    """Any Pillow mode as 8-bit RGB or grey."""
+def eight_bit(image: Image, channels: int | None = None) -> Image:
+    """Any Pillow mode as 8-bit RGB or gray."""
     from PIL import Image
 
-    grey = picture.mode in ("1", "L", "LA", "La") or picture.mode.startswith("I")
-    mode = "L" if channels == 1 or (channels is None and grey) else "RGB"
-    if picture.mode.startswith("I"):  # 16-bit greys; Pillow opens some of them as 32-bit integers
-        values = np.asarray(picture).astype(np.int64)
+    gray = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
+    mode = "L" if channels == 1 or (channels is None and gray) else "RGB"
+    if image.mode.startswith("I"):  # 16-bit gray; Pillow opens some of them as 32-bit integers
+        values = np.asarray(image).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 65535):
-            raise InputError(f"a {picture.mode} picture with values outside 0–65535 has no known scale")
+            raise InputError(f"a {image.mode} image with values outside 0–65535 has no known scale")
         return Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
-    if picture.mode == "F":
-        raise InputError("a floating-point picture has no known scale; save it with 8 or 16 bits")
-    if picture.mode == "P":  # a palette may hold transparency, which Pillow wants spelled out
-        picture = picture.convert("RGBA")
-    return picture.convert(mode)
+    if image.mode == "F":
+        raise InputError("a floating-point image has no known scale; save it with 8 or 16 bits")
+    if image.mode == "P":  # a palette may hold transparency, which Pillow wants spelled out
+        image = image.convert("RGBA")
+    return image.convert(mode)
 
 
 def from_array(values: np.ndarray, channels: int | None = None) -> Image:
-    """A uint8 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)`` as a picture."""
+    """A uint8 or uint16 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)`` as an image."""
     from PIL import Image
 
     if values.dtype == np.uint16:
         values = (values // 257).astype(np.uint8)
     if values.dtype != np.uint8:
-        raise InputError(f"a picture array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
+        raise InputError(f"an image array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
     values = channels_last(values)
     return eight_bit(Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values), channels)
 
@@ -69,22 +69,22 @@ def channels_last(values: np.ndarray) -> np.ndarray:
     if values.ndim == 2:
         return values[..., None]
     if values.ndim != 3:
-        raise InputError(f"a picture array must have 2 or 3 axes, got shape {values.shape}")
+        raise InputError(f"an image array must have 2 or 3 axes, got shape {values.shape}")
     first = values.shape[0] in (1, 3, 4) and values.shape[-1] not in (1, 3, 4)
     return values.transpose(1, 2, 0) if first else values
 
 
-def to_tensor(picture: Any, channels: int | None = None) -> Tensor:
+def to_tensor(image: Any, channels: int | None = None) -> Tensor:
     """Float ``(channels, H, W)`` in [0, 1]; float arrays are taken as they are."""
-    if isinstance(picture, np.ndarray) and np.issubdtype(picture.dtype, np.floating):
-        values = channels_last(picture)
+    if isinstance(image, np.ndarray) and np.issubdtype(image.dtype, np.floating):
+        values = channels_last(image)
         if values.shape[-1] == 1 and channels == 3:
             values = np.repeat(values, 3, -1)
         return torch.from_numpy(np.array(values.transpose(2, 0, 1), dtype=np.float32, order="C"))
-    values = channels_last(np.asarray(to_picture(picture, channels)))
+    values = channels_last(np.asarray(to_image(image, channels)))
     return torch.from_numpy(np.array(values.transpose(2, 0, 1), order="C")).float() / 255
 
 
-def to_picture(value: Any, channels: int | None = None) -> Image:
-    """A Pillow picture or a uint8 array as an 8-bit picture."""
+def to_image(value: Any, channels: int | None = None) -> Image:
+    """A Pillow image or a uint8 array as an 8-bit image."""
     return from_array(value, channels) if isinstance(value, np.ndarray) else eight_bit(value, channels)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_matrix, as_float64
-from hardsight.data import Samples, StreamSamples
+from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.heads import capture, find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels
@@ -122,8 +122,6 @@ def predict(
         (1797, 10)
     """
     found, where = as_model(model), find_device(device)
-    if isinstance(samples, StreamSamples):
-        raise InputError("DATA: the network goes over the data more than once, and a stream is read once; download it.")
     check_samples(samples, None)
     network = uncompiled(found.module)
     layer, count = find_head(network), len(samples)
@@ -160,7 +158,7 @@ def predict(
             "model: its features or logits hold NaN or infinity; train it again, with a lower rate perhaps."
         )
     kept = {name: values[:done] for name, values in told.items()}
-    ids = [samples.id(int(row)) for row in rows[:done]]
+    ids = [samples.ids[row] for row in rows[:done]]
     return Predictions(ids, rows[:done], **kept, weight=weight, bias=bias, device=where)
 
 

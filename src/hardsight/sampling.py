@@ -27,7 +27,7 @@ import torch
 from scipy.stats import rankdata
 from torch.utils.data import Sampler
 
-from hardsight.data import StreamSamples, open_data
+from hardsight.data import open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
@@ -143,10 +143,7 @@ def _in_order(table: SampleTable, ids: Sequence[str], by: str, largest: bool | N
 def _ids_of(data: Any) -> list[str]:
     if isinstance(data, (list, tuple, np.ndarray)) and len(data) and all(isinstance(i, str) for i in data):
         return [str(i) for i in data]
-    samples = open_data(data)
-    if isinstance(samples, StreamSamples):
-        raise InputError("data is a stream, which is read in its own order: no sampler can choose from it.")
-    return [samples.id(i) for i in range(len(samples))]
+    return open_data(data).ids
 
 
 def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:

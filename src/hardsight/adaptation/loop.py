@@ -34,7 +34,7 @@ from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
-from hardsight.data import ChosenSamples, class_mapping, version_hint
+from hardsight.data import View, class_mapping, version_hint
 from hardsight.errors import InputError, StateError
 from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
@@ -254,7 +254,7 @@ def _check_source(network: Model, roles: Roles, seed: int, where: dict[str, Any]
     """Refuse a network at or near chance: all that it would teach itself is noise."""
     samples = roles.source.samples
     rows = np.sort(np.random.default_rng(seed).permutation(len(samples))[:_CHECKED])
-    predictions = predict(network, ChosenSamples(samples, rows), **where)
+    predictions = predict(network, View(samples, rows), **where)
     labels = roles.source.known(rows[predictions.rows])
     if labels is not None and (chance := chance_agreement(labels, predictions.probabilities.argmax(1))).near:
         raise StateError(f"model: {chance}")

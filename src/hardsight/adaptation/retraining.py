@@ -14,7 +14,7 @@ from hardsight.adaptation.methods import Method
 from hardsight.adaptation.pseudolabels import target_rows
 from hardsight.adaptation.roles import Roles
 from hardsight.adaptation.thresholds import down
-from hardsight.data import JoinedSamples
+from hardsight.data import JoinedSamples, View
 from hardsight.presets import recipe_of
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.training.loop import seed_of
@@ -94,10 +94,9 @@ def to_train_on(
     drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(down(portion * count)))]
     parts = [("source", roles.source, np.sort(drawn))]
     parts += [] if roles.labelled is None else [("labelled", roles.labelled, np.arange(len(roles.labelled.samples)))]
-    known = [(name, role.samples, rows, role.labels[rows]) for name, role, rows in parts if role.labels is not None]
+    labeled = {name: View(role.samples, rows, labels=role.known(rows)) for name, role, rows in parts}
     rows = np.array(roles.target.samples.find(chosen["id"].to_pylist()), dtype=np.int64)
-    # The source comes first: pictures of other sizes are brought to its own, which the network knows.
-    joined = JoinedSamples([known[0], ("target", roles.target.samples, rows, labels), *known[1:]])
-    joined.classes = None  # labels count classes as the network does
-    true = [target_rows(part[3], classes) for part in known]
-    return joined, np.concatenate([true[0], targets, *true[1:]])
+    # The source comes first: images of other sizes are brought to its own, which the network knows.
+    selected = {"source": labeled.pop("source"), "target": View(roles.target.samples, rows, labels=labels)}
+    true = [target_rows(part.labels, classes) for part in (selected["source"], *labeled.values())]
+    return JoinedSamples({**selected, **labeled}), np.concatenate([true[0], targets, *true[1:]])

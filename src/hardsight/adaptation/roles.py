@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardsight.data import RelabelledSamples, Samples, StreamSamples, in_form_of, open_data, places_by_name
+from hardsight.data import Samples, View, in_form_of, open_data, places_by_name
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.scoring.one import check_samples, class_count
@@ -40,7 +40,7 @@ class Role:
 
     def counted_as(self, names: list[str] | None) -> Samples:
         """The data set with the labels of its role, which count classes of these names as the network does."""
-        return self.samples if self.labels is None else RelabelledSamples(self.samples, self.labels, names)
+        return self.samples if self.labels is None else View(self.samples, labels=self.labels, classes=names)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,6 @@ def _opened(data: Any, argument: str) -> Samples:
         check_samples(samples, None)
     except (InputError, MissingPathError) as error:
         raise type(error)(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None
-    if isinstance(samples, StreamSamples):
-        raise InputError(f"{argument}: self-training goes over the data many times, and a stream is read once.")
     return samples
 
 
@@ -182,7 +180,8 @@ def _pictures(samples: Samples) -> list[Any]:
     pixels = as_pixels(samples, None, torch.device("cpu"))
     if pixels is not None:
         return [hashlib.sha256(row.tobytes()).digest() for row in pixels.numpy()]
-    if hasattr(samples, "path"):
-        return [samples.path(i).resolve() for i in range(len(samples))]
+    paths = [path.resolve() for i in range(len(samples)) if (path := samples.path(i)) is not None]
+    if paths:
+        return paths
     fingerprint = samples.fingerprint()  # which may read the whole data set
     return [(fingerprint, i) for i in range(len(samples))]

@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
-from hardsight.data import ArraySamples, FolderSamples, Samples, split_off
-from hardsight.errors import InputError, InputTypeError
+from hardsight.data import Samples, split_off
+from hardsight.errors import InputError
 
 _KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
 
 
 def check_dataset(target: Path, samples: Samples, source: str | None, overwrite: bool) -> None:
     """Refuse a place that must not be written, before anything is."""
-    if isinstance(samples, FolderSamples) and samples.labels is not None:
+    if samples.root is not None and samples.labels is not None:
         check_apart(target, samples.root)
         check_target(target, overwrite, our_folder)
-    elif isinstance(samples, ArraySamples):
+    elif samples.images is not None:
         if target.suffix != ".npz":
             raise InputError(f"dataset must name an .npz file, because the data are arrays, got {target}.")
         if (file := _npz_file(source)) is not None:
@@ -54,12 +54,10 @@ def write_dataset(
         the data) and ``unscored`` (not in the run, left out).
     """
     labels, counts = _new_labels(rows, samples, where)
-    if isinstance(samples, FolderSamples):
-        done = write_folder(target, lambda folder: _write_images(folder, samples, labels, counts))
-    elif isinstance(samples, ArraySamples):
-        done = write_file(target, lambda file: _write_npz(file, samples, labels, counts, source))
+    if (root := samples.root) is not None:
+        done = write_folder(target, lambda folder: _write_images(folder, samples, root, labels, counts))
     else:
-        raise InputTypeError(f"samples must be a folder's or arrays, got {type(samples).__name__}.")
+        done = write_file(target, lambda file: _write_npz(file, samples, labels, counts, source))
     return {"path": str(target), **done}
 
 
@@ -82,15 +80,17 @@ def _new_labels(rows: pa.Table, samples: Samples, where: list[int | None]) -> tu
     }
 
 
-def _write_images(folder: Path, samples: FolderSamples, labels: np.ndarray, counts: dict[str, int]) -> dict[str, int]:
+def _write_images(
+    folder: Path, samples: Samples, root: Path, labels: np.ndarray, counts: dict[str, int]
+) -> dict[str, int]:
     classes = [str(name) for name in samples.classes or ()]
     for name in classes:  # an emptied class keeps its folder: the numbers of the others must not move
         (folder / name).mkdir()
     counts, taken = dict(counts), set()
     moved = labels != samples.labels
     for index in np.flatnonzero(labels >= 0)[np.argsort(moved[labels >= 0], kind="stable")]:  # who stays keeps the name
-        source = samples.path(int(index))
-        inside = Path(classes[labels[index]], *source.relative_to(samples.root).parts[1:])
+        source = Path(str(samples.path(int(index))))
+        inside = Path(classes[labels[index]], *source.relative_to(root).parts[1:])
         inside = _free(inside, taken)
         if not source.is_file():  # moved since it was listed
             counts["relabeled" if moved[index] else "kept"] -= 1
@@ -130,15 +130,15 @@ def _our_npz(file: Path) -> bool:
 
 
 def _write_npz(
-    target: Path, samples: ArraySamples, labels: np.ndarray, counts: dict[str, int], source: str | None
+    target: Path, samples: Samples, labels: np.ndarray, counts: dict[str, int], source: str | None
 ) -> dict[str, int]:
     chosen = np.flatnonzero(labels >= 0)
-    ids = np.array([samples.id(int(index)) for index in chosen], dtype=str)
+    ids = np.array([samples.ids[index] for index in chosen], dtype=str)
     said = np.array(json.dumps(counts))
     file = _npz_file(source)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         if file is None:
-            arrays = {"images": samples.images[chosen], "labels": labels[chosen], "ids": ids, _KEY: said}
+            arrays = {"images": np.asarray(samples.images)[chosen], "labels": labels[chosen], "ids": ids, _KEY: said}
             if samples.classes is not None:
                 arrays["classes"] = np.array([str(name) for name in samples.classes])
             for key, values in arrays.items():
@@ -157,7 +157,7 @@ def _write_npz(
 
 
 def _changed_arrays(
-    file: Path, samples: ArraySamples, labels: np.ndarray, chosen: np.ndarray, ids: np.ndarray
+    file: Path, samples: Samples, labels: np.ndarray, chosen: np.ndarray, ids: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The arrays of the cleaned split: those with one entry per sample, for the chosen samples."""
     split = samples.split

@@ -19,7 +19,7 @@ from hardsight.cleaning.decisions import ACTIONS, decided
 from hardsight.cleaning.numbering import Numbering
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, recover, write_folder
 from hardsight.cleaning.viewers import viewer_table
-from hardsight.data import FolderSamples, Samples, changed_since, data_of
+from hardsight.data import Samples, changed_since, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.labelerrors import actions
@@ -82,7 +82,7 @@ def clean(
     out = Path(out) if out is not None else Path(str(run)) / LISTS
     samples, why = _opened(table, data)
     check_target(out, overwrite, our_folder)
-    if isinstance(samples, FolderSamples):
+    if samples is not None and samples.root is not None:
         check_apart(out, samples.root)
     if dataset is not None:
         if samples is None:

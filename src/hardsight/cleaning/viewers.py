@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.data import FolderSamples, Samples
-from hardsight.images import to_picture
+from hardsight.data import Samples
+from hardsight.images import to_image
 
 PICTURE_BYTES = 64 << 20  # pictures that are not files are written up to this size in all, the most suspicious first
 
@@ -37,9 +37,8 @@ def viewer_table(rows: pa.Table, samples: Samples | None, where: list[int | None
 
 
 def _paths(samples: Samples | None, where: list[int | None]) -> pa.Array:
-    if not isinstance(samples, FolderSamples):
-        return pa.nulls(len(where), pa.string())
-    return pa.array([None if place is None else _text(samples.path(place).absolute()) for place in where], pa.string())
+    paths = [None if samples is None or place is None else samples.path(place) for place in where]
+    return pa.array([None if path is None else _text(path.absolute()) for path in paths], pa.string())
 
 
 def _text(path: Path) -> str | None:
@@ -52,11 +51,9 @@ def _text(path: Path) -> str | None:
 
 def _pictures(samples: Samples | None, where: list[int | None]) -> pa.Array:
     pictures: list[bytes | None] = [None] * len(where)
-    if samples is None or isinstance(samples, FolderSamples):
-        return pa.array(pictures, pa.binary())
     left = PICTURE_BYTES
     for row, place in enumerate(where):
-        if place is None:
+        if samples is None or place is None or samples.path(place) is not None:
             continue
         pictures[row] = _png(samples, place)
         left -= len(pictures[row] or b"")
@@ -73,7 +70,7 @@ def _png(samples: Samples, index: int) -> bytes | None:
         x = samples.load(index, None)[0]
         if isinstance(x, np.ndarray) and x.dtype == bool:
             x = x.astype(np.uint8) * 255
-        to_picture(x).save(file, "PNG")
+        to_image(x).save(file, "PNG")
     except Exception:
         return None
     return file.getvalue()

@@ -37,7 +37,6 @@ def score(
     by: str = "avh",
     show: int = 5,
     root: Path = Path("data"),
-    streaming: bool = False,
     data_version: Annotated[str | None, optional("TEXT")] = None,
     strict: bool = False,
     overwrite: bool = False,
@@ -79,7 +78,6 @@ def score(
         by: Score to list the hardest by.
         show: How many of the hardest to print.
         root: Where torchvision keeps its data sets.
-        streaming: Read a Hugging Face data set as a stream.
         data_version: Any text, to be changed whenever the data change; lets a run over a stream be resumed.
         strict: Stop at the first bad sample instead of listing it.
         overwrite: Discard another run in RUN; files that are not the run's are never touched.
@@ -123,7 +121,6 @@ def score(
             strict=strict,
             overwrite=overwrite,
             root=root,
-            streaming=streaming,
             version=data_version,
             shard=_shard(overwrite),
         )

@@ -1,31 +1,25 @@
-"""Any data set as samples with labels and ids that stay put."""
+"""Any data set as samples with labels and stable ids."""
 
 from hardsight.data.features import FeatureSet as FeatureSet
 from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
-from hardsight.data.joined import JoinedSamples as JoinedSamples
-from hardsight.data.joined import RelabelledSamples as RelabelledSamples
-from hardsight.data.joined import in_form as in_form
-from hardsight.data.joined import in_form_of as in_form_of
-from hardsight.data.joined import in_memory as in_memory
-from hardsight.data.lists import ListSamples as ListSamples
-from hardsight.data.names import _from_anywhere as _from_anywhere
-from hardsight.data.names import changed_since as changed_since
-from hardsight.data.names import data_of as data_of
-from hardsight.data.names import load_digits as load_digits
-from hardsight.data.names import open_data as open_data
-from hardsight.data.names import split_off as split_off
+from hardsight.data.open import changed_since as changed_since
+from hardsight.data.open import data_of as data_of
+from hardsight.data.open import load_digits as load_digits
+from hardsight.data.open import open_data as open_data
+from hardsight.data.open import split_off as split_off
 from hardsight.data.prepared import Item as Item
 from hardsight.data.prepared import Prepared as Prepared
 from hardsight.data.prepared import class_mapping as class_mapping
 from hardsight.data.prepared import collate as collate
 from hardsight.data.prepared import places_by_name as places_by_name
 from hardsight.data.samples import ArraySamples as ArraySamples
-from hardsight.data.samples import ChosenSamples as ChosenSamples
 from hardsight.data.samples import Columns as Columns
-from hardsight.data.samples import FolderSamples as FolderSamples
 from hardsight.data.samples import MissingColumnError as MissingColumnError
 from hardsight.data.samples import Samples as Samples
-from hardsight.data.samples import StreamSamples as StreamSamples
 from hardsight.data.samples import id_texts as id_texts
 from hardsight.data.samples import version_hint as version_hint
+from hardsight.data.views import JoinedSamples as JoinedSamples
+from hardsight.data.views import View as View
+from hardsight.data.views import in_form as in_form
+from hardsight.data.views import in_form_of as in_form_of

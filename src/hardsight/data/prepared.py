@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 from hardsight.data.samples import Samples
 from hardsight.errors import InputError
 from hardsight.extras import first_line
-from hardsight.images import to_picture, to_tensor
+from hardsight.images import to_image, to_tensor
 from hardsight.models import Model
 
 # Id, network input, label, and the reason why there is no input.
@@ -32,7 +33,7 @@ class Prepared(torch.utils.data.Dataset[Any]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Item:
-        return self.item(self.samples.id(index), lambda: self.samples.load(index, self.channels))
+        return self.item(self.samples.ids[index], lambda: self.samples.load(index, self.channels))
 
     def item(self, id_: str, load: Callable[[], tuple[Any, Any]]) -> Item:
         """A sample ready for the network, or why it is not."""
@@ -44,20 +45,19 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
     def index(self, label: Any) -> int | None:
         """A label as a class index; a name is looked up among the model's."""
-        if isinstance(label, str):
-            if label not in (self.model.classes or ()):
-                known = "has no class names" if self.model.classes is None else "does not know it"
-                raise InputError(f"the label {label!r} is a name and the model {known}; give class indices")
-            return list(self.model.classes or ()).index(label)
         if label is None:
             return None
-        refusal = InputError(f"the label must be a class index (an integer), got {type(label).__name__}")
-        if isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool"):
-            raise refusal
-        try:
-            return operator.index(label)
-        except TypeError:
-            raise refusal from None
+        if isinstance(label, str):
+            classes = list(self.model.classes or ())
+            if label not in classes:
+                why = "does not know it" if classes else "has no class names"
+                raise InputError(f"the label {label!r} is a name and the model {why}; give class indices")
+            return classes.index(label)
+        boolean = isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool")
+        with contextlib.suppress(TypeError):
+            if not boolean:
+                return operator.index(label)
+        raise InputError(f"the label must be a class index (an integer), got {type(label).__name__}")
 
     def ready(self, x: Any) -> Any:
         """The input of the network."""
@@ -66,18 +66,18 @@ class Prepared(torch.utils.data.Dataset[Any]):
             return transform(x) if transform is not None and self.model.takes == "items" else x
         if transform is None:
             return to_tensor(x, self.channels)
-        out = transform(to_picture(x, self.channels) if self._takes == "pil" else to_tensor(x, self.channels))
+        out = transform(to_image(x, self.channels) if self._takes == "pil" else to_tensor(x, self.channels))
         return out if isinstance(out, Tensor) else to_tensor(out, self.channels)
 
     def _probe(self) -> str:
         """Whether a user's transform takes Pillow images or tensors in [0, 1].
 
-        It takes tensors where it refuses the images of all samples that are looked at and accepts a tensor of one of
-        them. What fails for a reason of its own says nothing about the others: it is a bad row later.
+        It takes tensors where it refuses the Pillow images of the first few samples and accepts a tensor of one of
+        them. A sample that fails in both forms says nothing about the others: it is a bad row later.
         """
         takes_tensors = False
-        for x in self.samples.readable(self.channels) if self.model.transform is not None else ():
-            if isinstance(x, (Tensor, dict)) or self._accepts(x, to_picture):
+        for x, _ in self.samples.readable(self.channels) if self.model.transform is not None else ():
+            if isinstance(x, (Tensor, dict)) or self._accepts(x, to_image):
                 return "pil"
             takes_tensors = takes_tensors or self._accepts(x, to_tensor)
         return "tensor" if takes_tensors else "pil"
@@ -93,42 +93,37 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
 def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:
     """Good samples stacked, bad ones listed."""
-    good = [item for item in items if item[3] is None]
     bad = [(item[0], item[3]) for item in items if item[3] is not None]
+    good = [item for item in items if item[3] is None]
     if not good:
         return [], None, [], bad
-    first = good[0][1]
-    if isinstance(first, Tensor):
-        shapes = {tuple(item[1].shape) for item in good}
-        if len(shapes) > 1:
-            two = " and ".join(map(str, sorted(shapes)[:2]))
-            # Handed over, not raised: a loader's worker would wrap it in its own traceback.
-            mixed = InputError(f"pictures of different sizes ({two}) cannot form a batch: preprocess them to one size.")
-            return [], mixed, [], bad
-    return (
-        [item[0] for item in good],
-        torch.utils.data.default_collate([item[1] for item in good]),
-        [item[2] for item in good],
-        bad,
-    )
+    ids, inputs, labels, _ = zip(*good, strict=True)
+    shapes = {tuple(x.shape) for x in inputs} if isinstance(inputs[0], Tensor) else ()
+    if len(shapes) > 1:
+        sizes = " and ".join(map(str, sorted(shapes)[:2]))
+        # Handed over, not raised: a loader's worker would wrap it in its own traceback.
+        mixed = InputError(f"images of different sizes ({sizes}) cannot form a batch: preprocess them to one size.")
+        return [], mixed, [], bad
+    return list(ids), torch.utils.data.default_collate(list(inputs)), list(labels), bad
 
 
 def class_mapping(
     model_classes: Sequence[str] | None, data_classes: Sequence[str] | None, outputs: int
 ) -> np.ndarray | None:
-    """Where each label of the data lies among the model's outputs, by name; None when the order is the same.
+    """Index of each label of the data among the model's outputs, by name; None when the order is the same.
 
     Raises:
-        ValueError: The data have more classes than the model, or names that the model does not know.
+        InputError: The data have more classes than the model, or names that the model does not know.
     """
-    if data_classes is None or list(data_classes) == list(model_classes or ()):
+    names = model_classes or ()
+    if data_classes is None or list(data_classes) == list(names):
         return None
-    if (mapping := places_by_name(data_classes, model_classes or ())) is not None:
+    if (mapping := places_by_name(data_classes, names)) is not None:
         return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
-    known = {_plain(name) for name in model_classes or ()}
-    unknown = [name for name in data_classes if _plain(name) not in known]
-    if known and not unknown:
-        counts = Counter(map(_plain, data_classes)) | Counter(map(_plain, model_classes or ()))
+    model_names = {_plain(name) for name in names}
+    unknown = [name for name in data_classes if _plain(name) not in model_names]
+    if names and not unknown:
+        counts = Counter(map(_plain, data_classes)) | Counter(map(_plain, names))
         repeated = counts.most_common(1)[0][0]
         raise InputError(f"class names repeat ({repeated}), so they cannot tell which label is which output.")
     if len(unknown) < len(data_classes):
@@ -145,19 +140,19 @@ def class_mapping(
 
 
 def places_by_name(names: Sequence[str], among: Sequence[str]) -> np.ndarray | None:
-    """Where each name stands among others: exactly, or else whatever the case, dashes and underscores.
+    """Index of each name among others: exactly, or else ignoring case, dashes and underscores.
 
-    None where one of them is not there, or stands twice.
+    None where one of them is not there, or is there twice.
 
     Examples:
         >>> places_by_name(["T-shirt", "bag"], ["Bag", "t_shirt", "coat"])
         array([1, 0])
     """
-    for same in (str, _plain):
-        place = {same(name): i for i, name in enumerate(among)}
-        wanted = [same(name) for name in names]
-        if set(wanted) <= place.keys() and len(place) == len(among) and len(set(wanted)) == len(wanted):
-            return np.array([place[name] for name in wanted])
+    for form in (str, _plain):
+        index = {form(name): i for i, name in enumerate(among)}
+        wanted = [form(name) for name in names]
+        if set(wanted) <= index.keys() and len(index) == len(among) and len(set(wanted)) == len(wanted):
+            return np.array([index[name] for name in wanted])
     return None
 
 

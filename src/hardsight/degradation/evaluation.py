@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import Columns, Samples, StreamSamples, open_data
+from hardsight.data import Columns, Samples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, checked_level, chosen_levels
 from hardsight.degradation.views import GREY, DegradedSamples
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
@@ -79,8 +79,6 @@ def evaluate_degraded(
     model = load_model(model) if isinstance(model, str) else model
     known = as_model(model, preprocess)
     samples = open_data(data, columns=columns)
-    if isinstance(samples, StreamSamples):
-        raise InputError("data must be readable once a level, and a stream is read once; download it first.")
     if not samples.pixels:
         _check_tensors(samples)
     rounded = known.transform is not None and known.takes != "tensor"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data import ArraySamples, Samples, open_data
+from hardsight.data import ArraySamples, Samples, View, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, chosen_levels, degrade
 from hardsight.errors import InputError
 from hardsight.images import to_tensor
@@ -19,7 +19,7 @@ GREY = ", grey"  # how the origin of grey pictures ends
 _BLOCK = 256
 
 
-class DegradedSamples(Samples):
+class DegradedSamples(View):
     """A data set whose pictures are degraded when they are loaded, before any preprocessing; ids and labels stay.
 
     Args:
@@ -31,15 +31,9 @@ class DegradedSamples(Samples):
     """
 
     def __init__(self, whole: Samples, name: str, level: float, *, grey: bool = False, rounded: bool = True) -> None:
-        self.whole, self.name, self.level, self.grey, self.rounded = whole, name, level, grey, rounded
-        self.split, self.classes, self.labels, self.pixels = whole.split, whole.classes, whole.labels, whole.pixels
+        super().__init__(whole)
+        self.name, self.level, self.grey, self.rounded, self.source = name, level, grey, rounded, None
         self.origin = f"{whole.origin}, {name} {level:g}" + (GREY if grey else "")
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def id(self, index: int) -> str:
-        return self.whole.id(index)
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         x, label = self.whole.load(index, channels)
@@ -48,11 +42,17 @@ class DegradedSamples(Samples):
         if isinstance(x, dict):
             raise InputError("the data set yields mappings, which cannot be degraded; give raw pictures")
         pixels = x if isinstance(x, Tensor) else to_tensor(x, channels)
-        pixels = degrade(pixels[None], self.name, self.level, [self.id(index)], self.grey)[0]
+        pixels = degrade(pixels[None], self.name, self.level, [self.ids[index]], self.grey)[0]
         if isinstance(x, Tensor):
             return pixels, label
         array = pixels.permute(1, 2, 0).numpy()
         return _eight_bit(array) if self.rounded else array, label
+
+    def tensor(self) -> None:
+        return None
+
+    def path(self, index: int) -> None:
+        return None
 
     def fingerprint(self) -> str:
         told = f"{self.whole.fingerprint()} {self.name} {self.level!r} {self.grey} {self.rounded}"
@@ -75,9 +75,9 @@ def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, 
         8-bit pictures with the ids ``NAME=LEVEL/ID``.
     """
     samples = open_data(data)
-    if not isinstance(samples, ArraySamples):
-        raise InputError(f"data must be pictures in memory (FILE.npz, digits), got {samples.origin}.")
-    ids = [samples.id(i) for i in range(len(samples))]
+    if samples.images is None:
+        raise InputError(f"data must be images in memory (FILE.npz, digits), got {samples.origin}.")
+    ids = samples.ids
     images, names = [], []
     for _, level in chosen_levels(name, levels):
         for start in range(0, len(samples), _BLOCK):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hardsight import records
 from hardsight.angles import as_float64
-from hardsight.data import StreamSamples, open_data
+from hardsight.data import open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
@@ -130,9 +130,10 @@ class Recorder:
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
-        indexed = samples is not None and not isinstance(samples, StreamSamples)
-        self._samples = len(samples) if indexed else None  # how many there are, where integers are their indices
-        self._name_of: Callable[[int], str] = samples.id if indexed else lambda index: f"{self.split}:{index}"
+        self._samples = None if samples is None else len(samples)  # where integers are their indices
+        self._name_of: Callable[[int], str] = (
+            (lambda index: f"{self.split}:{index}") if samples is None else samples.ids.__getitem__
+        )
         self._ids = Ids(self._name_of)
         self._summary, self._sizes = Summary(), Sizes()
         self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hardsight.answers import Answer
-from hardsight.data import ChosenSamples, Samples, StreamSamples, in_form_of, in_memory, open_data
+from hardsight.data import Samples, View, in_form_of, open_data
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.models import Model
@@ -92,7 +92,7 @@ class Seen:
     def readable(self) -> Samples:
         """The samples that the predictions are of."""
         rows = self.predictions.rows
-        return self.samples if len(rows) == len(self.samples) else ChosenSamples(self.samples, rows)
+        return self.samples if len(rows) == len(self.samples) else View(self.samples, rows)
 
 
 class Job(NamedTuple):
@@ -274,8 +274,6 @@ def open_ood(ood: Sequence[Any], own: Samples) -> tuple[OtherData, ...]:
         try:
             samples = open_data(data)
             check_samples(samples, None)
-            if isinstance(samples, StreamSamples):
-                raise InputError("each network goes over the data, and a stream is read once; download it.")
             name = name or (Path(data).name if isinstance(data, (str, Path)) else samples.origin)
             strangers = _formed(printable(name), samples, own)
         except (InputError, MissingPathError) as error:
@@ -304,7 +302,7 @@ def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
         raise InputError(
             f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give samples of that shape."
         )
-    if samples.fingerprint() == own.fingerprint() or _same(in_memory(samples), in_memory(own)):
+    if samples.fingerprint() == own.fingerprint() or _same(samples.tensor(), own.tensor()):
         words.append(f"{name}: these are the run's own data, so nothing is out of distribution; give others.")
         warnings.warn(f"ood: {words[-1]}", UserWarning, stacklevel=4)
     return OtherData(name, samples, formed, tuple(words))
@@ -312,7 +310,7 @@ def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
 
 def _shape(samples: Samples) -> tuple[int, ...] | None:
     """The shape of a sample that is a tensor or an array; None of a picture that the preprocessing will resize."""
-    values = in_memory(samples)
+    values = samples.tensor()
     if values is not None:
         return tuple(values.shape[1:])
     first = samples.first()

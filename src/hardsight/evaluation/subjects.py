@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hardsight.data import RelabelledSamples, Samples, StreamSamples, class_mapping, data_of, open_data
+from hardsight.data import Samples, View, class_mapping, data_of, open_data
 from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
 from hardsight.extras import printable
@@ -73,7 +73,7 @@ class Case:
 
     def counted(self, samples: Samples) -> Samples:
         """The data with labels as the network counts its classes."""
-        return RelabelledSamples(samples, self.labels, None)
+        return View(samples, labels=self.labels)
 
 
 def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None, data: Any = None) -> tuple[list[Case], Samples]:
@@ -208,8 +208,6 @@ def _epochs(training: Path) -> int:
 
 def _checked_data(draft: _Draft) -> Samples:
     samples = draft.samples()
-    if isinstance(samples, StreamSamples):
-        raise InputError(f"{draft.name}: evaluating goes over the data more than once, and a stream is read once.")
     check_samples(samples, None)
     return samples
 

@@ -116,6 +116,6 @@ def _rows(ids: list[str], samples: Samples) -> list[int | None]:
     if all(row is None for row in place.values()):
         first = ids[0] if ids else "none"
         raise InputError(
-            f"boxes: none of its ids is in the data; ids there look like {samples.id(0)!r}, got {first!r}."
+            f"boxes: none of its ids is in the data; ids there look like {samples.ids[0]!r}, got {first!r}."
         )
     return [place[id_] for id_ in ids]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from hardsight.data import Samples, StreamSamples, data_of
+from hardsight.data import Samples, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.images import channels_last, eight_bit, from_array
@@ -86,8 +86,6 @@ def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
     except Exception as error:  # whatever a data set may raise: the page is made all the same
         moved = "" if data is not None else " If the data have moved, say where they are with --data."
         return None, f"The pictures could not be opened: {cut(first_line(error))}{moved}"
-    if isinstance(samples, StreamSamples):
-        return None, "The data are a stream, in which no sample can be looked up, so there are no pictures."
     return samples, ""
 
 
@@ -170,9 +168,9 @@ _FACTS = {
 def _thumbnail(samples: Samples, place: int) -> tuple[str, int, set[str]]:
     """A data URI, the longer side of the original, and what should be said about it."""
     facts: set[str] = set()
-    path = getattr(samples, "path", None)
-    if callable(path):
-        shown, side = _from_file(path(place), facts)
+    path = samples.path(place)
+    if path is not None:
+        shown, side = _from_file(path, facts)
     else:
         shown, side = _from_sample(samples.load(place, None)[0], facts)
     if max(shown.size) > SIDE:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hardsight.data import Item, Prepared, Samples, StreamSamples, collate
+from hardsight.data import Prepared, Samples, collate
 from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.heads import Head, capture, output_matrices
@@ -137,12 +137,10 @@ class Engine:
 
     def _batches(
         self, done: set[str], shard: tuple[int, int], batch_size: int, workers: int
-    ) -> tuple[int | None, Iterator[Batch]]:
+    ) -> tuple[int, Iterator[Batch]]:
         samples, (rank, world) = self.samples, shard
         prepared = Prepared(samples, self.model, input_channels(self.network))
-        if isinstance(samples, StreamSamples):
-            return None, _stream_batches(samples, prepared, done, batch_size)
-        todo = [i for i in range(rank, len(samples), world) if not done or samples.id(i) not in done]
+        todo = [i for i in range(rank, len(samples), world) if not done or samples.ids[i] not in done]
         loader = DataLoader(
             prepared,
             batch_size,
@@ -201,19 +199,6 @@ class Engine:
         if self.strict and len(lost) and not lenient:
             raise InputError(f"bad sample {lost['id'][0].as_py()!r}: {lost['error'][0].as_py()}.")
         sink.write_rows(rows, pa.concat_tables([bad_table(pending.bad), lost]), self.model.name, vectors)
-
-
-def _stream_batches(samples: StreamSamples, prepared: Prepared, done: set[str], batch_size: int) -> Iterator[Batch]:
-    group: list[Item] = []
-    for id_, x, label in samples:
-        if id_ in done:
-            continue
-        group.append(prepared.item(id_, lambda x=x, label=label: (x, label)))
-        if len(group) == batch_size:
-            yield collate(group)
-            group = []
-    if group:
-        yield collate(group)
 
 
 @contextmanager

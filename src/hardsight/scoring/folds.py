@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hardsight.data import ArraySamples, ChosenSamples, FolderSamples, Samples, StreamSamples
+from hardsight.data import Samples, View
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
@@ -52,7 +52,7 @@ class TrainingData(Dataset[Any]):
 
     @property
     def images(self) -> np.ndarray:
-        if not isinstance(self._samples, ArraySamples):
+        if self._samples.images is None:
             raise AttributeError("images: the data are not arrays; read them one by one, data[i].")
         return self._samples.images[self._index]
 
@@ -64,7 +64,7 @@ class TrainingData(Dataset[Any]):
         try:
             x = self._samples.load(at, None)[0]
         except Exception as error:
-            id_ = printable(self._samples.id(at))
+            id_ = printable(self._samples.ids[at])
             why = f"sample {id_!r} cannot be read ({first_line(error)}); catch this to train without it."
             raise InputError(why) from error
         if isinstance(x, (np.ndarray, Tensor)):
@@ -91,11 +91,9 @@ def check_folds(samples: Samples, folds: int, seeds: int) -> None:
     """Refuse what cannot be divided."""
     if seeds < 1:
         raise InputError(f"seeds must be 1 or more, got {seeds}.")
-    if isinstance(samples, StreamSamples):
-        raise InputError("folds need the whole data set, and a stream is read in order; download it first.")
     if not 2 <= folds <= len(samples):
         raise InputError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
-    if samples.labels is None and isinstance(samples, (ArraySamples, FolderSamples)):
+    if samples.labels is None and next((label for _, label in samples.readable()), 0) is None:
         raise InputError(f"DATA: --folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
@@ -200,7 +198,7 @@ def _trained(
 ) -> SampleTable:
     from tqdm import tqdm
 
-    name, ids = named["name"], [samples.id(i) for i in range(len(samples))]
+    name, ids = named["name"], samples.ids
 
     def held_out_table(path: Path | None, fold: np.ndarray, held_out: int, seed: int) -> SampleTable:
         """Written whole or not at all: the rows of a fold belong to one training."""
@@ -209,7 +207,7 @@ def _trained(
             model = made_model(train(data), name)
         if seeds > 1:
             model = replace(model, name=f"{model.name} seed {seed}")
-        held = ChosenSamples(samples, np.flatnonzero(fold == held_out))
+        held = View(samples, np.flatnonzero(fold == held_out))
         table = score_one(model, held, replace(options, progress=False), keep="cosines")
         if path is not None:
             table.save(path, overwrite=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.data import Samples, StreamSamples, class_mapping
+from hardsight.data import Samples, class_mapping
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
@@ -98,8 +98,6 @@ def score_several(
     models: Sequence[Model], samples: Samples, options: Options, out: Path | None, overwrite: bool
 ) -> SampleTable:
     """Every network over the same samples; each score is their mean, with its spread beside it."""
-    if isinstance(samples, StreamSamples):
-        raise InputError("several networks need the data several times, and a stream is read once; download it first.")
     models = [replace(model, name=name) for model, name in zip(models, _distinct(models), strict=True)]
     layers = [find_head(uncompiled(model.module), options.head) for model in models]
     numberings = [

@@ -107,7 +107,6 @@ def score(
     overwrite: bool = False,
     progress: bool = True,
     root: str | Path = "data",
-    streaming: bool = False,
     version: str | None = None,
     shard: tuple[int, int] | Shard = (0, 1),
 ) -> SampleTable:
@@ -139,7 +138,6 @@ def score(
         overwrite: Discard another run in `out`; files that are not the run's are never touched.
         progress: Show a bar (only ever in a terminal).
         root: Where torchvision keeps its data sets.
-        streaming: Read a Hugging Face data set as a stream.
         version: Any text that you change whenever data or code change. A run is resumed only where everything that
             decides its rows is the same; a data set of your own, a stream or a function without source text can change
             unseen, so such a run is resumed only with a version.
@@ -157,7 +155,7 @@ def score(
         raise InputError("model must name at least one network.")
     train = _training_function(models[0]) if folds is not None and len(models) == 1 else None
     networks = [] if train is not None else [as_model(m, preprocess) for m in models]  # pyrefly: ignore
-    samples = open_data(data, split=split, ids=ids, columns=columns, root=root, streaming=streaming, version=version)
+    samples = open_data(data, split=split, ids=ids, columns=columns, root=root, version=version)
     if preprocess is None and samples.pixels and any(isinstance(m, nn.Module) for m in models):
         raise InputError(
             "preprocess must be given: the data are raw pictures and an nn.Module does not say how it wants them. Pass "

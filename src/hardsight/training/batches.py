@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hardsight.angles import as_float64
-from hardsight.data import Prepared, Samples, StreamSamples, collate, in_memory
+from hardsight.data import Prepared, Samples, collate
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.models import Model, input_channels
@@ -85,7 +85,7 @@ class Source:
         for numbers, inputs, _, bad in loader:
             if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
                 raise inputs
-            reasons = {printable(self.samples.id(int(number))): reason for number, reason in bad}
+            reasons = {printable(self.samples.ids[int(number)]): reason for number, reason in bad}
             self.unreadable |= reasons
             if not numbers:
                 first = ": ".join(next(iter(reasons.items())))
@@ -109,8 +109,6 @@ class _Numbered(Dataset[Any]):
 
 def all_labels(samples: Samples, argument: str) -> np.ndarray:
     """Every label, or a sentence."""
-    if isinstance(samples, StreamSamples):
-        raise InputError(f"{argument}: training goes over the data many times, and a stream is read once; download it.")
     if not len(samples):
         raise InputError(f"{argument} is empty: {samples.origin}.")
     labels = samples.labels
@@ -132,7 +130,7 @@ def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> T
         channels: Channels that the network takes, None if it does not say.
         device: Where to put them, unless they would take more than half of its memory.
     """
-    pixels = in_memory(samples)
+    pixels = samples.tensor()
     if pixels is None:
         return None
     if pixels.dtype != torch.uint8:

@@ -1,0 +1,184 @@
+"""Data sets made of others: some rows, other labels, images of another size, several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hardsight.data.samples import Samples
+from hardsight.errors import InputError
+from hardsight.runs import content_hash
+
+_GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue, as in Pillow (ITU-R 601)
+_BLOCK = 4096
+
+
+class View(Samples):
+    """Some samples of a data set under the ids they have there, perhaps with other labels or resized images.
+
+    Labels and sizes are no part of the fingerprint, so that a view of data opened again is the same data.
+
+    Args:
+        whole: The data set.
+        rows: Which of its samples, in which order; all if not given.
+        labels: Class indices of these samples, instead of those in the data.
+        classes: Names of `labels`.
+        resized: ``(n, C, H, W)``, the images of these samples in another form.
+    """
+
+    def __init__(
+        self,
+        whole: Samples,
+        rows: np.ndarray | None = None,
+        *,
+        labels: np.ndarray | None = None,
+        classes: Sequence[str] | None = None,
+        resized: Tensor | None = None,
+    ) -> None:
+        self.whole, self._resized = whole, resized
+        self.rows = None if rows is None else np.asarray(rows, dtype=np.int64)
+        self._relabeled = labels is not None or resized is not None
+        self.labels = self._selected(whole.labels) if labels is None else labels
+        self.classes = whole.classes if labels is None else classes
+        self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if rows is None else None
+        self.origin = whole.origin if rows is None else f"{len(rows):,} samples of {whole.origin}"
+        if resized is not None:
+            self.origin += f", resized to {' × '.join(map(str, resized.shape[1:]))}"
+
+    def __len__(self) -> int:
+        return len(self.whole) if self.rows is None else len(self.rows)
+
+    def _selected(self, values: Any) -> Any:
+        return values if values is None or self.rows is None else values[self.rows]
+
+    def _row(self, index: int) -> int:
+        return index if self.rows is None else int(self.rows[index])
+
+    @cached_property
+    def ids(self) -> list[str]:
+        ids = self.whole.ids
+        return ids if self.rows is None else [ids[row] for row in self.rows]
+
+    def path(self, index: int) -> Path | None:
+        return self.whole.path(self._row(index))
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        if self._resized is None:
+            x, label = self.whole.load(self._row(index), channels)
+        else:
+            x, label = _sample(self._resized[index], self.pixels), None
+        return x, int(self.labels[index]) if self._relabeled and self.labels is not None else label
+
+    def tensor(self) -> Tensor | None:
+        return self._selected(self.whole.tensor()) if self._resized is None else self._resized
+
+    def fingerprint(self) -> str:
+        return self.whole.fingerprint() if self.rows is None else content_hash(self.whole.fingerprint(), self.rows)
+
+    @property
+    def unseen(self) -> str | None:
+        return self.whole.unseen
+
+
+class JoinedSamples(Samples):
+    """Several labeled data sets as one, with ids ``name/id``.
+
+    Images in memory are brought to the size and the colors of the first part, so that all are one tensor; what is
+    loaded one by one stays as it is, for the model's preprocessing.
+
+    Args:
+        parts: The data sets by name, all raw images or all tensors ready to use.
+        classes: Names of their labels.
+    """
+
+    split = "joined"
+
+    def __init__(self, parts: dict[str, Samples], classes: Sequence[str] | None = None) -> None:
+        self._names, self._parts, self.classes = list(parts), list(parts.values()), classes
+        self.pixels = self._parts[0].pixels
+        self.labels = np.concatenate([np.asarray(part.labels) for part in self._parts])
+        self.origin = " and ".join(part.origin for part in self._parts)
+        self._ends = np.cumsum([len(part) for part in self._parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return [f"{name}/{id_}" for name, part in zip(self._names, self._parts, strict=True) for id_ in part.ids]
+
+    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        if self._tensor is not None:
+            return _sample(self._tensor[index], self.pixels), int(np.asarray(self.labels)[index])
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        start = self._ends[part] - len(self._parts[part])
+        return self._parts[part].load(index - int(start), channels)
+
+    def tensor(self) -> Tensor | None:
+        return self._tensor
+
+    @cached_property
+    def _tensor(self) -> Tensor | None:
+        tensors = [tensor for part in self._parts if (tensor := part.tensor()) is not None]
+        if len(tensors) < len(self._parts):
+            return None
+        if any(values.dtype != torch.uint8 for values in tensors):
+            tensors = [_unit(values).float() for values in tensors]
+        return torch.cat([in_form(values, tensors[0].shape[1:]) for values in tensors])
+
+    def fingerprint(self) -> str:
+        return content_hash(self._names, [part.fingerprint() for part in self._parts], self.labels)
+
+    @property
+    def unseen(self) -> str | None:
+        return next((part.unseen for part in self._parts if part.unseen), None)
+
+
+def _sample(values: Tensor, pixels: bool) -> Any:
+    """One row of a tensor as `Samples.load` gives it: a raw image, or a tensor as a network takes it."""
+    return values.permute(1, 2, 0).numpy() if pixels else _unit(values)
+
+
+def _unit(values: Tensor) -> Tensor:
+    return values.float() / 255 if values.dtype == torch.uint8 else values
+
+
+def in_form(values: Tensor, form: Sequence[int]) -> Tensor:
+    """Images ``(n, C, H, W)`` resized (bilinear, antialiased) and made gray or RGB: ``(n, *form)``, same dtype.
+
+    Examples:
+        >>> in_form(torch.full((1, 3, 2, 2), 100, dtype=torch.uint8), (1, 1, 1)).tolist()
+        [[[[100]]]]
+    """
+    shape, form = tuple(values.shape[1:]), tuple(form)
+    if shape == form:
+        return values
+    if len(shape) != 3 or len(form) != 3 or (shape[0] != form[0] and {shape[0], form[0]} != {1, 3}):
+        raise InputError(f"samples of shape {shape} cannot be brought to {form}: expected gray or RGB images of each.")
+    out = values.new_empty(len(values), *form)
+    for i in range(0, len(values), _BLOCK):
+        x = values[i : i + _BLOCK].float()
+        if shape[0] == 3 and form[0] == 1:
+            x = (x * x.new_tensor(_GRAY)[:, None, None]).sum(1, keepdim=True)
+        if shape[1:] != form[1:]:
+            x = F.interpolate(x, form[1:], mode="bilinear", antialias=True)
+        out[i : i + _BLOCK] = x if values.is_floating_point() else x.round().clamp(0, 255)  # one channel fills three
+    return out
+
+
+def in_form_of(samples: Samples, like: Samples) -> Samples:
+    """A data set with its images in the size and the colors of another's, so that a network sees both at one scale.
+
+    The data set itself where it has that form, or where images are loaded one by one.
+    """
+    values, other = samples.tensor(), like.tensor()
+    if values is None or other is None or values.ndim != 4 or values.shape[1:] == other.shape[1:]:
+        return samples
+    return View(samples, resized=in_form(values, other.shape[1:]))
