@@ -304,7 +304,7 @@ def test_every_level_recorded_while_training_is_drawn_by_epoch(digits, tmp_path)
         recorder.end_epoch()
     recorder.close()
     assert draw("degradation", [tmp_path / "test"], out=tmp_path / "d.png").stat().st_size > 10_000
-    with pytest.raises(ValueError, match="pictures in memory"):
+    with pytest.raises(ValueError, match="images in memory"):
         at_every_level(TensorDataset(torch.rand(3, 1, 4, 4)), "noise")
 
 

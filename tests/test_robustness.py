@@ -208,7 +208,7 @@ def test_avh_norm_and_confidence_are_those_of_clean_and_attacked_pictures(networ
     assert answer.samples["norm:clean@0"] == pytest.approx(predictions.norms, rel=1e-5)
     own = predictions.probabilities[np.arange(200), labels]
     assert answer.samples["confidence:clean@0"] == pytest.approx(own, abs=1e-5)
-    pixels = torch.from_numpy(samples.whole.images[samples.index].astype(np.float32) / 255).view(-1, 1, 8, 8)
+    pixels = samples.tensor().float() / 255
     attacked = attack(network, pixels, torch.from_numpy(labels), "pgd-margin", eps=0.3).x
     features = network[:-1](attacked)
     avh = SCORES["avh"](features, network[-1].weight, torch.from_numpy(labels)).detach()
