@@ -25,7 +25,7 @@ from hardsight.phases import agreement
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 from hardsight.sampling import hardness_of
-from hardsight.scores import COLUMNS, harder_end, larger_is_harder
+from hardsight.table import COLUMNS, harder_end, larger_is_harder
 
 N, C = 60, 4
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hardsight as hs
 from hardsight import records
-from hardsight.scores import SCORES, read_classes, read_stacked
+from hardsight.scores import SCORES, read_classes
 
 # Kept in float32, or in sixteen significant bits of it.
 EXACT = ("angle", "angle_sum", "avh", "confidence", "nll")
@@ -59,25 +59,26 @@ def test_the_batch_size_does_not_matter(tmp_path, batch):
 def test_stacked_batches_read_like_single_ones(k, n, d, c, bias):
     triples = [triple(n, d, c) for _ in range(k)]
     x, w, y, b = (torch.stack([t[i] for t in triples]) for i in range(4))
-    together, cosines, lengths = read_stacked(x, w, y, b if bias else None)
+    together = read_classes(x, w, y, b if bias else None, keep_cosines=True)
     apart = [read_classes(x[i].double(), w[i].double(), y[i], b[i].double() if bias else None) for i in range(k)]
     for name, score in SCORES.items():
         expected = torch.cat([score.of_reading(reading) for reading in apart])
-        torch.testing.assert_close(score.of_reading(together), expected, rtol=1e-10, atol=1e-12, msg=name)
-    assert torch.equal(together.pred, torch.cat([reading.pred for reading in apart]))
-    assert cosines.shape == (k * n, c)
-    torch.testing.assert_close(lengths, w.double().norm(dim=-1))
+        torch.testing.assert_close(score.of_reading(together).flatten(), expected, rtol=1e-10, atol=1e-12, msg=name)
+    assert torch.equal(together.pred.flatten(), torch.cat([reading.pred for reading in apart]))
+    torch.testing.assert_close(
+        together.cosines, torch.cosine_similarity(x.double()[:, :, None], w.double()[:, None], -1)
+    )
 
 
 def test_stacked_reading_at_the_edges():
     x = torch.tensor([[[0.0, 0.0], [3.0, 0.0], [-2.0, 0.0]]])
     w = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
-    reading, _, _ = read_stacked(x, w, torch.zeros(1, 3, dtype=torch.long), None)
-    assert reading.angle.tolist() == [np.pi / 2, 0.0, np.pi]
-    big = read_stacked(1e30 * x, 1e-30 * w, torch.zeros(1, 3, dtype=torch.long), None)[0]
-    assert torch.equal(big.angle, reading.angle)
-    sure = read_stacked(400 * x, w, torch.zeros(1, 3, dtype=torch.long), None)[0]
-    assert sure.soft_margin[1] == -1200  # p is 1 in any float; m still tells how sure
+    y = torch.zeros(1, 3, dtype=torch.long)
+    reading = read_classes(x, w, y, keep_cosines=True)
+    assert reading.angle.tolist() == [[np.pi / 2, 0.0, np.pi]]
+    assert torch.equal(read_classes(1e30 * x, 1e-30 * w, y, keep_cosines=True).angle, reading.angle)
+    sure = read_classes(400 * x, w, y, keep_cosines=True)
+    assert sure.soft_margin[0, 1] == -1200  # p is 1 in any float; m still tells how sure
     assert all(torch.isfinite(score.of_reading(sure)).all() for score in SCORES.values())
 
 

@@ -10,7 +10,7 @@ coincident or opposite vectors, where the plain formulas return rounding noise o
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,30 +101,28 @@ def paired_angle(u: Tensor, v: Tensor) -> Tensor:
 
 
 def float32_is_exact(device: torch.device) -> bool:
-    """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16).
-
-    Inside `torch.compile` this cannot be asked; the user's setting stands there.
-    """
-    if torch.compiler.is_compiling() or device.type == "mps":  # which has no other way to multiply
+    """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16)."""
+    # Inside `torch.compile` this cannot be asked, and the user's setting stands; mps has no other way to multiply.
+    if torch.compiler.is_compiling() or device.type == "mps":
         return True
     backends: Any = torch.backends
-    own = backends.cuda.matmul if device.type == "cuda" else backends.mkldnn.matmul
-    settings = (own.fp32_precision, backends.fp32_precision)
+    matmul = backends.cuda.matmul if device.type == "cuda" else backends.mkldnn.matmul
+    settings = (matmul.fp32_precision, backends.fp32_precision)
     return next((s for s in settings if s != "none"), "ieee") == "ieee"
 
 
-def cosine_matrix(u: Tensor, v: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Cosines between all rows of two sets of unit vectors, whatever autocast or TF32 is switched on."""
+def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
+    """Products of all rows of `u` and `v`, whatever autocast or TF32 is switched on: cosines if the rows are unit."""
     with torch.autocast(u.device.type, enabled=False):
         if u.dtype == torch.float32 and not float32_is_exact(u.device):
-            return (u.double() @ v.double().T).float()
-        return torch.mm(u, v.T, out=out)
+            return (u.double() @ v.double().mT).float()
+        return u @ v.mT
 
 
-def arccos(cosines: Tensor, *, out: Tensor | None = None) -> Tensor:
+def arccos(cosines: Tensor) -> Tensor:
     """Arccos that forgives rounding beyond ±1 and whose slope is bounded (0 at ±1 itself)."""
     if not cosines.requires_grad:
-        return torch.clamp(cosines, -1, 1, out=out).acos_()
+        return cosines.clamp(-1, 1).acos_()
     exact = torch.acos(cosines.detach().clamp(-1, 1))
     bounded = torch.acos(cosines.clamp(-_SLOPE_EDGE, _SLOPE_EDGE))
     return bounded + (exact - bounded.detach())  # the value of one, the slope of the other
@@ -149,26 +147,19 @@ def angle_matrix(features: Tensor, weight: Tensor) -> Tensor:
     return arccos(cosine_matrix(unit(features.to(dtype))[0], unit(weight.to(dtype))[0]))
 
 
-class AngleSum(NamedTuple):
-    """A sum of angles and the most that it can be off by."""
-
-    value: Tensor
-    error: Tensor
-
-
-def angle_sum_series(features: Tensor, weight: Tensor) -> AngleSum:
-    """Sum of the angles to all classes without touching the classes, with a certificate.
+def angle_sum_series(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the angles to all classes without touching the classes, with a bound on its error.
 
     With cosines ``t_k``, ``Σ arccos t_k = C·π/2 − x̂·Σ ŵ_k − Σ (arcsin t_k − t_k)``. The last sum is dropped. Because
-    ``|arcsin t − t| ≤ (π/2−1)·t²``, what was dropped is at most ``(π/2−1)·x̂ᵀ(ŴᵀŴ)x̂``. Both terms need only sums
-    over the classes made once: O(D²) a sample however many classes there are, so it pays when C ≫ D.
+    ``|arcsin t − t| ≤ (π/2−1)·t²``, it is at most ``(π/2−1)·x̂ᵀ(ŴᵀŴ)x̂``. Both terms need only sums over the classes,
+    which are computed once: O(D²) per sample however many classes there are, so it pays when C ≫ D.
 
     Args:
         features: ``(N, D)``.
         weight: ``(C, D)``.
 
     Returns:
-        `AngleSum` of two ``(N,)`` float64 tensors.
+        ``(sum, error)``: two ``(N,)`` float64 tensors.
 
     Examples:
         >>> total, error = angle_sum_series(torch.eye(3)[:1], torch.tensor([[0., 1., 0.], [0., 0., 1.]]))
@@ -183,4 +174,4 @@ def angle_sum_series(features: Tensor, weight: Tensor) -> AngleSum:
         total, gram = total + rows.sum(0), gram + rows.T @ rows
     value = weight.shape[0] * math.pi / 2 - directions @ total
     error = (math.pi / 2 - 1) * ((directions @ gram) * directions).sum(-1)
-    return AngleSum(value, error.clamp_min(0))
+    return value, error.clamp_min(0)

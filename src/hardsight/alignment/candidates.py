@@ -19,8 +19,8 @@ from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.records import has_records
 from hardsight.runs import read_run
-from hardsight.scores import SCORES, larger_is_harder
-from hardsight.table import SampleTable
+from hardsight.scores import SCORES
+from hardsight.table import SampleTable, larger_is_harder
 
 Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
 

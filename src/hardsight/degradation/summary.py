@@ -12,8 +12,8 @@ from scipy import stats
 from hardsight.correlation import fisher_interval, spearman, standard_error
 from hardsight.degradation.degradations import DEGRADATIONS
 from hardsight.errors import InputError
-from hardsight.scores import hardness_sign
 from hardsight.stats import FEW, moments, wilson
+from hardsight.table import hardness_sign
 
 # What is told of unless asked otherwise, as far as it is there: the AVH paper's values and the bare angle.
 _VALUES = ("avh", "angle", "confidence", "norm")

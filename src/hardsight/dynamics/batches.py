@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hardsight.dynamics.decomposition import MOST_COSINES, Logits
 from hardsight.errors import StateError
-from hardsight.scores import SCORES, read_stacked
+from hardsight.scores import SCORES, read_classes
 
 # Batches wait until there are so many, or until they hold so many numbers.
 _TOGETHER, _TOGETHER_NUMBERS = 32, 1 << 23
@@ -111,16 +111,18 @@ class Batches:
         # A label outside is an error, but found at the end of the epoch: looking now would make the step wait.
         target = labels.clamp(0, weight.shape[1] - 1)
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            reading, cosines, lengths = read_stacked(stacked("features"), weight, target, bias)
+            reading = read_classes(stacked("features"), weight, target, bias, keep_cosines=True)
             columns = {"angle": reading.angle, "angle_sum": reading.angle_sum, "soft_margin": reading.soft_margin}
             columns |= {name: SCORES[name].of_reading(reading) for name in ("margin", "norm", "el2n")}
             columns["pred"] = reading.pred
-            values = torch.stack([columns[name].double() for name in STORED])
+            values = torch.stack([columns[name].double().flatten() for name in STORED])
+            lengths = torch.linalg.vector_norm(weight.double(), dim=-1)
             heads = torch.stack([lengths, torch.zeros_like(lengths) if bias is None else bias.double()])
         self._ids += [batch.ids for batch in waiting]
         self._samples += labels.numel()
         self.with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES
-        kept = cosines.float() if self.with_cosines else None
+        assert reading.cosines is not None
+        kept = reading.cosines.flatten(0, 1).float() if self.with_cosines else None
         self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, kept))
 
     def rows(self) -> Rows:

@@ -22,7 +22,7 @@ from hardsight.figures.style import (
     new_figure,
     plain,
 )
-from hardsight.scores import hardness_sign
+from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

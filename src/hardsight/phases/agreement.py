@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases.samples import frequencies
-from hardsight.scores import hardness_sign
 from hardsight.stats import normal_difference
+from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -16,7 +16,7 @@ from hardsight.report.points import axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View
 from hardsight.report.words import counted, cut_name
-from hardsight.scores import harder_end
+from hardsight.table import harder_end
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -22,8 +22,8 @@ from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.suspects import Suspects, find_suspects, label_errors_section
 from hardsight.report.views import View, histograms, views
 from hardsight.report.words import NAME_BYTES, cut, cut_name, plain, score_title
-from hardsight.scores import SCORES, harder_end
-from hardsight.table import SampleTable
+from hardsight.scores import SCORES
+from hardsight.table import SampleTable, harder_end
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

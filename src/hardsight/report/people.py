@@ -17,7 +17,7 @@ from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
 from hardsight.report.views import View, score_axis
 from hardsight.report.words import between, counted, cut_name, number, percent, plain, score_title
-from hardsight.scores import harder_end
+from hardsight.table import harder_end
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model
 BINS_X, BINS_Y = 25, 30

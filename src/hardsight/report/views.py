@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 from hardsight.report.points import Axis, axis, cell_of, density
 from hardsight.report.rows import Rows, oriented
 from hardsight.report.words import counted, number, score_title
-from hardsight.scores import SCORES, harder_end
+from hardsight.scores import SCORES
+from hardsight.table import harder_end
 
 BINS = 40
 

@@ -1,6 +1,7 @@
-"""The scores: each is one function of a `Reading` and what people must know about it, registered in `SCORES`.
+"""Hardness scores: features ``(N, D)``, class weights ``(C, D)`` and labels ``(N,)`` in, one number per sample out.
 
-To add one, write the function under ``@_score(...)`` and give it a line in the property tests.
+Each score is one function of a `Reading`, registered in `SCORES` with what people must know about it. To add one,
+write the function under ``@SCORES.register(...)`` and put its name into the sets of the property tests.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from hardsight.angles import angle_between_units, angle_sum_series, as_float64, unit, working_dtype
 from hardsight.errors import InputError
-from hardsight.scores.reading import Reading, read_classes
-from hardsight.scores.triple import check_triple
+from hardsight.reading import Reading, read_classes
+from hardsight.registry import Registry
+from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits, check_triple  # noqa: F401
 
 
 class Tolerance(NamedTuple):
@@ -33,25 +35,25 @@ class Score:
 
     Attributes:
         name: Its name in `SCORES`, in tables and on the command line.
-        higher_is_harder: Direction: True when a larger value means a harder sample.
-        needs_labels: Judged at the label; without labels it is judged at the prediction and becomes ``<name>_pred``.
-        range: Smallest and largest value it can take; ``C`` stands for a bound that grows with the classes.
-        tolerance: How far it may be from a naive float64 computation.
-        reference: Where it is defined.
-        logits: Whether it depends on logits (lengths and bias) or on angles and norms alone.
         of_reading: The score as a function of a `Reading`.
         summary: What it is, in one line.
+        higher_is_harder: Direction: True when a larger value means a harder sample.
+        tolerance: How far it may be from a naive float64 computation.
+        reference: Where it is defined.
+        range: Smallest and largest value it can take.
+        needs_labels: Judged at the label; without labels it is judged at the prediction and becomes ``<name>_pred``.
+        logits: Whether it depends on logits (lengths and bias) or on angles and norms alone.
     """
 
     name: str
-    higher_is_harder: bool
-    needs_labels: bool
-    range: tuple[float, float]
-    tolerance: Tolerance
-    reference: str
-    logits: bool
     of_reading: Callable[[Reading], Tensor]
     summary: str
+    higher_is_harder: bool
+    tolerance: Tolerance
+    reference: str
+    range: tuple[float, float] = (-math.inf, math.inf)
+    needs_labels: bool = True
+    logits: bool = True
 
     def __call__(
         self, features: Any, weight: Any, labels: Any = None, *, bias: Any = None, validate: bool = True
@@ -73,159 +75,120 @@ class Score:
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.name,)  # a score is its entry in the registry, in every process
 
-    def column(self, labelled: bool) -> str:
+    def column(self, labeled: bool) -> str:
         """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
-        return self.name if labelled or not self.needs_labels else f"{self.name}_pred"
-
-
-SCORES: dict[str, Score] = {}
+        return self.name if labeled or not self.needs_labels else f"{self.name}_pred"
 
 
 def _by_name(name: str) -> Score:
     return SCORES[name]
 
 
-def _score(**facts: Any) -> Callable[[Callable[[Reading], Tensor]], Score]:
-    def register(function: Callable[[Reading], Tensor]) -> Score:
-        facts["tolerance"] = Tolerance(*facts["tolerance"])
-        score = Score(name=function.__name__, of_reading=function, summary=str(function.__doc__), **facts)
-        SCORES[score.name] = score
-        return score
+def _entry(name: str, function: Callable[[Reading], Tensor], *, tolerance: tuple[float, float], **facts: Any) -> Score:
+    return Score(name, function, str(function.__doc__), tolerance=Tolerance(*tolerance), **facts)
 
-    return register
+
+SCORES: Registry[Score] = Registry("score", _entry)
+_AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
+_EL = "Zhao et al., Encouraging Loss, AAAI 2022"
 
 
 def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
     """``part / total``; every class has an equal share where the total vanishes (all vectors coincide)."""
     nothing = total <= 1e-14 * classes
-    share = part / torch.where(nothing, torch.ones_like(total), total)
-    return torch.where(nothing, torch.full_like(total, 1 / classes), share)
+    return torch.where(nothing, 1 / classes, part / total.masked_fill(nothing, 1.0))
 
 
-@_score(
-    higher_is_harder=True,
-    needs_labels=True,
-    range=(0.0, 1.0),
-    tolerance=(1e-6, 1e-15),
-    reference="Chen et al., Angular Visual Hardness, ICML 2020, Eq. 1",
-    logits=False,
+@SCORES.register(
+    higher_is_harder=True, logits=False, range=(0.0, 1.0), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 1"
 )
 def avh(r: Reading) -> Tensor:
     """Angular visual hardness: angle to the target class over the sum of the angles to all classes."""
     return _share(r.angle, r.angle_sum, r.classes)
 
 
-@_score(
-    higher_is_harder=False,
-    needs_labels=True,
-    range=(0.0, 1.0),
-    tolerance=(1e-6, 1e-15),
-    reference="Chen et al., Angular Visual Hardness, ICML 2020, Eq. 3",
-    logits=False,
+@SCORES.register(
+    higher_is_harder=False, logits=False, range=(0.0, 1.0), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 3"
 )
 def avc(r: Reading) -> Tensor:
     """Angular visual confidence: ``π − angle`` of the target over the same sum for all classes."""
     return _share(math.pi - r.angle, r.classes * math.pi - r.angle_sum, r.classes)
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=False,
-    needs_labels=True,
     range=(0.0, 1.0),
     tolerance=(0.0, 1e-6),
-    reference="Chen et al., Angular Visual Hardness, ICML 2020, Definition 1 (with the bias where there is one)",
-    logits=True,
+    reference=f"{_AVH}, Definition 1 (with the bias where there is one)",
 )
 def confidence(r: Reading) -> Tensor:
     """Model confidence: softmax probability of the target class."""
     return (-r.soft_margin).sigmoid()
 
 
-@_score(
-    higher_is_harder=True,
-    needs_labels=True,
-    range=(0.0, math.inf),
-    tolerance=(1e-5, 1e-12),
-    reference="cross-entropy of one sample",
-    logits=True,
+@SCORES.register(
+    higher_is_harder=True, range=(0.0, math.inf), tolerance=(1e-5, 1e-12), reference="cross-entropy of one sample"
 )
 def nll(r: Reading) -> Tensor:
     """Negative log-likelihood of the target class: the cross-entropy of the sample."""
     return F.softplus(r.soft_margin, threshold=700)  # torch's default drops digits past 20
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=True,
-    needs_labels=True,
-    range=(-math.inf, math.inf),
     tolerance=(1e-5, 1e-5),
-    reference="log-odds against the target; Zhao et al., Encouraging Loss, AAAI 2022, Eq. 4 (its conservative end)",
-    logits=True,
+    reference=f"log-odds against the target; {_EL}, Eq. 4 (its conservative end)",
 )
 def soft_margin(r: Reading) -> Tensor:
     """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks."""
     return r.soft_margin
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=False,
     needs_labels=False,
+    logits=False,
     range=(0.0, math.inf),
     tolerance=(1e-6, 0.0),
-    reference="Chen et al., Angular Visual Hardness, ICML 2020, Section 3",
-    logits=False,
+    reference=f"{_AVH}, Section 3",
 )
 def norm(r: Reading) -> Tensor:
     """Euclidean length of the feature (see `norm_within_class` for the paper's scaling)."""
     return r.norm
 
 
-@_score(
-    higher_is_harder=False,
-    needs_labels=True,
-    range=(-math.inf, math.inf),
-    tolerance=(1e-6, 1e-5),
-    reference="logit margin; target masked with −inf",
-    logits=True,
-)
+@SCORES.register(higher_is_harder=False, tolerance=(1e-6, 1e-5), reference="logit margin; target masked with −inf")
 def margin(r: Reading) -> Tensor:
     """Logit of the target minus the largest other logit."""
     return r.logit - r.other_logit
 
 
-@_score(
-    higher_is_harder=True,
-    needs_labels=True,
-    range=(0.0, math.pi),
-    tolerance=(1e-6, 1e-7),
-    reference="Chen et al., Angular Visual Hardness, ICML 2020, Section 2",
-    logits=False,
+@SCORES.register(
+    higher_is_harder=True, logits=False, range=(0.0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 2"
 )
 def angle(r: Reading) -> Tensor:
     """Angle between the feature and the target's weight, in radians: AVH's numerator."""
     return r.angle
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=True,
-    needs_labels=True,
+    logits=False,
     range=(-math.pi, math.pi),
     tolerance=(0.0, 1e-6),
     reference="angular gap: target angle minus the nearest other class's",
-    logits=False,
 )
 def angular_margin(r: Reading) -> Tensor:
     """Angle to the target minus the angle to the nearest other class, in radians."""
     return r.angle - r.other_angle
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=True,
     needs_labels=False,
     range=(0.0, math.inf),
     tolerance=(1e-5, 2e-5),
     reference="Shannon, in nats",
-    logits=True,
 )
 def entropy(r: Reading) -> Tensor:
     """Entropy of the softmax, in nats."""
@@ -235,39 +198,33 @@ def entropy(r: Reading) -> Tensor:
     return target_or_not + lost * (r.exp_sum.log() - r.lin_sum / r.exp_sum)
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=True,
-    needs_labels=True,
     range=(0.0, math.sqrt(2)),
     tolerance=(1e-5, 1e-12),
     reference="Paul et al., Deep Learning on a Data Diet, NeurIPS 2021",
-    logits=True,
 )
 def el2n(r: Reading) -> Tensor:
     """Length of the softmax minus the one-hot label."""
     return r.soft_margin.sigmoid() * (1 + r.exp2_sum / r.exp_sum.square()).sqrt()
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=False,
     needs_labels=False,
-    range=(-math.inf, math.inf),
     tolerance=(1e-6, 1e-5),
-    reference="minus the smallest conditional energy; Zhao et al., Encouraging Loss, AAAI 2022",
-    logits=True,
+    reference=f"minus the smallest conditional energy; {_EL}",
 )
 def max_logit(r: Reading) -> Tensor:
     """Largest logit."""
     return torch.maximum(r.logit, r.other_logit)
 
 
-@_score(
+@SCORES.register(
     higher_is_harder=True,
     needs_labels=False,
-    range=(-math.inf, math.inf),
     tolerance=(1e-6, 1e-5),
     reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020",
-    logits=True,
 )
 def free_energy(r: Reading) -> Tensor:
     """Free energy ``−logsumexp(z)`` at temperature 1."""
@@ -277,7 +234,7 @@ def free_energy(r: Reading) -> Tensor:
 def compute_scores(
     features: Tensor, weight: Tensor, labels: Tensor | None, bias: Tensor | None, names: Iterable[str] = tuple(SCORES)
 ) -> dict[str, Tensor]:
-    """Several scores from one pass over checked inputs: ``pred`` and one float64 ``(N,)`` a column."""
+    """Several scores from one pass over checked inputs: ``pred`` and one float64 ``(N,)`` per column."""
     chosen = [SCORES[name] for name in names]
     reading = read_classes(features, weight, labels, bias, logits=True)
     columns = {score.column(labels is not None): score.of_reading(reading) for score in chosen}
@@ -304,7 +261,7 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
 
 
 def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """AVH in O(D²) a sample however many classes there are, with a bound on its error.
+    """AVH in O(D²) per sample however many classes there are, with a bound on its error.
 
     The sum of angles comes from `hardsight.angles.angle_sum_series`. Use it for features without logits and C ≫ D.
 
