@@ -69,7 +69,7 @@ def naive(z, y, objective, weight, smoothing, reduction, weight_bonus=True):
 
 @pytest.fixture(autouse=True)
 def warn_again():
-    module._told.clear()
+    module._warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -468,13 +468,13 @@ def test_options_that_change_with_time_are_not_compiled_anew_each_time():
         ({"log_end": 1.5}, r"log_end .*got 1\.5\."),
         ({"log_end": math.nan}, r"log_end .*got nan\."),
         ({"start": 1.0}, r"start .*got 1\.0\."),
-        ({"start": 0.5, "bonus": "power"}, r"start .*'log', got 0\.5"),
+        ({"start": 0.5, "bonus": "power"}, r"start=0\.5 .*'log'"),
         ({"rho": -1}, r"rho .*got -1\."),
         ({"gamma": 0.5}, r"gamma .*got 0\.5"),
         ({"bonus": None}, r"bonus .*got None\."),
         ({"bonus": "sqrt"}, r"bonus .*got 'sqrt'\."),
         ({"preset": "paper"}, r"preset .*got 'paper'\."),
-        ({"preset": "released", "bonus": "power"}, r"preset 'released' clamps"),
+        ({"preset": "released", "bonus": "power"}, r"preset 'released' .*'power'"),
         ({"reduction": "max"}, r"reduction .*got 'max'\."),
         ({"label_smoothing": 2}, r"label_smoothing .*got 2\."),
         ({"weight": torch.tensor([1.0, -1.0])}, r"weight .*got -1\.0\."),
@@ -513,8 +513,8 @@ def test_bad_options_are_one_sentence(options, sentence):
         ),
         (torch.zeros(3, 4), torch.tensor([0, -1, 1]), r"got -1\."),
         (torch.full((3, 4), math.nan), torch.tensor([0, 1, 2]), r"input holds NaN"),
-        (torch.zeros(2, 2), torch.full((2, 2), 0.6), r"soft targets .* 0\.2"),
-        (torch.zeros(2, 2), torch.tensor([[1.5, -0.5], [1, 0]]), r"soft targets .* -0\.5"),
+        (torch.zeros(2, 2), torch.full((2, 2), 0.6), r"soft targets .* 1\.2"),
+        (torch.zeros(2, 2), torch.tensor([[1.5, -0.5], [1, 0]]), r"target .*\[0, 1\], got 1\.5"),
     ],
 )
 def test_bad_values_are_one_sentence(z, y, sentence):
@@ -524,7 +524,7 @@ def test_bad_values_are_one_sentence(z, y, sentence):
 
 
 def test_a_weight_of_another_length_is_a_sentence():
-    with pytest.raises(ValueError, match=r"weight .*\(4,\), got \(3,\)\."):
+    with pytest.raises(ValueError, match=r"weight .*\(4,\), .*got \(3,\)"):
         EncouragingLoss(torch.ones(3))(torch.zeros(2, 4), torch.tensor([0, 1]))
 
 
@@ -532,7 +532,7 @@ def test_bad_sigmoid_input_is_one_sentence():
     loss = EncouragingBCELoss(validate=True)
     with pytest.raises(ValueError, match=r"target .*\(2, 3\), got \(2,\)\."):
         loss(torch.zeros(2, 3), torch.zeros(2))
-    with pytest.raises(ValueError, match=r"target .*0 and 1"):
+    with pytest.raises(ValueError, match=r"target .*\[0, 1\], got 2"):
         loss(torch.zeros(2), torch.tensor([0.0, 2.0]))
     with pytest.raises(ValueError, match="input holds NaN"):
         loss(torch.full((2,), math.nan), torch.zeros(2))

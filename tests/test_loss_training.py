@@ -216,13 +216,13 @@ def test_the_weight_of_pairs_is_the_released_schedule():
         for epoch in (0, 1, 40, 79, 80, 299):  # counted from 0
             loss.at(epoch)
             share = 0 if epoch == 0 else math.exp(-5 * (1 - epoch / 80) ** 2) if epoch < 80 else 1
-            assert loss.pairs.weight == pytest.approx(top * share)
+            assert loss.pairs.weight * loss.pair_weight == pytest.approx(top * share)
     down = build_loss("amc:down", epochs=300, warmup=80, rampdown=50)
     down.at(275)
-    assert down.pairs.weight == pytest.approx(0.05 * math.exp(-12.5 * 0.25))
+    assert down.pair_weight == pytest.approx(math.exp(-12.5 * 0.25))
     plain = build_loss("amc:3", epochs=300)
     plain.at(0)
-    assert plain.pairs.weight == 3  # there is no warmup to wait for
+    assert plain.pairs.weight * plain.pair_weight == 3  # there is no warmup to wait for
 
 
 def test_bonus_and_class_weights_are_deferred_to_the_epoch_that_is_said():

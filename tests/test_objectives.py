@@ -127,7 +127,7 @@ def test_slopes_keep_their_digits_at_any_likelihood(name, dtype):
     m = torch.linspace(-80.3, 40, 222, dtype=dtype, requires_grad=True)
     ends = [{"log_end": end} for end in (*LOG_ENDS, 1 - 1e-9)] if name in ("log", "clamped") else []
     for options in ends or [{"gamma": 1.0}, {"gamma": 3.5}] * (name == "power") or [{}]:
-        (found,) = torch.autograd.grad(BONUSES[name].total(m, **options).sum(), m)
+        (found,) = torch.autograd.grad(BONUSES[name](m, **options).sum(), m)
         expected = [closed_slope(name, v, options.get("log_end", 1.0), options.get("gamma", 2.0)) for v in m.tolist()]
         close = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 0}
         torch.testing.assert_close(found.double(), torch.tensor(expected, dtype=torch.float64), **close)
@@ -160,8 +160,8 @@ def test_cross_entropy_and_focal_equal_torch():
 def test_gradients_of_objectives(name):
     m = torch.tensor([-8.0, -2.3, -0.4, 0.2, 1.7, 6.0], dtype=torch.float64, requires_grad=True)  # off the kinks
     for options in [{}] if name in ("power", "cosine") else [{"log_end": e, "start": 0.0} for e in LOG_ENDS]:
-        assert gradcheck(lambda m, o=options: BONUSES[name].total(m, **o), m)
-        assert gradgradcheck(lambda m, o=options: BONUSES[name].total(m, **o), m)
+        assert gradcheck(lambda m, o=options: BONUSES[name](m, **o), m)
+        assert gradgradcheck(lambda m, o=options: BONUSES[name](m, **o), m)
 
 
 # The paper's equations. z: logits of one sample with target 0; p its likelihood.

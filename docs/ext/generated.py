@@ -32,7 +32,8 @@ import hardsight
 from hardsight import cli
 from hardsight.figures import FIGURES, FigureKind
 from hardsight.labelerrors import DEFAULT
-from hardsight.losses import LOSSES, LossPart, Number
+from hardsight.losses import LOSSES, LossPart
+from hardsight.losses.grammar import SIGNS
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
 from hardsight.runs import SCHEMAS
@@ -127,10 +128,11 @@ class LossTable(_Lines):
     """The parts of a loss by name, with their options and defaults."""
 
     def lines(self) -> Iterable[str]:
-        signs = {"objective": "", "logits": "@", "pairs": "+"}
         rows = [
-            (f"``{signs[part.kind]}{part.name}``", f"{part.summary} ({part.reference})", _loss_options(part))
+            (f"``{sign}{part.name}``", f"{part.summary} ({part.reference})", _loss_options(part))
+            for kind, sign in SIGNS.items()
             for part in LOSSES.values()
+            if part.kind == kind
         ]
         return _table(("part", "what it is", "options with their defaults"), rows)
 
@@ -282,14 +284,11 @@ def _range(bounds: tuple[float, float]) -> str:
 
 
 def _loss_options(part: LossPart) -> str:
-    said = []
+    listed = []
     for name, option in part.options.items():
-        if isinstance(option, Number):
-            said.append(f"``{name}={option.default:g}``")
-        else:
-            said.append(f"``{name}``" if isinstance(option, bool) else f"``{name}={'|'.join(option)}``")
-    words = [f"``{word}``" for word in part.words]
-    return ", ".join([*said, *(f"or {word}" for word in words)])
+        values = "|".join(option.choices) or f"{option.default:g}"
+        listed.append(f"``{name}``" if option.type is bool else f"``{name}={values}``")
+    return ", ".join([*listed, *(f"or ``{preset}``" for preset in part.presets)])
 
 
 def _tolerance(score: hardsight.Score) -> str:

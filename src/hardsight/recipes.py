@@ -127,7 +127,7 @@ class Recipe:
     def _check_loss(self) -> None:
         name = parse_loss(self.loss)
         object.__setattr__(self, "loss", str(name))  # one name for one loss
-        if self.label_smoothing and not name.objective.part.smoothed:
+        if self.label_smoothing and not name.smoothed:
             got = f"label_smoothing {self.label_smoothing:g}"
             raise InputError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
         if self.mixup and (sharp := name.needing_indices()):

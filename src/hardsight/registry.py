@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from hardsight.errors import InputError
@@ -88,6 +89,11 @@ class Range(NamedTuple):
         below = value < self.high or (value == self.high and self.ends[1] == "]")
         return above and below and abs(value) < math.inf
 
+    def check(self, value: float, what: str) -> None:
+        """A sentence that begins with `what` if a number lies outside."""
+        if not self.holds(value):
+            raise InputError(f"{what} must be a number in {self}, got {value!r}.")
+
     def __str__(self) -> str:
         low, high = (str(end) if isinstance(end, int) else f"{end:.5g}" for end in (self.low, self.high))
         left = f"{self.ends[0]}{low}" if math.isfinite(self.low) else "(−∞"
@@ -95,6 +101,12 @@ class Range(NamedTuple):
 
 
 ANY = Range()
+
+
+def check_choice(value: Any, choices: Iterable[str], what: str) -> None:
+    """A sentence that begins with `what` if a value is not one of the choices."""
+    if value not in choices:
+        raise InputError(f"{what} must be {' or '.join(choices)}, got {value!r:.80}.")
 
 
 @dataclass(frozen=True)
@@ -121,13 +133,17 @@ class Option:
     def of(cls, name: str, hint: Any, default: Any) -> Option:
         """An option as its annotation declares it.
 
-        ``Annotated[float, Range(0, ends="()")]`` is a number, ``Literal["a", "b"]`` a choice, ``bool`` a flag and
-        ``tuple[float, ...]`` several numbers.
+        ``Annotated[float, Range(0, ends="()")]`` is a number, ``Literal["a", "b"]`` a choice,
+        ``Annotated[str, SOME_REGISTRY]`` the name of an entry, ``bool`` a flag and ``tuple[float, ...]`` several
+        numbers.
         """
         hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if get_origin(hint) is tuple:
             return replace(cls.of(name, get_args(hint)[0], default), several=True)
-        choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+        if isinstance(hint, UnionType):  # float of float | Tensor
+            hint = get_args(hint)[0]
+        entries = next((extra for extra in extras if isinstance(extra, Registry)), ())
+        choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else tuple(entries)
         range_ = next((extra for extra in extras if isinstance(extra, Range)), ANY)
         return cls(name, str if choices else hint, default, range_, choices)
 
@@ -160,10 +176,12 @@ class Option:
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters with a default, as `Option.of` reads them: what a user may set."""
+    """The keyword-only parameters with a default, and others with a default and a `Range`: what a user may set."""
     hints = get_type_hints(function, include_extras=True)
-    return {
-        name: Option.of(name, hints.get(name, float), parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
-    }
+    options = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        option = Option.of(name, hints.get(name, float), parameter.default)
+        settable = parameter.kind is parameter.KEYWORD_ONLY or option.range is not ANY
+        if settable and parameter.default is not parameter.empty:
+            options[name] = option
+    return options

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import InputError
+from hardsight.registry import Range
 
 Counts = Tensor | Sequence[float]
 
@@ -25,16 +26,15 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
         beta: In [0, 1]. 0 gives equal weights, 1 (the limit) weights in inverse proportion to the counts.
 
     Returns:
-        ``(C,)`` where the counts are, to be used as the `weight` of a loss.
+        ``(C,)`` on the device of the counts, to be used as the `weight` of a loss.
 
     Examples:
         >>> effective_number_weights([1000, 100, 0])
         tensor([0.1893, 1.8107, 0.0000])
     """
-    if not 0 <= beta <= 1:
-        raise InputError(f"beta must lie in [0, 1], got {beta}.")
-    n = _exactly(counts)
-    # 1 − β^n without cancellation for β next to 1; what is made for n = 0 is thrown away.
+    Range(0, 1).check(beta, "beta")
+    n = _exact(counts)
+    # 1 − β^n without cancellation for β next to 1; the value for n = 0 is not used.
     effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
     weights = torch.where(n > 0, 1 / effective, 0)
     return _like(counts, weights * (n > 0).sum() / weights.sum())
@@ -45,18 +45,17 @@ def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
 
     Args:
         counts: ``(C,)`` samples of each class. A class without samples has the largest margin.
-        largest: The largest margin, a difference of cosines; the authors took .5, and .3 for iNaturalist.
+        largest: The largest margin, a difference of cosines; the authors use 0.5, and 0.3 for iNaturalist.
 
     Returns:
-        ``(C,)`` where the counts are, to be used as the `margin` of `cosface_logits`.
+        ``(C,)`` on the device of the counts, to be used as the `margin` of `cosface_logits`.
 
     Examples:
         >>> ldam_margins([1600, 100])
         tensor([0.2500, 0.5000])
     """
-    if not 0 < largest < math.inf:
-        raise InputError(f"largest must be above 0 and finite, got {largest}.")
-    n = _exactly(counts)
+    Range(0, ends="()").check(largest, "largest")
+    n = _exact(counts)
     rarest = n[n > 0].min()
     return _like(counts, largest * (rarest / n.clamp_min(rarest)) ** 0.25)
 
@@ -82,12 +81,12 @@ def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callab
     return lambda epoch: late if epoch > start else early
 
 
-def counts_of(counts: Counts, classes: int | None = None) -> Tensor:
-    """Counts as a tensor ``(C,)``, or one sentence. Values are looked at where that does not wait for a device."""
+def check_counts(counts: Counts, classes: int | None = None) -> Tensor:
+    """Counts as a tensor ``(C,)``. Values are checked only where that does not wait for a device."""
     n = torch.as_tensor(counts)
     if n.ndim != 1 or classes not in (None, len(n)):
-        wanted = "(C,)" if classes is None else f"({classes},)"
-        raise InputError(f"counts must have one number a class, shape {wanted}, got {tuple(n.shape)}.")
+        shape = "(C,)" if classes is None else f"({classes},)"
+        raise InputError(f"counts must have one number per class, shape {shape}, got {tuple(n.shape)}.")
     if n.device.type == "cpu" and not torch.compiler.is_compiling():
         bad = (n < 0) | ~torch.isfinite(n)
         if bad.any() or not (n > 0).any():
@@ -96,9 +95,9 @@ def counts_of(counts: Counts, classes: int | None = None) -> Tensor:
     return n
 
 
-def _exactly(counts: Counts) -> Tensor:
+def _exact(counts: Counts) -> Tensor:
     """In float64, which not every device has."""
-    return counts_of(torch.as_tensor(counts).cpu()).double()
+    return check_counts(torch.as_tensor(counts).cpu()).double()
 
 
 def _like(counts: Counts, values: Tensor) -> Tensor:

@@ -1,16 +1,19 @@
 """Logits to put an objective on: angular, cosine with margins, adjusted for class frequency, spherical, Taylor.
 
-Those made from features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) see directions only: lengths
-and the bias play no part. Where a target ``(N,)`` is asked for, its angle is exact at 0 and π, and a row whose target
-is no class (such as an `ignore_index` of −100) stays as it is without a target.
+Those of features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) see directions only: lengths and the
+bias play no part. Where a target ``(N,)`` is given, its angle is exact at 0 and π, and a row whose target is no class
+(such as an `ignore_index` of −100) is the same as without a target.
 
 A margin makes training harder, not prediction: predict with `angular_logits` or `cosine_logits` of the same scale.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +21,25 @@ from torch import Tensor, nn
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.encouraging import EncouragingLoss
-from hardsight.losses.imbalance import counts_of
-from hardsight.losses.margins import chosen
+from hardsight.losses.grammar import LOSSES, loss_part
+from hardsight.losses.imbalance import check_counts, ldam_margins
+from hardsight.losses.margins import class_mask
+from hardsight.registry import Range
+
+_POSITIVE, _ARC = Range(0, ends="()"), Range(0, math.pi / 2)
+Scale = Annotated[float | Tensor, _POSITIVE]
 
 
-def angular_logits(
-    features: Tensor, weight: Tensor, scale: float | Tensor = 16.0, target: Tensor | None = None
-) -> Tensor:
-    """``s·(π − θ)``: under cross-entropy the AVH loss (Chen et al., ICML 2020, Eq. 5 with the logarithm it lacks).
+@loss_part(
+    "logits",
+    "angular",
+    reference="AVH (ICML 2020) Eq. 5, with its logarithm",
+    alias="avh",
+    directions=True,
+    learnable=True,
+)
+def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target: Tensor | None = None) -> Tensor:
+    """``s·(π − θ)``: with cross-entropy the AVH loss.
 
     Args:
         features: ``(N, D)``.
@@ -44,12 +58,13 @@ def angular_logits(
     x, w = _directions(features, weight, target, scale)
     angles = arccos(cosine_matrix(x, w))
     if target is not None:
-        angles = torch.where(chosen(angles, target), _target_angle(x, w, target)[:, None], angles)
+        angles = torch.where(class_mask(angles, target), _target_angle(x, w, target)[:, None], angles)
     return scale * (math.pi - angles)
 
 
-def cosine_logits(features: Tensor, weight: Tensor, scale: float | Tensor = 16.0) -> Tensor:
-    """``s·cos θ`` (NormFace, Wang et al. 2017).
+@loss_part("logits", "cosine", reference="NormFace (Wang et al., 2017)", directions=True, learnable=True)
+def cosine_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0) -> Tensor:
+    """``s·cos θ``.
 
     Examples:
         >>> cosine_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2))
@@ -58,16 +73,21 @@ def cosine_logits(features: Tensor, weight: Tensor, scale: float | Tensor = 16.0
     return scale * cosine_matrix(*_directions(features, weight, None, scale))
 
 
+@loss_part("logits", "cosface", reference="CosFace, AM-Softmax (2018)", directions=True)
 def cosface_logits(
-    features: Tensor, weight: Tensor, target: Tensor, margin: float | Tensor = 0.35, scale: float | Tensor = 30.0
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    margin: Annotated[float | Tensor, Range(0)] = 0.35,
+    scale: Scale = 30.0,
 ) -> Tensor:
-    """``s·(cos θ − m)`` for the target, ``s·cos θ`` for the others (CosFace and AM-Softmax, Wang et al. 2018).
+    """``s·cos θ`` with a margin off the target's cosine.
 
     Args:
         features: ``(N, D)``.
         weight: ``(C, D)``.
         target: ``(N,)``.
-        margin: m ≥ 0, or one a class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
+        margin: m ≥ 0, or one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
         scale: s.
 
     Examples:
@@ -75,23 +95,24 @@ def cosface_logits(
         tensor([[0.6500, 0.0000]])
     """
     x, w = _directions(features, weight, target, scale)
+    cosines = cosine_matrix(x, w)
     if isinstance(margin, Tensor):
         if margin.shape not in ((), weight.shape[:1]):
-            raise InputError(f"margin must be a number or one a class ({len(weight)},), got {tuple(margin.shape)}.")
-    elif not margin >= 0:
-        raise InputError(f"margin must be 0 or more, a difference of cosines, got {margin}.")
-    cosines = cosine_matrix(x, w)
-    own = cosines - (margin.to(cosines) if isinstance(margin, Tensor) else margin)
-    return scale * torch.where(chosen(cosines, target), own, cosines)
+            raise InputError(f"margin must be a number or have shape ({len(weight)},), got {tuple(margin.shape)}.")
+        margin = margin.to(cosines)
+    else:
+        Range(0).check(margin, "margin")
+    return scale * torch.where(class_mask(cosines, target), cosines - margin, cosines)
 
 
+@loss_part("logits", "arcface", reference="ArcFace (Deng et al., 2019)", directions=True)
 def arcface_logits(
-    features: Tensor, weight: Tensor, target: Tensor, margin: float = 0.5, scale: float | Tensor = 30.0
+    features: Tensor, weight: Tensor, target: Tensor, margin: Annotated[float, _ARC] = 0.5, scale: Scale = 30.0
 ) -> Tensor:
-    """``s·cos(θ + m)`` for the target, ``s·cos θ`` for the others (ArcFace, Deng et al. 2019).
+    """``s·cos θ`` with a margin on the target's angle, in radians.
 
-    Beyond ``θ = π − m``, where the cosine would rise again, the target has ``s·(cos θ − m·sin m)``: a step down that
-    keeps the whole falling in θ.
+    The target has ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it has
+    ``s·(cos θ − m·sin m)``: a step down that keeps the whole falling in θ.
 
     Args:
         features: ``(N, D)``.
@@ -104,29 +125,28 @@ def arcface_logits(
         >>> arcface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
         tensor([[0.8776, 0.0000]])
     """
-    if not 0 <= margin <= math.pi / 2:
-        raise InputError(f"margin must lie in [0, π/2] radians, got {margin}; math.radians converts degrees.")
+    _ARC.check(margin, "margin (in radians)")
     x, w = _directions(features, weight, target, scale)
     cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
     far = torch.cos(angle) - margin * math.sin(margin)
-    own = torch.where(angle <= math.pi - margin, torch.cos(angle + margin), far)
-    return scale * torch.where(chosen(cosines, target), own[:, None], cosines)
+    at_target = torch.where(angle <= math.pi - margin, torch.cos(angle + margin), far)
+    return scale * torch.where(class_mask(cosines, target), at_target[:, None], cosines)
 
 
+@loss_part("logits", "sphereface", reference="SphereFace (Liu et al., 2017)", directions=True)
 def sphereface_logits(
-    features: Tensor, weight: Tensor, target: Tensor, margin: int = 4, scale: float | Tensor = 30.0
+    features: Tensor, weight: Tensor, target: Tensor, margin: Annotated[int, Range(1)] = 4, scale: Scale = 30.0
 ) -> Tensor:
-    """``s·ψ(θ)`` for the target, ``s·cos θ`` for the others (SphereFace, Liu et al. 2017).
+    """``s·cos θ`` with the target's angle multiplied.
 
-    ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The paper keeps the length of the
-    feature: pass ``scale=features.norm(dim=1, keepdim=True)`` for that.
+    The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m.
 
     Args:
         features: ``(N, D)``.
         weight: ``(C, D)``.
         target: ``(N,)``.
         margin: m, an integer from 1.
-        scale: s, or one a row ``(N, 1)``.
+        scale: s, or one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
 
     Examples:
         >>> sphereface_logits(torch.tensor([[0.0, 2.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
@@ -137,12 +157,23 @@ def sphereface_logits(
     x, w = _directions(features, weight, target, scale)
     cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
     k = torch.floor(margin * angle.detach() / math.pi)
-    own = (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
-    return scale * torch.where(chosen(cosines, target), own[:, None], cosines)
+    at_target = (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
+    return scale * torch.where(class_mask(cosines, target), at_target[:, None], cosines)
 
 
-def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: float = 1.0) -> Tensor:
-    """``z + τ·log prior`` (logit adjustment, Menon et al. 2021): for training; predict with the plain logits.
+@loss_part("logits", "ldam", reference="LDAM (Cao et al., 2019)", indices=True)
+def _ldam(
+    *, counts: Tensor, largest: Annotated[float, _POSITIVE] = 0.5, scale: Annotated[float, _POSITIVE] = 30.0
+) -> Callable[..., Tensor]:
+    """Cosface with margins ∝ n^(−¼) for n samples of a class, scaled to the largest."""
+    return partial(cosface_logits, margin=ldam_margins(counts, largest), scale=scale)
+
+
+@loss_part("logits", "adjusted", reference="Menon et al. (ICLR 2021)")
+def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annotated[float, Range(0)] = 1.0) -> Tensor:
+    """Logits + τ·log of the class's share of the training data.
+
+    For training; predict with the plain logits.
 
     Args:
         logits: ``(N, C, …)``.
@@ -154,11 +185,11 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: float
         >>> adjusted_logits(torch.zeros(1, 2), [1, 3])
         tensor([[-1.3863, -0.2877]])
     """
-    z = _floating(logits)
-    if logits.ndim < 2:
-        raise InputError(f"logits must have shape (N, C, …), got {tuple(logits.shape)}.")
-    counts = counts_of(counts, logits.shape[1]).to(z)
-    prior = (counts / counts.sum()).clamp_min(torch.finfo(z.dtype).tiny)
+    z = logits.to(working_dtype(logits))
+    if z.ndim < 2:
+        raise InputError(f"logits must have shape (N, C, …), got {tuple(z.shape)}.")
+    n = check_counts(counts, z.shape[1]).to(z)
+    prior = (n / n.sum()).clamp_min(torch.finfo(z.dtype).tiny)
     return z + tau * prior.log().view(-1, *[1] * (z.ndim - 2))
 
 
@@ -166,45 +197,83 @@ def spherical_logits(logits: Tensor, eps: float = 1e-3) -> Tensor:
     """``log(z² + eps)``, whose softmax is the spherical softmax (de Brébisson and Vincent 2015).
 
     It does not see the sign of z. The slope is at most ``1/√eps``.
-
-    Examples:
-        >>> spherical_logits(torch.tensor([[3.0, -1.0]])).softmax(1)
-        tensor([[0.8999, 0.1001]])
     """
-    if not eps > 0:
-        raise InputError(f"eps must be above 0, because the logarithm of 0² is infinite, got {eps}.")
-    return torch.log(_floating(logits).square() + eps)
+    _POSITIVE.check(eps, "eps")
+    return torch.log(logits.to(working_dtype(logits)).square() + eps)
 
 
 def taylor_logits(logits: Tensor) -> Tensor:
     """``log(1 + z + z²/2)``, whose softmax is the Taylor softmax (de Brébisson and Vincent 2015).
 
     Smallest at z = −1, and rising again below.
-
-    Examples:
-        >>> taylor_logits(torch.tensor([[2.0, 0.0]])).softmax(1)
-        tensor([[0.8333, 0.1667]])
     """
-    return torch.log1p((_floating(logits) + 1).square()) - math.log(2)
+    return torch.log1p((logits.to(working_dtype(logits)) + 1).square()) - math.log(2)
+
+
+class BoundLogits(nn.Module):
+    """A logits function with its options, which move to a device with the loss they are part of.
+
+    Args:
+        function: ``(features, weight[, target], …) → logits``, or ``(logits, …) → logits``.
+        learn: Learn the scale, as its logarithm; it begins at the one given.
+        options: Of the function. Tensors and the scale are buffers, so that a schedule may change them in place.
+
+    Attributes:
+        directions: Whether lengths and the bias play no part.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], learn: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.function, self.learn = function, learn
+        self.directions = any(part.function is function and part.directions for part in LOSSES.values())
+        parameters = inspect.signature(function).parameters
+        self.of_features = "features" in parameters
+        self._target = parameters.get("target")
+        if learn:
+            self.log_scale = nn.Parameter(torch.tensor(math.log(options.pop("scale"))))
+        tensors = {k: torch.as_tensor(v) for k, v in options.items() if isinstance(v, Tensor) or k == "scale"}
+        for name, value in tensors.items():
+            self.register_buffer(name, value)
+        self._tensors, self._numbers = tuple(tensors), {k: v for k, v in options.items() if k not in tensors}
+
+    def forward(self, logits: Tensor, target: Tensor, features: Tensor | None, weight: Tensor | None) -> Tensor:
+        """Logits ``(N, C)`` for an objective; only what the function takes is used."""
+        options = {**self._numbers, **{name: getattr(self, name) for name in self._tensors}}
+        if self.learn:
+            options["scale"] = self.log_scale.exp()
+        if self._target is not None:
+            soft = target.is_floating_point()
+            if soft and self._target.default is inspect.Parameter.empty:
+                raise InputError(
+                    f"target must hold class indices (N,), got {tuple(target.shape)}: {self._name} needs one class per "
+                    "sample; leave mixup out, or choose logits without a margin."
+                )
+            options["target"] = None if soft else target
+        return self.function(features, weight, **options) if self.of_features else self.function(logits, **options)
+
+    def extra_repr(self) -> str:
+        return ", ".join([self._name, *(f"{k}={v}" for k, v in self._numbers.items()), *["learn"] * self.learn])
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
 
 class AVHLoss(nn.Module):
     """Cross-entropy of `angular_logits`: ``−log softmax_k(s·(π − θ_k))[y]`` (Chen et al., ICML 2020, Eq. 5).
 
-    The paper prints it without the logarithm; minimised as printed it would lower the target's probability.
+    The paper prints it without the logarithm; minimized as printed it would lower the target's probability.
 
     Args:
         scale: s. The paper chose it by cross-validation and does not give it; try 8, 16, 32, 64.
-        learnable: Learn s: hand ``loss.parameters()`` to the optimiser too. Learnt is log s, so that s stays positive.
+        learnable: Learn log s: pass ``loss.parameters()`` to the optimizer too.
         ignore_index: Targets that do not count. Where all are ignored the loss is 0.
         reduction: ``mean``, ``sum`` or ``none``.
         label_smoothing: Share of each target spread over all classes.
         validate: Check values (NaN, range of targets) at every call; waits for the device.
 
     Examples:
-        >>> loss = AVHLoss()
-        >>> loss.scale = 1.0
-        >>> loss(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]))  # log(1 + exp(−π/2))
+        >>> AVHLoss(scale=1.0)(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]))  # log(1 + exp(−π/2))
         tensor(0.1889)
     """
 
@@ -222,7 +291,7 @@ class AVHLoss(nn.Module):
         super().__init__()
         # Without its bonus: cross-entropy that keeps its digits as p goes to 1.
         self.objective = EncouragingLoss(
-            ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing, rho=0.0, validate=validate
+            None, None, ignore_index, None, reduction, label_smoothing, rho=0.0, validate=validate
         )
         self.learnable, self.validate = learnable, validate
         # A tensor, so that a schedule can change it in a compiled step.
@@ -239,19 +308,16 @@ class AVHLoss(nn.Module):
 
     @scale.setter
     def scale(self, value: float) -> None:
-        _check_scale(value)
+        _POSITIVE.check(value, "scale")
         with torch.no_grad():
-            if self.learnable:
-                self.log_scale.fill_(math.log(value))
-            else:
-                self.fixed_scale.fill_(value)
+            self.log_scale.fill_(math.log(value)) if self.learnable else self.fixed_scale.fill_(value)
 
     def forward(self, features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
         if self.validate and not torch.compiler.is_compiling() and not torch.isfinite(features).all():
-            raise InputError("features hold NaN or infinity; look at what the model returns, and at its learning rate.")
-        own = target if target.ndim == 1 else None
-        return self.objective(angular_logits(features, weight, self.scale, own), target)
+            raise InputError("features hold NaN or infinity; check what the model returns, and its learning rate.")
+        indices = target if target.ndim == 1 else None
+        return self.objective(angular_logits(features, weight, self.scale, indices), target)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale.item():g}, learnable={self.learnable}"
@@ -260,32 +326,23 @@ class AVHLoss(nn.Module):
 def _directions(
     features: Tensor, weight: Tensor, target: Tensor | None, scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Unit features and class weights in one dtype, once their shapes are what they should be."""
+    """Unit features and class weights in one dtype, once their shapes are checked."""
     if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
         raise InputError(
-            f"features (N, D) and weight (C, D) must be as wide as one another, got {tuple(features.shape)} and "
-            f"{tuple(weight.shape)}; pass the input of the last linear layer and that layer's own weight."
+            f"features (N, D) and weight (C, D) must have the same width, got {tuple(features.shape)} and "
+            f"{tuple(weight.shape)}; pass the input and the weight of the last linear layer."
         )
     if target is not None and (target.shape != features.shape[:1] or target.is_floating_point()):
         raise InputError(
             f"target must hold class indices of shape ({len(features)},), got {tuple(target.shape)} {target.dtype}; "
-            "a margin needs one class a sample, so soft targets go with logits that take no target."
+            "soft targets go with logits that take no target."
         )
     if not isinstance(scale, Tensor):
-        _check_scale(scale)
+        _POSITIVE.check(scale, "scale")
     dtype = working_dtype(features, weight)
     return unit(features.to(dtype))[0], unit(weight.to(dtype))[0]
-
-
-def _check_scale(scale: float) -> None:
-    if not 0 < scale < math.inf:
-        raise InputError(f"scale must be above 0 and finite, got {scale}.")
 
 
 def _target_angle(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
     # What is no class gets some angle here, which is not used.
     return angle_between_units(x, w.index_select(0, target.long().clamp(0, len(w) - 1)))
-
-
-def _floating(logits: Tensor) -> Tensor:
-    return logits.to(working_dtype(logits))

@@ -1,112 +1,121 @@
-"""Objectives: scalar functions of the soft margin m, where ``p = sigmoid(−m)`` and ``1 − p = sigmoid(m)``.
-
-A bonus rewards what is already right: it is added to cross-entropy, falls as p grows, and (if concave) steepens.
-To add one, write the total of both as a function of m and enter it in `BONUSES`. Make it of ``1 − p`` or of
-cross-entropy: in float32 p is 1, with a slope of 0, from m = −17 on.
-"""
+"""Objectives to compare the Encouraging Loss with: focal loss, and squared error with a mirror bonus."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from hardsight.angles import working_dtype
+from hardsight.errors import InputError
+from hardsight.losses.grammar import loss_part
+from hardsight.losses.margins import class_mask, focal, soft_margins
+from hardsight.losses.reduction import REDUCTIONS, MarginLoss, check_common, check_values
+from hardsight.registry import Range, check_choice
+
+Activation = Literal["softmax", "sigmoid"]
 
 
-def cross_entropy(m: Tensor) -> Tensor:
-    """``−log p = softplus(m)``.
-
-    Examples:
-        >>> cross_entropy(torch.tensor([0.0, -20.0]))
-        tensor([6.9315e-01, 2.0612e-09])
-    """
-    return F.softplus(m, threshold=40.0)  # from where on it is m to the last digit of a float64
-
-
-def focal(m: Tensor, gamma: float = 2.0) -> Tensor:
-    """``−(1 − p)^γ log p`` (Lin et al., ICCV 2017): the opposite of a bonus, for comparison.
-
-    Examples:
-        >>> focal(torch.tensor([0.0]))
-        tensor([0.1733])
-    """
-    if not gamma:
-        return cross_entropy(m)  # 0 times the logarithm of 0 would be NaN
-    # Not as a power of 1 − p: where that is 0, the slope of a root is infinite.
-    return (gamma * F.logsigmoid(m)).exp() * cross_entropy(m)
-
-
-def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0) -> Tensor:
-    """Cross-entropy with the logarithmic bonus: ``log(1 − p)`` as far as ``p = log_end``, then its tangent.
-
-    With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1. Above zero, `start` leaves
-    p below it without a bonus (the aggressive bonus has ``start = ½``); the bonus is shifted so that it begins at 0
-    there, and the tangent with it.
+class FocalLoss(MarginLoss):
+    """Focal loss, ``−(1 − p)^γ log p``, in the shapes of `torch.nn.CrossEntropyLoss`: the opposite of a bonus.
 
     Args:
-        m: Soft margins.
-        log_end: Where the logarithm ends, in [0, 1].
-        start: Where the bonus starts, in [0, 1).
+        gamma: How strongly well-classified examples are turned down; 0 is cross-entropy.
+        validate: Check values at every call; waits for the device.
+        options: What `torch.nn.CrossEntropyLoss` takes.
+    """
+
+    def __init__(self, gamma: float = 2.0, *, validate: bool = False, **options: Any) -> None:
+        Range(0).check(gamma, "gamma")
+        super().__init__(**options)
+        check_common(self)
+        self.gamma, self.validate = gamma, validate
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        terms = self._terms(input, target)
+        return self._reduced(terms, focal(terms.m, self.gamma))
+
+    def extra_repr(self) -> str:
+        return f"gamma={self.gamma}"
+
+
+class MirrorMSELoss(nn.Module):
+    """Squared error of probabilities plus its mirror image: a bonus for being far from the wrong answer (EL Table 5).
+
+    With probabilities p and targets y, the mean over samples and classes of ``y(1−p)² + (1−y)p²`` is the squared error,
+    and that of ``−[y·p² + (1−y)(1−p)²]`` the bonus. The squares cancel: **the sum is twice the absolute error less 1**.
+    With many classes it stalls: over a softmax of K classes the slope at the target logit is ``−4·p_y(1−p_y)/K``,
+    which is about 4/K² at the start, where cross-entropy has 1.
+
+    Args:
+        activation: ``"softmax"``, or ``"sigmoid"``, where each class is a question of its own.
+        mirror: False is the squared error alone.
+        reduction: ``mean`` over samples and classes; ``none`` gives the mean over classes of each sample, ``sum`` the
+            sum of those.
+        ignore_index: Class indices that do not count. Where all are ignored the loss is 0.
+        validate: Check values (NaN, range of targets) at every call; waits for the device.
 
     Examples:
-        >>> m = torch.tensor([2.0, 0.0, -5.0])
-        >>> log_total(m)
-        tensor([ 2.,  0., -5.])
-        >>> log_total(m, log_end=0.75)
-        tensor([ 2.0000,  0.0000, -2.3528])
+        >>> MirrorMSELoss(reduction="none")(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 0]))
+        tensor([-0.9640,  0.0000])
     """
-    if log_end == 1 and not start:
-        return m
-    ce, rest = cross_entropy(m), m.sigmoid()
-    total = m if log_end == 1 else torch.where(rest >= 1 - log_end, m, ce + _tangent(rest, log_end))
-    if start:
-        first = rest.new_ones(()) * (1 - start)
-        shift = first.log() if start <= log_end else _tangent(first, log_end)
-        total = torch.where(rest > 1 - start, ce, total - shift)
-    return total
+
+    def __init__(
+        self,
+        activation: Activation = "softmax",
+        mirror: bool = True,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        validate: bool = False,
+    ) -> None:
+        super().__init__()
+        check_choice(activation, ("softmax", "sigmoid"), "activation")
+        check_choice(reduction, REDUCTIONS, "reduction")
+        self.activation, self.mirror, self.reduction = activation, mirror, reduction
+        self.ignore_index, self.validate = ignore_index, validate
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of logits ``(N, C, …)`` at class indices ``(N, …)``, or at one-hot or soft targets ``(N, C, …)``."""
+        soft = target.shape == logits.shape
+        indices = target.shape == logits.shape[:1] + logits.shape[2:] and not target.is_floating_point()
+        if logits.ndim < 2 or not (soft or indices):
+            raise InputError(
+                "target must hold class indices (N, …) as integers, or a number per class (N, C, …) for logits "
+                f"(N, C, …), got {tuple(target.shape)} {target.dtype} for {tuple(logits.shape)}."
+            )
+        z = logits.to(working_dtype(logits))
+        target = target.to(z.dtype) if soft else target.long()
+        if self.validate and not torch.compiler.is_compiling():
+            check_values(z, target, soft, self.ignore_index)
+        m = -z if self.activation == "sigmoid" else soft_margins(z)
+        p, rest = (-m).sigmoid(), m.sigmoid()
+        y = target if soft else class_mask(z, target).to(z.dtype)
+        # The mirrored sum in the form that has not cancelled.
+        errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
+        valid = torch.ones_like(errors[:, 0]) if soft else (target != self.ignore_index).to(z.dtype)
+        losses = torch.where(valid > 0, errors.mean(1), 0)
+        if self.reduction == "none":
+            return losses
+        return losses.sum() if self.reduction == "sum" else losses.sum() / valid.sum().clamp_min(1)
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}, mirror={self.mirror}"
 
 
-def clamped_total(m: Tensor, log_end: float = 1.0, start: float = 0.0) -> Tensor:
-    """`log_total` as the paper's code has it: ``1 − p`` counts as 1e-5 at least, where the slope ends abruptly."""
-    if log_end < 1 - _CLAMP:  # the tangent takes over before the clamp is reached
-        return log_total(m, log_end, start)
-    ce, rest = cross_entropy(m), m.sigmoid()
-    total = ce + rest.clamp_min(_CLAMP).log()
-    return torch.where(rest > 1 - start, ce, total - math.log(1 - start)) if start else total
+@loss_part("objective", "focal", reference="Lin et al. (ICCV 2017)")
+def _focal(*, gamma: Annotated[float, Range(0)] = 2.0, weight: Tensor | None, label_smoothing: float) -> nn.Module:
+    """Focal loss, which turns away from what is already right."""
+    return FocalLoss(gamma, weight=weight, label_smoothing=label_smoothing)
 
 
-def power_total(m: Tensor, gamma: float = 2.0) -> Tensor:
-    """Cross-entropy with the bonus ``−p^γ``."""
-    ce = cross_entropy(m)
-    return ce - (-gamma * ce).exp()
+@loss_part("objective", "mirror", reference="EL (AAAI 2022) Table 5")
+def _mirror(*, activation: Activation = "softmax") -> nn.Module:
+    """Squared error of probabilities with a mirror bonus: twice the absolute error − 1."""
+    return MirrorMSELoss(activation)
 
 
-def cosine_total(m: Tensor) -> Tensor:
-    """Cross-entropy with the bonus ``cos(πp) − 1``, which is concave up to ½ only."""
-    return cross_entropy(m) + torch.cos(math.pi * (-m).sigmoid()) - 1
-
-
-class Bonus(NamedTuple):
-    """Cross-entropy plus a bonus, a function of m, and the names of what else it takes."""
-
-    total: Callable[..., Tensor]
-    options: tuple[str, ...]
-
-
-BONUSES = {
-    "log": Bonus(log_total, ("log_end", "start")),  # EL (AAAI 2022) Eq. 6, 7; the others are of its released code
-    "clamped": Bonus(clamped_total, ("log_end", "start")),
-    "power": Bonus(power_total, ("gamma",)),
-    "cosine": Bonus(cosine_total, ()),
-}
-
-_CLAMP = 1e-5
-
-
-def _tangent(rest: Tensor, end: float) -> Tensor:
-    """The bonus of ``1 − p = rest`` beyond the end of its logarithm."""
-    # The logarithm of a tensor: that of a number would be compiled anew for each that a schedule sets.
-    return rest / (1 - end) + ((rest.new_ones(()) * (1 - end)).log() - 1)
+@loss_part("objective", "mse", reference="EL (AAAI 2022) Table 5")
+def _mse(*, activation: Activation = "softmax") -> nn.Module:
+    """Squared error of probabilities."""
+    return MirrorMSELoss(activation, mirror=False)

@@ -1,131 +1,121 @@
-"""From logits and targets of any shape to soft margins, and from an objective's values at those to a loss.
-
-Everything that `torch.nn.CrossEntropyLoss` does around its logarithm is here: classes at dimension 1, targets as
-indices or distributions, class weights, ignored targets, label smoothing and reductions.
-"""
+"""From logits and targets of any shape to soft margins, and from values of an objective at those to a loss."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
-from hardsight.losses.margins import soft_margin, soft_margins
+from hardsight.losses.grammar import loss_part
+from hardsight.losses.margins import class_mask, soft_margin, soft_margins
+from hardsight.registry import Range, check_choice
+
+REDUCTIONS = ("mean", "sum", "none")
 
 
-class Terms(NamedTuple):
-    """Soft margins, and what is needed to weigh a value at each of them.
-
-    Attributes:
-        m: ``(N, …)`` of the targets, or ``(N, C, …)`` of every class where targets are distributions or smoothed.
-        target: ``(N, …)`` class indices, or distributions ``(N, C, …)``.
-        valid: ``(N, …)``, which indices count; None for distributions, which all do.
-        weight: ``(C,)`` weight of each class.
-        smoothing: Share of each target that is spread over all classes.
-        single: Whether the input was one sample without a batch dimension.
-    """
+class _Terms(NamedTuple):
+    """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class, each with its share of the target."""
 
     m: Tensor
-    target: Tensor
-    valid: Tensor | None
-    weight: Tensor | None
-    smoothing: float
-    single: bool
+    shares: Tensor | None  # (N, C, …); None: each target is one class
+    target: Tensor | None  # (N, …) class indices; None: distributions
+    valid: Tensor  # (N, …): which samples are not ignored
+    single: bool  # whether the input was one sample without a batch dimension
 
 
-def terms_of(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    smoothing: float = 0.0,
-    validate: bool = False,
-) -> Terms:
-    """Soft margins of logits at their targets."""
-    soft = target.shape == input.shape and target.is_floating_point()
-    _check_shapes(input, target, weight, soft)
-    single = input.ndim == 1
-    z = input.to(working_dtype(input))
-    target = target.to(z.dtype) if soft else target.long()  # torch takes uint8, too
-    if single:
-        z, target = z.unsqueeze(0), target.unsqueeze(0)
-    if validate and not torch.compiler.is_compiling():
-        _check_values(z, target, weight, soft, ignore_index)
-    weight = None if weight is None else weight.to(z)
-    if soft:
-        return Terms(soft_margins(z), target, None, weight, smoothing, single)
-    valid = target != ignore_index
-    target = torch.where(valid, target, 0)
-    m = soft_margins(z) if smoothing else soft_margin(z, target)
-    return Terms(m, target, valid, weight, smoothing, single)
+class MarginLoss(nn.CrossEntropyLoss):
+    """Everything that `torch.nn.CrossEntropyLoss` does, around another function of the soft margin."""
 
+    validate: bool
 
-def reduced(terms: Terms, values: Tensor, reduction: str, weighted: bool = True) -> Tensor:
-    """Values of an objective at the soft margins, weighed and reduced."""
-    target, valid = terms.target, terms.valid
-    weight = terms.weight if weighted else None
-    spread = valid is None or terms.smoothing > 0
-    every = values * weight.view(-1, *[1] * (values.ndim - 2)) if spread and weight is not None else values
-    if valid is None:
-        losses = (target * every).sum(1)
-        divisor = max(losses.numel(), 1)
-    else:
-        own = values.gather(1, target.unsqueeze(1)).squeeze(1) if spread else values
-        share = valid.to(values.dtype) if weight is None else torch.where(valid, weight[target], 0)
-        losses, total = torch.where(share == 0, 0, share * own), share.sum()  # 0 also where its own is infinite
-        divisor = torch.where(total == 0, 1, total)  # where nothing counts, the loss is 0 instead of 0/0
-    if terms.smoothing:
-        losses = (1 - terms.smoothing) * losses + terms.smoothing * every.mean(1)
-    if valid is not None:
-        losses = torch.where(valid, losses, 0)  # also where an ignored one is infinite
-    if reduction == "none":
-        return losses.squeeze(0) if terms.single else losses
-    return losses.sum() if reduction == "sum" else losses.sum() / divisor
+    def _terms(self, input: Tensor, target: Tensor) -> _Terms:
+        soft = target.shape == input.shape and target.is_floating_point()
+        self._check_shapes(input, target, soft)
+        single = input.ndim == 1
+        z = input.to(working_dtype(input))
+        target = target.to(z.dtype) if soft else target.long()  # torch takes uint8, too
+        if single:
+            z, target = z.unsqueeze(0), target.unsqueeze(0)
+        if self.validate and not torch.compiler.is_compiling():
+            check_values(z, target, soft, self.ignore_index)
+            if soft and not torch.allclose(target.sum(1), target.new_ones(()), 0, 5e-3):  # bfloat16 is off by 2e-3
+                raise InputError(f"soft targets must sum to 1 over classes, got {target.sum(1).min():.3g}.")
+        if soft:
+            valid, index = torch.ones_like(z[:, 0], dtype=torch.bool), None
+        else:
+            valid = target != self.ignore_index
+            index = torch.where(valid, target, 0)
+            if not self.label_smoothing:
+                return _Terms(soft_margin(z, index), None, index, valid, single)
+        shares = target if index is None else class_mask(z, index).to(z.dtype)
+        shares = (1 - self.label_smoothing) * shares + self.label_smoothing / z.shape[1]
+        return _Terms(soft_margins(z), shares, index, valid, single)
 
+    def _reduced(self, terms: _Terms, values: Tensor, weighted: bool = True) -> Tensor:
+        """Values of an objective at the soft margins, weighed and reduced."""
+        _, shares, target, valid, single = terms
+        factor = count = valid.to(values.dtype)
+        weight = None if self.weight is None or not weighted else self.weight.to(values)
+        if weight is not None and target is not None:
+            factor = count = torch.where(valid, weight[target], 0)
+        if shares is not None:
+            factor = shares * valid.unsqueeze(1)
+            if weight is not None:
+                factor = factor * weight.view(-1, *[1] * (values.ndim - 2))
+        losses = torch.where(factor == 0, 0, factor * values)  # 0 also where a value is infinite
+        losses = losses if shares is None else losses.sum(1)
+        if self.reduction == "none":
+            return losses.squeeze(0) if single else losses
+        total = count.sum() if self.reduction == "mean" else count.new_ones(())
+        return losses.sum() / torch.where(total == 0, 1, total)  # where nothing counts, 0 instead of 0/0
 
-def _check_shapes(input: Tensor, target: Tensor, weight: Tensor | None, soft: bool) -> None:
-    if not input.is_floating_point() or input.ndim < 1:
-        raise InputError(f"input must hold logits (N, C, …) in floating point, got {tuple(input.shape)} {input.dtype}.")
-    dim = 0 if input.ndim == 1 else 1
-    classes = input.shape[dim]
-    if classes < 2:
-        raise InputError(f"input must have two classes or more at dimension {dim}, got shape {tuple(input.shape)}.")
-    wanted = input.shape[:dim] + input.shape[dim + 1 :]
-    if not soft and (target.shape != wanted or target.is_floating_point()):
-        raise InputError(
-            f"target must hold class indices of shape {tuple(wanted)}, or probabilities of shape {tuple(input.shape)} "
-            f"in floating point, got {tuple(target.shape)} {target.dtype}."
-        )
-    if weight is not None and weight.shape != (classes,):
-        raise InputError(f"weight must have one number a class, shape ({classes},), got {tuple(weight.shape)}.")
-
-
-def _check_values(z: Tensor, target: Tensor, weight: Tensor | None, soft: bool, ignore_index: int) -> None:
-    if z.isnan().any():
-        raise InputError("input holds NaN; look at what the model returns, and at its learning rate.")
-    if weight is not None:
-        check_weight(weight)
-    if soft:
-        sums = target.sum(1)
-        off = (sums - 1).abs().max() if sums.numel() else sums.sum()
-        if not off <= 5e-3 or (target < 0).any():  # rounded to bfloat16 they are off by 2e-3
+    def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
+        if not input.is_floating_point() or input.ndim < 1:
             raise InputError(
-                f"soft targets must be 0 or more and sum to 1 over classes, got sums off by {off:.3g} and a smallest "
-                f"of {target.min():.3g}."
+                f"input must hold logits (N, C, …) in floating point, got {tuple(input.shape)} {input.dtype}."
             )
-        return
-    outside = (target != ignore_index) & ((target < 0) | (target >= z.shape[1]))
+        dim = min(input.ndim - 1, 1)
+        classes, shape = input.shape[dim], input.shape[:dim] + input.shape[dim + 1 :]
+        if classes < 2:
+            raise InputError(f"input must have two classes or more at dimension {dim}, got shape {tuple(input.shape)}.")
+        if not soft and (target.shape != shape or target.is_floating_point()):
+            raise InputError(
+                f"target must hold class indices of shape {tuple(shape)}, or probabilities of shape "
+                f"{tuple(input.shape)} in floating point, got {tuple(target.shape)} {target.dtype}."
+            )
+        if self.weight is not None and self.weight.shape != (classes,):
+            raise InputError(f"weight must have shape ({classes},), one per class, got {tuple(self.weight.shape)}.")
+
+
+def check_common(loss: nn.Module) -> None:
+    """Check what torch's losses take without a look: the reduction, label smoothing and weights."""
+    check_choice(loss.reduction, REDUCTIONS, "reduction")
+    Range(0, 1).check(getattr(loss, "label_smoothing", 0.0), "label_smoothing")
+    for name in ("weight", "pos_weight"):
+        weight = getattr(loss, name, None)
+        if weight is None or weight.device.type != "cpu" or torch.compiler.is_compiling():
+            continue  # looking would wait for the device, and `encouraging_loss` comes here at every step
+        if not bool((weight >= 0).all()):
+            raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+
+
+def check_values(z: Tensor, target: Tensor, soft: bool, ignore_index: int | None = None) -> None:
+    """Check logits for NaN and targets for their range; waits for the device."""
+    if z.isnan().any():
+        raise InputError("input holds NaN; check what the model returns, and its learning rate.")
+    largest = 1 if soft else z.shape[1] - 1
+    outside = ~((target >= 0) & (target <= largest))
+    if not soft:
+        outside &= target != ignore_index
     if outside.any():
-        raise InputError(
-            f"target must lie in [0, {z.shape[1] - 1}] or be ignore_index ({ignore_index}), got "
-            f"{target[outside][0].item()}."
-        )
+        exception = "" if soft else f" or be ignore_index ({ignore_index})"
+        raise InputError(f"target must lie in [0, {largest}]{exception}, got {target[outside][0].item()}.")
 
 
-def check_weight(weight: Tensor, name: str = "weight") -> None:
-    """A sentence if a weight is below 0; waits for the device."""
-    if not bool((weight >= 0).all()):
-        raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+@loss_part("objective", "ce", reference="torch.nn.CrossEntropyLoss")
+def _ce(*, weight: Tensor | None, label_smoothing: float) -> nn.Module:
+    """Cross-entropy."""
+    return nn.CrossEntropyLoss(weight, label_smoothing=label_smoothing)
