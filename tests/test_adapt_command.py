@@ -8,7 +8,7 @@ import torch
 from command_line import run
 
 from hardsight.adaptation.folder import read_rounds
-from hardsight.cli import adapting
+from hardsight.adaptation.rounds import round_tables
 from hardsight.data import load_digits
 from hardsight.models import load_model
 from hardsight.networks import build_network
@@ -60,8 +60,8 @@ def test_it_says_who_is_who_a_line_a_round_and_a_table_with_last_and_oracle_apar
     assert lines[3].startswith("method: cbst+avh")
     assert lines[4].startswith("round 0/2 ")
     assert lines[5].startswith("round 1/2  chose ")
-    [head] = [i for i, line in enumerate(lines) if line.startswith("round  chosen")]
-    titles = "round chosen share imbalance confidence C·AVC C·AVH norm right of the hard"
+    [head] = [i for i, line in enumerate(lines) if line.startswith("round  selected")]
+    titles = "round selected share imbalance confidence C·AVC C·AVH norm right of the hard"
     assert lines[head].split() == titles.split()
     assert lines[head + 5].split() == ["round", "target", "target", "by", "class", "test", "test", "by", "class"]
     for start in (head, head + 5):
@@ -128,6 +128,7 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
         (["--set", "norm=frozen"], "'norm'.* frozen_norm"),
         (["--set", "seed=3"], "--set.* --seed"),
         (["--recipe", "visdaa"], "'visdaa'"),
+        (["--set", "seed=3"], "--set: .*--seed"),
     ],
 )
 def test_wrong_options_are_a_sentence_and_write_nothing(capsys, data, trained, tmp_path, options, words):
@@ -189,7 +190,7 @@ def test_a_network_that_cannot_be_adapted_is_a_sentence(capsys, data, trained, t
 def test_numbers_that_are_not_known_are_a_dash():
     row = dict.fromkeys(("selected", "selected_share", "balance_distance", "confidence", "avc", "avh", "norm"))
     shares = ("tp_rate", "hard_tp_rate", "target_accuracy", "target_mean_class", "test_accuracy", "test_mean_class")
-    lines = adapting._tables([{"round": 0, "predicted_by_class": [1, 1], **row, **dict.fromkeys(shares)}])
-    assert lines[0].split() == ["round", "chosen", "share", "imbalance", "confidence", "C·AVC", "C·AVH", "norm"]
+    lines = round_tables([{"round": 0, "predicted_by_class": [1, 1], **row, **dict.fromkeys(shares)}])
+    assert lines[0].split() == ["round", "selected", "share", "imbalance", "confidence", "C·AVC", "C·AVH", "norm"]
     assert lines[1].split() == ["0", *"–" * 7]
     assert lines[2:] == [""]  # no accuracies, no second table

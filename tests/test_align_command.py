@@ -72,7 +72,7 @@ def test_it_says_what_agrees_what_was_written_and_what_to_do_next(made, told, ca
     lines = told.strip().splitlines()
     assert lines[0].startswith("people: people.npz: 300 of 300 ")
     for name in ("avh", "angle", "confidence", "ceiling"):
-        assert re.search(rf"^{name} +0\.\d{{3}} \(0\.\d{{3}} to 0\.\d{{3}}\)", told, re.MULTILINE)
+        assert re.search(rf"^{name} +0\.\d{{3}} \[0\.\d{{3}}, 0\.\d{{3}}\]", told, re.MULTILINE)
     for name in range(1, 5):
         assert re.search(rf"^Hypothesis {name}: (holds|does not hold|not decided)\. ", told, re.MULTILINE)
     assert f"hardsight report {made / 'run'}" in lines[-1]

@@ -1,6 +1,7 @@
 """The command as a stranger meets it: help, the closing line, and one sentence for every mistake."""
 
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -20,6 +21,11 @@ from safetensors.torch import save_file
 import hardsight
 from hardsight import SampleTable
 from hardsight.cli import COMMANDS
+from hardsight.cli.running import CONFIG, command, plain
+from hardsight.degradation import DEGRADATIONS
+from hardsight.figures import FIGURES
+from hardsight.labelerrors import RANKINGS
+from hardsight.robustness import ATTACKS
 
 MODEL = """
 import torch
@@ -53,19 +59,87 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_help_names_the_commands_and_imports_no_torch():
-    code = "import sys; from hardsight.cli import main\ntry: main(['--help'])\nfinally: print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.stdout.strip().endswith("False")
-    for command in COMMANDS:
-        assert command in found.stdout
+def python(code, **options):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options).stdout.strip()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(capsys, command):
-    code, out, _ = run(capsys, command, "--help")
+def test_the_first_screen_has_one_line_per_command_and_imports_nothing_heavy():
+    heavy = "print([m for m in ('torch', 'numpy', 'tyro') if m in sys.modules])"
+    lines = python(f"import sys; from hardsight.cli import main\nmain(['--help'])\n{heavy}").splitlines()
+    assert lines[-1] == "[]"
+    assert len(lines) - 1 <= 24
+    assert max(map(len, lines)) <= 88
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(COMMANDS)
+
+
+def test_no_command_is_the_first_screen(capsys):
+    assert run(capsys)[:2] == run(capsys, "-h")[:2] == (0, run(capsys, "--help")[1])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_and_ends_with_two_examples(capsys, name):
+    code, out, _ = run(capsys, name, "--help")
     assert code == 0
-    assert "usage: hardsight" in out
+    assert out.startswith(f"usage: hardsight {name}")
+    assert "--json" in out
+    assert "{" not in out  # the names of a registry stand there instead
+    _, _, examples = out.partition("\nexamples:\n")
+    lines = examples.splitlines()
+    if name == "score":
+        return
+    assert len(lines) == 2
+    for line in lines:  # which are commands that can be read
+        words = line.partition(">")[0].split()
+        assert words[:2] == ["hardsight", name]
+        parser_accepts(name, words[2:])
+
+
+def parser_accepts(name, options):
+    """Whether the options are those of the command, which is not run."""
+    import tyro
+
+    function, calls = command(name), []
+
+    def record(*args, **options):
+        calls.append(options)
+
+    record.__signature__, record.__annotations__ = function.__signature__, function.__annotations__
+    tyro.cli(record, args=options, config=CONFIG)
+    assert len(calls) == 1
+
+
+def test_help_names_what_is_registered(capsys):
+    for name, registry in (("evaluate", ATTACKS), ("evaluate", DEGRADATIONS), ("clean", RANKINGS), ("figure", FIGURES)):
+        out = " ".join(run(capsys, name, "--help")[1].split())
+        assert ", ".join(registry) in out
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("scor", "score"), ("Evaluate", "evaluate"), ("zzz", "demo")])
+def test_a_misspelled_command_is_one_sentence(capsys, name, nearest):
+    code, out, err = run(capsys, name, "x")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.search(f"{name}.*{nearest}", err)
+
+
+def test_completion_knows_every_command_and_its_options(capsys):
+    code, script, _ = run(capsys, "completion", "bash")
+    assert not code
+    assert all(re.search(rf"\b{name}\b", script) for name in COMMANDS)
+    assert all(f"--{option}" in script for option in ("label-column", "folds", "checkpoint", "json"))
+    for words, completed in ((["sc"], "score"), (["score", "--check"], "--checkpoint")):
+        shell = f"{script}\nCOMP_WORDS=(hardsight {' '.join(words)}); COMP_CWORD={len(words)}; _tyro_hardsight"
+        done = subprocess.run(["bash", "-c", f"{shell}; echo ${{COMPREPLY[@]}}"], capture_output=True, text=True)
+        assert done.stdout.split() == [completed]
+    assert run(capsys, "completion", "zsh")[1].startswith("#compdef hardsight")
+    assert "function _tyro_hardsight" in run(capsys, "completion", "fish")[1]
+    assert run(capsys, "completion", "sh")[0] == 2
+
+
+def test_values_as_json():
+    table = pa.table({"id": ["a"], "avh": [math.nan]})
+    values = {1: (math.inf, 2.5, None, True), "rows": table, "array": np.arange(2), "at": Path("run")}
+    expected = {"1": [None, 2.5, None, True], "rows": [{"id": "a", "avh": None}], "array": [0, 1], "at": "run"}
+    assert plain(values) == expected
 
 
 def test_version(capsys):
@@ -75,7 +149,7 @@ def test_version(capsys):
 def test_import_is_light():
     """`import hardsight` loads nothing heavy; names arrive when they are used."""
     code = "import sys, hardsight; print([m for m in ('torch', 'numpy', 'pyarrow', 'tyro') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert python(code) == "[]"
 
 
 def test_every_public_name_is_there():
@@ -242,6 +316,10 @@ MISTAKES = {
         r"4\.weight .*\(5, 4\), .*\(3, 4\)",
     ),
     "cut short": (["score", "net.py:build", "pics", "--checkpoint", "cut.pt"], r"cut\.pt .*no torch"),
+    "head file missing": (["score", "f.safetensors", "--head", "missing.pt"], r"--head: .*missing\.pt"),
+    "columns of arrays": (["score", "net.py:build", "pics", "--id-column", "x"], "no columns"),
+    "negative show": (["score", "net.py:build", "pics", "--show", "-1"], "--show .*0"),
+    "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], r"--head: .*o\.npz"),
     "features without a head": (["score", "features.parquet"], r"features\.parquet .*weight"),
     "features of another width": (
         ["score", "features.parquet", "--head", "head.safetensors"],
@@ -269,13 +347,14 @@ def test_a_mistake_gets_one_sentence(here, capsys, mistake):
     Path("cut.pt").write_bytes(Path("wide.pt").read_bytes()[:500])
     pq.write_table(pa.table({"features": np.zeros((4, 5)).tolist(), "label": [0, 1, 2, 0]}), "features.parquet")
     save_file({"weight": torch.zeros(3, 7)}, "head.safetensors")
+    save_file({"features": torch.eye(3), "labels": torch.arange(3), "weight": torch.eye(3)}, "f.safetensors")
+    np.savez("o.npz", weight=np.array([{}, 1], dtype=object))
     args, sentence = MISTAKES[mistake]
     code, _, err = run(capsys, *args, "-o", "run")
     assert code == 2
     assert re.search(sentence, err)
     assert len(err.strip().splitlines()) == 1
-    assert "Traceback" not in err
-    assert not Path("run/meta.json").exists()
+    assert not Path("run").exists()
 
 
 def test_features_from_parquet_and_safetensors(here, capsys):
@@ -391,23 +470,3 @@ def test_a_complete_run_says_that_nothing_was_computed(here, capsys):
     code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run")
     assert code == 2
     assert "same: data)" in err
-
-
-MORE_MISTAKES = {
-    "head file missing": (["score", "f.safetensors", "--head", "missing.pt"], r"--head: .*missing\.pt"),
-    "columns of arrays": (["score", "net.py:build", "pics", "--id-column", "x"], "no columns"),
-    "negative show": (["score", "net.py:build", "pics", "--show", "-1"], "--show .*0"),
-    "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], r"--head: .*o\.npz"),
-}
-
-
-@pytest.mark.parametrize("mistake", MORE_MISTAKES)
-def test_another_mistake_gets_one_sentence(here, capsys, mistake):
-    save_file({"features": torch.eye(3), "labels": torch.arange(3), "weight": torch.eye(3)}, "f.safetensors")
-    np.savez("o.npz", weight=np.array([{}, 1], dtype=object))
-    args, sentence = MORE_MISTAKES[mistake]
-    code, _, err = run(capsys, *args, "-o", "run")
-    assert code == 2
-    assert re.search(sentence, err)
-    assert len(err.strip().splitlines()) == 1
-    assert not Path("run").exists()

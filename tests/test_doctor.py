@@ -1,6 +1,7 @@
-"""The doctor: says what is wrong in words, above all the torch/torchvision mismatch."""
+"""The doctor says what is wrong, above all the torch/torchvision mismatch."""
 
 import importlib
+import json
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -12,15 +13,17 @@ from hardsight.cli import main
 
 
 def by_name():
-    return {finding.what: finding for finding in doctor.findings()}
+    return {finding.check: finding for finding in doctor.findings()}
 
 
 def test_a_sound_installation(capsys):
-    main(["doctor"])
-    out = capsys.readouterr().out
-    assert "all is well." in out
-    for word in ("torch", "torchvision", "devices", "disk", "self-test", "transformers"):
-        assert word in out
+    main(["doctor", "--json"])
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["healthy"] is True
+    checks = {finding["check"]: finding["state"] for finding in result["findings"]}
+    assert {"torch", "torchvision", "devices", "disk", "self-test", "transformers"} <= set(checks)
+    assert all(check in err for check in checks)  # what a person reads goes to the other stream
 
 
 @pytest.mark.parametrize(
@@ -40,13 +43,13 @@ def test_a_torchvision_built_for_another_torch_is_named(monkeypatch, message):
         return real(name, *args)
 
     monkeypatch.setattr(doctor.importlib, "import_module", broken)
-    monkeypatch.setattr(doctor, "_torch_has_no_cuda", lambda: True)
-    found = by_name()
+    monkeypatch.setattr("torch.version.cuda", None)
+    findings = by_name()
     for package in ("torchvision", "timm"):
-        assert found[package].state == "PROBLEM"
-        assert "CPU-only" in found[package].words
-        assert "pip install --force-reinstall torch torchvision" in found[package].words
-    assert not doctor.examine()
+        assert findings[package].state == "PROBLEM"
+        assert "CPU-only" in findings[package].text
+        assert "pip install --force-reinstall torch torchvision" in findings[package].text
+    assert not doctor.examine()["healthy"]
 
 
 def test_missing_packages(monkeypatch, capsys):
@@ -58,27 +61,29 @@ def test_missing_packages(monkeypatch, capsys):
         return real(name)
 
     monkeypatch.setattr(doctor, "version", without)
-    found = by_name()
-    assert found["timm"][:2] == ("PROBLEM", "timm")
-    assert "pip install timm" in found["timm"].words
-    assert found["polars"].state == "note"
-    assert "pip install 'hardsight[frames]'" in found["polars"].words
+    findings = by_name()
+    assert findings["timm"][:2] == ("PROBLEM", "timm")
+    assert "pip install timm" in findings["timm"].text
+    assert findings["polars"].state == "note"
+    assert "pip install 'hardsight[frames]'" in findings["polars"].text
     with pytest.raises(SystemExit) as stop:
-        main(["doctor"])
+        main(["doctor", "--json"])
     assert stop.value.code == 1
+    assert json.loads(capsys.readouterr().out)["healthy"] is False
 
 
 def test_wrong_arithmetic_is_a_problem(monkeypatch):
-    import hardsight.scores as hardness
+    from hardsight import scores
 
-    real = hardness.compute_scores
-    monkeypatch.setattr(hardness, "compute_scores", lambda *a: {k: v * 1.001 for k, v in real(*a).items()})
+    real = scores.compute_scores
+    monkeypatch.setattr(scores, "compute_scores", lambda *a: {k: v * 1.001 for k, v in real(*a).items()})
     assert by_name()["self-test"].state == "PROBLEM"
 
 
-def test_little_disk(monkeypatch):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2**20})())
-    assert by_name()["disk"].state == "PROBLEM"
+@pytest.mark.parametrize(("free", "state"), [(2**20, "PROBLEM"), (2**30, "note"), (2**33, "ok")])
+def test_little_disk(monkeypatch, free, state):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free})())
+    assert doctor._disk()[0] == state
 
 
 def test_a_check_that_fails_is_itself_a_finding(monkeypatch):

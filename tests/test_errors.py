@@ -11,7 +11,8 @@ import torch
 from command_line import run
 
 import hardsight as hs
-from hardsight import cli, errors
+from hardsight import errors
+from hardsight.cli import pages
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c is not errors.HardsightError]
 
@@ -24,7 +25,7 @@ def failing(monkeypatch, capsys):
         def work() -> None:
             raise error
 
-        monkeypatch.setitem(cli.COMMANDS, "doctor", work)
+        monkeypatch.setattr(pages, "doctor", work)
         return run(capsys, "doctor")
 
     return call
@@ -63,7 +64,7 @@ def test_a_bug_is_no_sentence(failing, error):
 
 
 def test_a_bug_ends_the_process_with_a_traceback():
-    code = "from hardsight import cli\ncli.COMMANDS['doctor'] = lambda: {}['x']\ncli.main(['doctor'])"
+    code = "from hardsight.cli import main, pages\npages.doctor = lambda: {}['x']\nmain(['doctor'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr.startswith("Traceback")

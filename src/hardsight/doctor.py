@@ -3,134 +3,114 @@
 from __future__ import annotations
 
 import importlib
+import math
 import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hardsight import __version__
+from hardsight.extras import first_line
 
-_EXTRAS = {"hf": ("transformers", "datasets"), "frames": ("pandas", "polars")}
+_EXTRAS = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames"}
 _CORE = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "pyarrow", "pillow", "safetensors", "tyro")
 _IMPORT_NAME = {"scikit-learn": "sklearn", "pillow": "PIL"}
+# How a torchvision that was built for another torch fails.
+_MISMATCH = ("torchvision::nms", "undefined symbol", "partially initialized module 'torchvision'", "no attribute 'ext")
 
 
 class Finding(NamedTuple):
-    """One thing looked at: fine, worth knowing, or broken, in words."""
+    """One check: its state, what was checked, and what was found."""
 
     state: str  # "ok", "note" or "PROBLEM"
-    what: str
-    words: str
+    check: str
+    text: str
 
 
-def examine() -> bool:
-    """Print every finding; True when nothing is broken."""
-    sound = True
+def examine() -> dict[str, Any]:
+    """Print every finding as it comes, and return them; ``healthy`` when nothing is broken."""
+    results = []
     for finding in findings():
-        print(f"{finding.state:<8}{finding.what:<16}{finding.words}", flush=True)
-        sound &= finding.state != "PROBLEM"
-    print("\nall is well." if sound else "\nmend what is marked PROBLEM; a bug report should hold the lines above.")
-    return sound
+        print(f"{finding.state:<8}{finding.check:<16}{finding.text}", flush=True)
+        results.append(finding._asdict())
+    healthy = all(finding["state"] != "PROBLEM" for finding in results)
+    print("\nall is well." if healthy else "\nfix what is marked PROBLEM; include the lines above in a bug report.")
+    return {"healthy": healthy, "findings": results}
 
 
 def findings() -> Iterator[Finding]:
-    """What `examine` prints, one by one."""
+    """What `examine` prints; a check that fails is itself a finding."""
     yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
     yield Finding("ok", "hardsight", __version__)
-    for package in _CORE:
-        yield from _guarded(package, lambda package=package: [_package(package)])
-    for extra, packages in _EXTRAS.items():
-        for package in packages:
-            yield _optional(package, extra)
-    yield from _guarded("devices", lambda: [_devices()])
-    yield from _guarded("disk", lambda: [_disk()])
-    yield from _guarded("self-test", lambda: [_self_test()])
+    checks: dict[str, Callable[[], tuple[str, str]]] = {package: partial(_package, package) for package in _CORE}
+    checks |= {package: partial(_optional, package, extra) for package, extra in _EXTRAS.items()}
+    for check, look in (checks | {"devices": _devices, "disk": _disk, "self-test": _self_test}).items():
+        try:
+            state, text = look()
+        except Exception as error:
+            state, text = "PROBLEM", f"{type(error).__name__}: {first_line(error)}"
+        yield Finding(state, check, text)
 
 
-def _guarded(what: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+def _package(package: str) -> tuple[str, str]:
     try:
-        return look()
-    except Exception as error:
-        return [Finding("PROBLEM", what, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")]
-
-
-def _package(package: str) -> Finding:
-    try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError:
-        return Finding("PROBLEM", package, f"not installed; pip install {package}")
+        return "PROBLEM", f"not installed; pip install {package}"
     try:
         importlib.import_module(_IMPORT_NAME.get(package, package))
     except Exception as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        if package in ("torchvision", "timm") and _torchvision_mismatch(first):
-            return Finding("PROBLEM", package, f"{found} does not import: {mismatch_words()}")
-        return Finding("PROBLEM", package, f"{found} is installed but does not import: {first}")
-    return Finding("ok", package, found)
+        if package in ("torchvision", "timm") and any(sign in str(error) for sign in _MISMATCH):
+            return "PROBLEM", _mismatch()
+        return "PROBLEM", f"{installed} is installed but does not import: {first_line(error)}"
+    return "ok", installed
 
 
-def _torchvision_mismatch(message: str) -> bool:
-    """The ways in which a torchvision built for another torch fails."""
-    signs = (
-        "torchvision::nms",
-        "undefined symbol",
-        "partially initialized module 'torchvision'",
-        "has no attribute 'extension'",
-    )
-    return any(sign in message for sign in signs)
+def _mismatch() -> str:
+    """What is wrong between torch and torchvision, and how to fix it."""
+    import torch
 
-
-def mismatch_words() -> str:
-    """What is wrong between torch and torchvision, and how to mend it."""
-    torch_version, vision_version = version("torch"), version("torchvision")
-    cpu = "+cpu" in torch_version or _torch_has_no_cuda()
-    kind = "a CPU-only build" if cpu else "another build"
+    build = "a CPU-only build" if torch.version.cuda is None else "another build"
     return (
-        f"torch {torch_version} is {kind} and torchvision {vision_version} was built for a different one; their "
-        "compiled parts do not fit. Install both from one index in one command, for instance: "
+        f"torch {version('torch')} is {build} and torchvision {version('torchvision')} was built for a different one; "
+        "their compiled parts do not fit. Install both from one index in one command, for instance: "
         "pip install --force-reinstall torch torchvision"
     )
 
 
-def _torch_has_no_cuda() -> bool:
-    import torch
-
-    return torch.version.cuda is None
-
-
-def _optional(package: str, extra: str) -> Finding:
+def _optional(package: str, extra: str) -> tuple[str, str]:
     try:
-        return Finding("ok", package, f"{version(package)} (extra {extra})")
+        return "ok", f"{version(package)} (extra {extra})"
     except PackageNotFoundError:
-        return Finding("note", package, f"not installed; pip install 'hardsight[{extra}]' brings it")
+        return "note", f"not installed; pip install 'hardsight[{extra}]' brings it"
 
 
-def _devices() -> Finding:
+def _devices() -> tuple[str, str]:
     import torch
 
     threads = f"{torch.get_num_threads()} CPU threads"
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return Finding("ok", "devices", f"{', '.join(names)}; {threads}")
+        return "ok", f"{', '.join(names)}; {threads}"
     if torch.backends.mps.is_available():
-        return Finding("ok", "devices", f"Apple GPU (scores are computed on the CPU, which has float64); {threads}")
-    built = "built for CUDA " + torch.version.cuda if torch.version.cuda else "built without CUDA"
-    return Finding("note", "devices", f"no GPU seen; torch is {built}; {threads}")
+        return "ok", f"Apple GPU (scores are computed on the CPU, which has float64); {threads}"
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    return "note", f"no GPU; torch is {build}; {threads}"
 
 
-def _disk() -> Finding:
+def _disk() -> tuple[str, str]:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    state = "ok" if free > 2 else "PROBLEM" if free < 0.1 else "note"
-    return Finding(state, "disk", f"{free:.1f} GiB free here" + ("" if free > 2 else "; a large run may not fit"))
+    if free > 2:
+        return "ok", f"{free:.1f} GiB free here"
+    return "PROBLEM" if free < 0.1 else "note", f"{free:.1f} GiB free here; a large run may not fit"
 
 
-def _self_test() -> Finding:
+def _self_test() -> tuple[str, str]:
     """AVH of ordinary and hard cases against a plain loop in Python floats."""
-    import math
-
     import torch
 
     from hardsight.scores import SCORES, compute_scores
@@ -140,19 +120,16 @@ def _self_test() -> Finding:
     weight = torch.randn(100, 16, generator=generator)
     labels = torch.randint(0, 100, (64,), generator=generator)
     features[0], features[1], features[2] = 0, weight[labels[1]] * 3, features[2] * 1e30
-    ours = compute_scores(features, weight, labels, None, ["avh"])
+    ours = compute_scores(features, weight, labels, None, ["avh"])["avh"].tolist()
     worst = 0.0
-    for i, (x, y) in enumerate(zip(features.tolist(), labels.tolist(), strict=True)):
-        length = math.sqrt(math.fsum(v * v for v in x))
+    for avh, x, y in zip(ours, features.tolist(), labels.tolist(), strict=True):
         angles = []
         for w in weight.tolist():
+            size = math.hypot(*x) * math.hypot(*w)
             dot = math.fsum(a * b for a, b in zip(x, w, strict=True))
-            size = length * math.sqrt(math.fsum(v * v for v in w))
             angles.append(math.acos(max(-1.0, min(1.0, dot / size))) if size else math.pi / 2)
         truth = angles[y] / math.fsum(angles)
-        worst = max(worst, abs(float(ours["avh"][i]) - truth) / truth if truth > 1e-7 else float(ours["avh"][i]))
+        worst = max(worst, abs(avh - truth) / truth if truth > 1e-7 else avh)
     limit = SCORES["avh"].tolerance.relative
-    state = "ok" if worst <= limit else "PROBLEM"
-    return Finding(
-        state, "self-test", f"AVH of 64 samples, 100 classes: off by {worst:.1e} at most (allowed {limit:.0e})"
-    )
+    text = f"AVH of 64 samples, 100 classes: off by {worst:.1e} at most (allowed {limit:.0e})"
+    return "ok" if worst <= limit else "PROBLEM", text

@@ -32,6 +32,7 @@ from hardsight.adaptation.selection import Selection
 from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
 from hardsight.extras import printable
 from hardsight.predictions import Predictions
+from hardsight.printing import text_table
 from hardsight.stats import wilson
 
 # Predictions that have lost this share of their classes, measured by the entropy of their shares, are collapsing.
@@ -242,6 +243,41 @@ def conclusions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         + ", ".join(f"{one['validator']} picks round {one['round']} ({rows[one['round']][name]:.2%})" for one in picks)
         + ".",
     )
+
+
+_SELECTED = {
+    "round": "round", "selected": "selected", "selected_share": "share", "balance_distance": "imbalance",
+    "confidence": "confidence", "avc": "C·AVC", "avh": "C·AVH", "norm": "norm", "tp_rate": "right",
+    "hard_tp_rate": "of the hard",
+}  # fmt: skip
+_OUTCOME = {
+    "round": "round", "target_accuracy": "target", "target_mean_class": "target by class", "test_accuracy": "test",
+    "test_mean_class": "test by class",
+}  # fmt: skip
+_PERCENTAGES = tuple(name for name in (*_SELECTED, *_OUTCOME) if name.endswith(("_rate", "_accuracy", "_class")))
+
+
+def round_tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was selected in each round, and the accuracy after it, as lines to print; only what is known."""
+    classes = len(rows[0]["predicted_by_class"])
+
+    def cell(name: str, value: Any) -> str | int | None:
+        if value is None or isinstance(value, int):
+            return value
+        if name in _PERCENTAGES or name == "selected_share":
+            return f"{value:.1%}" if name == "selected_share" else f"{value:.2%}"
+        return f"{value * classes if name in ('avc', 'avh') else value:.3f}"
+
+    lines = []
+    for titles in (_SELECTED, _OUTCOME):
+        known = {
+            name: title
+            for name, title in titles.items()
+            if name not in _PERCENTAGES or any(row[name] is not None for row in rows)
+        }
+        if len(known) > 1:
+            lines += [*text_table([{name: cell(name, row[name]) for name in known} for row in rows], known), ""]
+    return lines
 
 
 def round_line(row: Mapping[str, Any], rounds: int) -> str:

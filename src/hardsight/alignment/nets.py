@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hardsight.alignment.closed_forms import in_words
+from hardsight.alignment.folder import Aligned
+from hardsight.dynamics.recorder import UNNAMED
 from hardsight.errors import InputError
+from hardsight.extras import printable
 from hardsight.stats import paired_difference
 
 
@@ -66,3 +70,41 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
     words += "" if low is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
     words += f", {in_words(p)}; above 0 in {(units > 0).sum()} of {n}."
     return OverNets(mean, low, high, p, len(numbers), len(kinds), words)
+
+
+def compare_runs(alignments: Mapping[Path, Aligned]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tests that all runs share, over networks and not only over these images: as rows, and as lines to print.
+
+    Args:
+        alignments: What was found for each run folder.
+    """
+    ids = {run: set(result.people["id"].to_pylist()) for run, result in alignments.items()}
+    first = next(iter(ids))
+    if other := [run for run in ids if ids[run] != ids[first]]:
+        return [], [
+            "note: no test over networks: they must be compared on the same samples, and those of "
+            f"{printable(other[0])} are not those of {printable(first)}."
+        ]
+    names = {run: result.summary["model"] for run, result in alignments.items()}
+    # A recorder may not know what it records: then each run counts as a network of its own.
+    unnamed = [run for run, name in names.items() if name in (None, UNNAMED)]
+    models = [str(run) if run in unnamed else name for run, name in names.items()]
+    differences = [
+        {(row["first"], row["second"], row["coefficient"]): row["difference"] for row in result.differences.to_pylist()}
+        for result in alignments.values()
+    ]
+    tests = []
+    for key in differences[0]:
+        if all(key in of_run for of_run in differences):
+            result = over_nets([of_run[key] for of_run in differences], models)
+            tests.append(dict(zip(("first", "second", "coefficient"), key, strict=True)) | result._asdict())
+    if not tests:
+        return [], []
+    lines = [f"over networks ({', '.join(map(printable, dict.fromkeys(models)))})"]
+    lines += ["{first} ahead of {second}, {coefficient}: {words}".format(**test) for test in tests]
+    if unnamed:
+        lines.append(
+            f"note: {len(unnamed)} of {len(names)} runs do not name their architecture, and each counts as one of its "
+            "own; if some differ only in the seed, intervals and p are too small."
+        )
+    return tests, lines

@@ -1,4 +1,4 @@
-"""The command. Signatures are free of torch and work is imported inside, so that help answers at once."""
+"""The command: one screen of help, and one module per command, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -7,47 +7,35 @@ import os
 import sys
 import warnings
 
-import tyro
+from hardsight.errors import HardsightError, InputError
+from hardsight.printing import alarm
+from hardsight.registry import did_you_mean
 
-from hardsight.cli.adapting import adapt
-from hardsight.cli.alarm import alarm
-from hardsight.cli.aligning import align
-from hardsight.cli.evaluating import evaluate
-from hardsight.cli.pages import clean, demo, figure, report, with_figures
-from hardsight.cli.scoring import score
-from hardsight.cli.training import train, with_losses
-from hardsight.errors import HardsightError
-
-
-def doctor() -> None:
-    """Check versions, devices, extras, disk and arithmetic, and say in words what is wrong."""
-    from hardsight.doctor import examine
-
-    if not examine():
-        raise SystemExit(1)
-
-
+# The module that holds the function of the same name, and the command's line on the first screen.
 COMMANDS = {
-    "demo": demo,
-    "score": score,
-    "report": report,
-    "clean": clean,
-    "train": train,
-    "adapt": adapt,
-    "align": align,
-    "evaluate": evaluate,
-    "figure": figure,
-    "doctor": doctor,
+    "demo": ("pages", "Train on real digits, score them out of sample, and write a page."),
+    "score": ("scoring", "Score every sample of a data set: which ones are hard?"),
+    "report": ("pages", "Turn a run into one page to look at."),
+    "clean": ("pages", "List the labels that are probably wrong; write a cleaned copy."),
+    "train": ("training", "Train a classifier and record every sample in every epoch."),
+    "adapt": ("adapting", "Adapt a classifier to unlabeled data by self-training."),
+    "align": ("aligning", "Compare the scores of a run with people's answers."),
+    "evaluate": ("evaluating", "Compare networks: calibration, OOD, robustness, explanation."),
+    "figure": ("pages", "Draw a figure for a paper."),
+    "doctor": ("pages", "Check versions, devices, disk and arithmetic."),
+    "completion": ("running", "Print the completion script of a shell."),
 }
 
+_OVERVIEW = """\
+usage: hardsight COMMAND [options]
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """A warning as one line; that a network is no better than chance, in red."""
-    if category.__name__ == "ChanceWarning":  # by name: its module needs scipy, which help must not wait for
-        alarm(message)
-    else:
-        print(f"warning: {message}", file=sys.stderr)
+Find the examples a classifier finds hard, show them, and train with that knowledge.
 
+{commands}
+
+hardsight COMMAND --help explains a command and ends with examples.
+Every command takes --json, which prints the result as JSON.
+New here? hardsight demo"""
 
 # What the machine refuses, whatever the program: no permission, a full or read-only disk, too many open files.
 _ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENAMETOOLONG)
@@ -55,27 +43,14 @@ _ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQU
 
 def main(args: list[str] | None = None) -> None:
     """Entry point: errors are one sentence, Ctrl-C says what is safe."""
-    from hardsight import __version__
-
     if args is None:
         _in_utf8()
-    args = sys.argv[1:] if args is None else args
-    if args in (["--version"], ["-V"]):
-        print(f"hardsight {__version__}")
-        return
-    figure.__doc__, train.__doc__ = with_figures(), with_losses()
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign must not turn success into failure
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not turn success into failure
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            config=(tyro.conf.FlagCreatePairsOff,),
-            prog="hardsight",
-            description="See which examples are hard for a classifier. Start with: hardsight demo",
-            args=args or ["--help"],
-        )
+        _dispatch(sys.argv[1:] if args is None else args)
     except KeyboardInterrupt:
         print("\nstopped; what was committed is safe, and the same command resumes.", file=sys.stderr)
         raise SystemExit(130) from None
@@ -89,6 +64,22 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(2) from None
 
 
+def _dispatch(args: list[str]) -> None:
+    name, *options = args or ["--help"]
+    if name in ("--help", "-h"):
+        print(_OVERVIEW.format(commands="\n".join(f"  {name:<12}{about}" for name, (_, about) in COMMANDS.items())))
+    elif name in ("--version", "-V"):
+        from hardsight import __version__
+
+        print(f"hardsight {__version__}")
+    elif name not in COMMANDS:
+        raise InputError(f"there is no command {name!r}; {did_you_mean(name, COMMANDS)}")
+    else:
+        from hardsight.cli.running import run_command
+
+        run_command(name, options)
+
+
 def _sentence(error: Exception) -> str | None:
     """What an error says to the user; None for a bug of ours, which keeps its traceback."""
     if isinstance(error, HardsightError):
@@ -97,9 +88,17 @@ def _sentence(error: Exception) -> str | None:
         return f"{error.strerror}: {error.filename or 'the disk'}"
     torch = sys.modules.get("torch")  # not imported for this: help answers at once
     if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        device = "memory" if isinstance(error, MemoryError) else "GPU memory"
-        return f"out of {device}; what was committed is safe. Take a smaller --batch-size, or another --device."
+        memory = "memory" if isinstance(error, MemoryError) else "GPU memory"
+        return f"out of {memory}; what was committed is safe. Try a smaller --batch-size or another --device."
     return None
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning as one line; that a network is no better than chance, in red."""
+    if category.__name__ == "ChanceWarning":  # by name: its module needs scipy, which help must not wait for
+        alarm(message)
+    else:
+        print(f"warning: {message}", file=sys.stderr)
 
 
 def _in_utf8() -> None:

@@ -50,7 +50,7 @@ def train(
     schedule: OmitArgPrefixes[Schedule],
     augmentation: OmitArgPrefixes[Augmentation],
     speed: OmitArgPrefixes[Speed],
-) -> None:
+) -> dict[str, Any] | None:
     """Train a classifier and record every sample in every epoch; one line per epoch shows the progress.
 
     Killed at any point, the same command resumes after the last finished epoch. Under
@@ -69,10 +69,6 @@ def train(
     RUN/test holds the records of the test samples, RUN/train those of the training
     samples as they passed through training: hardsight report RUN/test shows them.
 
-    hardsight train digits --test digits --model small-cnn --epochs 6 --loss el
-
-    hardsight train photos/train --test photos/val --model timm:resnet50 --recipe resnet50 --optimizer adamw --lr 1e-3
-
     Args:
         data: What to train on; a name without a split means its train split.
         model: What to train.
@@ -85,6 +81,10 @@ def train(
         record: Do not record anything.
         overwrite: Delete another run in RUN.
         set: An option of the recipe, as hardsight adapt takes them: optimizer=adamw, flip=true, …
+
+    Examples:
+        hardsight train digits --model small-cnn --epochs 6 --loss el
+        hardsight train photos/train --test photos/val --model timm:resnet50 --recipe resnet50 --optimizer adamw
     """
     from hardsight.presets import recipe_of
     from hardsight.training import train as run
@@ -104,7 +104,7 @@ def train(
         overwrite=overwrite,
     )
     if not trained.first:  # another process speaks
-        return
+        return None
     last = trained.history[-1]
     accuracy = f", test accuracy {last['test_accuracy']:.2%}" if "test_accuracy" in last else ""
     minimized = "" if chosen.loss == "ce" else f" with the loss {chosen.loss}"
@@ -112,6 +112,7 @@ def train(
     records = out / ("test" if (out / "test").is_dir() else "train")
     page = f" — next: hardsight report {records}   (a page of every sample's training)" if records.is_dir() else ""
     print(f"wrote {out}/{page}")
+    return {"run": out, "model": trained.model.name, "history": trained.history}
 
 
 def with_losses() -> str:
@@ -121,3 +122,6 @@ def with_losses() -> str:
     listed = "\n\n".join(f"    {kind.upper()}: {forms(kind)}." for kind in get_args(Kind))
     short = "    Alone, logits and pairs go with ce: amc is ce+amc, and avh is ce@angular."
     return str(train.__doc__).replace("\n    LOSSES\n", f"\n\n{listed}\n\n{short}\n")
+
+
+train.__doc__ = with_losses()

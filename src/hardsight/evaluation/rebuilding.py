@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from hardsight.data import Samples, data_of
+from hardsight.degradation import DEGRADATIONS
 from hardsight.errors import InputError, MissingPathError
 from hardsight.models import Model, load_model
 from hardsight.runs import Folds, Meta, is_run, read_run
+from hardsight.table import SampleTable
 from hardsight.training.checkpoint import PLAN, RECORDS
 from hardsight.training.saved import trained_model
 
@@ -81,3 +87,25 @@ def _library_model(run: Path, meta: Meta, checkpoint: Path | None) -> tuple[str,
 def has_one_network(meta: Meta) -> bool:
     """Whether one network scored all rows of a run: not one a fold, nor several together."""
     return not meta.nets and not isinstance(meta.out_of_sample, Folds)
+
+
+def warn_of_another_network(rows: pa.Table, subject: Rebuilt) -> None:
+    """A warning if clean images are not predicted as in the run: then its network was another one.
+
+    Args:
+        rows: What `evaluate_degraded` returned.
+        subject: The network and its run.
+    """
+    name = rows["degradation"][0].as_py()
+    clean = rows.filter(pc.and_(pc.equal(rows["degradation"], name), pc.equal(rows["level"], DEGRADATIONS[name].clean)))
+    run = SampleTable.load(subject.folder, partial=True).to_arrow()
+    at = pc.index_in(clean["id"], value_set=run["id"].combine_chunks())
+    same = pc.mean(pc.equal(clean["pred"], run["pred"].take(at)).cast("double")).as_py()
+    if len(clean) and (same is None or same < 0.95):
+        share = "none of them is in the run" if same is None else f"{same:.0%} of them the same"
+        warnings.warn(
+            f"RUN: {subject.folder} predicts its clean images differently ({share}): is it the same network, "
+            "preprocessing and data?",
+            UserWarning,
+            stacklevel=2,
+        )

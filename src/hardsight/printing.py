@@ -1,0 +1,71 @@
+"""Text for a terminal: tables, intervals, percentages, and what must not be overlooked."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hardsight.extras import printable
+
+_NUMBER = re.compile(r"[-+−]?[\d.,]+%?|–|")
+
+
+def text_table(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | Sequence[str] | None = None
+) -> list[str]:
+    """One line of titles and one per row, in aligned columns: numbers to the right, text to the left.
+
+    Args:
+        rows: Cells by column: texts, numbers, None or NaN for what is unknown; a column that a row lacks stays empty.
+        columns: Columns to show, with their titles; those of the first row under their own names if None.
+
+    Examples:
+        >>> rows = [{"score": "avh", "rho": 0.5, "n": 1200}, {"score": "norm", "rho": None, "n": 90}]
+        >>> print(*text_table(rows), sep="\\n")
+        score  rho      n
+        avh    0.5  1,200
+        norm     –     90
+    """
+    names = list(columns if columns is not None else rows[0] if rows else ())
+    titles = columns if isinstance(columns, Mapping) else {name: name for name in names}
+    table = [[titles[name], *(_cell(row.get(name, "")) for row in rows)] for name in names]
+    return ["  ".join(line).rstrip() for line in zip(*map(_aligned, table), strict=True)]
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    width = max(map(len, column))
+    numbers = all(_NUMBER.fullmatch(cell) for cell in column[1:])
+    return [cell.rjust(width) if numbers else cell.ljust(width) for cell in column]
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else printable(value)
+
+
+def interval(value: float | None, low: float | None, high: float | None, style: str = ".3f") -> str:
+    """A number with its interval, as far as they are known.
+
+    Examples:
+        >>> interval(0.93, 0.91, 0.95, ".2f"), interval(0.935, None, None, ".1%"), interval(None, None, None)
+        ('0.93 [0.91, 0.95]', '93.5%', '–')
+    """
+    if value is None or value != value:
+        return "–"
+    if low is None or high is None or low != low or high != high:
+        return format(value, style)
+    return f"{value:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def alarm(text: object, kind: str = "warning") -> None:
+    """Print a line to stderr, in red where that is a terminal and the user has not asked for no color."""
+    line = f"{kind}: {printable(text)}"
+    colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    sys.stdout.flush()  # it comes first, also where both streams are one
+    print(f"\033[1;31m{line}\033[0m" if colored else line, file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""The results of an evaluation for a terminal of 100 columns: the first table of its page, and its sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hardsight.extras import printable
+from hardsight.figures.evaluated import read_evaluated
+from hardsight.printing import text_table
+from hardsight.report.comparisonpage import payload
+
+_WIDTH, _NAME = 100, 22
+# Whether there are intervals, and how long a label may be: the first that fits, and groups should stand side by side.
+_LAYOUTS = (True, 60), (False, 60), (False, 32)
+_ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+_SIGNS = {"better": "▲", "worse": "▼", "": ""}
+
+
+def evaluation_lines(out: Path) -> list[str]:
+    """The telling numbers of an evaluation, what they mean, and what must be said with them.
+
+    Args:
+        out: The folder that `hardsight.evaluate` wrote.
+    """
+    page, _ = payload(read_evaluated(out))
+    titles = [_cut(g["name"], _NAME) + (f" ({g['runs']})" if g["runs"] > 1 else "") for g in page["groups"]]
+    tables = [_blocks(_rows(page["overview"], *layout), titles) for layout in _LAYOUTS]
+    fits = [max(len(line) for block in blocks for line in block) <= _WIDTH for blocks in tables]
+    blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
+    verdicts = [f"{v['title']} – {text}" for v in page["verdicts"] for text in v["texts"]] if titles[1:] else []
+    notes = [f"! {w['text']}" + (f" ({w['who']})" if w["who"] else "") for w in page["warnings"]]
+    remarks = sum(len(question["words"]) for question in page["questions"])
+    notes.append(f"All numbers, curves and {remarks} remark{'s' * (remarks != 1)} are on the page.")
+    parts = [_filled([page["lead"]]), *blocks, _filled([page["reading"]]), _filled(verdicts), _filled(notes)]
+    return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def _rows(overview: Sequence[dict[str, Any]], intervals: bool, width: int) -> list[dict[str, str]]:
+    """A row per question with its title alone, and one per number: its label, a cell per group, and n."""
+    rows = []
+    for question in overview:
+        rows.append({"": question["title"]})
+        for row in question["rows"]:
+            cells = {str(k): _cell(cell, intervals) for k, cell in enumerate(row["cells"])}
+            rows.append({"": f"  {_cut(row['title'], width)}{_ARROWS[row['better']]}", **cells, "n": row["n"]})
+    return rows
+
+
+def _cell(cell: Mapping[str, str], intervals: bool) -> str:
+    spread = (
+        cell["spread"] if cell["spread"].startswith("±") or not cell["spread"] else f"({cell['spread']})" * intervals
+    )
+    return " ".join(filter(None, (cell["text"], spread, _SIGNS[cell["flag"]])))
+
+
+def _blocks(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> list[list[str]]:
+    """The table in as many blocks of columns as the width asks for; the first group stands in each."""
+
+    def table(groups: Sequence[int]) -> list[str]:
+        return text_table(rows, {"": "", **{str(k): titles[k] for k in groups}, "n": "n"})
+
+    blocks = [[0]]
+    for k in range(1, len(titles)):
+        if len(blocks[-1]) > 1 and max(map(len, table([*blocks[-1], k]))) > _WIDTH:
+            blocks.append([0])
+        blocks[-1].append(k)
+    return [table(block) for block in blocks]
+
+
+def _filled(texts: Iterable[str]) -> list[str]:
+    return [
+        textwrap.fill(printable(text), _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in texts if text
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    text = printable(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
