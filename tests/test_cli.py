@@ -307,7 +307,7 @@ MISTAKES = {
     "empty": (["score", "net.py:build", "empty.npz"], "DATA is empty"),
     "pickled arrays": (["score", "net.py:build", "objects.npz"], r"objects\.npz .*Python objects"),
     "not a zip": (["score", "net.py:build", "fake.npz"], r"fake\.npz .*no"),
-    "empty folder": (["score", "net.py:build", "bare"], "no pictures .*bare"),
+    "empty folder": (["score", "net.py:build", "bare"], "no images .*bare"),
     "too few classes": (["score", "net.py:build", "two"], "DATA has 2 classes"),
     "unknown class": (["score", "net.py:with_names", "two"], "model .*dog"),
     "missing keys": (["score", "net.py:build", "pics", "--checkpoint", "part.pt"], r"1 missing keys: 4\.bias"),
