@@ -29,6 +29,7 @@ from hardsight.degradation import (
 )
 from hardsight.figures import draw, plot_degradation, plot_degraded_avh
 from hardsight.networks import build_network
+from hardsight.scoring.blocks import row_blocks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Evaluation.
@@ -128,30 +129,28 @@ def test_levels_from_before_a_score_was_added_are_read_beside_newer_ones(digits,
 
 
 def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_path, monkeypatch):
-    from hardsight.scoring.engine import Engine
-
     def evaluate(names="noise", levels=None, seed=0, **options):
         return evaluate_degraded(
             network(seed), digits, names, levels, preprocess="raw", out=tmp_path / "run", **options
         )
 
-    run, made = Engine.run, []
+    levels_scored = []
 
-    def counted(engine, *args, **options):
-        made.append(engine.samples.level)
-        if len(made) == 3:
+    def counted(model, samples, *args):
+        levels_scored.append(samples.level)
+        if len(levels_scored) == 3:
             raise KeyboardInterrupt
-        return run(engine, *args, **options)
+        return row_blocks(model, samples, *args)
 
-    monkeypatch.setattr(Engine, "run", counted)
+    monkeypatch.setattr("hardsight.scoring.network.row_blocks", counted)
     with pytest.raises(KeyboardInterrupt):
         evaluate()
-    assert made == [0.0, 0.1, 0.2]
+    assert levels_scored == [0.0, 0.1, 0.2]
     rows = evaluate()
-    assert made == [0.0, 0.1, 0.2, 0.2, 0.3, 0.4]
+    assert levels_scored == [0.0, 0.1, 0.2, 0.2, 0.3, 0.4]
     assert evaluate().equals(rows)
     assert read_degraded(tmp_path / "run").equals(rows)
-    assert len(made) == 6
+    assert len(levels_scored) == 6
     evaluate("noise", [0.05])  # one more level joins
     assert pc.unique(read_degraded(tmp_path / "run")["level"]).to_pylist() == [0.0, 0.05, 0.1, 0.2, 0.3, 0.4]
     for other in ({"seed": 1}, {"grey": True}):

@@ -17,9 +17,9 @@ from hardsight.data import ArraySamples, View, data_of, load_digits, open_data
 from hardsight.ensemble import matrix, mean_over_nets
 from hardsight.runs import STAGES, Folds
 from hardsight.scoring import folds
+from hardsight.scoring.blocks import SKETCH_WIDTH, score_block
 from hardsight.scoring.folds import assign_folds
 from hardsight.scoring.refit import STRENGTHS, choose_strength, fit_head
-from hardsight.scoring.vectors import SKETCH_WIDTH, feature_vectors
 
 FEW = 400
 
@@ -387,16 +387,9 @@ def test_probabilities_and_sketches_are_those_of_the_features():
 
 def test_cosines_are_kept_whole_for_few_classes():
     x, w = torch.randn(9, 20), torch.randn(4, 20)
-    rows = feature_vectors(*_ids(9), x, w, None, "cosines")
+    rows = score_block([f"x:{i}" for i in range(9)], x, w, None, None, ["avh"], "cosines").vectors
     cosines = F.normalize(x) @ F.normalize(w).T
     np.testing.assert_allclose(matrix(rows, "sketch").astype(np.float32), cosines.numpy(), atol=1e-3)
-
-
-def _ids(n):
-    import pyarrow as pa
-
-    names = [f"x:{i}" for i in range(n)]
-    return pa.chunked_array([names]), names
 
 
 def test_many_classes_keep_no_probabilities_and_nothing_is_kept_on_demand():

@@ -12,13 +12,12 @@ from torch import nn
 import hardsight as hs
 from hardsight.angles import angle_sum_series, cosine_matrix
 from hardsight.calibration import brier, classwise_ece, fit_temperature, nll
+from hardsight.devices import moved
 from hardsight.margins import energy_by_class, logit_margin
 from hardsight.ood import ood_scores
 from hardsight.predictions import _told
 from hardsight.scores import SCORES, avh_series
-from hardsight.scoring.engine import moved
-from hardsight.scoring.rows import feature_rows, scored_rows
-from hardsight.scoring.vectors import probabilities
+from hardsight.scoring.blocks import score_block
 from hardsight.training.batches import mean_and_spread
 
 CLASSES = 5
@@ -29,8 +28,12 @@ def inputs():
     return {"features": x.float(), "weight": w.float(), "labels": y, "bias": b.float()}
 
 
-def rows(x, w, y, b):
-    return scored_rows([str(i) for i in range(len(x))], x, w, y, b, None)[0].drop_columns(["id"]).to_pydict()
+def block(scores, keep):
+    def numbers(x, w, y, b):
+        rows, _, vectors = score_block([str(i) for i in range(len(x))], x, w, y, b, scores, keep)
+        return {**rows.drop_columns(["id"]).to_pydict(), **vectors.drop_columns(["id"]).to_pydict()}
+
+    return numbers
 
 
 WAYS = {
@@ -38,9 +41,9 @@ WAYS = {
     "avh at the prediction": lambda x, w, y, b: hs.avh(x, w, None, bias=b),
     "avh_series": lambda x, w, y, b: avh_series(x, w, y),
     "angle_sum_series": lambda x, w, y, b: angle_sum_series(x, w),
-    "rows by the series": rows,
-    "rows of features": lambda x, w, y, b: feature_rows([str(i) for i in range(len(x))], x, y)[0]["norm"].to_pylist(),
-    "probabilities": lambda x, w, y, b: probabilities(x, w, b),
+    "rows and probabilities": block(["avh"], "direction"),
+    "rows by the series": block(None, "cosines"),
+    "rows of features": block(None, "features"),
     "predictions": lambda x, w, y, b: _told(x @ w.T + b, x, w, True)[0],
     "ood": lambda x, w, y, b: ood_scores(x @ w.T + b, x, w),
     "brier": lambda x, w, y, b: brier((x @ w.T).softmax(1), y),

@@ -123,9 +123,9 @@ if TYPE_CHECKING:
     from hardsight.scores import nll as nll
     from hardsight.scores import norm as norm
     from hardsight.scores import norm_within_class as norm_within_class
-    from hardsight.scoring import TrainingData as TrainingData
-    from hardsight.scoring import score as score
-    from hardsight.scoring import score_features as score_features
+    from hardsight.scoring.folds import TrainingData as TrainingData
+    from hardsight.scoring.score import score as score
+    from hardsight.scoring.score import score_features as score_features
     from hardsight.table import SampleTable as SampleTable
     from hardsight.training import Trained as Trained
     from hardsight.training import train as train
@@ -178,7 +178,8 @@ _HOMES = {
         "within_class",
     ),
     "hardsight.schedules": ("Scheduled", "deferred", "ramp_down", "ramp_up"),
-    "hardsight.scoring": ("TrainingData", "score", "score_features"),
+    "hardsight.scoring.folds": ("TrainingData",),
+    "hardsight.scoring.score": ("score", "score_features"),
     "hardsight.table": ("SampleTable",),
     "hardsight.training": ("Trained", "train"),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from hardsight.heads import find_head, unwrap
 from hardsight.networks import NETWORKS, build_network, picture_transform
 from hardsight.runs import content_hash, module_attributes
 from hardsight.untrusted import Arrays, check_regular
-from hardsight.userfile import is_file_function, load_function, takes_training_data
+from hardsight.userfile import FileFunction, is_file_function, load_function, takes_training_data
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,22 @@ def describe(function: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(function).split()))
 
 
-def load_model(spec: str, checkpoint: str | Path | None = None) -> Model:
+def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -> Model:
     """Build the model that a name stands for.
 
     Args:
         spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` or ``path/to/file.py:function``. The
-            function returns the network, ``(network, transform)`` or ``(network, transform, class_names)``.
+            function (also one that is loaded already) returns the network, ``(network, transform)`` or ``(network,
+            transform, class_names)``.
         checkpoint: State dict (``.safetensors``, or ``.pt`` read with ``weights_only``) that replaces the weights. The
             network is built for the number of classes that the checkpoint holds.
     """
-    kind, _, rest = spec.partition(":")
     state = None if checkpoint is None else read_checkpoint(checkpoint)
-    if kind in _BUILDERS and rest:
+    if isinstance(spec, FileFunction) or is_file_function(spec):
+        model = _from_file(spec if isinstance(spec, FileFunction) else load_function(spec))
+    elif (kind := spec.partition(":")[0]) in _BUILDERS and (rest := spec.partition(":")[2]):
         path = None if checkpoint is None else str(Path(checkpoint).absolute())
         model = replace(_BUILDERS[kind](rest, state), built={"model": spec, "checkpoint": path})
-    elif is_file_function(spec):
-        model = _from_file(spec)
     else:
         raise InputError(
             f"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, got {spec!r}."
@@ -239,8 +239,7 @@ def made_model(made: Any, name: str) -> Model:
     return Model(network, name, transform, "any", None if classes is None else list(classes))
 
 
-def _from_file(spec: str) -> Model:
-    build = load_function(spec)
+def _from_file(build: FileFunction) -> Model:
     if takes_training_data(build):
         raise InputError(f"MODEL: {build.name} must be given training data: it trains, so score it with --folds 5.")
     return made_model(build(), build.name)

@@ -43,7 +43,7 @@ from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.recipes import MOST_EPOCHS, Recipe
 from hardsight.runs import SUMMARY, provenance
-from hardsight.scoring import score
+from hardsight.scoring.score import score
 from hardsight.training import train
 from hardsight.training.checkpoint import CHECKPOINT
 from hardsight.training.saved import is_training, trained_model

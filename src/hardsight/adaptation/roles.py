@@ -12,7 +12,7 @@ import torch
 from hardsight.data import Samples, View, in_form_of, open_data, places_by_name
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
-from hardsight.scoring.one import check_samples, class_count
+from hardsight.scoring.checks import check_samples, class_count
 from hardsight.training.batches import all_labels, as_pixels
 from hardsight.training.prepare import training_split
 

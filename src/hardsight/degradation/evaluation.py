@@ -24,7 +24,7 @@ from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_model
 from hardsight.runs import DEGRADED, read_run
 from hardsight.scores import SCORES
-from hardsight.scoring import score
+from hardsight.scoring.score import score
 from hardsight.table import SampleTable
 
 

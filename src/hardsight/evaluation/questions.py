@@ -21,7 +21,7 @@ from hardsight.extras import printable
 from hardsight.models import Model
 from hardsight.predictions import Predictions, predict
 from hardsight.runs import content_hash
-from hardsight.scoring.one import check_samples
+from hardsight.scoring.checks import check_samples
 
 # Questions that need nothing but the network and its data; the others follow from other arguments.
 QUESTIONS = ("calibration", "margins", "clusters")

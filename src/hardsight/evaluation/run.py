@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from hardsight.answers import Answer
 from hardsight.data import Samples
+from hardsight.devices import evaluating, find_device
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import folder
 from hardsight.evaluation.maps import write_maps
@@ -23,8 +24,6 @@ from hardsight.evaluation.subjects import Case, Subject, open_cases
 from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
 from hardsight.runs import content_hash
-from hardsight.scoring.engine import evaluating
-from hardsight.scoring.one import find_device
 
 # Goes up when a question's numbers change their meaning: parts of before are then made again.
 _FORMAT = 2

@@ -19,8 +19,7 @@ from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
 from hardsight.runs import content_hash
-from hardsight.scoring.checks import check_known_labels
-from hardsight.scoring.one import check_samples
+from hardsight.scoring.checks import check_label_range, check_samples
 from hardsight.training.checkpoint import HISTORY
 from hardsight.training.saved import training_plan
 from hardsight.untrusted import read_json
@@ -238,7 +237,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         )
     try:
         mapping = class_mapping(model.classes, samples.classes, outputs)
-        check_known_labels(labels, samples.classes if mapping is not None else None, outputs)
+        check_label_range(labels, samples.classes if mapping is not None else None, outputs)
     except InputError as error:
         raise InputError(f"{draft.name}: {error}") from None
     words = draft.words

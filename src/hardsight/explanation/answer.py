@@ -13,6 +13,7 @@ from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
 from hardsight.data import Samples
+from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.explanation.maps import check_images, explain, on_picture
 from hardsight.explanation.measures import area, entropy, infidelity, insertion_deletion, mass_inside
@@ -21,8 +22,6 @@ from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.predictions import Predictions
-from hardsight.scoring.engine import evaluating
-from hardsight.scoring.one import find_device, loader_workers
 from hardsight.stats import moments
 from hardsight.training.batches import Source, as_pixels
 

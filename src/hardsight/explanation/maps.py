@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.devices import evaluating
 from hardsight.errors import InputError, StateError
 from hardsight.explanation.places import Place, find_place
 from hardsight.heads import Head, capture, uncompiled
 from hardsight.models import Model, as_model
-from hardsight.scoring.engine import evaluating
 from hardsight.training.loop import logits_of
 
 # Beyond this share of the largest value two results of float32 are different formulas.

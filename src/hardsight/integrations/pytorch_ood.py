@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.data import Samples
+from hardsight.devices import evaluating, find_device
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, find_head, uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.ood import DETECTORS, Detection, detection, ood_scores
 from hardsight.predictions import predict
-from hardsight.scoring.engine import evaluating
-from hardsight.scoring.one import find_device
 from hardsight.training.batches import Source, as_pixels
 from hardsight.training.loop import logits_of
 

@@ -10,13 +10,13 @@ from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
 from hardsight.data import Samples
+from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.models import Model, as_model
 from hardsight.robustness.attacks import ATTACKS, check_eps, known_attack
 from hardsight.robustness.masking import check_masking
 from hardsight.robustness.measuring import SCALELESS, TOLD, Measured, measure
 from hardsight.robustness.pixels import pixel_source
-from hardsight.scoring.one import find_device, loader_workers
 from hardsight.stats import moments, wilson
 
 # By attack (or "clean", "worst") and ε, (N,) whether a sample is right.

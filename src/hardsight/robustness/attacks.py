@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardsight.devices import evaluating
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.robustness.balls import Norm, anywhere, upward, within
 from hardsight.scores import check_labels
-from hardsight.scoring.engine import evaluating
 from hardsight.training.loop import logits_of
 
 

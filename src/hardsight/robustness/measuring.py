@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hardsight.devices import evaluating
 from hardsight.heads import capture, find_head
 from hardsight.robustness.attacks import ATTACKS, attack, check_pixels, loss_gradient
 from hardsight.scores import compute_scores
-from hardsight.scoring.engine import evaluating
 from hardsight.training.batches import Source
 from hardsight.training.loop import logits_of
 

@@ -15,7 +15,7 @@ from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, input_channels
 from hardsight.networks import Normalise
-from hardsight.scoring.one import check_samples
+from hardsight.scoring.checks import check_samples
 from hardsight.training.batches import Source, all_labels, as_pixels
 
 

@@ -1,9 +1,9 @@
-"""Is what was scored what the user meant? Score names, label range, class order, and what the model returns."""
+"""Is what was scored what the user meant? Ids, label range, class order, and what the model returns."""
 
 from __future__ import annotations
 
-import difflib
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,34 +11,54 @@ import torch
 from torch import Tensor
 
 from hardsight.chance import ChanceWarning, chance_agreement
+from hardsight.data import Samples
 from hardsight.errors import InputError
+from hardsight.extras import printable
 from hardsight.heads import Head
+from hardsight.registry import did_you_mean
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable
 
 
-def known_scores(scores: Iterable[str]) -> list[str]:
-    """The names as a list, or a sentence with the nearest name that exists."""
-    names = [scores] if isinstance(scores, str) else list(scores)
+def score_names(scores: str | Iterable[str] | None) -> list[str]:
+    """Registered names as a list, all of them by default; always with the norm, by which zero features are counted."""
+    names = [scores] if isinstance(scores, str) else list(SCORES if scores is None else scores)
     for name in names:
         if name not in SCORES:
-            near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
-            raise InputError(f"there is no score {name!r}; did you mean {' or '.join(near)}?")
-    return names if "norm" in names else [*names, "norm"]  # by which zero features are counted
+            raise InputError(f"there is no score {name!r}; {did_you_mean(name, SCORES)}")
+    return names if "norm" in names else [*names, "norm"]
 
 
-def check_known_labels(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
-    """Refuse labels that do not fit the model before the first batch."""
-    top, who = (outputs, "the model has") if classes is None else (len(classes), "the data name")
+def check_samples(samples: Samples, outputs: int | None) -> None:
+    """Refuse data that are empty, whose ids repeat, or whose labels do not fit the model, before the first batch."""
+    if not len(samples):
+        raise InputError(f"DATA is empty: {samples.origin}.")
+    if len(set(samples.ids)) < len(samples):  # better now than after a night's work
+        raise InputError(f"ids must be unique, but {printable(Counter(samples.ids).most_common(1)[0][0])!r} repeats.")
+    if samples.labels is not None and outputs is not None:
+        check_label_range(samples.labels, samples.classes, outputs)
+
+
+def check_label_range(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
+    """Refuse labels that do not fit the model."""
+    limit, owner = (outputs, "the model has") if classes is None else (len(classes), "the data name")
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= top:
+    if low < 0 or high >= limit:
         raise InputError(
-            f"DATA: labels must lie in [0, {top - 1}] because {who} {top} classes, got {low} to {high}; "
+            f"DATA: labels must lie in [0, {limit - 1}] because {owner} {limit} classes, got {low} to {high}; "
             "use a model for these classes, or renumber the labels."
         )
 
 
-def warned(table: SampleTable) -> SampleTable:
+def class_count(samples: Samples, otherwise: int) -> int:
+    """How many classes the data have, as far as names and labels tell."""
+    labels = samples.labels
+    return (
+        max(len(samples.classes or ()), 0 if labels is None or not len(labels) else int(labels.max()) + 1) or otherwise
+    )
+
+
+def warn_if_chance(table: SampleTable) -> SampleTable:
     """The table, with a warning if its network is at or near chance."""
     if "label" in table and table.accuracy is not None:
         labels = table.to_arrow()["label"].fill_null(-1).to_numpy()
@@ -48,44 +68,40 @@ def warned(table: SampleTable) -> SampleTable:
 
 
 def output_note(outputs: Sequence[Tensor], features: Tensor, head: Head) -> str | None:
-    """A sentence if what the model returns is not what its last linear layer made of the first batch."""
-    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        made = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
-    same_shape = [z.float() for z in outputs if z.shape == made.shape]
+    """A note if the model's output is not what its head makes of the first batch."""
     if not outputs:
         return None
-    if not same_shape:
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        logits = features.float() @ head.weight.float().T + (0 if head.bias is None else head.bias.float())
+    candidates = [output.float() for output in outputs if output.shape == logits.shape]
+    if not candidates:
         raise InputError(
-            f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(made.shape)}: it is "
-            "not its head; say which layer is with head=."
+            f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(logits.shape)}: it "
+            "is not its head; name the right layer with head=."
         )
-    # Log-softmax and softmax at the end are common and leave every score as it is: compare up to a shift, also of logs.
-    forms = [
-        form
-        for z in same_shape
-        for form in (z, z.clamp_min(1e-30).log() if (z >= 0).all() else None)
-        if form is not None
-    ]
-    off = min(_apart(made, form) for form in forms)
-    if off < 0.05:
+    # Softmax or log-softmax at the end leaves every score as it is: compare up to a shift, also of the logarithm.
+    candidates += [output.clamp_min(1e-30).log() for output in candidates if (output >= 0).all()]
+    distance = min(_distance(logits, output) for output in candidates)
+    if distance < 0.05:
         return None
     return (
-        f"the model changes what its head {head.path!r} makes (by {off:.0%} of its spread): scores describe the "
-        "head's own logits, not the model's output."
+        f"the model changes the output of its head {head.path!r} (by {distance:.0%} of its spread): scores describe "
+        "the head's logits, not the model's output."
     )
 
 
-def _apart(made: Tensor, returned: Tensor) -> float:
-    """How far two sets of logits differ, up to a shift a row, as a share of their spread."""
-    rows = torch.isfinite(made).all(1) & torch.isfinite(returned).all(1)
-    a, b = (z[rows] - z[rows].mean(1, keepdim=True) for z in (made, returned))
-    # Probabilities that have gone to 0 say nothing about their logits.
-    told = returned[rows] > -60
-    return float(((a - b)[told]).abs().mean() / a.abs().mean().clamp_min(1e-12)) if told.any() else 0.0
+def _distance(logits: Tensor, output: Tensor) -> float:
+    """Mean difference of two sets of logits, up to a shift per row, as a share of their spread."""
+    finite = torch.isfinite(logits).all(1) & torch.isfinite(output).all(1)
+    a, b = (z[finite] - z[finite].mean(1, keepdim=True) for z in (logits, output))
+    informative = output[finite] > -60  # probabilities that vanish say nothing about their logits
+    if not informative.any():
+        return 0.0
+    return float((a - b)[informative].abs().mean() / a.abs().mean().clamp_min(1e-12))
 
 
 def class_order_note(table: SampleTable, outputs: int) -> str | None:
-    """A sentence if renumbering the labels would make the model far better: then the orders probably differ."""
+    """A note if renumbering the labels would make the model far better: then the class orders probably differ."""
     accuracy = table.accuracy
     if accuracy is None or len(table) < 2 * outputs or outputs > 2000:
         return None
@@ -93,12 +109,12 @@ def class_order_note(table: SampleTable, outputs: int) -> str | None:
 
     confusion = np.zeros((outputs, outputs))
     np.add.at(confusion, (table["label"], table["pred"]), 1)
-    labels, outs = linear_sum_assignment(-confusion)
-    best = confusion[labels, outs].sum() / len(table)
+    labels, preds = linear_sum_assignment(-confusion)
+    best = confusion[labels, preds].sum() / len(table)
     if best < accuracy + 0.25 or best < 2 * accuracy:
         return None
-    moved = [f"{a}→{b}" for a, b in zip(labels, outs, strict=True) if a != b and confusion[a, b]][:6]
+    moved = [f"{a}→{b}" for a, b in zip(labels, preds, strict=True) if a != b and confusion[a, b]][:6]
     return (
         f"class order: accuracy is {accuracy:.1%}, but {best:.1%} if labels were renumbered ({', '.join(moved)} …): "
-        "the data and the model probably count their classes differently."
+        "the data and the model probably number their classes differently."
     )

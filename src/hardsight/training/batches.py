@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from hardsight.angles import as_float64
 from hardsight.data import Prepared, Samples, collate
+from hardsight.devices import moved
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.models import Model, input_channels
-from hardsight.scoring.engine import moved
 
 # Rows of the data set; network inputs, labels, and what to train toward, on the device.
 Batch = tuple[Tensor, Any, Tensor, Tensor]

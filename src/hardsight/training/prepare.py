@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.data import MissingColumnError, Samples, class_mapping
+from hardsight.devices import loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
@@ -21,8 +22,7 @@ from hardsight.models import Model, as_model, describe, input_channels, load_mod
 from hardsight.networks import NETWORKS, Network, build_network, picture_transform
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
-from hardsight.scoring.checks import check_known_labels
-from hardsight.scoring.one import check_samples, class_count, loader_workers
+from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of
 from hardsight.training.processes import Processes
@@ -81,7 +81,7 @@ def prepared(
         labels = all_labels(samples, argument)
         try:
             check_samples(samples, None)
-            check_known_labels(labels, None, outputs)
+            check_label_range(labels, None, outputs)
         except InputError as error:
             raise InputError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
         mapping = class_mapping(names, samples.classes, outputs) if names else None

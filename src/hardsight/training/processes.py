@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hardsight.devices import find_device
 from hardsight.distributed import by_first_process
-from hardsight.scoring.one import find_device
 
 
 @dataclass(frozen=True)

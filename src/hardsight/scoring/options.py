@@ -1,0 +1,91 @@
+"""How to score, declared once: the command, Python and the pass over the data use the same options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Fixed, Suppress, arg
+
+from hardsight.errors import InputError
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of one of several processes: every `world`-th sample, starting with `rank`.
+
+    `meet` waits until every process has called it; without it, several processes cannot overwrite a run.
+    """
+
+    rank: int = 0
+    world: int = 1
+    meet: Callable[[], object] | None = None
+
+
+def _optional(metavar: str) -> object:
+    """An option that may be left out: help does not say that its default is None."""
+    return arg(metavar=metavar, help_behavior_hint="")
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How to score a data set.
+
+    Args:
+        out: Run folder to write while scoring. Killed at any point, the same call resumes.
+        folds: Score out of sample, in K folds: each fold is scored by a head fitted to the labels of the others on the
+            model's features, or by a network that a training function trained on them. A network hides the label
+            errors of the data it was trained on.
+        seeds: Repeat the folds N times; scores are then means with a spread.
+        head: Path of the last linear layer, where it cannot be found; for features, a file with its weight and bias.
+        scores: Names from `SCORES`; all of them by default.
+        use_bias: Use logits with the head's bias. The AVH paper's Definition 1 leaves it out.
+        vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
+        batch_size: Samples per forward pass.
+        workers: Loader processes; chosen by device if not given.
+        device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
+        root: Where torchvision keeps its data sets.
+        version: Any text that you change whenever data or code change. A run is resumed only where everything that
+            determines its rows is unchanged. Changes in a data set of your own, or in a function without source text,
+            cannot be detected, so such a run is resumed only with a version.
+        strict: Stop at the first bad sample instead of listing it.
+        overwrite: Replace another run in the folder; files that are not the run's are never touched.
+        progress: Show a progress bar (in a terminal only).
+        shard: Rank of this process and number of processes that write `out` together, each every n-th sample; the last
+            to finish completes the run. Nothing is divided unless you ask for it, not even under torchrun.
+    """
+
+    out: Annotated[Path | None, arg(aliases=["-o"], metavar="RUN")] = None
+    folds: Annotated[int | None, _optional("K")] = None
+    seeds: Annotated[int, arg(metavar="N")] = 1
+    head: Annotated[str | None, _optional("PATH")] = None  # in Python also the layer itself
+    scores: Annotated[Sequence[str] | None, Fixed, Suppress] = None
+    use_bias: Annotated[bool, arg(name="bias", help="Leave the head's bias out of the logits.")] = True
+    vectors: Annotated[bool, Fixed, Suppress] = True
+    batch_size: Annotated[int, arg(metavar="N")] = 64
+    workers: Annotated[int | None, _optional("N")] = None
+    device: Annotated[str | None, _optional("NAME")] = None  # in Python also a `torch.device`
+    root: Annotated[Path, arg(metavar="FOLDER")] = Path("data")
+    version: Annotated[str | None, arg(name="data-version", metavar="TEXT", help_behavior_hint="")] = None
+    strict: bool = False
+    overwrite: bool = False
+    progress: Annotated[bool, Fixed, Suppress] = True
+    shard: Annotated[Shard, Fixed, Suppress] = Shard()
+
+    def __post_init__(self) -> None:
+        shard = self.shard if isinstance(self.shard, Shard) else Shard(*self.shard)
+        object.__setattr__(self, "shard", shard)
+        object.__setattr__(self, "out", None if self.out is None else Path(self.out))
+        for name in ("batch_size", "seeds"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+        if self.seeds > 1 and self.folds is None:
+            raise InputError("seeds repeat the folds: give folds too.")
+        if not 0 <= shard.rank < shard.world:
+            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got ({shard.rank}, {shard.world}).")
+        if shard.world > 1 and self.out is None:
+            raise InputError("shard needs out, the run folder that the processes share.")
+        if shard.world > 1 and self.folds is not None:
+            raise InputError("shard: folds are scored in one process; leave it out.")

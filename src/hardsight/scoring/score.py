@@ -1,0 +1,168 @@
+"""The two ways to a table: a model and its data, or features as they are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from torch import nn
+
+from hardsight.data import Columns, id_texts, open_data
+from hardsight.devices import find_device, loader_workers
+from hardsight.errors import InputError, InputTypeError
+from hardsight.models import Model, as_model, load_model
+from hardsight.registry import did_you_mean
+from hardsight.runs import Meta, provenance
+from hardsight.scores import check_triple
+from hardsight.scoring.blocks import as_table, score_block
+from hardsight.scoring.checks import score_names, warn_if_chance
+from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
+from hardsight.scoring.network import row_counts, score_network, score_several
+from hardsight.scoring.options import ScoreOptions
+from hardsight.table import SampleTable
+from hardsight.userfile import FileFunction, is_file_function, load_function, takes_training_data
+
+
+def score_features(
+    features: Any,
+    weight: Any,
+    labels: Any = None,
+    bias: Any = None,
+    ids: Sequence[Any] | None = None,
+    *,
+    scores: Iterable[str] | None = None,
+    denominator: Literal["exact", "series"] = "exact",
+    vectors: bool = True,
+    strict: bool = False,
+    name: str = "features",
+) -> SampleTable:
+    """The rows of `score` without a model: from features and the weight of the last layer.
+
+    Args:
+        features: ``(N, D)``.
+        weight: ``(C, D)``.
+        labels: ``(N,)`` class indices. Without them scores are taken at the predicted class (``avh_pred`` …).
+        bias: ``(C,)``; leave it out for logits without bias.
+        ids: One id per row; ``data:0``, ``data:1`` … if not given.
+        scores: Names from `SCORES`; all of them by default.
+        denominator: ``"series"`` gives AVH in O(D²) per sample however many classes there are, with a column
+            ``avh_error`` that bounds its error, and the target angle and norm beside it; no other score.
+        vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
+        strict: Raise on NaN or infinite features instead of listing them in ``table.bad``.
+        name: What to call the model in the table.
+
+    Examples:
+        >>> import torch
+        >>> table = score_features(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 1]))
+        >>> table.hardest(1)["id"].tolist()
+        ['data:2']
+    """
+    features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
+    names = score_names(scores)
+    if denominator not in ("exact", "series"):
+        raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
+    if not len(features):
+        raise InputError("features hold no rows: the data set is empty.")
+    ids = [f"data:{i}" for i in range(len(features))] if ids is None else id_texts(ids)
+    if len(ids) != len(features):
+        raise InputError(f"ids must hold one id per row: expected {len(features)}, got {len(ids)}.")
+    exact = denominator == "exact"
+    keep = "direction" if vectors else None
+    table = as_table([score_block(ids, features, weight, labels, bias, names if exact else None, keep)])
+    origin = f"{len(features):,} features of width {features.shape[1]}"
+    about = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}, "scores": table.scores}
+    about |= {"bias": bias is not None and exact, **row_counts(table)}
+    table.meta = Meta.from_json({**provenance(), **about})
+    return warn_if_chance(table)
+
+
+def score(
+    model: Model | nn.Module | str | Callable[[TrainingData], Any] | Sequence[Model | nn.Module | str],
+    data: Any,
+    *,
+    preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
+    ids: Sequence[Any] | None = None,
+    split: str | None = None,
+    columns: Columns | None = None,
+    **options: Any,
+) -> SampleTable:
+    """Score every sample of a data set: one row each.
+
+    Args:
+        model: An `nn.Module`, a `Model`, or a name (``timm:resnet50``, ``net.py:build``). A list of them gives the mean
+            over the networks, with spread and rank range. With `folds`, a function (or ``net.py:train``) that takes
+            `TrainingData` and returns what ``build`` would return.
+        data: A data set, or a name (a folder, ``FILE.npz:test``, ``digits``).
+        preprocess: Replaces the model's own preprocessing. A network that comes without any takes raw images only
+            with ``"raw"``: pixels in [0, 1].
+        ids: One id per sample; by default ``split/path`` or ``split:index``.
+        split: First part of the ids, for data sets that do not say.
+        columns: Which columns of the data hold image, label and id.
+    """
+    names = [field.name for field in fields(ScoreOptions)]
+    if unknown := [name for name in options if name not in names]:
+        raise InputTypeError(f"score has no option {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
+    settings = ScoreOptions(**options)
+    settings = replace(settings, scores=score_names(settings.scores))
+    loader_workers(settings.workers, find_device(settings.device))
+    if isinstance(preprocess, str) and preprocess != "raw":
+        raise InputError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
+    models: list[Any] = list(model) if isinstance(model, (list, tuple)) else [model]
+    if not models:
+        raise InputError("model must name at least one network.")
+    opened = [open_model(item, folds=settings.folds, preprocess=preprocess) for item in models]
+    samples = open_data(data, split=split, ids=ids, columns=columns, root=settings.root, version=settings.version)
+    if preprocess is None and samples.pixels and any(isinstance(item, nn.Module) for item in models):
+        raise InputError(
+            "preprocess must be given: the data are raw images and an nn.Module does not say how it wants them. Pass "
+            "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
+        )
+    if settings.folds is None and len(opened) == 1:
+        table = score_network(opened[0], samples, settings)
+    elif settings.folds is None:
+        table = score_several(opened, samples, settings)
+    else:
+        check_folds(samples, settings.folds)
+        if len(opened) > 1:
+            raise InputError("folds take one model or one training function; score the others as runs of their own.")
+        by_fold: Callable[..., SampleTable] = score_refitted if isinstance(opened[0], Model) else score_trained
+        table = by_fold(opened[0], samples, settings, settings.folds)
+    return warn_if_chance(table)
+
+
+def open_model(
+    model: Any,
+    *,
+    folds: int | None = None,
+    preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
+    checkpoint: Path | None = None,
+) -> Any:
+    """A `Model`; with folds, a function that takes training data as it is."""
+    if isinstance(model, str) and folds is not None and is_file_function(model):
+        model = load_function(model)
+    in_file = isinstance(model, FileFunction)
+    trains = takes_training_data(model) if in_file else inspect.isroutine(model) or isinstance(model, partial)
+    if folds is not None and trains:
+        if checkpoint is not None:
+            raise InputError("--checkpoint: a training function makes its own weights; leave the checkpoint out.")
+        return model
+    return as_model(load_model(model, checkpoint) if in_file or isinstance(model, str) else model, preprocess)
+
+
+def _declare_options() -> None:
+    """Give `score` the signature and the docstring of all its options, for `help`, notebooks and the reference."""
+    explicit = [p for p in inspect.signature(score).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    hints, kind = get_type_hints(ScoreOptions), inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(ScoreOptions)
+    ]
+    score.__signature__ = inspect.Signature([*explicit, *options], return_annotation=SampleTable)  # pyrefly: ignore
+    _, _, about = str(ScoreOptions.__doc__).partition("Args:\n")
+    score.__doc__ = f"{str(score.__doc__).rstrip()}\n{about}"
+
+
+_declare_options()
