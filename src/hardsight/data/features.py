@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts
+from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, listed, pick_column
 from hardsight.errors import InputError
-from hardsight.extras import first_line, printable
+from hardsight.extras import first_line
 from hardsight.untrusted import check_regular, check_table
 
 # Usual names, the most specific first.
@@ -48,26 +48,15 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     return (_parquet if path.suffix == ".parquet" else _safetensors)(path, columns)
 
 
-def _column(names: Sequence[str], given: str | None, usual: Sequence[str], path: Path) -> str | None:
-    """The column that the user names, or the first with a usual name."""
-    if given is not None and given not in names:
-        raise InputError(f"DATA: {path.name} has no column {given!r}; it has {_listed(names)}.")
-    return given or next((name for name in usual if name in names), None)
-
-
-def _label_column(names: Sequence[str], given: str | None, integers: Sequence[str], path: Path) -> str | None:
+def _label_column(names: Collection[str], given: str | None, integers: Sequence[str], path: Path) -> str | None:
     """The label column, None where there is none; columns of integers may well be the labels, so they are refused."""
-    label = _column(names, given, LABEL_COLUMNS, path)
+    label = pick_column(names, given, LABEL_COLUMNS, f"DATA: {path.name}")
     if label is None and integers:
         raise InputError(
             f"DATA: {path.name} has no label column of a usual name ({', '.join(LABEL_COLUMNS)}), but integers in "
-            f"{_listed(integers)}; name the labels with --label-column, or leave those columns out of the file."
+            f"{listed(integers)}; name the labels with --label-column, or leave those columns out of the file."
         )
     return label
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(printable(name)[:80] for name in names[:12]) or "nothing"
 
 
 def _parquet(path: Path, columns: Columns) -> FeatureSet:
@@ -80,16 +69,14 @@ def _parquet(path: Path, columns: Columns) -> FeatureSet:
         raise InputError(f"DATA: {path.name} is no Parquet file, or it is damaged.") from error
     types = {field.name: field.type for field in table.schema}
     lists = _of(types, pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    name = next((name for name in _FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
+    name = pick_column(lists, None, (*_FEATURES, *(lists if len(lists) == 1 else ())))
     if name is None:
-        raise InputError(
-            f"DATA: {path.name} must hold one list column of numbers named features, got {_listed(list(types))}."
-        )
+        raise InputError(f"DATA: {path.name} must hold one list column of numbers named features, got {listed(types)}.")
     if not len(table):
         raise InputError(f"DATA: {path.name} is empty: it has no rows.")
-    id_ = _column(list(types), columns.id, _IDS, path)
+    id_ = pick_column(types, columns.id, _IDS, f"DATA: {path.name}")
     integers = [name for name in _of(types, pa.types.is_integer) if name != id_]
-    label = _label_column(list(types), columns.label, integers, path)
+    label = _label_column(types, columns.label, integers, path)
     ids = [f"{path.stem}:{i}" for i in range(len(table))]
     if id_ is not None:
         kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_dictionary)
@@ -128,18 +115,18 @@ def _safetensors(path: Path, columns: Columns) -> FeatureSet:
         tensors = load_file(path)
     except Exception as error:
         raise InputError(f"DATA: {path.name} is no safetensors file ({first_line(error)}).") from error
-    names, name = list(tensors), next((name for name in _FEATURES if name in tensors), None)
+    name = pick_column(tensors, None, _FEATURES)
     if name is None or tensors[name].ndim != 2:
         raise InputError(
-            f"DATA: {path.name} must hold a tensor named features, got {_listed(names)}; expected (samples, width)."
+            f"DATA: {path.name} must hold a tensor named features, got {listed(tensors)}; expected (samples, width)."
         )
     if columns.id:
         raise InputError(
             f"--id-column: {path.name} has no text {columns.id!r}, only numbers; keep ids in a Parquet file."
         )
     features, rows = tensors[name], len(tensors[name])
-    integers = [key for key in names if tensors[key].shape == (rows,) and not tensors[key].is_floating_point()]
-    label = _label_column(names, columns.label, integers, path)
+    integers = [key for key in tensors if tensors[key].shape == (rows,) and not tensors[key].is_floating_point()]
+    label = _label_column(tensors, columns.label, integers, path)
     ids = [f"{path.stem}:{i}" for i in range(rows)]
     head = {key: tensors[key] for key in ("weight", "bias") if key in tensors}
     return FeatureSet(features, None if label is None else tensors[label], ids, path.name, head)

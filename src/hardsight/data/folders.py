@@ -20,15 +20,7 @@ from hardsight.runs import content_hash
 
 
 class FileSamples(Samples):
-    """Images in files.
-
-    Args:
-        folder: The folder that the names are relative to; its own name is the split.
-        names: Path of each image.
-        labels: Their class indices, if there are any.
-        classes: Names of the classes, if they have any.
-        origin: What the data set is called in messages.
-    """
+    """Images in files, given by their paths relative to a folder; the name of the folder is the split."""
 
     def __init__(
         self, folder: Path, names: Sequence[str], labels: np.ndarray | None, classes: Sequence[str] | None, origin: str
@@ -59,9 +51,7 @@ class FileSamples(Samples):
 def open_folder(root: str | Path, most: int | None = None) -> FileSamples:
     """Images in one folder per class (torchvision's `ImageFolder` layout), or unlabeled in a single folder.
 
-    Args:
-        root: The folder.
-        most: How many files and folders may lie under it, None: any number.
+    More than `most` files and folders under it are an error, if given.
     """
     root = Path(root)
     if not root.is_dir():

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from hardsight.data.folders import open_folder, open_list
-from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, Samples
+from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, Samples, listed
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
@@ -213,8 +213,8 @@ def _npz(path: Path, split: str | None, most: int | None = None) -> Samples:
         splits, split = {"data": ("images", "labels")}, "data"
     if not splits or (split is not None and split not in splits):
         what = f"has no split {split!r}" if split else "holds no images"
-        listed = ", ".join(printable(key)[:80] for key in sorted(arrays.names)[:12]) or "nothing"
-        raise InputError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {listed}.")
+        got = listed(sorted(arrays.names))
+        raise InputError(f"DATA: {path.name} {what}; expected test_images and test_labels, got {got}.")
     split = split or next(iter(splits))
     image_key, label_key = splits[split]
     ids, classes = arrays.get("ids" if label_key == "labels" else f"{split}_ids"), arrays.get("classes")

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from hardsight.errors import InputError, InputTypeError
+from hardsight.extras import printable
 from hardsight.runs import UNIDENTIFIED, Identity, content_hash, identify
 from hardsight.scores import MOST_CLASSES
 
@@ -64,9 +66,6 @@ class Samples:
     @cached_property
     def ids(self) -> list[str]:
         return [f"{self.split}:{index}" for index in range(len(self))]
-
-    def id(self, index: int) -> str:
-        return self.ids[index]
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         """Sample and label (None when there is none). May raise: that makes one bad row."""
@@ -132,22 +131,17 @@ def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:
     return labels
 
 
-def id_texts(ids: Iterable[Any], name: str = "ids") -> list[str]:
-    """Ids as text. A missing id is refused: all samples without one would be the same sample."""
+def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:
+    """Ids as text, `count` of them. A missing id is refused: all samples without one would be the same sample."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
         raise InputTypeError(f"{name} must be a list with one id per sample, got {type(ids).__name__}.")
     values = [id_.item() if getattr(id_, "ndim", 1) == 0 else id_ for id_ in ids]
     for index, value in enumerate(values):
         if value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT"):
             raise InputError(f"{name}: every sample must have an id, and that of row {index:,} is missing.")
+    if count is not None and len(values) != count:
+        raise InputError(f"{name} must be one id per sample: expected {count:,}, got {len(values):,}.")
     return [str(value) for value in values]
-
-
-def _given_ids(ids: Sequence[Any], name: str, count: int) -> list[str]:
-    texts = id_texts(ids, name)
-    if len(texts) != count:
-        raise InputError(f"{name} must be one id per sample: expected {count:,}, got {len(texts):,}.")
-    return texts
 
 
 class ArraySamples(Samples):
@@ -174,7 +168,7 @@ class ArraySamples(Samples):
         self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
         self._hashed_ids: list[list[str]] = []  # given ids are part of the fingerprint
         if ids is not None:
-            self.ids = _given_ids(ids, f"DATA: ids of {origin}", len(images))
+            self.ids = id_texts(ids, f"DATA: ids of {origin}", len(images))
             self._hashed_ids = [self.ids]
 
     def __len__(self) -> int:
@@ -210,9 +204,9 @@ class Columns:
     def read(self, item: Any) -> tuple[Any, Any]:
         """``(x, label)`` of an item in any of the usual forms."""
         if isinstance(item, Mapping):
-            image = _column(item, self.image, _IMAGE_COLUMNS)
+            image = pick_column(item, self.image, _IMAGE_COLUMNS)
             if image is None:
-                raise MissingColumnError(f"no image column found; {_listed(item)}")
+                raise MissingColumnError(f"DATA has no image column; columns: {listed(item)}.")
             label = self.label_in(item)
             return item[image], None if label is None else item[label]
         if isinstance(item, (tuple, list)):
@@ -221,34 +215,26 @@ class Columns:
 
     def label_in(self, names: Collection[str]) -> str | None:
         """The label column among these names, or None."""
-        return _column(names, self.label, LABEL_COLUMNS)
-
-    def id_of(self, item: Any) -> Any:
-        """The id in a row."""
-        if not isinstance(item, Mapping) or self.id not in item:
-            raise MissingColumnError(f"--id-column: the data have no column {self.id!r}; {_listed(item)}")
-        return item[self.id]
+        return pick_column(names, self.label, LABEL_COLUMNS)
 
 
-def _column(names: Collection[str], given: str | None, usual: Sequence[str]) -> str | None:
+def pick_column(names: Collection[str], given: str | None, usual: Sequence[str], data: str = "DATA") -> str | None:
+    """The column that the user names, or the first with a usual name; None where there is none."""
     if given is not None and given not in names:
-        raise MissingColumnError(f"the data have no column {given!r}; {_listed(names)}")
+        raise MissingColumnError(f"{data} has no column {given!r}; columns: {listed(names)}.")
     return given or next((name for name in usual if name in names), None)
 
 
-def _listed(names: Any) -> str:
-    return f"columns: {', '.join(map(str, names))}." if isinstance(names, (Mapping, list)) else "items are no mappings."
+def listed(names: Iterable[str]) -> str:
+    """The first dozen names, for a message."""
+    return ", ".join(printable(name)[:80] for name in islice(names, 12)) or "nothing"
 
 
 class DatasetSamples(Samples):
     """A user's map-style data set: items are ``(x, label)``, ``x`` alone, or a mapping with image and label."""
 
     def __init__(
-        self,
-        dataset: Any,
-        split: str | None = None,
-        ids: Sequence[Any] | None = None,
-        columns: Columns | None = None,
+        self, dataset: Any, split: str | None = None, ids: Sequence[Any] | None = None, columns: Columns | None = None
     ) -> None:
         self._columns, count = columns or Columns(), len(dataset)
         self._dataset: Any = dataset
@@ -261,7 +247,7 @@ class DatasetSamples(Samples):
         self.origin = f"{type(self._dataset).__name__}, {count:,} samples"
         self.classes = _class_names(self._dataset, self._columns)
         if ids is not None:
-            self.ids = _given_ids(ids, "ids", count)
+            self.ids = id_texts(ids, "ids", count)
         labels = self._listed_labels()
         if labels is not None and labels.dtype == object and (missing := sum(label is None for label in labels)):
             raise InputError(f"DATA: {missing:,} of {len(labels):,} labels are missing; drop those rows or the column.")
@@ -298,12 +284,13 @@ class DatasetSamples(Samples):
         dataset, column = self._dataset, self._columns.id
         rows = range(len(dataset)) if self._rows is None else self._rows.tolist()
         if column is not None:
-            if not hasattr(dataset, "column_names"):
-                return id_texts([self._columns.id_of(dataset[row]) for row in rows], f"--id-column {column}")
-            if column not in dataset.column_names:
-                raise InputError(f"--id-column: the data have no column {column!r}; {_listed(dataset.column_names)}")
-            texts = id_texts(dataset[column], f"--id-column {column}")
-            return [texts[row] for row in rows]
+            if hasattr(dataset, "column_names"):  # Hugging Face reads a column without the images beside it
+                pick_column(dataset.column_names, column, (), "--id-column: DATA")
+                values = list(dataset[column])
+                return id_texts([values[row] for row in rows], f"--id-column {column}")
+            items = (item if isinstance(item, Mapping) else {} for item in (dataset[row] for row in rows))
+            values = [item[pick_column(item, column, (), "--id-column: DATA")] for item in items]
+            return id_texts(values, f"--id-column {column}")
         if hasattr(dataset, "class_to_idx") and getattr(dataset, "samples", None) is not None:  # torchvision's folders
             split, start = path_text(Path(dataset.root).resolve().name), os.fspath(dataset.root).rstrip(os.sep) + os.sep
             files = (str(dataset.samples[row][0]) for row in rows)

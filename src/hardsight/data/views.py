@@ -30,7 +30,7 @@ class View(Samples):
         rows: Which of its samples, in which order; all if not given.
         labels: Class indices of these samples, instead of those in the data.
         classes: Names of `labels`.
-        resized: ``(n, C, H, W)``, the images of these samples in another form.
+        resized: ``(N, C, H, W)``, all images of the data set in another form, where all rows are taken.
     """
 
     def __init__(
@@ -42,45 +42,40 @@ class View(Samples):
         classes: Sequence[str] | None = None,
         resized: Tensor | None = None,
     ) -> None:
-        self.whole, self._resized = whole, resized
-        self.rows = None if rows is None else np.asarray(rows, dtype=np.int64)
+        self.whole, self._all, self._resized = whole, rows is None, resized
+        self.rows = np.arange(len(whole)) if rows is None else np.asarray(rows, dtype=np.int64)
         self._relabeled = labels is not None or resized is not None
-        self.labels = self._selected(whole.labels) if labels is None else labels
+        self.labels = whole.labels[self.rows] if labels is None and whole.labels is not None else labels
         self.classes = whole.classes if labels is None else classes
-        self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if rows is None else None
-        self.origin = whole.origin if rows is None else f"{len(rows):,} samples of {whole.origin}"
+        self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if self._all else None
+        self.origin = whole.origin if self._all else f"{len(self):,} samples of {whole.origin}"
         if resized is not None:
             self.origin += f", resized to {' × '.join(map(str, resized.shape[1:]))}"
 
     def __len__(self) -> int:
-        return len(self.whole) if self.rows is None else len(self.rows)
-
-    def _selected(self, values: Any) -> Any:
-        return values if values is None or self.rows is None else values[self.rows]
-
-    def _row(self, index: int) -> int:
-        return index if self.rows is None else int(self.rows[index])
+        return len(self.rows)
 
     @cached_property
     def ids(self) -> list[str]:
         ids = self.whole.ids
-        return ids if self.rows is None else [ids[row] for row in self.rows]
+        return [ids[row] for row in self.rows]
 
     def path(self, index: int) -> Path | None:
-        return self.whole.path(self._row(index))
+        return self.whole.path(int(self.rows[index]))
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         if self._resized is None:
-            x, label = self.whole.load(self._row(index), channels)
+            x, label = self.whole.load(int(self.rows[index]), channels)
         else:
             x, label = _sample(self._resized[index], self.pixels), None
         return x, int(self.labels[index]) if self._relabeled and self.labels is not None else label
 
     def tensor(self) -> Tensor | None:
-        return self._selected(self.whole.tensor()) if self._resized is None else self._resized
+        values = self.whole.tensor() if self._resized is None else self._resized
+        return values if values is None or self._all else values[torch.from_numpy(self.rows)]
 
     def fingerprint(self) -> str:
-        return self.whole.fingerprint() if self.rows is None else content_hash(self.whole.fingerprint(), self.rows)
+        return self.whole.fingerprint() if self._all else content_hash(self.whole.fingerprint(), self.rows)
 
     @property
     def unseen(self) -> str | None:
@@ -91,11 +86,7 @@ class JoinedSamples(Samples):
     """Several labeled data sets as one, with ids ``name/id``.
 
     Images in memory are brought to the size and the colors of the first part, so that all are one tensor; what is
-    loaded one by one stays as it is, for the model's preprocessing.
-
-    Args:
-        parts: The data sets by name, all raw images or all tensors ready to use.
-        classes: Names of their labels.
+    loaded one by one stays as it is, for the model's preprocessing. The parts are all raw images or all tensors.
     """
 
     split = "joined"
