@@ -45,7 +45,7 @@ from benchmarks.measure import hardware
 from hardsight.adaptation.folder import SELECTION, read_rounds, round_folder
 from hardsight.adaptation.loop import self_train
 from hardsight.models import Model
-from hardsight.networks import NETWORKS, Normalise
+from hardsight.networks import NETWORKS, Normalize
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.batches import mean_and_spread
@@ -187,7 +187,7 @@ def source_model(job: Job, out: Path, smoke: bool) -> tuple[Model, list[dict[str
     domain, file = DOMAINS[name], out / "data" / f"{name}.npz"
     recipe = replace(_on_this_machine(domain.recipe, smoke), seed=job.seed)
     with np.load(file) as arrays:
-        first = Normalise(arrays["mean"].tolist(), arrays["spread"].tolist())
+        first = Normalize(arrays["mean"].tolist(), arrays["spread"].tolist())
         classes = int(arrays["train_labels"].max()) + 1
     torch.manual_seed(job.seed)
     network = nn.Sequential(first, NETWORKS["small-cnn" if smoke else domain.network].build(classes, 3))

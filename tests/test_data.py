@@ -20,10 +20,10 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 import hardsight as hs
+from hardsight.checkpoints import read_head
 from hardsight.data import class_mapping, collate, open_data, read_features
 from hardsight.data.open import absolute_name
 from hardsight.errors import InputError
-from hardsight.models import read_head
 
 
 def ids(samples):

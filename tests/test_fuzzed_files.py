@@ -18,12 +18,12 @@ from safetensors.torch import save
 from torch import nn
 
 import hardsight as hs
+from hardsight.checkpoints import load_weights, read_checkpoint, read_head
 from hardsight.cleaning import clean
 from hardsight.data import data_of, open_data, read_features
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import HardsightError
 from hardsight.evaluation.rebuilding import folder_of, network_of
-from hardsight.models import load_weights, read_checkpoint, read_head
 from hardsight.report import write_report
 
 CASES = 25

@@ -18,9 +18,10 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import hardsight as hs
+from hardsight.checkpoints import load_weights, read_checkpoint, read_head
 from hardsight.data import Prepared, open_data, read_features
 from hardsight.errors import HardsightError, InputError, InputTypeError
-from hardsight.models import Model, load_weights, read_checkpoint, read_head
+from hardsight.models import Model
 from hardsight.untrusted import Arrays
 
 

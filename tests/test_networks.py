@@ -7,7 +7,7 @@ import torchvision
 from torch import nn
 
 import hardsight as hs
-from hardsight.networks import NETWORKS, Normalise, build_network, picture_transform
+from hardsight.networks import NETWORKS, Normalize, build_network, image_transform
 
 # Weights with 10 classes and 3 channels (1 for 28 pixels). torchvision's own are counted from torchvision; ResNet-18,
 # ResNet-50 and DenseNet-121 for CIFAR are the figures that other people's code gives (11.17 M, 23.52 M, 6.96 M).
@@ -123,20 +123,20 @@ def test_noise_is_for_training_only():
 
 def test_pixels_are_standardised_and_resized():
     x = torch.rand(4, 3, 40, 40)
-    layer = Normalise([0.5, 0.4, 0.3], [0.1, 0.2, 0.3])
+    layer = Normalize([0.5, 0.4, 0.3], [0.1, 0.2, 0.3])
     expected = torchvision.transforms.functional.normalize(x, [0.5, 0.4, 0.3], [0.1, 0.2, 0.3])
     torch.testing.assert_close(layer(x), expected)
     resized = torchvision.transforms.functional.resize(x, [32, 32], antialias=True)
-    torch.testing.assert_close(Normalise([0.0] * 3, [1.0] * 3, 32)(x), resized)
+    torch.testing.assert_close(Normalize([0.0] * 3, [1.0] * 3, 32)(x), resized)
 
 
 def test_pictures_of_any_shape_become_squares():
     from PIL import Image
 
     picture = Image.fromarray(np.zeros((300, 500, 3), np.uint8))
-    assert picture_transform(224)(picture).shape == (3, 224, 224)
-    assert picture_transform(224, margin=True)(picture).shape == (3, 256, 256)
-    assert picture_transform(32)(picture).shape == (3, 32, 32)
+    assert image_transform(224)(picture).shape == (3, 224, 224)
+    assert image_transform(224, margin=True)(picture).shape == (3, 256, 256)
+    assert image_transform(32)(picture).shape == (3, 32, 32)
 
 
 def test_an_unknown_network_is_a_sentence():

@@ -1,4 +1,4 @@
-"""A function in a user's own file, named ``path/to/file.py:function``: the only code of others that is ever run."""
+"""A function in a user's file, named ``path/to/file.py:function``: the only code of others that is ever run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hardsight.errors import InputError, MissingPathError, StateError
@@ -24,7 +26,7 @@ def is_file_function(spec: str) -> bool:
 
 @dataclass(frozen=True)
 class FileFunction:
-    """A function in a user's file. Its neighbours can be imported while it runs; its errors name its lines."""
+    """A function in a user's file. Files beside it can be imported while it runs; its errors name its lines."""
 
     path: Path
     function: Callable[..., Any]
@@ -35,28 +37,33 @@ class FileFunction:
         return f"{file}:{self.function.__name__}"
 
     def __call__(self, *args: Any) -> Any:
-        with _beside(self.path), _blamed(self.path, f"{self.function.__name__}()"):
+        with _running(self.path, f"{self.function.__name__}()"):
             return self.function(*args)
 
 
 def load_function(spec: str) -> FileFunction:
-    """The function that ``path/to/file.py:function`` names."""
-    file, _, function = spec.rpartition(":")
+    """The function that ``path/to/file.py:function`` names. A file is executed once, until it changes."""
+    file, _, name = spec.rpartition(":")
     path = Path(file)
     if not path.is_file():
         raise MissingPathError(f"MODEL: there is no file {path}.")
-    found = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
-    if found is None or found.loader is None:
-        raise InputError(f"MODEL: {path} cannot be loaded as Python.")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module  # so that classes defined there can be pickled to loader workers
-    with _beside(path), _blamed(path, "importing it"):
-        found.loader.exec_module(module)
-    build = getattr(module, function, None)
-    if not callable(build):
-        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        raise InputError(f"MODEL: {path.name} has no function {function!r}; it defines {', '.join(own) or 'none'}.")
-    return FileFunction(path, build)
+    status = path.stat()
+    module = _execute(path.resolve(), status.st_mtime_ns, status.st_size)
+    sys.modules[module.__name__] = module  # so that loader workers can unpickle its classes, whatever else was loaded
+    function = getattr(module, name, None)
+    if not callable(function):
+        defined = [n for n, v in vars(module).items() if callable(v) and v.__module__ == module.__name__]
+        raise InputError(f"MODEL: {path.name} has no function {name!r}; it defines {', '.join(defined) or 'none'}.")
+    return FileFunction(path, function)
+
+
+@cache
+def _execute(path: Path, *_version: int) -> ModuleType:
+    spec: Any = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    with _running(path, "importing it"):
+        spec.loader.exec_module(module)
+    return module
 
 
 def takes_training_data(function: Callable[..., Any]) -> bool:
@@ -72,24 +79,17 @@ def takes_training_data(function: Callable[..., Any]) -> bool:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[None]:
-    """The neighbours of a file can be imported."""
-    here = str(path.resolve().parent)
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
-@contextmanager
-def _blamed(path: Path, doing: str) -> Iterator[None]:
-    """An error in the user's own file, with the line it came from."""
+def _running(path: Path, task: str) -> Iterator[None]:
+    """Files beside a user's file can be imported, and an error names the line of the file that it came from."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         yield
     except (Exception, SystemExit) as error:  # a file that ends the program would end it as if all were done
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
         at = f" at line {lines[-1]}" if lines else ""
         raise StateError(
-            f"MODEL: {doing} failed in {path.name}{at}: {type(error).__name__}: {first_line(error)}"
+            f"MODEL: {task} failed in {path.name}{at}: {type(error).__name__}: {first_line(error)}"
         ) from error
+    finally:
+        sys.path.remove(folder)

@@ -34,11 +34,12 @@ from hardsight.adaptation.selection import portion_at, select
 from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
+from hardsight.checkpoints import load_weights, read_checkpoint
 from hardsight.data import View, class_mapping, version_hint
 from hardsight.errors import InputError, StateError
 from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, fingerprint, load_weights, read_checkpoint
+from hardsight.models import Model, as_model, fingerprint
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.recipes import MOST_EPOCHS, Recipe

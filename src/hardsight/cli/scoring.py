@@ -141,9 +141,10 @@ def _score_feature_file(
     path: str, model: str | None, checkpoint: Path | None, columns: Any, options: ScoreOptions
 ) -> SampleTable:
     """Features with the head in `--head`, in the model, or in their own file."""
+    from hardsight.checkpoints import read_head
     from hardsight.data import read_features
     from hardsight.heads import find_head
-    from hardsight.models import load_model, read_head
+    from hardsight.models import load_model
     from hardsight.scoring.score import score_features
 
     data, head = read_features(path, columns), options.head

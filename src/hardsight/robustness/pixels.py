@@ -14,7 +14,7 @@ from hardsight.data import Samples, class_mapping
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, input_channels
-from hardsight.networks import Normalise
+from hardsight.networks import Normalize
 from hardsight.scoring.checks import check_samples
 from hardsight.training.batches import Source, all_labels, as_pixels
 
@@ -52,7 +52,7 @@ def pixel_model(model: Model) -> PixelModel:
     takes = "any" if before is None else model.takes
     mean, std = (torch.as_tensor(values).flatten().tolist() for values in (mean, std))
     loading = replace(model, module=network, transform=before, takes=takes)
-    return PixelModel(loading, nn.Sequential(Normalise(mean, std), network))
+    return PixelModel(loading, nn.Sequential(Normalize(mean, std), network))
 
 
 def _cut(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:

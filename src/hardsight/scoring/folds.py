@@ -20,7 +20,7 @@ from hardsight.devices import find_device
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line, printable
-from hardsight.models import Model, made_model
+from hardsight.models import Model, returned_model
 from hardsight.runs import FEATURES, STAGES, Meta, content_hash
 from hardsight.scoring.blocks import as_table, score_block
 from hardsight.scoring.checks import class_count
@@ -190,7 +190,7 @@ def score_trained(
         data = TrainingData(samples, np.flatnonzero(fold != held_out), labels, held_out, seed * folds + held_out)
         with torch.random.fork_rng():
             torch.manual_seed(data.seed)
-            model = made_model(train(data), name)
+            model = returned_model(train(data), name)
         if options.seeds > 1:
             model = replace(model, name=f"{model.name} seed {seed}")
         rest = View(samples, np.flatnonzero(fold == held_out))

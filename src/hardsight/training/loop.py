@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from hardsight.dynamics import Recorder
 from hardsight.errors import DivergedError, InputError
 from hardsight.heads import capture, find_head, output_matrices
-from hardsight.networks import Normalise
+from hardsight.networks import Normalize
 from hardsight.recipes import Recipe, learning_rate, momentum_at
 from hardsight.training.augment import augment, mix
 from hardsight.training.batches import Source
@@ -45,7 +45,7 @@ class Training:
     def __post_init__(self) -> None:
         recipe, device = self.recipe, self.processes.device
         self.classes = find_head(self.network).classes
-        self.size = next((layer.size for layer in self.network.modules() if isinstance(layer, Normalise)), None)
+        self.size = next((layer.size for layer in self.network.modules() if isinstance(layer, Normalize)), None)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
         self.loss_module = self.loss.to(device).train() if isinstance(self.loss, nn.Module) else nn.Module()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ from torch import Tensor, nn
 from hardsight.data import MissingColumnError, Samples, class_mapping
 from hardsight.devices import loader_workers
 from hardsight.errors import InputError, InputTypeError
-from hardsight.extras import need
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, describe, input_channels, load_model
-from hardsight.networks import NETWORKS, Network, build_network, picture_transform
+from hardsight.models import Model, as_model, describe, input_channels, load_model, new_model
+from hardsight.networks import NETWORKS, Network, image_transform
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
+from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of
@@ -93,11 +90,11 @@ def prepared(
 
     transform, own = found.transform, NETWORKS.get(found.name)
     # A random part needs the margin that the preprocessing of our networks, new or trained before, cuts off.
-    if recipe.resized_crop and own is not None and found.preprocessing == describe(picture_transform(own.size)):
-        transform = picture_transform(own.size, margin=True)
+    if recipe.resized_crop and own is not None and found.preprocessing == describe(image_transform(own.size)):
+        transform = image_transform(own.size, margin=True)
     train = source(samples, "DATA", transform, targets)
     test = None if tested is None else source(tested, "test", found.transform)
-    if network is not None and network.standardise:
+    if network is not None and network.standardize:
         first: Any = found.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # else the weights have told how
             for told, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
@@ -143,37 +140,14 @@ def _model(model: str | nn.Module | Model, samples: Samples, classes: int) -> tu
         found = as_model(model)
         return replace(found, module=uncompiled(found.module)), None
     kind, _, rest = model.partition(":")
-    own = NETWORKS.get(PRESETS[model].network if model in PRESETS else rest if kind == "hardsight" else model)
-    if own is not None:
-        module = build_network(own.name, classes, _channels(samples))
-        return Model(module, own.name, picture_transform(own.size), "pil", weights="new"), own
-    if kind == "torchvision" and rest:
-        models = need("torchvision.models")
-        name = _known(kind, rest, models.list_models(module=models))
-        with warnings.catch_warnings():  # two of them say that they will initialise weights another way
-            warnings.simplefilter("ignore", FutureWarning)
-            module = models.get_model(name, weights=None, num_classes=classes)
-        return Model(module, name, models.get_model_weights(name).DEFAULT.transforms(), "pil", weights="new"), None
-    if kind == "timm" and rest:
-        timm = need("timm")
-        name = _known(kind, rest.split(".")[0], timm.list_models())
-        module = timm.create_model(name, pretrained=False, num_classes=classes)
-        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(module), is_training=False)
-        return Model(module, name, transform, "pil", weights="new"), None
+    name = PRESETS[model].network if model in PRESETS else rest if kind == "hardsight" else model
+    if name in NETWORKS:
+        return new_model(f"hardsight:{name}", classes, channels=_channels(samples)), NETWORKS[name]
+    if kind in ("timm", "torchvision") and rest:
+        return new_model(f"{kind}:{rest.split('.')[0]}", classes), None  # a tag of timm names weights
     if kind != "hardsight" and rest:
         return load_model(model), None
-    raise InputError(f"MODEL: there is no {model!r}; {_near(rest or model, [*PRESETS, *NETWORKS])}")
-
-
-def _known(library: str, name: str, known: Sequence[str]) -> str:
-    if name not in known:
-        raise InputError(f"MODEL: {library} has no model {name!r}; {_near(name, known)}")
-    return name
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 4, 0.4)
-    return f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"there are {len(known):,}, none like it."
+    raise InputError(f"MODEL: there is no {model!r}; {did_you_mean(rest or model, {**PRESETS, **NETWORKS})}")
 
 
 def _channels(samples: Samples) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hardsight.checkpoints import read_checkpoint
 from hardsight.errors import HardsightError, InputError
-from hardsight.models import read_checkpoint
 from hardsight.runs import content_hash
 
 # Mean and spread of ImageNet's colours, which torchvision's weights were trained with.

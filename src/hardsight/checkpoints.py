@@ -1,0 +1,112 @@
+"""Checkpoint files → weights. They are read as data: nothing in them is executed."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.errors import InputError
+from hardsight.extras import printable
+from hardsight.heads import unwrap
+from hardsight.untrusted import Arrays, check_regular
+
+# Where training scripts put the state dict, the weights themselves before their moving average.
+_NESTED = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema_state_dict")
+_MOST_REPEATED = 1 << 26  # bytes; some networks store a small table as one repeated row
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """The state dict in a ``.safetensors`` or torch file, also where it is nested as training scripts do."""
+    path = Path(path)
+    check_regular(path, "--checkpoint")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes fail in any way; the words of the error may quote them
+        if "weights_only" in str(error) or "Unsupported" in str(error):
+            raise InputError(
+                f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could "
+                f"execute code ({_refused(error)}). If you trust it, save the weights alone: "
+                "torch.save(model.state_dict(), …)."
+            ) from error
+        kind = "safetensors" if path.suffix == ".safetensors" else "torch"
+        raise InputError(
+            f"--checkpoint: {path.name} is no {kind} file ({type(error).__name__}); it may be cut short: save or copy "
+            "it again."
+        ) from error
+    for _ in range(3):  # no deeper: a file may nest itself
+        inner = [content[key] for key in _NESTED if isinstance(content, dict) and isinstance(content.get(key), dict)]
+        content = inner[0] if inner else content
+    entries = content.items() if isinstance(content, dict) else ()
+    state = {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
+    if not state:
+        raise InputError(f"--checkpoint: {path.name} holds no state dict, but a {type(content).__name__}.")
+    for name, tensor in state.items():
+        # A tensor that repeats a few stored numbers without end: a small file could fill any memory.
+        size = tensor.numel() * tensor.element_size()
+        if tensor.layout != torch.strided or (size > _MOST_REPEATED and size > tensor.untyped_storage().nbytes()):
+            raise InputError(
+                f"--checkpoint: {printable(name)[:80]} of {path.name} is no plain tensor: its shape "
+                f"{tuple(tensor.shape)} is more than the file holds."
+            )
+    return state
+
+
+def _refused(error: BaseException) -> str:
+    """What an unpickler refused, without torch's advice to allow it."""
+    lines = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
+    reason = (lines or [type(error).__name__])[0].split(" was not an allowed")[0]
+    return reason.removeprefix("WeightsUnpickler error: ")[:160]
+
+
+def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Load a state dict by torch's strict rules: missing, unexpected or misshapen keys are an error that names them."""
+    module = unwrap(module)
+    state = without_prefix(state, module)
+    real = (key for key, tensor in module.state_dict().items() if not tensor.is_complex())
+    if cast := next((key for key in real if key in state and state[key].is_complex()), None):
+        raise InputError(f"--checkpoint: {Path(name).name} does not fit the model: {cast} is complex.")
+    try:
+        module.load_state_dict(state)  # a plain dict has no versions, so torch fills in counters that are newer than it
+    except (RuntimeError, IndexError) as error:
+        problems = [textwrap.shorten(printable(line.strip(" \t.")), 200) for line in str(error).splitlines()[1:5]]
+        raise InputError(f"--checkpoint: {Path(name).name} does not fit the model: {'; '.join(problems)}.") from error
+
+
+def without_prefix(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Without what DDP, `torch.compile`, Lightning or an average puts before every key."""
+    keys = unwrap(module).state_dict().keys()
+    state = {key: value for key, value in state.items() if key != "n_averaged"}  # a counter of AveragedModel
+    stripped = state
+    while not keys & stripped.keys():
+        if len({key.partition(".")[0] for key in stripped}) != 1 or not all("." in key for key in stripped):
+            return state
+        stripped = {key.partition(".")[2]: value for key, value in stripped.items()}
+    return stripped
+
+
+def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
+    """Weight ``(C, D)`` and bias of a linear layer saved by itself, or as the only such layer of a state dict."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        arrays = Arrays(path, "--head")
+        try:
+            state = {name: torch.from_numpy(arrays[name]) for name in arrays.names}
+        except TypeError:  # texts, dates
+            raise InputError(f"--head: {path.name} is no .npz of number arrays.") from None
+    else:
+        state = read_checkpoint(path)
+    layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}
+    weights = ["weight"] if "weight" in layers else list(layers)
+    if len(weights) != 1:
+        raise InputError(
+            f"--head: {path.name} must hold one (classes, features) weight, found {', '.join(weights or state)}."
+        )
+    return state[weights[0]].flatten(1), state.get(weights[0].removesuffix("weight") + "bias")
