@@ -243,8 +243,8 @@ def test_a_killed_evaluation_goes_on_where_it_stopped(digits, tmp_path, monkeypa
 
 def test_a_second_evaluation_of_a_folder_waits_and_removes_nothing_of_the_first(digits, tmp_path):
     first = (
-        "import sys, pathlib, time; from hardsight.evaluation.folder import writing\n"
-        "with writing(pathlib.Path(sys.argv[1])):\n"
+        "import sys, pathlib, time; from hardsight.runs import folder_lock\n"
+        "with folder_lock(pathlib.Path(sys.argv[1])):\n"
         "    (pathlib.Path(sys.argv[1]) / 'parts').mkdir()\n"
         "    (pathlib.Path(sys.argv[1]) / 'parts' / '.margins-0.json.0123abcd.tmp').write_text('half')\n"
         "    print('ready', flush=True); time.sleep(600)"
@@ -286,7 +286,7 @@ def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monk
     with pytest.raises(FileExistsError, match=r"another evaluation .*c2"):
         run(subjects(digits, "ab"), tmp_path)
     other = ArraySamples(PICTURES[60:120], LABELS[60:120], "test", "others")
-    with pytest.raises(FileExistsError, match="this one: data"):
+    with pytest.raises(FileExistsError, match="same: data"):
         run(subjects(other, "abc"), tmp_path)
     again = run(subjects(other, "abc"), tmp_path, overwrite=True)
     assert len(asked) == 6

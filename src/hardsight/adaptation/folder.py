@@ -28,77 +28,49 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
-from hardsight.errors import ExistingPathError, MissingPathError, StateError
+from hardsight.errors import MissingPathError, StateError
 from hardsight.runs import (
-    LOCK_FILES,
     SUMMARY,
-    UNIDENTIFIED,
+    Layout,
     disk_errors,
-    folder_lock,
     remove_files,
     write_json,
     write_whole,
 )
+from hardsight.runs import begin as begin_folder
 from hardsight.runs import discard as discard_run
 from hardsight.training.checkpoint import discard as discard_training
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
 SOURCE, TEST, TRAINING, SELECTION = "source", "test", "training", "selection.parquet"
-_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, TABLE, SUMMARY, SELECTION)))})\.[0-9a-f]+\.tmp")
-
-_FILES = re.compile(rf"{re.escape(SELECTION)}|{_OURS.pattern}")
+_FILES = re.compile("|".join(map(re.escape, (PLAN, TABLE, SUMMARY, SELECTION))))
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> list[dict[str, Any]]:
-    """Make the folder ready; returns the rows of the rounds that are whole.
-
-    Args:
-        path: The run folder.
-        plan: What is computed. A folder that holds another is refused.
-        overwrite: Discard what is there, unless it is an unfinished run of the same plan.
-        locks: Takes the folder's lock.
-    """
-    plan = json.loads(json.dumps(plan, default=str))
-    if path.is_file():
-        raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_errors(path):
-        locks.enter_context(folder_lock(path))
-        half = [
-            file for at in (path, *path.glob(f"{ROUNDS}/*/")) for file in at.iterdir() if _OURS.fullmatch(file.name)
-        ]
-        for stray in half:  # what kills left
-            stray.unlink(missing_ok=True)
-        names = {file.name for file in path.iterdir() if not LOCK_FILES.fullmatch(file.name)}
-        if names <= {PLAN}:  # a start that failed before it computed anything binds nobody
-            write_json(path / PLAN, plan)
-        elif PLAN not in names:
-            raise ExistingPathError(f"out: {path} has other things in it and no adaptation; choose another folder.")
-        there = _read_plan(path)
-        differing = [key for key in {**plan, **there} if plan.get(key) != there.get(key)]
-        if differing and not overwrite:
-            raise ExistingPathError(
-                f"out: {path} holds another adaptation (not the same: {', '.join(differing)}); choose another folder, "
-                f"or overwrite it (--overwrite).{plan.get(UNIDENTIFIED, '')}"
-            )
-        if overwrite and (differing or (path / SUMMARY).exists()):
-            for name in (SUMMARY, TABLE):  # first what would let the rest be resumed
-                (path / name).unlink(missing_ok=True)
-            for folder in (path / ROUNDS).glob("*/"):
-                discard_training(folder / TRAINING)
-                remove_files(folder, _FILES)
-            remove_files(path / ROUNDS, _FILES)
-            discard_training(path / SOURCE)
-            discard_run(path / TEST)
-            write_json(path / PLAN, plan)
+    """Make the folder ready, with its lock in `locks`; returns the rows of the rounds that are whole."""
+    locks.enter_context(begin_folder(path, plan, _LAYOUT, overwrite=overwrite))
     return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
-def _read_plan(path: Path) -> dict[str, Any]:
-    try:
-        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
-    except ValueError:
-        plan = None
-    return plan if isinstance(plan, dict) else {"damaged": PLAN}
+def _discard(path: Path) -> None:
+    for name in (SUMMARY, TABLE):  # first what would let the rest be resumed
+        (path / name).unlink(missing_ok=True)
+    for folder in (path / ROUNDS).glob("*/"):
+        discard_training(folder / TRAINING)
+        remove_files(folder, _FILES)
+    remove_files(path / ROUNDS, _FILES)
+    discard_training(path / SOURCE)
+    discard_run(path / TEST)
+
+
+_LAYOUT = Layout(
+    kind="adaptation",
+    plan_file=PLAN,
+    finished=lambda path: (path / SUMMARY).exists(),
+    discard=_discard,
+    files=_FILES,
+    folders=f"{ROUNDS}/*/",
+)
 
 
 def round_folder(path: Path, number: int) -> Path:

@@ -114,11 +114,10 @@ class Samples:
         return None
 
 
-def version_hint(*several: Samples | None) -> dict[str, str]:
+def version_hint(*several: Samples | None) -> dict[str, Any]:
     """An entry for a plan over data that can change unnoticed, so that a refusal to resume says what to do."""
     kinds = [samples.unseen for samples in several if samples is not None and samples.unseen]
-    advice = f" {', '.join(kinds)} can change unseen; a run over open_data(data, version=…) can be resumed."
-    return {UNIDENTIFIED: advice} if kinds else {}
+    return {UNIDENTIFIED: {"what": kinds}} if kinds else {}
 
 
 def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:

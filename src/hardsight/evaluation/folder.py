@@ -22,10 +22,9 @@ if its ``.json`` is.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,9 @@ import pyarrow.parquet as pq
 
 from hardsight import untrusted
 from hardsight.answers import Answer
-from hardsight.errors import ExistingPathError, StateError
-from hardsight.runs import LOCK_FILES, disk_errors, folder_lock, remove_files, write_json, write_text, write_whole
+from hardsight.errors import StateError
+from hardsight.runs import LOCK_FILES, Layout, disk_errors, remove_files, write_json, write_text, write_whole
+from hardsight.runs import begin as begin_folder
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
@@ -68,52 +68,51 @@ SCHEMAS = {
 INSIDE = re.compile(r"[a-z-]+-[0-9a-f]{16,}\.(json|parquet)|\d{2}-[A-Za-z0-9._-]+\.(parquet|png)|index\.json")
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """The folder, made if needed, for one evaluation at a time; a second process is told who writes."""
-    if path.is_file():
-        raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_errors(path):
-        lock = folder_lock(path)
-    with lock:
-        yield
-
-
-def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> None:
+def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
     """Make the folder ready: an evaluation of the same data grows, one of other runs or data is refused.
 
     Args:
-        path: The folder, which no other process is `writing`.
+        path: The folder, made if needed.
         plan: What is evaluated.
-        overwrite: Throw away the evaluation that is there, unless it is an unfinished one of the same plan.
+        overwrite: Discard the evaluation that is there, unless it is an unfinished one of the same plan.
+
+    Returns:
+        The folder's lock, to be closed at the end.
     """
-    plan = json.loads(json.dumps(plan, default=str))
-    with disk_errors(path):
-        for stray in (p for p in path.rglob(".*.tmp") if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", p.name)):
-            stray.unlink(missing_ok=True)  # what kills left
-        names = {p.name for p in path.iterdir() if not LOCK_FILES.fullmatch(p.name)}
-        if names and (names - _WRITTEN or not names & {PLAN, PARTS}):
-            other = sorted(names - _WRITTEN) or sorted(names)
-            raise ExistingPathError(f"out: {path} has other things in it ({other[0]} …); choose another folder.")
-        there = read_json(path / PLAN) if PLAN in names else plan
-        lost = [run["name"] for run in there.get("runs", ()) if _network(run) not in map(_network, plan["runs"])]
-        differing = [*(["data"] if there.get("data") != plan["data"] else []), *(f"run {name}" for name in lost)]
-        if differing and not overwrite:
-            raise ExistingPathError(
-                f"out: {path} holds another evaluation (not in this one: {', '.join(differing)}); choose another "
-                "folder, or overwrite it (--overwrite)."
-            )
-        if overwrite and (differing or there.get("whole")):
-            for name in (PLAN, *sorted(_WRITTEN - {PLAN, PARTS, SAMPLES, MAPS})):  # what would call the rest whole
-                (path / name).unlink(missing_ok=True)
-            for name in (PARTS, SAMPLES, MAPS):
-                remove_files(path / name, INSIDE)
-        (path / PARTS).mkdir(exist_ok=True)
-        write_json(path / PLAN, {**plan, "whole": False})
+    lock = begin_folder(path, {**plan, "whole": False}, _LAYOUT, overwrite=overwrite)
+    (path / PARTS).mkdir(exist_ok=True)
+    return lock
 
 
-def _network(run: Mapping[str, Any]) -> Any:
-    return run.get("network")
+def _foreign(path: Path) -> list[str]:
+    names = {file.name for file in path.iterdir() if not LOCK_FILES.fullmatch(file.name)}
+    return sorted(names - _WRITTEN) or ([] if names & {PLAN, PARTS} else sorted(names))
+
+
+def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    """Runs and data that an evaluation lacks; more runs and questions join what is there."""
+    networks = [run.get("network") for run in plan["runs"]]
+    lost = [f"run {run['name']}" for run in stored.get("runs", ()) if run.get("network") not in networks]
+    return [*(["data"] if stored.get("data") != plan["data"] else []), *lost]
+
+
+def _discard(path: Path) -> None:
+    for name in (PLAN, *sorted(_WRITTEN - {PLAN, PARTS, SAMPLES, MAPS})):  # what would call the rest whole
+        (path / name).unlink(missing_ok=True)
+    for name in (PARTS, SAMPLES, MAPS):
+        remove_files(path / name, INSIDE)
+
+
+_LAYOUT = Layout(
+    kind="evaluation",
+    plan_file=PLAN,
+    foreign=_foreign,
+    finished=lambda path: (path / PLAN).is_file() and bool(read_json(path / PLAN).get("whole")),
+    discard=_discard,
+    differing=_differing,
+    files=re.compile(".+"),
+    folders="*/",
+)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -109,8 +109,7 @@ def evaluate(
     if len(asking) == 1:
         raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
     path, plan = Path(out), _plan(cases, samples, options)
-    with folder.writing(path):
-        folder.begin(path, plan, overwrite)
+    with folder.begin(path, plan, overwrite):
         return _evaluated(path, plan, cases, samples, options, asking)
 
 

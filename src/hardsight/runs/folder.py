@@ -21,7 +21,6 @@ write.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -32,7 +31,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
+from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.runs.begin import Layout, begin, differing
 from hardsight.runs.files import (
     disk_errors,
     is_alignment,
@@ -43,8 +43,7 @@ from hardsight.runs.files import (
     write_json,
     write_whole,
 )
-from hardsight.runs.identity import UNIDENTIFIED
-from hardsight.runs.lock import LOCK_FILES, folder_lock
+from hardsight.runs.lock import LOCK_FILES
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, as_written, damage_errors, merged, read_part
 from hardsight.untrusted import read_json
@@ -74,55 +73,19 @@ class RunWriter:
         shard: tuple[int, int] = (0, 1),
         meet: Callable[[], object] | None = None,
     ) -> None:
-        self.path, self.plan, self.rank = Path(path), json.loads(json.dumps({**plan, FORMAT_KEY: FORMAT})), shard[0]
+        self.path, self.rank = Path(path), shard[0]
         self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
-        if self.path.is_file():
-            raise ExistingPathError(f"RUN: {self.path} is a file; name a folder.")
         if overwrite and shard[1] > 1 and meet is None:
             raise InputError("overwrite must be left out with shard: each process would discard the others' rows.")
         if meet is not None and self.rank:
             meet()  # the first process has discarded what there was
             overwrite = False
+        self._lock = begin(self.path, {**plan, FORMAT_KEY: FORMAT}, _LAYOUT, overwrite=overwrite, shard=shard)
         with disk_errors(self.path):
-            self._lock = folder_lock(self.path, shard=shard)
-            try:
-                self._begin(overwrite)
-            except BaseException:
-                self.close()
-                raise
+            for name in _FOLDERS:
+                (self.path / name).mkdir(exist_ok=True)
         if meet is not None and not self.rank:
             meet()
-
-    def _begin(self, overwrite: bool) -> None:
-        foreign = foreign_in(self.path)
-        if foreign:
-            raise ExistingPathError(f"RUN: {self.path} has other things in it ({foreign[0]} …); choose another folder.")
-        differing = self._differing()
-        if overwrite and (differing or self.complete):
-            discard(self.path, replaced=True)  # an unfinished run of the same plan is resumed, also with overwrite
-        elif differing and (unidentified := self.plan.get(UNIDENTIFIED)):
-            raise ExistingPathError(
-                f"RUN: {self.path} holds a run, and {', '.join(unidentified['what'])} can change unseen: choose "
-                "another folder, or --overwrite it; a run that is given a version (version=, --data-version) can be "
-                "resumed."
-            )
-        elif differing:
-            raise ExistingPathError(
-                f"RUN: {self.path} holds another run (not the same: {', '.join(differing)}); "
-                "choose another folder, or --overwrite it."
-            )
-        if self._differing() or not (self.path / "plan.json").exists():
-            write_json(self.path / "plan.json", self.plan)
-        for name in _FOLDERS:
-            (self.path / name).mkdir(exist_ok=True)
-
-    def _differing(self) -> list[str]:
-        """What the plan in the folder, if any, says differently."""
-        file = self.path / "plan.json"
-        if not file.exists():
-            return []
-        there = read_json(file, {})
-        return [key for key in {**self.plan, **there} if key not in _WORDS and self.plan.get(key) != there.get(key)]
 
     def close(self) -> None:
         """Let others write the run."""
@@ -168,7 +131,6 @@ class RunWriter:
 
 _GROUP_ROWS = 1 << 16
 _FOLDERS = ("parts", *SCHEMAS)
-_WORDS = ("source", "preprocessing")  # of a plan: for people, not for comparing
 STAGES, FEATURES, DYNAMICS = "stages", "features", "dynamics"
 # What other commands write into a run by default.
 REPORT, LISTS, ALIGNMENT, DEGRADED = "report.html", "lists", "alignment", "degraded"
@@ -295,3 +257,19 @@ def _parts(path: Path) -> list[dict[str, Path]]:
             files[kind] = file
         parts.append(files)
     return parts
+
+
+def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    """Data may move while a run is interrupted, and the words for a preprocessing may change."""
+    same = {name: plan.get(name) for name in ("source", "preprocessing")}
+    return differing({**stored, **same}, {**plan, **same})
+
+
+_LAYOUT = Layout(
+    kind="run",
+    plan_file=PLAN_FILE,
+    foreign=foreign_in,
+    finished=lambda path: (path / META_FILE).exists(),
+    discard=partial(discard, replaced=True),
+    differing=_differing,
+)

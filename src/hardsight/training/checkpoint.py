@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -27,62 +26,55 @@ from hardsight.recipes import Recipe, saved_settings
 from hardsight.records import read_index
 from hardsight.runs import (
     LOCK_FILES,
-    UNIDENTIFIED,
+    Layout,
+    differing,
     disk_errors,
-    folder_lock,
     foreign_in,
     remove_files,
     write_json,
     write_whole,
 )
+from hardsight.runs import begin as begin_folder
 from hardsight.runs import discard as discard_run
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
-# Names under which they are written until they are whole.
-_OURS = re.compile(rf"\.({'|'.join(map(re.escape, (PLAN, CHECKPOINT, HISTORY)))})\.[0-9a-f]+\.tmp")
+_FILES = re.compile("|".join(map(re.escape, (PLAN, CHECKPOINT, HISTORY))))
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> dict[str, Any] | None:
     """Make the folder ready, with its lock in `locks`; returns the checkpoint to resume from, None at the beginning."""
-    plan = json.loads(json.dumps(plan, default=str))
-    if path.is_file():
-        raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_errors(path):
-        locks.enter_context(folder_lock(path))
-        if not (path / PLAN).exists():
-            if any(not _OURS.fullmatch(p.name) and not LOCK_FILES.fullmatch(p.name) for p in path.iterdir()):
-                raise ExistingPathError(f"out: {path} has other things in it and no training; choose another folder.")
-            write_json(path / PLAN, plan)
-        for stray in (p for p in path.iterdir() if _OURS.fullmatch(p.name)):  # what kills left half-written
-            stray.unlink(missing_ok=True)
-        there = _plan_in(path)
-        if there is None and not overwrite:
-            raise StateError(
-                f"out: {path / PLAN} is damaged; bring it back, overwrite the run, or name another folder."
-            )
-        differing = _differing(there, plan)
-        if differing and not overwrite:
-            raise ExistingPathError(
-                f"out: {path} holds another training run (not the same: {', '.join(differing)}); choose another "
-                f"folder, or overwrite it.{plan.get(UNIDENTIFIED, '')}"
-            )
-        state = load(path) if (path / CHECKPOINT).exists() and not differing else None
-        whole = state is not None and state["epoch"] >= plan["recipe"]["epochs"]
-        done = 0 if state is None or whole else state["epoch"]
-        lacking = _lacking(path, plan["record"], done) if done else []
-        if lacking and not overwrite:
-            raise MissingPathError(
-                f"out: {path / lacking[0]} lacks records of the {done} epochs that are trained; "
-                "bring that folder back, or overwrite the run to begin again."
-            )
-        # An unfinished run of the same plan is resumed, also with overwrite.
-        if overwrite and (differing or whole or lacking):
-            if foreign := [name for record in RECORDS for name in foreign_in(path / record)]:
-                raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
-            _remove(path)
-            write_json(path / PLAN, plan)
-            return None
+    layout = Layout(
+        kind="training run",
+        plan_file=PLAN,
+        finished=lambda path: _finished(path, plan),
+        discard=_replaced,
+        differing=_differing,
+        files=_FILES,
+    )
+    locks.enter_context(begin_folder(path, plan, layout, overwrite=overwrite))
+    state = _state(path)
+    if lacking := _lacking(path, plan, state):
+        raise MissingPathError(
+            f"out: {path / lacking[0]} lacks records of epochs that are trained; bring that folder back, or overwrite "
+            "the run to begin again."
+        )
     return state
+
+
+def _finished(path: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to train, or records are gone that nothing can bring back."""
+    state = _state(path)
+    return state is not None and (state["epoch"] >= plan["recipe"]["epochs"] or bool(_lacking(path, plan, state)))
+
+
+def _state(path: Path) -> dict[str, Any] | None:
+    return load(path) if (path / CHECKPOINT).exists() else None
+
+
+def _replaced(path: Path) -> None:
+    if foreign := [name for record in RECORDS for name in foreign_in(path / record)]:
+        raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
+    _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -96,34 +88,22 @@ def discard(path: Path) -> None:
     """Remove a training run, and nothing that is not the run's."""
     if (path / PLAN).is_file():
         _remove(path)
-        remove_files(path, re.compile(rf"{re.escape(PLAN)}|{_OURS.pattern}|{LOCK_FILES.pattern}"))
+        remove_files(path, re.compile(rf"{_FILES.pattern}|{LOCK_FILES.pattern}"))
 
 
-def _plan_in(path: Path) -> dict[str, Any] | None:
-    """The plan in a folder, None where it cannot be read."""
-    try:
-        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    if not isinstance(plan, dict) or not isinstance(plan.get("recipe"), dict):
-        return None
+def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    """An older run did not know of every option of a recipe."""
+    recipe = stored.get("recipe")
     defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
-    return plan | {
-        "recipe": {**defaults, **saved_settings(plan["recipe"])}
-    }  # an older run did not know of every option
+    settings = {"recipe": defaults | saved_settings(recipe)} if isinstance(recipe, dict) else {}
+    return differing(stored | settings, plan)
 
 
-def _lacking(path: Path, records: Sequence[str], epochs: int) -> list[str]:
-    """Which of the records do not reach so many epochs."""
-    return [name for name in records if max(read_index(path / name).epochs, default=0) < epochs]
-
-
-def _differing(there: Any, here: Any, name: str = "") -> list[str]:
-    """Where two plans differ, by dotted names."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = {**there, **here}
-        return [d for key in keys for d in _differing(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))]
-    return [] if there == here else [name]
+def _lacking(path: Path, plan: Mapping[str, Any], state: Mapping[str, Any] | None) -> list[str]:
+    """Which records do not reach the epochs that an unfinished training has done."""
+    if state is None or state["epoch"] >= plan["recipe"]["epochs"]:
+        return []
+    return [name for name in plan["record"] if max(read_index(path / name).epochs, default=0) < state["epoch"]]
 
 
 def load(path: Path) -> dict[str, Any]:
