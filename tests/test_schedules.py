@@ -1,4 +1,4 @@
-"""Schedules against the papers' numbers and torch's own schedulers, and the hook on losses and optimisers."""
+"""Schedules against the papers' numbers and torch's own schedulers, and the hook on losses and optimizers."""
 
 import math
 import subprocess
@@ -10,16 +10,7 @@ import torch
 from torch import nn
 
 from hardsight.losses import AMCLoss, AVHLoss, EncouragingLoss, deferred_weights
-from hardsight.schedules import (
-    Scheduled,
-    beta1_ramp,
-    cosine,
-    deferred,
-    exponential,
-    linear,
-    ramp_down,
-    ramp_up,
-)
+from hardsight.schedules import Scheduled, beta1_ramp, deferred, ramp_down, ramp_up
 
 
 def test_ramp_up_is_the_amc_papers_also_in_fractions_of_an_epoch():
@@ -50,16 +41,7 @@ def test_deferral_counts_epochs_from_one():
     assert deferred(0, 0) == 1
 
 
-def test_the_schedules_of_the_encouraging_loss():
-    for t in (0, 7, 90):
-        assert linear(t, 90) == t / 90
-        assert exponential(t, 90) == pytest.approx(math.exp(5 * (t / 90 - 1)))
-        assert exponential(t, 90, -5) == pytest.approx(1 - math.exp(-5 * t / 90))
-        assert cosine(t, 90) == pytest.approx((1 - math.cos(math.pi * t / 90)) / 2)
-    assert linear(200, 90) == cosine(200, 90) == exponential(200, 90) == 1
-
-
-def test_schedules_and_loss_names_need_no_torch():
+def test_schedules_need_no_torch():
     code = "import sys, hardsight.schedules; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
@@ -71,8 +53,8 @@ def test_schedules_and_loss_names_need_no_torch():
 def test_numbers_of_a_loss_are_replaced_and_only_that_is_reported():
     loss = EncouragingLoss(log_end=0.5)
     hook = Scheduled(loss, rho=lambda t: deferred(t, 2), log_end=lambda t: 0.5 + 0.25 * deferred(t, 3))
-    said = [(hook.at(t), loss.rho, loss.log_end) for t in range(5)]
-    assert said == [(True, 0, 0.5), (False, 0, 0.5), (True, 1, 0.5), (True, 1, 0.75), (False, 1, 0.75)]
+    states = [(hook.at(t), loss.rho, loss.log_end) for t in range(5)]
+    assert states == [(True, 0, 0.5), (False, 0, 0.5), (True, 1, 0.5), (True, 1, 0.75), (False, 1, 0.75)]
     logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
     hook.at(0)
     assert torch.equal(loss(logits, target), nn.functional.cross_entropy(logits, target))
@@ -101,7 +83,7 @@ def test_class_weights_are_written_in_place():
     assert loss.weight.data_ptr() == place
 
 
-def test_rates_of_an_optimiser_are_those_of_torchs_lambda():
+def test_rates_of_an_optimizer_are_those_of_torchs_lambda():
     factor = lambda t: ramp_up(t, 5) * ramp_down(t, 20, 6)  # noqa: E731
     ours, theirs = (
         torch.optim.Adam(
@@ -113,18 +95,18 @@ def test_rates_of_an_optimiser_are_those_of_torchs_lambda():
     hook = Scheduled(ours, lr=factor, beta1=lambda t: beta1_ramp(t, 20, 6))
     for epoch in range(20):
         hook.at(epoch)
-        for one, two in zip(ours.param_groups, theirs.param_groups, strict=True):
-            assert one["lr"] == pytest.approx(two["lr"], rel=1e-12)
-            assert one["betas"] == (pytest.approx(0.5 + 0.4 * ramp_down(epoch, 20, 6)), 0.99)
+        for group, expected in zip(ours.param_groups, theirs.param_groups, strict=True):
+            assert group["lr"] == pytest.approx(expected["lr"], rel=1e-12)
+            assert group["betas"] == (pytest.approx(0.5 + 0.4 * ramp_down(epoch, 20, 6)), 0.99)
         theirs.step()
         scheduler.step()
 
 
-def test_a_loaded_optimiser_and_a_rate_in_a_tensor_are_still_set():
+def test_a_loaded_optimizer_and_a_rate_in_a_tensor_are_still_set():
     weight = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.Adam([weight], lr=torch.tensor(0.2), foreach=False, capturable=False)
-    hook = Scheduled(optimiser, lr=lambda t: 0.5)
-    rate = optimiser.param_groups[0]["lr"]
+    optimizer = torch.optim.Adam([weight], lr=torch.tensor(0.2), foreach=False, capturable=False)
+    hook = Scheduled(optimizer, lr=lambda t: 0.5)
+    rate = optimizer.param_groups[0]["lr"]
     hook.at(0)
     assert rate.item() == pytest.approx(0.1)  # the very tensor that a captured step reads
     plain = torch.optim.SGD([weight], lr=0.2)
@@ -136,16 +118,16 @@ def test_a_loaded_optimiser_and_a_rate_in_a_tensor_are_still_set():
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "words"),
+    ("target", "name"),
     [
-        (EncouragingLoss(), "rhoo", "EncouragingLoss .*no rhoo"),
-        (nn.CrossEntropyLoss(), "weight", "weight: .*CrossEntropyLoss"),
-        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), "beta1", "SGD .*betas"),
-        (torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "eps", "lr .*beta1 .*'eps'"),
+        (EncouragingLoss(), "rhoo"),
+        (nn.CrossEntropyLoss(), "weight"),
+        (torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), "beta1"),
+        (torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "eps"),
     ],
 )
-def test_what_cannot_be_scheduled_is_a_sentence(target, name, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_scheduled_is_a_sentence(target, name):
+    with pytest.raises(ValueError, match=f"{name}: .*{type(target).__name__}"):
         Scheduled(target, **{name: lambda t: t})
 
 

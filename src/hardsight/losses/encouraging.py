@@ -15,7 +15,7 @@ from hardsight.angles import working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.grammar import loss_part
 from hardsight.losses.margins import BONUSES, cross_entropy
-from hardsight.losses.reduction import MarginLoss, check_common, check_values
+from hardsight.losses.reduction import MarginLoss, check_common, check_values, reduced
 from hardsight.registry import Range
 from hardsight.schedules import Scheduled, deferred
 
@@ -86,10 +86,8 @@ class _Encouraging(nn.Module):
         return total if self.rho == 1 else ce + self.rho * (total - ce)
 
     def extra_repr(self) -> str:
-        usual = {"start": 0.0, "bonus": "log", "gamma": 2.0, "rho": 1.0, "weight_bonus": True, "offset": False}
-        usual |= {"match_gradient": False, "preset": None}
-        values = {name: getattr(self, name, default) for name, default in usual.items()}
-        return ", ".join([f"log_end={self.log_end}", *(f"{k}={v!r}" for k, v in values.items() if v != usual[k])])
+        shown = ("start", "bonus", "rho", "preset")
+        return ", ".join([f"log_end={self.log_end}", *(f"{name}={getattr(self, name)!r}" for name in shown)])
 
 
 class EncouragingLoss(_Encouraging, MarginLoss):
@@ -252,9 +250,7 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
             check_values(z, t, soft=True)
         positive = t * self._objective(-z) * (1 if self.pos_weight is None else self.pos_weight)
         loss = (positive + (1 - t) * self._objective(z)) * (1 if self.weight is None else self.weight)
-        if self.reduction == "none":
-            return loss
-        return loss.sum() if self.reduction == "sum" else loss.sum() / max(loss.numel(), 1)
+        return reduced(loss, self.reduction, max(loss.numel(), 1))
 
 
 @loss_part(

@@ -25,9 +25,6 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
         counts: ``(C,)`` samples of each class. A class without samples gets weight 0 and does not count in the sum.
         beta: In [0, 1]. 0 gives equal weights, 1 (the limit) weights in inverse proportion to the counts.
 
-    Returns:
-        ``(C,)`` on the device of the counts, to be used as the `weight` of a loss.
-
     Examples:
         >>> effective_number_weights([1000, 100, 0])
         tensor([0.1893, 1.8107, 0.0000])
@@ -43,12 +40,8 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
 def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
     """Margins of LDAM (Cao et al. 2019), ``n^(−¼)`` rescaled so that the rarest class has the largest.
 
-    Args:
-        counts: ``(C,)`` samples of each class. A class without samples has the largest margin.
-        largest: The largest margin, a difference of cosines; the authors use 0.5, and 0.3 for iNaturalist.
-
-    Returns:
-        ``(C,)`` on the device of the counts, to be used as the `margin` of `cosface_logits`.
+    They are differences of cosines, for the `margin` of `cosface_logits`. A class without samples has the largest. The
+    authors use 0.5, and 0.3 for iNaturalist.
 
     Examples:
         >>> ldam_margins([1600, 100])
@@ -63,13 +56,8 @@ def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
 def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callable[[int], Tensor]:
     """Deferred re-weighting (DRW, Cao et al. 2019): no class weights at first, those of the effective number later.
 
-    Args:
-        counts: ``(C,)`` samples of each class.
-        start: The last epoch without weights. EL's runs have 180 of 200.
-        beta: As in `effective_number_weights`.
-
-    Returns:
-        A function of the epoch, counted from 1, that gives the ``(C,)`` weights.
+    Returns a function of the epoch, counted from 1, that gives the ``(C,)`` weights; `start` is the last epoch without
+    them. EL's runs have 180 of 200.
 
     Examples:
         >>> weights = deferred_weights([900, 100], start=180)

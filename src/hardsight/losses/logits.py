@@ -2,7 +2,7 @@
 
 Those of features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) see directions only: lengths and the
 bias play no part. Where a target ``(N,)`` is given, its angle is exact at 0 and π, and a row whose target is no class
-(such as an `ignore_index` of −100) is the same as without a target.
+(such as an `ignore_index` of −100) is the same as without a target. Logits ``(N, C)`` come in float32 or better.
 
 A margin makes training harder, not prediction: predict with `angular_logits` or `cosine_logits` of the same scale.
 """
@@ -24,6 +24,7 @@ from hardsight.losses.encouraging import EncouragingLoss
 from hardsight.losses.grammar import LOSSES, loss_part
 from hardsight.losses.imbalance import check_counts, ldam_margins
 from hardsight.losses.margins import class_mask
+from hardsight.losses.reduction import check_finite
 from hardsight.registry import Range
 
 _POSITIVE, _ARC = Range(0, ends="()"), Range(0, math.pi / 2)
@@ -41,15 +42,8 @@ Scale = Annotated[float | Tensor, _POSITIVE]
 def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target: Tensor | None = None) -> Tensor:
     """``s·(π − θ)``: with cross-entropy the AVH loss.
 
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
-        scale: s. A target at angle 0 and all others at π/2 have ``p = 1/(1 + (C−1)·exp(−s·π/2))``: below about 8 the
-            softmax cannot saturate.
-        target: ``(N,)``; with it the target's angle is exact, without it good to half the digits near 0 and π.
-
-    Returns:
-        ``(N, C)`` in float32 or better.
+    A target at angle 0 and all others at π/2 have ``p = 1/(1 + (C−1)·exp(−s·π/2))``: below a scale of about 8 the
+    softmax cannot saturate. Without a target, angles are good to half the digits near 0 and π.
 
     Examples:
         >>> angular_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), scale=1.0)
@@ -64,12 +58,7 @@ def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target
 
 @loss_part("logits", "cosine", reference="NormFace (Wang et al., 2017)", directions=True, learnable=True)
 def cosine_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0) -> Tensor:
-    """``s·cos θ``.
-
-    Examples:
-        >>> cosine_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2))
-        tensor([[16.,  0.]])
-    """
+    """``s·cos θ``."""
     return scale * cosine_matrix(*_directions(features, weight, None, scale))
 
 
@@ -83,12 +72,7 @@ def cosface_logits(
 ) -> Tensor:
     """``s·cos θ`` with a margin off the target's cosine.
 
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
-        target: ``(N,)``.
-        margin: m ≥ 0, or one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
-        scale: s.
+    The margin may be one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
 
     Examples:
         >>> cosface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
@@ -114,23 +98,17 @@ def arcface_logits(
     The target has ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it has
     ``s·(cos θ − m·sin m)``: a step down that keeps the whole falling in θ.
 
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
-        target: ``(N,)``.
-        margin: m in radians, in [0, π/2].
-        scale: s.
-
     Examples:
         >>> arcface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
         tensor([[0.8776, 0.0000]])
     """
     _ARC.check(margin, "margin (in radians)")
-    x, w = _directions(features, weight, target, scale)
-    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
-    far = torch.cos(angle) - margin * math.sin(margin)
-    at_target = torch.where(angle <= math.pi - margin, torch.cos(angle + margin), far)
-    return scale * torch.where(class_mask(cosines, target), at_target[:, None], cosines)
+
+    def at_target(angle: Tensor) -> Tensor:
+        far = torch.cos(angle) - margin * math.sin(margin)
+        return torch.where(angle <= math.pi - margin, torch.cos(angle + margin), far)
+
+    return _margin_logits(features, weight, target, scale, at_target)
 
 
 @loss_part("logits", "sphereface", reference="SphereFace (Liu et al., 2017)", directions=True)
@@ -139,14 +117,8 @@ def sphereface_logits(
 ) -> Tensor:
     """``s·cos θ`` with the target's angle multiplied.
 
-    The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m.
-
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
-        target: ``(N,)``.
-        margin: m, an integer from 1.
-        scale: s, or one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
+    The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The scale may
+    be one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
 
     Examples:
         >>> sphereface_logits(torch.tensor([[0.0, 2.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
@@ -154,11 +126,12 @@ def sphereface_logits(
     """
     if not isinstance(margin, int) or margin < 1:
         raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
-    x, w = _directions(features, weight, target, scale)
-    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
-    k = torch.floor(margin * angle.detach() / math.pi)
-    at_target = (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
-    return scale * torch.where(class_mask(cosines, target), at_target[:, None], cosines)
+
+    def at_target(angle: Tensor) -> Tensor:
+        k = torch.floor(margin * angle.detach() / math.pi)
+        return (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
+
+    return _margin_logits(features, weight, target, scale, at_target)
 
 
 @loss_part("logits", "ldam", reference="LDAM (Cao et al., 2019)", indices=True)
@@ -173,13 +146,9 @@ def _ldam(
 def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annotated[float, Range(0)] = 1.0) -> Tensor:
     """Logits + τ·log of the class's share of the training data.
 
-    For training; predict with the plain logits.
-
-    Args:
-        logits: ``(N, C, …)``.
-        counts: ``(C,)`` samples or share of each class. Pass a tensor on the device of the logits: others are copied
-            there at every step. A class without samples counts as having next to none, so that the loss stays finite.
-        tau: τ.
+    For training; predict with the plain logits. Pass the samples (or share) of each class as a tensor on the device of
+    the logits: others are copied there at every step. A class without samples counts as having next to none, so that
+    the loss stays finite.
 
     Examples:
         >>> adjusted_logits(torch.zeros(1, 2), [1, 3])
@@ -227,8 +196,7 @@ class BoundLogits(nn.Module):
         self.function, self.learn = function, learn
         self.directions = any(part.function is function and part.directions for part in LOSSES.values())
         parameters = inspect.signature(function).parameters
-        self.of_features = "features" in parameters
-        self._target = parameters.get("target")
+        self.of_features, self._target = "features" in parameters, parameters.get("target")
         if learn:
             self.log_scale = nn.Parameter(torch.tensor(math.log(options.pop("scale"))))
         tensors = {k: torch.as_tensor(v) for k, v in options.items() if isinstance(v, Tensor) or k == "scale"}
@@ -245,18 +213,15 @@ class BoundLogits(nn.Module):
             soft = target.is_floating_point()
             if soft and self._target.default is inspect.Parameter.empty:
                 raise InputError(
-                    f"target must hold class indices (N,), got {tuple(target.shape)}: {self._name} needs one class per "
+                    f"target must hold class indices (N,), got {tuple(target.shape)}: these logits need one class per "
                     "sample; leave mixup out, or choose logits without a margin."
                 )
             options["target"] = None if soft else target
         return self.function(features, weight, **options) if self.of_features else self.function(logits, **options)
 
     def extra_repr(self) -> str:
-        return ", ".join([self._name, *(f"{k}={v}" for k, v in self._numbers.items()), *["learn"] * self.learn])
-
-    @property
-    def _name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return ", ".join([name, *(f"{k}={v}" for k, v in self._numbers.items()), *["learn"] * self.learn])
 
 
 class AVHLoss(nn.Module):
@@ -314,8 +279,7 @@ class AVHLoss(nn.Module):
 
     def forward(self, features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
-        if self.validate and not torch.compiler.is_compiling() and not torch.isfinite(features).all():
-            raise InputError("features hold NaN or infinity; check what the model returns, and its learning rate.")
+        check_finite(features, self.validate)
         indices = target if target.ndim == 1 else None
         return self.objective(angular_logits(features, weight, self.scale, indices), target)
 
@@ -341,6 +305,15 @@ def _directions(
         _POSITIVE.check(scale, "scale")
     dtype = working_dtype(features, weight)
     return unit(features.to(dtype))[0], unit(weight.to(dtype))[0]
+
+
+def _margin_logits(
+    features: Tensor, weight: Tensor, target: Tensor, scale: float | Tensor, at_target: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """``s·cos θ``, and for the target ``s`` times a function of its angle."""
+    x, w = _directions(features, weight, target, scale)
+    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
+    return scale * torch.where(class_mask(cosines, target), at_target(angle)[:, None], cosines)
 
 
 def _target_angle(x: Tensor, w: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from hardsight.angles import working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.grammar import loss_part
 from hardsight.losses.margins import class_mask, focal, soft_margins
-from hardsight.losses.reduction import REDUCTIONS, MarginLoss, check_common, check_values
+from hardsight.losses.reduction import REDUCTIONS, MarginLoss, check_common, check_values, reduced
 from hardsight.registry import Range, check_choice
 
 Activation = Literal["softmax", "sigmoid"]
@@ -95,9 +95,7 @@ class MirrorMSELoss(nn.Module):
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
         valid = torch.ones_like(errors[:, 0]) if soft else (target != self.ignore_index).to(z.dtype)
         losses = torch.where(valid > 0, errors.mean(1), 0)
-        if self.reduction == "none":
-            return losses
-        return losses.sum() if self.reduction == "sum" else losses.sum() / valid.sum().clamp_min(1)
+        return reduced(losses, self.reduction, valid.sum().clamp_min(1))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, mirror={self.mirror}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.grammar import loss_part
-from hardsight.losses.reduction import REDUCTIONS
+from hardsight.losses.reduction import REDUCTIONS, check_finite, reduced
 from hardsight.registry import Range, check_choice
 
 Pairing = Literal["halves", "classes", "all"]
@@ -111,9 +111,7 @@ class _PairLoss(nn.Module):
             left, right = pair_indices(labels, self.pairs)
         distances = self.distances(features.to(working_dtype(features)), left, right)
         values = self.weight * contrastive(distances, labels[left] == labels[right], self.margin)
-        if self.reduction == "none":
-            return values
-        return values.sum() if self.reduction == "sum" else values.sum() / max(len(values), 1)
+        return reduced(values, self.reduction, max(len(values), 1))
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, weight={self.weight}, pairs={self.pairs!r}"
@@ -191,13 +189,10 @@ class CenterLoss(nn.Module):
         self, classes: int, width: int, rate: float = 0.5, weight: float = 0.003, validate: bool = False
     ) -> None:
         super().__init__()
-        for name, value, range_ in (
-            ("classes", classes, Range(1)),
-            ("width", width, Range(1)),
-            ("rate", rate, _RATE),
-            ("weight", weight, Range(0)),
-        ):
-            range_.check(value, name)
+        Range(1).check(classes, "classes")
+        Range(1).check(width, "width")
+        _RATE.check(rate, "rate")
+        Range(0).check(weight, "weight")
         self.rate, self.weight, self.validate = rate, weight, validate
         self.register_buffer("centers", torch.zeros(classes, width))
 
@@ -257,10 +252,8 @@ def _check_batch(
     if labels.shape != features.shape[:1]:
         hint = "; pass logits.argmax(1) for predictions." if labels.ndim == 2 else "; pass one label per sample."
         raise InputError(f"labels must have shape ({len(features)},), got {tuple(labels.shape)}{hint}")
-    if not validate or torch.compiler.is_compiling():
-        return
-    if not torch.isfinite(features).all():
-        raise InputError("features hold NaN or infinity; check what the model returns, and its learning rate.")
-    outside = labels if classes is None else labels[(labels < 0) | (labels >= classes)]
-    if classes is not None and len(outside):
-        raise InputError(f"labels must lie in [0, {classes - 1}], got {outside[0].item()}.")
+    check_finite(features, validate)
+    if validate and classes is not None and not torch.compiler.is_compiling():
+        outside = labels[(labels < 0) | (labels >= classes)]
+        if len(outside):
+            raise InputError(f"labels must lie in [0, {classes - 1}], got {outside[0].item()}.")

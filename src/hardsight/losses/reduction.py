@@ -67,10 +67,9 @@ class MarginLoss(nn.CrossEntropyLoss):
                 factor = factor * weight.view(-1, *[1] * (values.ndim - 2))
         losses = torch.where(factor == 0, 0, factor * values)  # 0 also where a value is infinite
         losses = losses if shares is None else losses.sum(1)
-        if self.reduction == "none":
-            return losses.squeeze(0) if single else losses
-        total = count.sum() if self.reduction == "mean" else count.new_ones(())
-        return losses.sum() / torch.where(total == 0, 1, total)  # where nothing counts, 0 instead of 0/0
+        total = count.sum()
+        losses = losses.squeeze(0) if single else losses
+        return reduced(losses, self.reduction, torch.where(total == 0, 1, total))  # 0 instead of 0/0
 
     def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
         if not input.is_floating_point() or input.ndim < 1:
@@ -90,6 +89,13 @@ class MarginLoss(nn.CrossEntropyLoss):
             raise InputError(f"weight must have shape ({classes},), one per class, got {tuple(self.weight.shape)}.")
 
 
+def reduced(losses: Tensor, reduction: str, count: Tensor | int) -> Tensor:
+    """Losses as they are, their sum, or their mean over so many."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / count
+
+
 def check_common(loss: nn.Module) -> None:
     """Check what torch's losses take without a look: the reduction, label smoothing and weights."""
     check_choice(loss.reduction, REDUCTIONS, "reduction")
@@ -100,6 +106,12 @@ def check_common(loss: nn.Module) -> None:
             continue  # looking would wait for the device, and `encouraging_loss` comes here at every step
         if not bool((weight >= 0).all()):
             raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+
+
+def check_finite(features: Tensor, validate: bool) -> None:
+    """Check features for NaN and infinity, if asked to; waits for the device."""
+    if validate and not torch.compiler.is_compiling() and not torch.isfinite(features).all():
+        raise InputError("features hold NaN or infinity; check what the model returns, and its learning rate.")
 
 
 def check_values(z: Tensor, target: Tensor, soft: bool, ignore_index: int | None = None) -> None:
