@@ -5,7 +5,6 @@ Every score here is **higher for what is more like the training data**, and the 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from torch import Tensor
 from hardsight.answers import Answer, Point, point, row
 from hardsight.errors import InputError
 from hardsight.predictions import Predictions
+from hardsight.registry import Registry
 from hardsight.scores import SCORES, Reading, check_logits, check_triple, read_classes
 from hardsight.stats import auroc, fpr_at_95_tpr
 
@@ -45,52 +45,47 @@ class Detector:
     reference: str
 
 
-DETECTORS: dict[str, Detector] = {}
+def _entry(name: str, function: Callable[[Reading], Tensor], *, reference: str, angular: bool = False) -> Detector:
+    return Detector(name, angular, function, str(function.__doc__), reference)
 
 
-def _detector(angular: bool, reference: str) -> Callable[[Callable[[Reading], Tensor]], Callable[[Reading], Tensor]]:
-    def register(function: Callable[[Reading], Tensor]) -> Callable[[Reading], Tensor]:
-        name = function.__name__.lstrip("_")
-        DETECTORS[name] = Detector(name, angular, function, str(function.__doc__), reference)
-        return function
-
-    return register
-
-
+DETECTORS: Registry[Detector] = Registry("detector", _entry)
 _AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
 
 
-@_detector(False, "Zhao et al., Encouraging Loss, AAAI 2022, Section 5")
+@DETECTORS.register("max_logit", reference="Zhao et al., Encouraging Loss, AAAI 2022, Section 5")
 def _max_logit(r: Reading) -> Tensor:
     """Largest logit: minus the smallest conditional energy."""
     return SCORES["max_logit"].of_reading(r)
 
 
-@_detector(False, "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020")
+@DETECTORS.register("free_energy", reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020")
 def _free_energy(r: Reading) -> Tensor:
     """Minus the free energy: logsumexp of the logits."""
     return -SCORES["free_energy"].of_reading(r)
 
 
-@_detector(False, "Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017")
+@DETECTORS.register(
+    "msp", reference="Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017"
+)
 def _msp(r: Reading) -> Tensor:
     """Log of the largest softmax probability: the ranks of the probability, without the ties where that rounds to 1."""
     return -SCORES["nll"].of_reading(r)
 
 
-@_detector(True, f"{_AVH}, Eq. 3")
+@DETECTORS.register("avc", angular=True, reference=f"{_AVH}, Eq. 3")
 def _avc(r: Reading) -> Tensor:
     """Largest angular visual confidence: that of the class nearest in angle, which need not be the predicted one."""
     return SCORES["avc"].of_reading(replace(r, angle=torch.minimum(r.angle, r.other_angle)))
 
 
-@_detector(True, f"{_AVH}, Eq. 1")
+@DETECTORS.register("avh", angular=True, reference=f"{_AVH}, Eq. 1")
 def _avh(r: Reading) -> Tensor:
     """1 − AVH at the predicted class."""
     return 1 - SCORES["avh"].of_reading(r)
 
 
-@_detector(True, "angular gap between the two nearest classes")
+@DETECTORS.register("angular_margin", angular=True, reference="angular gap between the two nearest classes")
 def _angular_margin(r: Reading) -> Tensor:
     """Angle to the nearest other class minus the angle to the predicted one, in radians."""
     return -SCORES["angular_margin"].of_reading(r)
@@ -115,11 +110,10 @@ def ood_scores(
         {'max_logit': [2.0, 0.1], 'free_energy': [2.127, 0.744], 'msp': [-0.127, -0.644]}
     """
     given = features is not None and weight is not None
-    names = [name for name, one in DETECTORS.items() if given or not one.angular] if names is None else list(names)
+    if names is None:
+        names = [name for name, detector in DETECTORS.items() if given or not detector.angular]
+    names = DETECTORS.names(names)
     for name in names:
-        if name not in DETECTORS:
-            near = difflib.get_close_matches(name, DETECTORS, 2, 0.4) or list(DETECTORS)
-            raise InputError(f"names: there is no detector {name!r}; did you mean {' or '.join(near)}?")
         if DETECTORS[name].angular and not given:
             raise InputError(
                 f"names: {name!r} is an angle; give features (N, D) and the last layer's weight (C, D), too."

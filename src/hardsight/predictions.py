@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -69,9 +68,7 @@ class Predictions:
             name: In `hardsight.SCORES`.
             labels: ``(N,)`` class indices.
         """
-        if name not in SCORES:
-            near = difflib.get_close_matches(name, SCORES, 2, 0.4) or list(SCORES)
-            raise InputError(f"score: there is no {name!r}; did you mean {' or '.join(near)}?")
+        SCORES.names(name)  # before anything is computed
         wanted = check_labels(np.array(labels), len(self.rows), len(self.weight)).numpy()
         before, values = self._known.get(name, (np.full(len(wanted), -1), np.empty(len(wanted))))
         moved, values = np.flatnonzero(before != wanted), values.copy()  # selecting asks again with a few changed

@@ -11,11 +11,11 @@ Where paper, slides and released code differ, this was chosen:
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, replace
 
 from hardsight.errors import InputError
+from hardsight.registry import Registry, did_you_mean
 
 _CBST = "Zou et al., Class-Balanced Self-Training, ECCV 2018"
 _CRST = "Zou et al., Confidence Regularized Self-Training, ICCV 2019"
@@ -49,8 +49,9 @@ class Method:
     reference: str = ""
 
 
-METHODS: dict[str, Method] = {
-    method.name: method
+METHODS: Registry[Method] = Registry("self-training method")
+METHODS.update(
+    (method.name, method)
     for method in (
         Method("cbst", summary="Labels and selection by the softmax.", reference=_CBST),
         Method(
@@ -79,7 +80,7 @@ METHODS: dict[str, Method] = {
             reference="the fourth combination; in neither paper nor slides",
         ),
     )
-}
+)
 
 
 def parse_method(method: str | Method) -> Method:
@@ -107,10 +108,8 @@ def parse_method(method: str | Method) -> Method:
         rule = {"confidence": "softmax", "avh": "avc"}.get(score, score)
         named = f"As {base}, but {rule} selects."
         return replace(METHODS[base], name=str(method), select_by=rule, summary=named)
-    known = {*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)}
-    near = difflib.get_close_matches(str(method), known, 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(METHODS)} and cbst+SCORE."
-    raise InputError(f"method must name a way of self-training, got {method!r}; {hint}")
+    names = dict.fromkeys([*METHODS, *(f"{base}+{score}" for base in METHODS if "+" not in base for score in SCORES)])
+    raise InputError(f"there is no self-training method {method!r}; {did_you_mean(method, names)}")
 
 
 def _checked(method: Method, scores: tuple[str, ...]) -> Method:

@@ -6,7 +6,6 @@ harder. The paper has contrast and additive uniform noise, after Geirhos et al. 
 
 from __future__ import annotations
 
-import difflib
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 from hardsight.degradation.randomness import sample_keys, uniform
 from hardsight.errors import InputError
 from hardsight.extras import need
+from hardsight.registry import Registry
 
 # What Geirhos et al. turned colour into grey with: scikit-image's weights of red, green and blue.
 _GREY_WEIGHTS = (0.2125, 0.7154, 0.0721)
@@ -53,34 +53,30 @@ class Degradation:
         return "lower" if self.levels[-1] < self.clean else "higher"
 
 
-DEGRADATIONS: dict[str, Degradation] = {}
+def _entry(
+    name: str, function: Any, *, levels: tuple[float, ...], range_: tuple[float, float], random: bool = False
+) -> Degradation:
+    return Degradation(name, function, levels[0], levels, range_, str(function.__doc__).strip(), random)
 
 
-def _degradation(name: str, levels: tuple[float, ...], range_: tuple[float, float], *, random: bool = False) -> Any:
-    """Register a function of pictures; its docstring is its summary, its first level the clean one."""
-
-    def register(function: Callable[[Tensor, float, Tensor], Tensor]) -> Any:
-        summary = str(function.__doc__).strip()
-        DEGRADATIONS[name] = Degradation(name, function, levels[0], levels, range_, summary, random)
-        return function
-
-    return register
+# Functions of images; the docstring is the summary, the first level the clean one.
+DEGRADATIONS: Registry[Degradation] = Registry("degradation", _entry)
 
 
-@_degradation("contrast", (1.0, 0.6, 0.3, 0.2, 0.1), (0.0, 1.0))
+@DEGRADATIONS.register("contrast", levels=(1.0, 0.6, 0.3, 0.2, 0.1), range_=(0.0, 1.0))
 def _contrast(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Contrast around middle grey; the level is the share of it that stays."""
     return images * level + (1 - level) / 2
 
 
-@_degradation("noise", (0.0, 0.1, 0.2, 0.3, 0.4), (0.0, 1.0), random=True)
+@DEGRADATIONS.register("noise", levels=(0.0, 0.1, 0.2, 0.3, 0.4), range_=(0.0, 1.0), random=True)
 def _noise(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Uniform noise on every value; the level is the most that it adds or takes away."""
     drawn = uniform(keys, images[0].numel()).view_as(images)  # the same for every level, only wider
     return (images + (2 * drawn - 1) * level).clamp_(0, 1)
 
 
-@_degradation("blur", (0.0, 0.01, 0.02, 0.04, 0.08), (0.0, 0.5))
+@DEGRADATIONS.register("blur", levels=(0.0, 0.01, 0.02, 0.04, 0.08), range_=(0.0, 0.5))
 def _blur(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Gaussian blur; the level is its standard deviation as a share of the shorter side."""
     side = min(images.shape[-2:])
@@ -90,13 +86,13 @@ def _blur(images: Tensor, level: float, keys: Tensor) -> Tensor:
     return images.clamp(0, 1)
 
 
-@_degradation("brightness", (1.0, 0.6, 0.3, 0.2, 0.1), (0.0, 1.0))
+@DEGRADATIONS.register("brightness", levels=(1.0, 0.6, 0.3, 0.2, 0.1), range_=(0.0, 1.0))
 def _brightness(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Darker pictures; the level is the share of the light that stays."""
     return _torchvision().adjust_brightness(images, level)
 
 
-@_degradation("jpeg", (100, 30, 15, 10, 5), (1, 100))
+@DEGRADATIONS.register("jpeg", levels=(100, 30, 15, 10, 5), range_=(1, 100))
 def _jpeg(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """JPEG compression by Pillow, on the CPU; the level is its quality, 100 the picture as it is."""
     pixels = (images * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy()
@@ -115,7 +111,7 @@ def _compressed(picture: np.ndarray, quality: int) -> np.ndarray:
         return np.asarray(left).reshape(picture.shape)
 
 
-@_degradation("resolution", (1.0, 0.75, 0.5, 0.35, 0.25), (0.0, 1.0))
+@DEGRADATIONS.register("resolution", levels=(1.0, 0.75, 0.5, 0.35, 0.25), range_=(0.0, 1.0))
 def _resolution(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Fewer pixels, scaled back to as many; the level is the share of the pixels a side that stays."""
     size = list(images.shape[-2:])
@@ -124,7 +120,7 @@ def _resolution(images: Tensor, level: float, keys: Tensor) -> Tensor:
     return resize(resize(images, fewer, antialias=True), size, antialias=True).clamp_(0, 1)
 
 
-@_degradation("occlusion", (0.0, 0.1, 0.2, 0.3, 0.4), (0.0, 1.0), random=True)
+@DEGRADATIONS.register("occlusion", levels=(0.0, 0.1, 0.2, 0.3, 0.4), range_=(0.0, 1.0), random=True)
 def _occlusion(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """A grey rectangle at a place of its own; the level is the share of the picture that it covers."""
     hidden = torch.ones((), dtype=torch.bool, device=images.device)
@@ -161,7 +157,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
         >>> degrade(torch.tensor([0.0, 0.5, 1.0]).view(1, 1, 1, 3), "contrast", 0.2).flatten().tolist()
         [0.4000000059604645, 0.5, 0.6000000238418579]
     """
-    how, level = known_degradation(name), checked_level(name, level)
+    how, level = DEGRADATIONS[name], checked_level(name, level)
     if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim != 4:
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise InputError(f"images must be a floating-point tensor (N, channels, H, W) in [0, 1], got {got}.")
@@ -186,18 +182,9 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
     return wide.repeat(1, colour // wide.shape[1], 1, 1).to(images.dtype)
 
 
-def known_degradation(name: str) -> Degradation:
-    """The degradation of a name, or a sentence."""
-    if name not in DEGRADATIONS:
-        near = difflib.get_close_matches(str(name), DEGRADATIONS, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(DEGRADATIONS)}."
-        raise InputError(f"there is no degradation {name!r}; {hint}")
-    return DEGRADATIONS[name]
-
-
 def checked_level(name: str, level: Any) -> float:
     """A level as a number within its degradation's range, or a sentence."""
-    low, high = known_degradation(name).range
+    low, high = DEGRADATIONS[name].range
     try:
         number = float(level)
     except (TypeError, ValueError):
@@ -221,7 +208,7 @@ def chosen_levels(
     names = list(dict.fromkeys([degradations] if isinstance(degradations, str) else degradations))
     if not names:
         raise InputError("degradations must name at least one degradation, got none.")
-    defaults = {name: known_degradation(name).levels for name in names}
+    defaults = {name: DEGRADATIONS[name].levels for name in names}
     if levels is not None and not isinstance(levels, Mapping):
         if len(names) > 1:
             raise InputError(f"levels must be given by name for several degradations ({', '.join(names)}).")
@@ -233,5 +220,5 @@ def chosen_levels(
         own = {checked_level(name, level) for level in (levels or {}).get(name, usual)}
         if not own:
             raise InputError(f"levels of {name} must hold at least one level, got none.")
-        chosen += [(name, level) for level in sorted(own, reverse=known_degradation(name).harder == "lower")]
+        chosen += [(name, level) for level in sorted(own, reverse=DEGRADATIONS[name].harder == "lower")]
     return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
+from hardsight.registry import did_you_mean
 from hardsight.runs import DYNAMICS, Meta, meta_of
 from hardsight.table import SampleTable
 
@@ -164,9 +164,8 @@ class Dynamics:
         rows = self._visible(self._read(lambda index: records.read_sample(self.path, index, id_)))
         if not len(rows):
             files = records.read_index(self.path).files
-            near = difflib.get_close_matches(id_, [entry["ids"][0] for entry in files], 1, 0.5)
-            hint = f"; ids look like {printable(near[0])!r}" if near else ""
-            raise MissingKeyError(f"the run has no sample {printable(id_)!r}{hint}.")
+            example = f"; ids look like {printable(files[0]['ids'][0])!r}" if files else ""
+            raise MissingKeyError(f"the run has no sample {printable(id_)!r}{example}.")
         block = records.Block(rows, rows["id"], np.zeros(len(rows), np.int64))
         place = np.searchsorted(self.epochs, rows["epoch"].to_numpy())
         columns: dict[str, Any] = {"epoch": self.epochs}
@@ -268,9 +267,7 @@ class Dynamics:
 
 def _known(column: str) -> None:
     if column not in COLUMNS:
-        near = difflib.get_close_matches(column, COLUMNS, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COLUMNS)}."
-        raise InputError(f"records have no column {column!r}; {hint}")
+        raise InputError(f"records have no column {column!r}; {did_you_mean(column, COLUMNS)}")
 
 
 def _span(epochs: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.models import Model
 from hardsight.predictions import Predictions, predict
+from hardsight.registry import did_you_mean
 from hardsight.runs import content_hash
 from hardsight.scoring.checks import check_samples
 
@@ -238,15 +238,14 @@ def check_asked(
     """Refuse what cannot be asked."""
     for name in questions:
         if name not in QUESTIONS:
-            near = difflib.get_close_matches(name, QUESTIONS, 1, 0.4) or [*QUESTIONS]
             raise InputError(
-                f"questions: there is no {name!r}; did you mean {' or '.join(near)}? What else is asked follows from "
-                "ood, attacks, explain and dropout."
+                f"there is no question {name!r}; {did_you_mean(name, QUESTIONS)} What else is asked follows from ood, "
+                "attacks, explain and dropout."
             )
     if attacks:
-        from hardsight.robustness.attacks import check_eps, known_attack
+        from hardsight.robustness.attacks import ATTACKS, check_eps
 
-        for norm in {known_attack(name).norm for name in attacks}:
+        for norm in {ATTACKS[name].norm for name in attacks}:
             for value in eps or ():
                 check_eps(value, norm)
         if eps is not None and not any(eps):

@@ -7,7 +7,6 @@ zero; its recipe names the norm before the last attention, through which every p
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from hardsight.errors import InputError
 from hardsight.heads import find_head
+from hardsight.registry import did_you_mean
 from hardsight.training.loop import logits_of
 
 # Which layer of a network of tokens: the last path that ends so.
@@ -141,8 +141,8 @@ def _last_norm(network: nn.Module, outputs: list[_Output]) -> _Output:
 def _named(network: nn.Module, outputs: list[_Output], layer: str, features: int) -> Place:
     paths = [path for path, _ in network.named_modules() if path]
     if layer not in paths:
-        near = difflib.get_close_matches(layer, paths, 3, 0.4) or [output.path for output in outputs[-3:]]
-        raise InputError(f"layer={layer!r} is not in the model; did you mean {' or '.join(near) or 'another model'}?")
+        last = [output.path for output in reversed(outputs)]  # these are what is usually meant
+        raise InputError(f"layer={layer!r} is not in the model; {did_you_mean(layer, dict.fromkeys([*last, *paths]))}")
     found = [output for output in outputs if output.path == layer]
     if not found or not (found[-1].value.ndim == 3 or _has_positions(found[-1].value, features)):
         raise InputError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hardsight.registry import Registry
+
 _MANY = 20
 
 
@@ -23,7 +25,7 @@ class FigureKind(NamedTuple):
     takes: tuple[str, ...] = ()
 
 
-FIGURES = {
+_KINDS = {
     "dynamics": FigureKind(
         "norm, AVH, accuracy and confidence by epoch and group or human frequency, a row a network (Fig. 4, 9, 10, 13)",
         (1, _MANY),
@@ -88,3 +90,6 @@ FIGURES = {
     "bonuses": FigureKind("the bonus from normal to conservative, and what it pulls (EL Fig. 3)", (0, 0)),
     "label-noise": FigureKind("why the normal bonus has no minimum when labels are noisy", (0, 0)),
 }
+
+FIGURES: Registry[FigureKind] = Registry("figure")
+FIGURES.update(_KINDS)

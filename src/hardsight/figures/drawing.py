@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -244,10 +243,6 @@ def draw(
     Returns:
         The path of the file.
     """
-    if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIGURES)}."
-        raise InputError(f"there is no figure {name!r}; {hint}")
     kind = FIGURES[name]
     fewest, most = kind.runs
     if not fewest <= len(runs) <= most:

@@ -1,11 +1,10 @@
 """The rankings: each orders samples by how probably their label is wrong, registered in `RANKINGS`.
 
-To add one, write a function ``table → suspicion`` under ``@_ranking(...)``.
+To add one, write a function ``table → suspicion`` under ``@RANKINGS.register(...)``.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import numpy as np
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.labelerrors.confident import NEEDED, Beliefs, labels_of, probability_matrix, probability_rows
+from hardsight.registry import Registry
 from hardsight.scores import SCORES, Score
 from hardsight.table import SampleTable
 
@@ -42,25 +42,31 @@ class Ranking:
     function: Suspicion
 
 
-RANKINGS: dict[str, Ranking] = {}
+def _entry(name: str, function: Suspicion, *, needs: tuple[str, ...], reference: str, summary: str = "") -> Ranking:
+    return Ranking(name, summary or str(function.__doc__), reference, needs, function)
 
 
-def _ranking(name: str, needs: tuple[str, ...], reference: str, summary: str = "") -> Callable[[Suspicion], Suspicion]:
-    def register(function: Suspicion) -> Suspicion:
-        RANKINGS[name] = Ranking(name, summary or str(function.__doc__), reference, needs, function)
-        return function
+_CONFIDENT = "Northcutt et al., Confident Learning, JAIR 2021"
 
-    return register
+RANKINGS: Registry[Ranking] = Registry("ranking of label errors", _entry)
 
 
-@_ranking("disagreement", (*NEEDED, "margin"), "normalised margin; Northcutt et al., Confident Learning, JAIR 2021")
+@RANKINGS.register(
+    "disagreement",
+    needs=(*NEEDED, "margin"),
+    reference=f"normalized margin; {_CONFIDENT}",
+)
 def _disagreement(table: SampleTable) -> np.ndarray:
     """How much more probable another class is than the label."""
     beliefs = Beliefs(table)
     return beliefs.p_other - beliefs.p_label
 
 
-@_ranking("angular_disagreement", ("angular_margin", "angle", "avh"), "the angular margin over AVH's denominator")
+@RANKINGS.register(
+    "angular_disagreement",
+    needs=("angular_margin", "angle", "avh"),
+    reference="angular margin over AVH's denominator",
+)
 def _angular_disagreement(table: SampleTable) -> np.ndarray:
     """How much nearer another class is than the label, as a share of the sum of the angles to all classes."""
     angle, share = table["angle"], table["avh"]
@@ -70,7 +76,7 @@ def _angular_disagreement(table: SampleTable) -> np.ndarray:
     return table["angular_margin"] / np.where(np.isfinite(total), total, usual)
 
 
-@_ranking("angle_and_logit", ("avh", "nll"), "mean rank")
+@RANKINGS.register("angle_and_logit", needs=("avh", "nll"), reference="mean rank")
 def _angle_and_logit(table: SampleTable) -> np.ndarray:
     """Mean of the ranks by AVH and by the loss, from 0 to 1: suspicious by angle and by logit."""
     from scipy.stats import rankdata
@@ -78,13 +84,17 @@ def _angle_and_logit(table: SampleTable) -> np.ndarray:
     return np.mean([rankdata(table[name], nan_policy="omit") for name in ("avh", "nll")], axis=0) / len(table)
 
 
-@_ranking("confidence_adjusted", ("confidence",), "class thresholds; Northcutt et al., Confident Learning, JAIR 2021")
+@RANKINGS.register(
+    "confidence_adjusted",
+    needs=("confidence",),
+    reference=f"class thresholds; {_CONFIDENT}",
+)
 def _confidence_adjusted(table: SampleTable) -> np.ndarray:
     """How far the confidence lies below the mean of its class: a hard class is not suspect as a whole."""
     return _above_class_mean(table, -table["confidence"])
 
 
-@_ranking("avh_adjusted", ("avh",), "AVH against the mean of its class")
+@RANKINGS.register("avh_adjusted", needs=("avh",), reference="AVH against the mean of its class")
 def _avh_adjusted(table: SampleTable) -> np.ndarray:
     """How far AVH lies above the mean of its class: a hard class is not suspect as a whole."""
     return _above_class_mean(table, table["avh"])
@@ -104,12 +114,13 @@ def _by_score(score: Score) -> Suspicion:
 
 for _score in SCORES.values():
     if _score.needs_labels:
-        _ranking(_score.name, (_score.name,), _score.reference, _score.summary)(_by_score(_score))
+        _facts = {"needs": (_score.name,), "reference": _score.reference, "summary": _score.summary}
+        RANKINGS.register(_score.name, **_facts)(_by_score(_score))
 
 
 # cleanlab, the witness: its own code on our probabilities.
 
-_CLEANLAB = "cleanlab; Northcutt et al., Confident Learning, JAIR 2021"
+_CLEANLAB = f"cleanlab; {_CONFIDENT}"
 
 
 def _cleanlab(table: SampleTable, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -130,11 +141,12 @@ def _by_quality(method: str) -> Suspicion:
 
 
 for _method in ("self_confidence", "normalized_margin", "confidence_weighted_entropy"):
-    _words = f"cleanlab's label quality by {_method.replace('_', ' ')}, turned round."
-    _ranking(f"cleanlab_{_method}", ("probabilities",), _CLEANLAB, _words)(_by_quality(_method))
+    _facts = {"needs": ("probabilities",), "reference": _CLEANLAB}
+    _summary = f"cleanlab's label quality by {_method.replace('_', ' ')}, reversed."
+    RANKINGS.register(f"cleanlab_{_method}", **_facts, summary=_summary)(_by_quality(_method))
 
 
-@_ranking("cleanlab_issues", ("probabilities",), _CLEANLAB)
+@RANKINGS.register("cleanlab_issues", needs=("probabilities",), reference=_CLEANLAB)
 def _cleanlab_issues(table: SampleTable) -> np.ndarray:
     """What cleanlab's find_label_issues lists, before the rest, each by normalised margin."""
 
@@ -148,10 +160,6 @@ def _cleanlab_issues(table: SampleTable) -> np.ndarray:
 def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
     """The ranking of that name (the default for None), if the table holds what it needs."""
     by = DEFAULT if by is None else by
-    if by not in RANKINGS:
-        near = difflib.get_close_matches(by, RANKINGS, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(RANKINGS)}."
-        raise InputError(f"by must name a ranking of label errors, got {by!r}; {hint}")
     ranking = RANKINGS[by]
     if ranking.needs == ("probabilities",):
         if probability_rows(table) is None:

@@ -14,15 +14,15 @@ from hardsight.comparison import floats
 from hardsight.idtables import read_by_id
 from hardsight.report.rows import Rows
 from hardsight.report.words import counted, cut_name, number, score_title
-from hardsight.scores import SCORES
 from hardsight.stats import FEW, Difference, holm, moments, student
+from hardsight.table import larger_is_harder
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12
 _NEW_INTEGERS = 50  # a column of the table's own with more different integers is a quantity, no group
 
-# Columns of a table that are its own and no groups.
-_OWN = {"id", "label", "pred", "fold", "rank", "rank_low", "rank_high", "agreement", "avh_error", "norm_within_class"}
+# Columns that hardsight writes and that are no groups; so is every column with a hard end.
+_NO_GROUPS = {"id", "label", "pred", "fold", "avh_error"}
 
 
 class Group(NamedTuple):
@@ -68,8 +68,7 @@ def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], li
 
 
 def _is_own(name: str) -> bool:
-    base = name.removesuffix("_sd").removesuffix("_before").removesuffix("_pred")
-    return name in _OWN or base in SCORES
+    return name in _NO_GROUPS or larger_is_harder(name.removesuffix("_sd")) is not None
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ from hardsight.data import Samples
 from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.models import Model, as_model
-from hardsight.robustness.attacks import ATTACKS, check_eps, known_attack
+from hardsight.robustness.attacks import ATTACKS, check_eps
 from hardsight.robustness.masking import check_masking
 from hardsight.robustness.measuring import SCALELESS, TOLD, Measured, measure
 from hardsight.robustness.pixels import pixel_source
@@ -112,7 +112,7 @@ def _with_checks(attacks: Sequence[str], eps: Sequence[float] | None) -> list[st
     """The attacks, and those that gradient masking shows against; or a sentence."""
     if isinstance(attacks, str) or not len(attacks):
         raise InputError(f"attacks must be a list of names, ('fgsm', 'pgd') say, got {attacks!r}.")
-    norms = dict.fromkeys(known_attack(name).norm for name in attacks)
+    norms = dict.fromkeys(ATTACKS[name].norm for name in attacks)
     if eps is not None:
         for value in eps:
             for norm in norms:

@@ -7,7 +7,6 @@ still. The margin and the DLR loss have no scale, and find the same picture what
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from hardsight.devices import evaluating
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
+from hardsight.registry import Registry
 from hardsight.robustness.balls import Norm, anywhere, upward, within
 from hardsight.scores import check_labels
 from hardsight.training.loop import logits_of
@@ -80,8 +80,9 @@ _MADRY = "Madry et al., Towards Deep Learning Models Resistant to Adversarial At
 _CROCE = "Croce and Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020"
 _CARLINI = "Carlini and Wagner, Towards Evaluating the Robustness of Neural Networks, S&P 2017"
 
-ATTACKS: dict[str, Attack] = {
-    attack.name: attack
+ATTACKS: Registry[Attack] = Registry("attack")
+ATTACKS.update(
+    (attack.name, attack)
     for attack in (
         Attack(
             "noise", None, "inf", 0, 9, "The worst of ten corners of the ε-box at random; no gradients.", "hardsight"
@@ -94,7 +95,7 @@ ATTACKS: dict[str, Attack] = {
         Attack("pgd-dlr", "dlr", summary="Steps along the difference of logits ratio.", reference=_CROCE),
         Attack("autoattack", None, summary="pyautoattack's ensemble: strong and slow.", reference=_CROCE),
     )
-}
+)
 
 
 class Attacked(NamedTuple):
@@ -163,7 +164,7 @@ def attack(
     """
     options = {"norm": norm, "steps": steps, "first": first, "loss": loss, "restarts": restarts}
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
-    how = replace(known_attack(name), **given)
+    how = replace(ATTACKS[name], **given)
     if name == "autoattack" and (track or given.keys() - {"norm"}):
         raise InputError(
             "autoattack has its own steps, losses and restarts, and no trajectory; give eps and norm alone."
@@ -278,14 +279,6 @@ def _autoattack(network: nn.Module, x: Tensor, y: Tensor, norm: Norm, eps: float
     found = within(torch.where(found.isfinite(), found, x), x, eps, norm)
     logits = _logits(network, found)
     return Attacked(found, logits, logits, logits.argmax(1) == y)
-
-
-def known_attack(name: str) -> Attack:
-    """The attack of that name, or a sentence that names the nearest ones."""
-    if name not in ATTACKS:
-        near = difflib.get_close_matches(str(name), ATTACKS, 3, 0.4) or list(ATTACKS)
-        raise InputError(f"attack: there is no {name!r}; did you mean {' or '.join(near)}?")
-    return ATTACKS[name]
 
 
 def check_eps(eps: float, norm: str) -> None:

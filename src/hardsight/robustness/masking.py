@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from hardsight.errors import InputError
-from hardsight.robustness.attacks import known_attack
+from hardsight.robustness.attacks import ATTACKS
 from hardsight.stats import wilson
 
 # By attack and ε, (N,) whether a sample is right.
@@ -78,7 +78,7 @@ def check_masking(
     clean = np.asarray(clean, bool)
     if clean.ndim != 1 or not len(clean):
         raise InputError(f"clean must hold True or False for one sample or more, got shape {clean.shape}.")
-    how = {name: known_attack(name) for name in left}
+    how = {name: ATTACKS[name] for name in left}
     pairs = [(a, b) for a in how for b in how if how[a].norm == how[b].norm and how[b].steps > 1]
     problems = {
         "stronger attacks": _worst(
@@ -144,7 +144,7 @@ def _above_clean(clean: np.ndarray, ends: Right) -> str | None:
         (float(values.mean()), name, eps)
         for name, by in ends.items()
         for eps, values in by.items()
-        if known_attack(name).steps and _more(values, clean, _ABOVE_CLEAN)
+        if ATTACKS[name].steps and _more(values, clean, _ABOVE_CLEAN)
     ]
     if not above:
         return None
