@@ -33,8 +33,8 @@ class Net(nn.Module):
         return self.wrap(self.fc(self.backbone(x)))
 
 
-def made_by(head):
-    """What the head makes of the features, recomputed from the triple."""
+def recomputed(head):
+    """What the head computes from the features, by the triple."""
     logits = head.features @ head.weight.T
     return logits if head.bias is None else logits + head.bias
 
@@ -53,8 +53,9 @@ def assert_captures(model, x, path=None, head=None):
     assert hooks(model) == before
     assert captured.path == layer.path
     assert captured.features.shape == (len(x), captured.weight.shape[1])
+    assert (captured.bias is None) == (getattr(layer.module, "bias", None) is None)
     assert logits.abs().max() > 0
-    assert (made_by(captured) - logits).abs().max() <= 1e-5 * logits.abs().max()
+    assert (recomputed(captured) - logits).abs().max() <= 1e-5 * logits.abs().max()
 
 
 def hooks(model):
@@ -168,10 +169,7 @@ def test_timm(name, path, size):
         ("convmixer_768_32", "head"),
         ("eva02_tiny_patch14_224", "head"),
         ("fastvit_t8", "head.fc"),
-        ("mixer_s32_224", "head"),
-        ("poolformer_s12", "head.fc"),
         ("swin_tiny_patch4_window7_224", "head.fc"),
-        ("xception41", "head.fc"),
     ],
 )
 def test_timm_paths(name, path):
@@ -187,9 +185,10 @@ def test_timm_with_two_heads_lists_them_and_its_advice_works(name):
     assert hs.find_head(model, advised).module.weight.shape[0] == 7
 
 
-def test_timm_without_a_classifier_says_so():
+@pytest.mark.parametrize("name", ["test_resnet", "deit_tiny_distilled_patch16_224"])
+def test_timm_without_a_classifier_says_so(name):
     with pytest.raises(ValueError, match=r"head.*num_classes"):
-        hs.find_head(timm.create_model("test_resnet", num_classes=0))
+        hs.find_head(timm.create_model(name, num_classes=0))
 
 
 _VIT = {
@@ -229,9 +228,42 @@ def test_hugging_face_teacher_has_two_heads():
 # Other shapes of model and head.
 
 
-def test_sequential(x):
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
-    assert_captures(model, x, "4")
+class Keyword(Net):
+    def forward(self, x):
+        return self.fc(input=self.backbone(x))
+
+
+def old_weight_norm(layer):
+    norm = getattr(torch.nn.utils, "weight_norm", None)
+    return layer if norm is None else norm(layer)
+
+
+def lazy():
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
+    assert hs.find_head(model).path == "1"
+    model(torch.ones(1, 6))
+    return model
+
+
+SHAPES = {
+    "sequential": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 5)), "3"),
+    "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(6, 8)), nn.Sequential(nn.ReLU(), nn.Linear(8, 5))), "1.1"),
+    "the model itself": (lambda: nn.Linear(6, 5), ""),
+    "lazy": (lazy, "1"),
+    "without bias": (lambda: Net(nn.Linear(8, 5, bias=False)), "fc"),
+    "called with a keyword": (Keyword, "fc"),
+    "weight norm": (lambda: Net(parametrizations.weight_norm(nn.Linear(8, 5))), "fc"),
+    "weight norm by hook": (lambda: Net(old_weight_norm(nn.Linear(8, 5))), "fc"),
+    "data parallel": (lambda: nn.DataParallel(Net()), "fc"),
+    "averaged": (lambda: torch.optim.swa_utils.AveragedModel(Net()), "fc"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_of_models(shape, x):
+    build, path = SHAPES[shape]
+    assert_captures(build(), x, path)
 
 
 @pytest.mark.parametrize(("inputs", "hidden", "classes"), [(6, 6, 5), (6, 5, 5), (6, 8, 5), (6, 6, 6)])
@@ -249,45 +281,13 @@ def test_a_plain_network_of_two_layers(inputs, hidden, classes, x):
     assert_captures(TwoLayers(), x, "second")
 
 
-def test_nested_sequential(x):
-    model = nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Sequential(nn.Dropout(), nn.Linear(8, 5)))
-    assert_captures(model.eval(), x, "1.1")
-
-
-def test_the_model_is_its_own_head(x):
-    assert_captures(nn.Linear(6, 5), x, "")
-
-
-def test_lazy_head(x):
-    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
-    assert hs.find_head(model).path == "1"
-    model(x)
-    assert_captures(model, x, "1")
-
-
-def test_head_without_bias(x):
-    model = Net(nn.Linear(8, 5, bias=False))
-    assert_captures(model, x, "fc")
-    with hs.capture(model) as head:
-        model(x)
-    assert head.bias is None
-
-
-def test_head_called_with_a_keyword(x):
-    class Keyword(Net):
-        def forward(self, x):
-            return self.fc(input=self.backbone(x))
-
-    assert_captures(Keyword(), x, "fc")
-
-
 def test_features_keep_their_graph(x):
     model = Net()
     with hs.capture(model) as head:
         logits = model(x)
     first = model.backbone[0].weight
     expected = torch.autograd.grad(logits.square().sum(), first, retain_graph=True)
-    torch.testing.assert_close(torch.autograd.grad(made_by(head).square().sum(), first), expected)
+    torch.testing.assert_close(torch.autograd.grad(recomputed(head).square().sum(), first), expected)
 
 
 @pytest.mark.parametrize("pooled_first", [True, False])
@@ -314,25 +314,9 @@ def test_other_convolutions_are_no_heads(conv):
         hs.find_head(nn.Sequential(conv))
 
 
-def test_weight_norm_by_parametrization(x):
-    model = Net(parametrizations.weight_norm(nn.Linear(8, 5)))
-    assert_captures(model, x, "fc")
-
-
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_weight_norm_by_hook(x):
-    old = getattr(torch.nn.utils, "weight_norm", None)
-    if old is None:
-        pytest.skip("this torch has only the parametrization")
-    model = Net(old(nn.Linear(8, 5)))
-    assert_captures(model, x, "fc")
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("norm", [parametrizations.weight_norm, getattr(torch.nn.utils, "weight_norm", None)])
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, old_weight_norm])
 def test_weight_norm_notices_a_step(norm, x):
-    if norm is None:
-        pytest.skip("this torch has only the parametrization")
     model = Net(norm(nn.Linear(8, 5)))
     with hs.capture(model) as head:
         model(x).sum().backward()
@@ -352,7 +336,7 @@ def test_spectral_norm_in_training(x):
     with hs.capture(model) as head:
         assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
         logits = model(x)
-    torch.testing.assert_close(made_by(head), logits)
+    torch.testing.assert_close(recomputed(head), logits)
 
 
 def test_positions_are_no_samples():
@@ -410,42 +394,30 @@ def test_ddp(process_group, x):
     assert hs.find_head(model).module is plain.fc
     with hs.capture(model) as head:  # gradients still flow through the wrapper
         model(x)
-        made_by(head).sum().backward()
+        recomputed(head).sum().backward()
     assert plain.backbone[0].weight.grad is not None
 
 
-def test_data_parallel(x):
-    assert_captures(nn.DataParallel(Net()), x, "fc")
-
-
-def test_averaged_model(x):
-    assert_captures(torch.optim.swa_utils.AveragedModel(Net()), x, "fc")
-
-
-def test_compiled_model_is_found_but_not_captured(x):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_compiled_model_is_found_but_not_captured(in_place, x):
     plain = Net()
-    model = torch.compile(plain, backend="eager")
+    if in_place:
+        (model := plain).compile(backend="eager")
+    else:
+        model = torch.compile(plain, backend="eager")
+    logits = model(x)
     assert hs.find_head(model) == ("fc", plain.fc)
     before = hooks(model)
-    with pytest.raises(ValueError, match=r"compiled.*call model\._orig_mod"), hs.capture(model):
+    advice = r"before model\.compile" if in_place else r"call model\._orig_mod"
+    with pytest.raises(ValueError, match=f"compiled.*{advice}"), hs.capture(model):
         pytest.fail("a compiled model must be refused")
     assert hooks(model) == before
-    assert_captures(model._orig_mod, x, "fc")
-
-
-def test_model_compiled_in_place(x):
-    model = Net()
-    model.compile(backend="eager")
-    logits = model(x)
-    assert hs.find_head(model).path == "fc"
-    with pytest.raises(ValueError, match=r"compiled.*before model\.compile\(\)"), hs.capture(model):
-        pytest.fail("a compiled model must be refused")
-    plain = uncompiled(model)
-    with hs.capture(plain) as head:
-        plain(x)
-    torch.testing.assert_close(made_by(head), logits)
-    assert head.weight.data_ptr() == model.fc.weight.data_ptr()
-    assert model._compiled_call_impl is not None  # the user's model is still compiled
+    eager = uncompiled(model)
+    with hs.capture(eager) as head:
+        eager(x)
+    torch.testing.assert_close(recomputed(head), logits)
+    assert head.weight.data_ptr() == plain.fc.weight.data_ptr()
+    assert not in_place or model._compiled_call_impl is not None  # the user's model is still compiled
 
 
 def test_compiled_model_inside_ddp(process_group, x):
@@ -490,7 +462,7 @@ def test_compiled_head_is_exact_or_refused(warm, in_place, x):
     def captured():
         with torch.no_grad(), hs.capture(model) as head:
             logits = model(x)
-            torch.testing.assert_close(made_by(head), logits)
+            torch.testing.assert_close(recomputed(head), logits)
             before = head.features
         with torch.no_grad():
             model(2 * x)  # nothing of the capture may be left in the compiled code
@@ -560,7 +532,7 @@ def test_a_given_head_settles_an_ambiguous_model(x):
     for name, index in (("coarse", 0), ("fine", 1)):
         with hs.capture(model, name) as head:
             logits = model(x)[index]
-        torch.testing.assert_close(made_by(head), logits)
+        torch.testing.assert_close(recomputed(head), logits)
 
 
 @pytest.mark.parametrize(
@@ -583,11 +555,6 @@ def test_layers_with_other_weights_are_refused(layer):
         hs.find_head(Net(layer), "fc")
 
 
-def test_missing_head_says_what_to_do():
-    with pytest.raises(ValueError, match=r"Sequential .*nn\.Linear.*head="):
-        hs.find_head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
-
-
 def test_many_candidates_are_cut_short():
     with pytest.raises(ValueError, match=r"12 \(4 → 4\), .*, 19 \(4 → 4\) and 12 before"):
         hs.find_head(nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), "head")
@@ -602,15 +569,7 @@ def test_several_forwards_read_one_by_one(x):
     with hs.capture(model) as head:
         for scale in (1.0, 2.0):
             logits = model(scale * x)
-            torch.testing.assert_close(made_by(head), logits)
-
-
-def test_several_forwards_unread(x):
-    model = Net()
-    with hs.capture(model):
-        model(x)
-        with pytest.raises(RuntimeError, match=r"several forwards.*head\.features"):
-            model(x)
+            torch.testing.assert_close(recomputed(head), logits)
 
 
 def test_nothing_forwarded():
@@ -620,55 +579,51 @@ def test_nothing_forwarded():
                 read()
 
 
-def test_head_that_runs_twice(x):
-    class Twice(Net):
-        def forward(self, x):
-            return self.fc(self.backbone(x)) + self.fc(self.backbone(-x))
-
-    model = Twice()
-    with hs.capture(model) as head:
-        with pytest.raises(RuntimeError, match="'fc' ran 2 times"):
-            model(x)
-        with pytest.raises(RuntimeError):  # neither input is taken for the features
-            _ = head.features
+class Twice(Net):
+    def forward(self, x):
+        return self.fc(self.backbone(x)) + self.fc(self.backbone(-x))
 
 
-def test_head_used_through_f_linear(x):
-    class Functional(Net):
-        def forward(self, x):
-            return F.linear(self.backbone(x), self.fc.weight, self.fc.bias)
-
-    model = Functional()
-    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' .*F\.linear.*fc \(8 → 5\)"):
-        model(x)
+class Functional(Net):
+    def forward(self, x):
+        return F.linear(self.backbone(x), self.fc.weight, self.fc.bias)
 
 
-def test_another_layer_makes_the_output(x):
-    class Other(Net):
-        def __init__(self):
-            super().__init__()
-            self.classifier = nn.Sequential(nn.Linear(8, 4))
+class Other(Net):
+    """Another layer computes the output."""
 
-        def forward(self, x):
-            return self.classifier(self.backbone(x))
+    def __init__(self):
+        super().__init__()
+        self.classifier = nn.Sequential(nn.Linear(8, 4))
 
-    model = Other()
-    with (
-        hs.capture(model, "fc"),
-        pytest.raises(RuntimeError, match=r"'fc' .*head=.*classifier\.0 \(8 → 4\)"),
-    ):
-        model(x)
-    assert_captures(model, x, "classifier.0", head="classifier.0")
+    def forward(self, x):
+        return self.classifier(self.backbone(x))
 
 
-def test_head_called_directly(x):
-    model = Net()
-    with hs.capture(model), pytest.raises(RuntimeError, match=r"'fc' .*outside .*forward"):
-        model.fc(torch.randn(3, 8))
+@pytest.mark.parametrize(
+    ("build", "run", "message"),
+    [
+        (Net, lambda model, x: (model(x), model(x)), r"several forward.*head\.features"),
+        (Net, lambda model, x: model.fc(torch.randn(3, 8)), r"'fc' .*outside .*forward"),
+        (Twice, lambda model, x: model(x), "'fc' ran 2 times"),
+        (Functional, lambda model, x: model(x), r"'fc' .*F\.linear.*fc \(8 → 5\)"),
+        (Other, lambda model, x: model(x), r"'fc' .*head=.*classifier\.0 \(8 → 4\)"),
+    ],
+)
+def test_anything_but_one_run_of_the_head_is_an_error_that_names_the_cause(build, run, message, x):
+    model = build()
+    with hs.capture(model, "fc") as head:
+        with pytest.raises(RuntimeError, match=message):
+            run(model, x)
+        if build is not Net:
+            with pytest.raises(RuntimeError):  # no input is taken for the features
+                _ = head.features
+    if build is Other:  # the fix that the message offers
+        assert_captures(model, x, "classifier.0", head="classifier.0")
 
 
 def test_head_called_directly_after_a_failed_forward(x):
-    # A forward that broke off (out of memory, say, and caught) is over.
+    # A forward pass that broke off (out of memory, for instance, and caught) is over.
     model = Net(wrap=_broken)
     with hs.capture(model):
         with pytest.raises(ZeroDivisionError):
@@ -692,7 +647,7 @@ def test_activation_checkpointing(reentrant, x):
     model.reentrant = reentrant
     with hs.capture(model) as head, set_checkpoint_early_stop(False):
         logits = model(x)
-        torch.testing.assert_close(made_by(head).tanh(), logits)
+        torch.testing.assert_close(recomputed(head).tanh(), logits)
         with pytest.raises(RuntimeError, match=r"'fc' .*outside .*checkpointing"):
             logits.sum().backward()
 
@@ -702,7 +657,7 @@ def test_activation_checkpointing_is_harmless_once_the_context_is_closed(x):
     with hs.capture(model) as head:
         logits = model(x)
     logits.sum().backward()
-    torch.testing.assert_close(made_by(head).tanh(), logits)
+    torch.testing.assert_close(recomputed(head).tanh(), logits)
 
 
 def test_checkpointed_backbone_is_fine(x):
@@ -713,8 +668,8 @@ def test_checkpointed_backbone_is_fine(x):
     model = Backbone()
     with hs.capture(model) as head, set_checkpoint_early_stop(False):
         logits = model(x)
-        made_by(head).sum().backward()
-    torch.testing.assert_close(made_by(head), logits)
+        recomputed(head).sum().backward()
+    torch.testing.assert_close(recomputed(head), logits)
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
@@ -729,11 +684,11 @@ def test_checkpointing_the_whole_model(early_stop, x):
         if not said:
             assert torch.equal(head.features, features)
             logits = model(2 * x)  # the next forward of the loop
-            torch.testing.assert_close(made_by(head).tanh(), logits)
+            torch.testing.assert_close(recomputed(head).tanh(), logits)
 
 
 @pytest.mark.parametrize(
-    "optimiser",
+    "optimizer",
     [
         lambda p: torch.optim.SGD(p, 0.1),
         lambda p: torch.optim.AdamW(p, 0.1, foreach=True),
@@ -741,18 +696,18 @@ def test_checkpointing_the_whole_model(early_stop, x):
     ],
     ids=["sgd", "foreach", "fused"],
 )
-def test_weight_that_changed_is_an_error(optimiser, x):
+def test_weight_that_changed_is_an_error(optimizer, x):
     model = Net()
-    optimiser = optimiser(model.parameters())
+    optimizer = optimizer(model.parameters())
     with hs.capture(model) as head:
         model(x).square().sum().backward()
         torch.testing.assert_close(head.weight, model.fc.weight)
-        optimiser.step()
+        optimizer.step()
         for read in (lambda: head.weight, lambda: head.bias):
             with pytest.raises(RuntimeError, match=r"changed since.*again"):
                 read()
         logits = model(head.features.new_ones(2, 6))  # a new forward sees the new weight
-        torch.testing.assert_close(made_by(head), logits)
+        torch.testing.assert_close(recomputed(head), logits)
 
 
 def test_loaded_weight_is_an_error(x):
@@ -769,7 +724,7 @@ def test_replaced_weight_is_still_the_one_that_the_features_saw(x):
     with hs.capture(model) as head:
         logits = model(x)
     model.load_state_dict(Net().state_dict(), assign=True)
-    torch.testing.assert_close(made_by(head), logits)
+    torch.testing.assert_close(recomputed(head), logits)
 
 
 def test_inference_mode(x):
@@ -777,7 +732,7 @@ def test_inference_mode(x):
         model = Net()
         with hs.capture(model) as head:
             logits = model(x)
-        torch.testing.assert_close(made_by(head), logits)
+        torch.testing.assert_close(recomputed(head), logits)
 
 
 def test_features_changed_in_place_are_an_error(x):
@@ -790,7 +745,7 @@ def test_features_changed_in_place_are_an_error(x):
 
     with torch.no_grad(), hs.capture(model := InPlace()) as head:
         logits = model(x)
-        said = sentence(lambda: torch.testing.assert_close(made_by(head), logits))
+        said = sentence(lambda: torch.testing.assert_close(recomputed(head), logits))
     assert not said or "changed" in said
 
 
@@ -798,7 +753,7 @@ def test_functional_call_uses_the_weight_of_the_call(x):
     model, other = Net(), Net()
     with hs.capture(model) as head:
         logits = torch.func.functional_call(model, dict(other.named_parameters()), (x,))
-    torch.testing.assert_close(made_by(head), logits)
+    torch.testing.assert_close(recomputed(head), logits)
     assert head.weight.data_ptr() == other.fc.weight.data_ptr()
 
 
@@ -816,7 +771,7 @@ def test_fsdp(process_group, x):
     fully_shard(kept.backbone, mesh=mesh)
     with hs.capture(kept) as head:  # the fix that the message offers
         logits = kept(x)
-    torch.testing.assert_close(made_by(head), logits)
+    torch.testing.assert_close(recomputed(head), logits)
 
 
 class FullyShardedDataParallel(nn.Module):  # the older FSDP wants a GPU; its name is what tells
@@ -873,7 +828,7 @@ def test_contexts_do_not_meet(x):
         logits = model(x)
     assert hooks(model) == before
     assert inner.features is x
-    torch.testing.assert_close(made_by(outer), logits)
+    torch.testing.assert_close(recomputed(outer), logits)
 
 
 def test_a_later_forward_leaves_the_record_alone(x):
@@ -881,4 +836,4 @@ def test_a_later_forward_leaves_the_record_alone(x):
     with hs.capture(model) as head:
         logits = model(x)
     model(2 * x)
-    torch.testing.assert_close(made_by(head), logits)
+    torch.testing.assert_close(recomputed(head), logits)

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import numpy as np
 import pytest
@@ -58,11 +59,6 @@ def assert_same_weights(module, state):
 def test_a_spec_that_is_none(spec):
     with pytest.raises(ValueError, match=r"MODEL .*timm:NAME, .*file\.py"):
         hs.load_model(spec)
-
-
-def test_a_file_without_a_function_says_how_to_name_it(net_py):
-    with pytest.raises(ValueError, match=r"MODEL .*net\.py:build"):
-        hs.load_model(str(net_py))
 
 
 @pytest.mark.parametrize(
@@ -177,14 +173,13 @@ def test_file_returning_the_wrong_thing(returns, message, tmp_path):
         hs.load_model(f"{file}:build")
 
 
-def test_file_without_the_function_lists_those_it_has(net_py):
+def test_a_file_or_function_that_is_not_there(net_py):
+    with pytest.raises(ValueError, match=r"MODEL .*net\.py:build"):
+        hs.load_model(str(net_py))
     with pytest.raises(ValueError, match=r"MODEL: .*'build'; .* net\."):
         hs.load_model(f"{net_py}:build")
-
-
-def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"MODEL: .*nowhere\.py"):
-        hs.load_model(f"{tmp_path}/nowhere.py:build")
+        hs.load_model(f"{net_py.parent}/nowhere.py:build")
 
 
 @pytest.mark.parametrize(
@@ -258,28 +253,20 @@ def test_preprocessing_of_torchvision(no_download):
     assert model.transform(Image.new("RGB", (300, 200))).shape == (3, 224, 224)
 
 
-def test_preprocessing_of_hugging_face(tmp_path):
-    config = transformers.ResNetConfig(
-        embedding_size=4, hidden_sizes=[8], depths=[1], id2label={0: "cat", 1: "dog", 2: "owl"}
-    )
+@pytest.mark.parametrize("names", [["cat", "dog", "owl"], None])
+def test_preprocessing_and_names_of_hugging_face(tmp_path, names):
+    labels = {"id2label": dict(enumerate(names))} if names else {"num_labels": 3}  # which makes up LABEL_0, …
+    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[8], depths=[1], **labels)
     transformers.ResNetForImageClassification(config).save_pretrained(tmp_path)
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.1, 0.2, 0.3])
     processor.save_pretrained(tmp_path)
     model = hs.load_model(f"hf:{tmp_path}")
-    assert model.classes == ["cat", "dog", "owl"]
+    assert model.classes == names
     assert model.preprocessing == in_words(transformers.AutoImageProcessor.from_pretrained(tmp_path))
-    assert "0.1" in model.preprocessing
     x = model.transform(Image.new("RGB", (50, 40)))
     assert x.shape == (3, 32, 32)
     # Black is minus mean over deviation: the processor's own numbers are used.
     torch.testing.assert_close(x[:, 0, 0], -torch.tensor([0.1, 0.2, 0.3]) / torch.tensor(processor.image_std))
-
-
-def test_placeholder_names_of_hugging_face_are_no_names(tmp_path):
-    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[8], depths=[1], num_labels=3)
-    transformers.ResNetForImageClassification(config).save_pretrained(tmp_path)
-    transformers.ViTImageProcessor().save_pretrained(tmp_path)
-    assert hs.load_model(f"hf:{tmp_path}").classes is None
 
 
 def test_preprocessing_stays_with_a_checkpoint(tmp_path):
@@ -291,38 +278,17 @@ def test_preprocessing_stays_with_a_checkpoint(tmp_path):
     assert model.weights == "checkpoint own.pt"
 
 
-def test_preprocessing_in_words_is_the_same_in_every_process(tmp_path):
+class Halved:
+    def __call__(self, x, by=2):
+        return x / by
+
+
+def test_preprocessing_in_words_is_the_same_in_every_process():
     # It is part of a run's plan: an address in memory would keep a killed run from being resumed.
-    file = write(
-        tmp_path / "net.py",
-        """
-        import functools
-        from torch import nn
-
-        def halved(x, by=2):
-            return x / by
-
-        class Halved:
-            def __call__(self, x):
-                return x / 2
-
-        def function():
-            return nn.Linear(4, 3), halved
-
-        def nameless():
-            return nn.Linear(4, 3), lambda x: x / 2
-
-        def partial():
-            return nn.Linear(4, 3), functools.partial(halved, by=4)
-
-        def instance():
-            return nn.Linear(4, 3), Halved()
-        """,
-    )
-    for name in ("function", "nameless", "partial", "instance"):
-        words = [hs.load_model(f"{file}:{name}").preprocessing for _ in range(2)]
-        assert words[0] == words[1]
-        assert " at 0x" not in words[0]
+    for build in (lambda: test_input_channels, lambda: lambda x: x / 2, Halved, lambda: partial(Halved(), by=4)):
+        texts = [hs.Model(nn.Linear(4, 3), "net", build()).preprocessing for _ in range(2)]
+        assert texts[0] == texts[1]
+        assert " at 0x" not in texts[0]
 
 
 class ReadTimeoutError(Exception):
@@ -380,23 +346,24 @@ def test_wrappings(wrap, tmp_path, net_py):
     assert model.weights == "checkpoint weights.pt"
 
 
-def test_state_dicts_of_wrapped_models(tmp_path, net_py):
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, torch.optim.swa_utils.AveragedModel])
+def test_state_dicts_of_wrapped_models(wrap, tmp_path, net_py):
     network = small_net()
-    for wrapped in (nn.DataParallel(network), torch.compile(network), torch.optim.swa_utils.AveragedModel(network)):
-        torch.save(wrapped.state_dict(), tmp_path / "weights.pt")
-        assert_same_weights(hs.load_model(f"{net_py}:net", tmp_path / "weights.pt").module, network.state_dict())
+    torch.save(wrap(network).state_dict(), tmp_path / "weights.pt")
+    assert_same_weights(hs.load_model(f"{net_py}:net", tmp_path / "weights.pt").module, network.state_dict())
 
 
-def test_safetensors(tmp_path, net_py):
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("weights.safetensors", save_file),
+        ("weights.pth", partial(torch.save, _use_new_zipfile_serialization=False)),  # as older torch did
+    ],
+)
+def test_formats(name, save, tmp_path, net_py):
     state = small_net().state_dict()
-    save_file(state, tmp_path / "weights.safetensors")
-    assert_same_weights(hs.load_model(f"{net_py}:net", str(tmp_path / "weights.safetensors")).module, state)
-
-
-def test_older_torch_format(tmp_path, net_py):
-    state = small_net().state_dict()
-    torch.save(state, tmp_path / "weights.pth", _use_new_zipfile_serialization=False)
-    assert_same_weights(hs.load_model(f"{net_py}:net", tmp_path / "weights.pth").module, state)
+    save(state, tmp_path / name)
+    assert_same_weights(hs.load_model(f"{net_py}:net", str(tmp_path / name)).module, state)
 
 
 def test_a_layer_that_is_called_like_a_prefix(tmp_path):
@@ -469,6 +436,12 @@ class Malice:
         return os.mkdir, (str(self.path),)
 
 
+def test_a_whole_pickled_model_is_refused(tmp_path, net_py):
+    torch.save(small_net(), tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match=r"whole\.pt .*state_dict\(\)"):
+        hs.load_model(f"{net_py}:net", tmp_path / "whole.pt")
+
+
 @pytest.mark.parametrize("as_pickle", ["torch", "older torch", "plain pickle"])
 def test_a_pickle_that_wants_to_execute_is_refused(as_pickle, tmp_path, net_py):
     file, trace = tmp_path / "evil.pt", tmp_path / "executed"
@@ -485,12 +458,6 @@ def test_a_pickle_that_wants_to_execute_is_refused(as_pickle, tmp_path, net_py):
     assert "\n" not in str(error.value)
     pickle.loads(pickle.dumps(Malice(trace)))  # the trap was armed
     assert trace.exists()
-
-
-def test_a_whole_pickled_model_is_refused(tmp_path, net_py):
-    torch.save(small_net(), tmp_path / "whole.pt")
-    with pytest.raises(ValueError, match=r"whole\.pt .*tensors.*state_dict\(\)"):
-        hs.load_model(f"{net_py}:net", tmp_path / "whole.pt")
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
@@ -538,12 +505,9 @@ def test_read_head(suffix, tmp_path):
     assert torch.equal(bias, layer.bias)
 
 
-def test_read_head_without_bias(tmp_path):
+def test_read_head_without_bias_and_of_several(tmp_path):
     save_file({"weight": torch.ones(3, 4)}, tmp_path / "head.safetensors")
     assert read_head(tmp_path / "head.safetensors")[1] is None
-
-
-def test_read_head_of_several(tmp_path):
     save_file(small_net().state_dict(), tmp_path / "head.safetensors")
     with pytest.raises(ValueError, match=r"--head: head\.safetensors .* 0\."):
         read_head(tmp_path / "head.safetensors")

@@ -40,8 +40,8 @@ def test_every_small_network_has_a_head_that_runs_once(name):
     with torch.no_grad(), hs.capture(network) as head:
         logits = network(x)
     assert logits.shape == (2, 7)
-    made = head.features @ head.weight.T + (0 if head.bias is None else head.bias)
-    torch.testing.assert_close(made, logits)
+    computed = head.features @ head.weight.T + (0 if head.bias is None else head.bias)
+    torch.testing.assert_close(computed, logits)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "densenet121", "efficientnet_b0"])
@@ -64,17 +64,10 @@ def test_small_forms_have_the_known_number_of_weights(name):
     assert count(built(name)[0]) == WEIGHTS[name]
 
 
-def test_what_takes_any_size_says_that_pictures_must_be_of_one():
-    assert all("of one size" in network.summary for network in NETWORKS.values() if network.size is None)
-
-
 def test_cnn10_is_as_appendix_f_prints_it():
     network, x = built("cnn10", classes=7)
-    found = convolutions(network)
-    assert [(c.kernel_size[0], c.out_channels) for c in found] == [
-        (7, 64),
-        *[(3, w) for w in (64, 128, 256) for _ in "abc"],
-    ]
+    expected = [(7, 64), *[(3, width) for width in (64, 128, 256) for _ in range(3)]]
+    assert [(c.kernel_size[0], c.out_channels) for c in convolutions(network)] == expected
     assert sum(isinstance(layer, nn.MaxPool2d) for layer in network.modules()) == 4
     with torch.no_grad(), hs.capture(network) as head:
         network(x)
@@ -121,7 +114,7 @@ def test_noise_is_for_training_only():
         assert 0.14 < (noise(torch.zeros(100, 1, 28, 28))).std() < 0.16
 
 
-def test_pixels_are_standardised_and_resized():
+def test_pixels_are_standardized_and_resized():
     x = torch.rand(4, 3, 40, 40)
     layer = Normalize([0.5, 0.4, 0.3], [0.1, 0.2, 0.3])
     expected = torchvision.transforms.functional.normalize(x, [0.5, 0.4, 0.3], [0.1, 0.2, 0.3])
@@ -130,22 +123,19 @@ def test_pixels_are_standardised_and_resized():
     torch.testing.assert_close(Normalize([0.0] * 3, [1.0] * 3, 32)(x), resized)
 
 
-def test_pictures_of_any_shape_become_squares():
+def test_images_of_any_shape_become_squares():
     from PIL import Image
 
-    picture = Image.fromarray(np.zeros((300, 500, 3), np.uint8))
-    assert image_transform(224)(picture).shape == (3, 224, 224)
-    assert image_transform(224, margin=True)(picture).shape == (3, 256, 256)
-    assert image_transform(32)(picture).shape == (3, 32, 32)
+    image = Image.fromarray(np.zeros((300, 500, 3), np.uint8))
+    assert image_transform(224)(image).shape == (3, 224, 224)
+    assert image_transform(224, margin=True)(image).shape == (3, 256, 256)
+    assert image_transform(32)(image).shape == (3, 32, 32)
 
 
-def test_an_unknown_network_is_a_sentence():
+def test_every_network_says_what_it_is_and_an_unknown_one_is_refused():
+    assert all(network.summary and network.reference and network.name == name for name, network in NETWORKS.items())
     with pytest.raises(ValueError, match=r"'resnet18_32'; .*resnet18-32"):
         build_network("resnet18_32", 10)
-
-
-def test_every_network_says_what_it_is():
-    assert all(network.summary and network.reference and network.name == name for name, network in NETWORKS.items())
 
 
 def test_a_saved_network_is_loaded_by_name(tmp_path):

@@ -1,8 +1,7 @@
-"""From a model to the triple: find its last linear layer and capture what that layer saw.
+"""From a model to the triple: find its last linear layer, and capture that layer's input.
 
-`find_head` names the layer, `capture` records its input in a context whose hooks are gone on exit.
-A forward that does not reach the head exactly once is an error that names the cause, never a silent
-wrong number.
+`find_head` names the layer, `capture` records its input in a context whose hooks are removed on exit. A forward pass
+that does not run the head exactly once is an error that names the cause, never a wrong number.
 """
 
 from __future__ import annotations
@@ -28,16 +27,15 @@ class HeadLayer(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """Rows of its weight, told without computing a parametrised one."""
-        return (_shape(self.module) or (0, 0))[0]
+        """Rows of its weight, without computing a parametrized one."""
+        return _size(self.module)[0]
 
 
 def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLayer:
     """The last linear layer of a classifier.
 
     A given `head` always wins. Otherwise: timm's own `get_classifier`, else the last of the shallowest
-    `nn.Linear` layers (1×1 convolutions where there is none). Wrappers (DDP, `torch.compile`) are looked
-    through.
+    `nn.Linear` layers (1×1 convolutions if there is none). The search starts inside wrappers (DDP, `torch.compile`).
 
     Args:
         model: Any classifier.
@@ -54,16 +52,22 @@ def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLaye
         '2'
     """
     root = unwrap(model)
+    if head is None:
+        return _timm_head(root) if hasattr(root, "get_classifier") else _last_linear(root, root)
     if isinstance(head, nn.Module):
-        for path, module in root.named_modules():
-            if module is head:
-                return _checked(root, path)
-        raise InputError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
-    if head is not None:
-        return _checked(root, head)
-    if hasattr(root, "get_classifier"):
-        return _timm_head(root)
-    return _last_linear(root)
+        path = next((path for path, module in root.named_modules() if module is head), None)
+        if path is None:
+            raise InputError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
+    else:
+        path = head
+    try:
+        layer = HeadLayer(path, root.get_submodule(path))
+    except AttributeError:
+        raise InputError(f"head={path!r} is not in the model; {_candidates(root)}") from None
+    if not any(_size(layer.module)):
+        kind = type(layer.module).__name__
+        raise InputError(f"head={path!r} is a {kind}, which has no (classes, features) weight; {_candidates(root)}")
+    return layer
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -88,123 +92,102 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return model
 
 
-def _checked(root: nn.Module, path: str) -> HeadLayer:
-    try:
-        module = root.get_submodule(path)
-    except AttributeError:
-        raise InputError(f"head={path!r} is not in the model; {_candidates(root)}") from None
-    if _shape(module) is None:
-        raise InputError(
-            f"head={path!r} is a {type(module).__name__}, which has no (classes, features) weight; {_candidates(root)}"
-        )
-    return HeadLayer(path, module)
-
-
 def _timm_head(root: nn.Module) -> HeadLayer:
     classifier = root.get_classifier()  # pyrefly: ignore[not-callable]
-    if isinstance(classifier, (tuple, list, nn.ModuleList)):
-        inside = {id(module) for part in classifier for module in part.modules()}
-        layers = [HeadLayer(p, m) for p, m in root.named_modules() if id(m) in inside and _shape(m) is not None]
-        raise InputError(
-            f"several layers could be the head: {', '.join(map(_describe, layers))}; the model combines them. "
-            f"Say which one with head={layers[0].path!r}, for instance."
-        )
-    if not isinstance(classifier, nn.Module):
-        return _last_linear(root)
-    if not any(_shape(module) is not None for module in classifier.modules()):
-        raise InputError(
-            "the model has no head: its classifier is "
-            f"{type(classifier).__name__}. Create it with num_classes > 0, or name a layer with head=."
-        )
-    return _last_linear(root, classifier)
+    parts = list(classifier) if isinstance(classifier, (tuple, list, nn.ModuleList)) else [classifier]
+    if not all(isinstance(part, nn.Module) for part in parts):
+        return _last_linear(root, root)
+    layers = [layer for part in parts for layer in _layers(root, part)]
+    if not layers:
+        raise InputError("the model has no head. Create it with num_classes > 0, or name a layer with head=.")
+    if len(parts) > 1:
+        raise _ambiguous(layers)
+    return _last_linear(root, parts[0])
 
 
-def _last_linear(root: nn.Module, part: nn.Module | None = None) -> HeadLayer:
-    """The last linear layer of `root`, or of a part of it; the path is always the one in `root`."""
-    inside = {id(module) for module in (part or root).modules()}
-    found = [HeadLayer(p, m) for p, m in root.named_modules() if id(m) in inside and _shape(m) is not None]
-    layers = [layer for layer in found if isinstance(layer.module, nn.Linear)]
-    layers = layers or [layer for layer in found if isinstance(layer.module, nn.Conv2d)]
+def _last_linear(root: nn.Module, part: nn.Module) -> HeadLayer:
+    """The last linear layer of a part of the model."""
+    layers = _layers(root, part, nn.Linear) or _layers(root, part, nn.Conv2d)
     if not layers:
         raise InputError(
             f"no head found: {type(root).__name__} has no nn.Linear and no 1×1 convolution. "
             "Name the layer that holds the (classes, features) weight with head=."
         )
     depth = min(layer.path.count(".") for layer in layers)
-    shallow = [layer for layer in layers if layer.path.count(".") == depth]
-    best = shallow[-1]
-    rivals = [layer for layer in shallow[:-1] if _is_rival(root, layer, best, layers)]
-    if rivals:
-        raise InputError(
-            f"several layers could be the head: {', '.join(_describe(layer) for layer in [*rivals, best])}. "
-            f"Say which one with head={best.path!r}, for instance."
-        )
-    return best
+    *others, last = [layer for layer in layers if layer.path.count(".") == depth]
+    if rivals := [layer for layer in others if _is_rival(root, layer, last, layers)]:
+        raise _ambiguous([*rivals, last])
+    return last
 
 
-def _is_rival(root: nn.Module, layer: HeadLayer, best: HeadLayer, layers: list[HeadLayer]) -> bool:
-    """Whether a layer looks like a second output: nothing takes its output, and it resembles the last one."""
-    shared = 0
-    for a, b in zip(layer.path.split("."), best.path.split("."), strict=False):
+def _is_rival(root: nn.Module, layer: HeadLayer, last: HeadLayer, layers: list[HeadLayer]) -> bool:
+    """Whether a layer looks like a second output: no layer takes its output, and it resembles the last one."""
+    shared = []
+    for a, b in zip(layer.path.split("."), last.path.split("."), strict=False):
         if a != b:
             break
-        shared += 1
-    if isinstance(root.get_submodule(".".join(best.path.split(".")[:shared])), nn.Sequential):
+        shared.append(a)
+    if isinstance(root.get_submodule(".".join(shared)), nn.Sequential):
         return False  # there the order says which is last
-    outputs, inputs = _shape(layer.module) or (0, 0)
-    best_outputs, best_inputs = _shape(best.module) or (0, 0)
-    after = layers[layers.index(layer) + 1 :]
-    if any((_shape(other.module) or (0, 0))[1] == outputs for other in after):
+    outputs, inputs = _size(layer.module)
+    if any(_size(later.module)[1] == outputs for later in layers[layers.index(layer) + 1 :]):
         return False
-    return inputs == best_inputs or outputs == best_outputs
+    return inputs == _size(last.module)[1] or outputs == last.classes
 
 
-def _shape(module: nn.Module) -> tuple[int, int] | None:
-    """(classes, features) of a layer that can be a head, else None."""
-    if isinstance(module, nn.Conv2d) and (module.kernel_size != (1, 1) or module.groups != 1):
-        return None
-    if isinstance(module, (nn.Embedding, nn.LayerNorm)):
-        return None
+def _layers(root: nn.Module, part: nn.Module, kind: type[nn.Module] = nn.Module) -> list[HeadLayer]:
+    """What could be a head in a part of the model, by its path in the whole."""
+    inside = set(part.modules())
+    modules = [HeadLayer(path, module) for path, module in root.named_modules() if module in inside]
+    return [layer for layer in modules if isinstance(layer.module, kind) and any(_size(layer.module))]
+
+
+def _size(module: nn.Module) -> tuple[int, int]:
+    """(classes, features) of a layer that can be a head, else (0, 0)."""
     shape = _weight_shape(module)
-    if shape is None or len(shape) not in (2, 4) or shape[2:].numel() != 1 or not shape.numel():
-        return None
+    other = isinstance(module, (nn.Embedding, nn.LayerNorm)) or (isinstance(module, nn.Conv2d) and module.groups != 1)
+    if other or len(shape) not in (2, 4) or shape[2:].numel() != 1 or not shape.numel():
+        return 0, 0
     return shape[0], shape[1]
 
 
-def _weight_shape(module: nn.Module) -> torch.Size | None:
+def _weight_shape(module: nn.Module) -> torch.Size:
     """Shape of the weight without computing it: a spectral norm changes its buffers each time it is computed."""
     if parametrize.is_parametrized(module, "weight"):
-        originals = dict(module.parametrizations["weight"].named_parameters())  # pyrefly: ignore
-        return max((p.shape for p in originals.values()), key=lambda shape: shape.numel())
+        originals = module.parametrizations["weight"].parameters()  # pyrefly: ignore
+        return max((original.shape for original in originals), key=lambda shape: shape.numel())
     weight = getattr(module, "weight", None)
-    if isinstance(weight, nn.UninitializedParameter):  # a lazy layer knows its classes, not yet its features
-        return torch.Size([int(module.out_features), 1]) if isinstance(module, nn.Linear) else None
-    return weight.shape if isinstance(weight, Tensor) else None
+    if isinstance(weight, nn.UninitializedParameter):  # a lazy layer has its classes, but not yet its features
+        return torch.Size([int(module.out_features), 1]) if isinstance(module, nn.Linear) else torch.Size()
+    return weight.shape if isinstance(weight, Tensor) else torch.Size()
 
 
-def _describe(layer: HeadLayer) -> str:
-    outputs, inputs = _shape(layer.module) or (0, 0)
-    return f"{layer.path or '(the model itself)'} ({inputs} → {outputs})"
+def _listed(layers: list[HeadLayer]) -> str:
+    sizes = [(layer.path or "(the model itself)", *_size(layer.module)) for layer in layers]
+    return ", ".join(f"{path} ({features} → {classes})" for path, classes, features in sizes)
+
+
+def _ambiguous(layers: list[HeadLayer]) -> InputError:
+    return InputError(
+        f"several layers could be the head: {_listed(layers)}. Name the one to use, for instance "
+        f"head={layers[-1].path!r}."
+    )
 
 
 def _candidates(root: nn.Module) -> str:
-    layers = [HeadLayer(p, m) for p, m in root.named_modules() if isinstance(m, nn.Linear)]
-    layers = layers or [HeadLayer(p, m) for p, m in root.named_modules() if _shape(m) is not None]
-    if not layers:
-        return "the model has no linear layer"
-    listed = ", ".join(_describe(layer) for layer in layers[-8:])
+    layers = _layers(root, root, nn.Linear) or _layers(root, root)
     more = f" and {len(layers) - 8} before them" if len(layers) > 8 else ""
-    return f"linear layers: {listed}{more}"
+    return f"linear layers: {_listed(layers[-8:])}{more}" if layers else "the model has no linear layer"
 
 
 class Head:
-    """What the last linear layer saw in the latest forward.
+    """Input and weight of the last linear layer in the latest forward pass.
 
     Attributes:
         path: Where the layer is in the model.
         features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged.
-        weight: ``(C, D)`` weight that these features met.
-        bias: ``(C,)`` bias that they met, or None.
+        weight: ``(C, D)`` weight that was applied to these features.
+        bias: ``(C,)`` bias that was added, or None.
     """
 
     def __init__(self, layer: HeadLayer) -> None:
@@ -213,7 +196,7 @@ class Head:
         self._features: Tensor | None = None
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
-        self._seen: dict[str, list[tuple[Tensor, int]]] = {}
+        self._versions: dict[str, list[tuple[Tensor, int]]] = {}
         self._same_weight = ExitStack()
         self._stepped = False
         self._running = False
@@ -240,8 +223,8 @@ class Head:
         if value is None:
             raise StateError(f"head.{name} is not there yet: call the model once inside the capture context.")
         stepped = name == "weight" and self._stepped
-        if stepped or any(tensor._version != version for tensor, version in self._seen[name]):
-            cause = "an operation in place after the head" if name == "features" else "an optimiser step or a load"
+        if stepped or any(tensor._version != version for tensor, version in self._versions[name]):
+            cause = "an operation in place after the head" if name == "features" else "an optimizer step or a load"
             raise StateError(
                 f"head.{name} has changed since these features were computed ({cause}?); read it before that, or run "
                 "the model again."
@@ -253,8 +236,8 @@ class Head:
     def _start(self, *_: Any) -> None:
         if self._unread:
             raise StateError(
-                "several forwards in one capture context: the first one's features were never read. "
-                "Read head.features after each forward, or open one context a forward."
+                "several forward passes in one capture context: the features of the first were never read. "
+                "Read head.features after each pass, or open one context per pass."
             )
         self._running, self._fired = True, 0
 
@@ -267,8 +250,8 @@ class Head:
             weight, bias = module.weight, getattr(module, "bias", None)
         if not self._running:
             raise StateError(
-                f"the head {self.path!r} ran outside the model's forward: activation checkpointing runs it again "
-                "in backward (leave the head out of the checkpointed part), or it was called directly."
+                f"the head {self.path!r} ran outside the model's forward pass: activation checkpointing runs it again "
+                "in the backward pass (leave the head out of the checkpointed part), or it was called directly."
             )
         self._fired += 1
         if self._fired > 1:
@@ -279,15 +262,15 @@ class Head:
         # A weight that is computed (weight norm) changes when the tensors behind it do.
         self._stepped = False
         behind: dict[str, list[Any]] = {"features": [x], "weight": [weight, *module.parameters()]}
-        self._seen = {name: [(t, t._version) for t in ts if not t.is_inference()] for name, ts in behind.items()}
+        self._versions = {name: [(t, t._version) for t in ts if not t.is_inference()] for name, ts in behind.items()}
 
-    def _step(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        """Fused optimisers change weights without counting it in their version."""
-        own = {id(p) for p in self._module.parameters()}
-        self._stepped |= any(id(p) in own for group in optimiser.param_groups for p in group["params"])
+    def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Fused optimizers change weights without counting it in their version."""
+        parameters = set(self._module.parameters())
+        self._stepped |= any(not parameters.isdisjoint(group["params"]) for group in optimizer.param_groups)
 
     def _stop(self, *_: Any) -> None:
-        """Also when the forward raised."""
+        """Also when the forward pass raised."""
         self._running = False
         self._same_weight.close()
 
@@ -298,12 +281,12 @@ class Head:
         self._features = None
         if self._fired > 1:
             raise StateError(
-                f"the head {self.path!r} ran {self._fired} times in one forward (several crops, or a head shared by "
-                "several outputs); name another layer with head=, or call the model on one input at a time."
+                f"the head {self.path!r} ran {self._fired} times in one forward pass (several crops, or a head shared "
+                "by several outputs); name another layer with head=, or call the model on one input at a time."
             )
         raise StateError(
-            f"the head {self.path!r} did not run in this forward. Either another layer makes the output (name it with "
-            "head=), or its weight is used through F.linear, or the part of the model around it is compiled or "
+            f"the head {self.path!r} did not run in this forward pass. Either another layer computes the output (name "
+            "it with head=), or its weight is used through F.linear, or the part of the model around it is compiled or "
             f"replaced; {_candidates(model)}."
         )
 
@@ -315,7 +298,7 @@ def _as_rows(x: Tensor, module: nn.Module, path: str) -> Tensor:
         x = x.flatten(1)
     if x.ndim != 2:
         raise StateError(
-            f"the head {path!r} saw an input of shape {tuple(x.shape)}, expected (samples, features): "
+            f"the input of the head {path!r} has the shape {tuple(x.shape)}, expected (samples, features): "
             "it classifies positions, not samples; name the layer that classifies samples with head=."
         )
     return x
@@ -323,10 +306,10 @@ def _as_rows(x: Tensor, module: nn.Module, path: str) -> Tensor:
 
 @contextmanager
 def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[Head]:
-    """Record what the last linear layer sees while the model runs; the hooks are gone on exit.
+    """Record the input of the last linear layer while the model runs; the hooks are removed on exit.
 
-    Each forward inside the context must reach the head exactly once and its features must be read
-    before the next forward; anything else raises and names the cause.
+    Each forward pass inside the context must run the head exactly once, and its features must be read before the next
+    one; anything else is an error that names the cause.
 
     Args:
         model: Any classifier, not compiled (DDP-wrapped is fine).
@@ -343,12 +326,15 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
     if hasattr(model, "_orig_mod") or root._compiled_call_impl is not None:
         plain = "model._orig_mod" if hasattr(model, "_orig_mod") else "the model before model.compile()"
         raise InputError(
-            f"model is compiled, and compiled code does not see hooks: capture and call {plain} instead "
+            f"model is compiled, and compiled code does not run hooks: capture and call {plain} instead "
             "(it shares the weights)."
         )
     layer = find_head(model, head)
-    sharded = [*layer.module.parameters(), *_around(model, layer)]
-    if any(type(part).__name__ in ("DTensor", "FullyShardedDataParallel") for part in sharded):
+    around = [module for path, module in root.named_modules() if not path or f"{layer.path}.".startswith(f"{path}.")]
+    if any(
+        type(part).__name__ in ("DTensor", "FullyShardedDataParallel")
+        for part in (model, *around, *layer.module.parameters())
+    ):
         raise InputError(
             f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "
             "Gather the model, or keep the head out of the sharding."
@@ -367,14 +353,6 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _around(model: nn.Module, layer: HeadLayer) -> Iterator[nn.Module]:
-    """The model and every module that holds the head."""
-    yield model
-    root, names = unwrap(model), layer.path.split(".")
-    for depth in range(len(names)):
-        yield root.get_submodule(".".join(names[:depth]))
 
 
 def output_matrices(output: Any) -> list[Tensor]:
