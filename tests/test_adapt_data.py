@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from hardsight.data import (
     ArraySamples,
@@ -17,6 +17,7 @@ from hardsight.data import (
     load_digits,
     open_data,
 )
+from hardsight.degradation.views import DegradedSamples
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
 from hardsight.presets import PRESETS
@@ -36,13 +37,43 @@ def arrays(shape, seed=0, labels=True, split="train", **options):
     return ArraySamples(rng.integers(0, 256, shape, dtype=np.uint8), y, split, f"noise {seed}", **options)
 
 
+class Unlisted(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 4, 4), index
+
+
 def joined(first, second, rows=((4, 1), (0, 2)), labels=((0, 1), (2, 2))):
     parts = zip(("source", "target"), (first, second), rows, labels, strict=True)
     return JoinedSamples({name: View(part, r, labels=np.array(y, int)) for name, part, r, y in parts}, first.classes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joined samples.
+# Views and joined samples.
+
+
+def test_a_view_has_the_ids_of_the_rows_and_labels_of_its_own(tmp_path):
+    whole = open_data(visda(tmp_path))
+    view = View(whole, [5, 0], labels=np.array([0, 1]), classes=["x", "y"])
+    assert (view.ids, view.path(0)) == ([whole.ids[5], whole.ids[0]], whole.path(5))
+    assert [view.load(i, 3)[1] for i in range(2)] == view.labels.tolist() == [0, 1]
+    assert (view.classes, view.source, view.tensor()) == (["x", "y"], None, None)
+    assert view.fingerprint() not in (whole.fingerprint(), View(whole, [0, 5]).fingerprint())
+    renamed = View(whole, labels=whole.labels[::-1])
+    assert (renamed.ids, renamed.source) == (whole.ids, whole.source)
+    assert renamed.fingerprint() == whole.fingerprint()
+    plain = View(whole, [5])
+    assert (plain.classes, plain.labels.tolist(), plain.load(0, 3)[1]) == (whole.classes, [2], 2)
+    degraded = DegradedSamples(whole, "contrast", 0.5)
+    assert (degraded.ids, degraded.path(0), degraded.tensor()) == (whole.ids, None, None)
+
+
+def test_what_can_change_unnoticed_also_does_in_a_view():
+    data = open_data(Unlisted())
+    for samples in (View(data, [1]), JoinedSamples({"a": View(data, labels=np.array([0, 1]))})):
+        assert samples.unseen == data.unseen is not None
 
 
 def test_ids_labels_and_pictures_are_those_of_the_parts():

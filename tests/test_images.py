@@ -1,4 +1,4 @@
-"""Any picture arrives as the 8-bit RGB or grey that preprocessing takes, or says why it cannot."""
+"""Any image arrives as the 8-bit RGB or gray that preprocessing takes, or says why it cannot."""
 
 import numpy as np
 import pytest
@@ -10,70 +10,63 @@ from hardsight.images import channels_last, eight_bit, from_array, open_image, t
 
 @pytest.fixture
 def ramp():
-    """Every grey from 0 to 255, 16 × 16."""
+    """Every gray from 0 to 255, 16 × 16."""
     return np.arange(256, dtype=np.uint8).reshape(16, 16)
 
 
 @pytest.fixture
-def colours():
+def colors():
     return np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
 
 
-def reopened(picture, path, channels=3, **options):
-    picture.save(path, **options)
+def reopened(image, path, channels=3, **options):
+    image.save(path, **options)
     return np.asarray(open_image(path, channels))
 
 
-def test_rgb(colours, tmp_path):
+def test_rgb(colors, tmp_path):
     for suffix in (".png", ".bmp", ".tiff", ".ppm", ".webp"):
         options = {"lossless": True} if suffix == ".webp" else {}
-        assert np.array_equal(reopened(Image.fromarray(colours), tmp_path / f"x{suffix}", **options), colours)
+        assert np.array_equal(reopened(Image.fromarray(colors), tmp_path / f"x{suffix}", **options), colors)
 
 
-def test_grey(ramp, tmp_path):
+def test_gray(ramp, tmp_path):
     opened = reopened(Image.fromarray(ramp), tmp_path / "x.png")
     assert opened.shape == (16, 16, 3)
     assert all(np.array_equal(opened[..., c], ramp) for c in range(3))
     assert np.array_equal(reopened(Image.fromarray(ramp), tmp_path / "x.png", channels=1), ramp)
 
 
-def test_black_and_white(tmp_path):
-    opened = reopened(Image.fromarray(np.eye(8, dtype=bool)), tmp_path / "x.png")
-    assert np.array_equal(opened[..., 0], 255 * np.eye(8, dtype=np.uint8))
-
-
-def test_colour_to_grey(colours, tmp_path):
-    opened = reopened(Image.fromarray(colours), tmp_path / "x.png", channels=1)
-    expected = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601, Pillow's choice
+def test_color_to_gray(colors, tmp_path):
+    opened = reopened(Image.fromarray(colors), tmp_path / "x.png", channels=1)
+    expected = colors @ np.array([0.299, 0.587, 0.114])  # ITU-R 601, Pillow's choice
     assert np.abs(opened - expected).max() <= 1
 
 
-def test_rgba(colours, tmp_path):
-    alpha = np.full((6, 5, 1), 255, np.uint8)
-    opened = reopened(Image.fromarray(np.concatenate([colours, alpha], 2)), tmp_path / "x.png")
-    assert np.array_equal(opened, colours)
-
-
-def test_grey_with_alpha(ramp, tmp_path):
-    picture = Image.merge("LA", [Image.fromarray(ramp), Image.new("L", (16, 16), 255)])
-    assert np.array_equal(reopened(picture, tmp_path / "x.png")[..., 1], ramp)
+def test_alpha_and_black_and_white(colors, ramp, tmp_path):
+    rgba = Image.fromarray(np.concatenate([colors, np.full((6, 5, 1), 255, np.uint8)], 2))
+    assert np.array_equal(reopened(rgba, tmp_path / "x.png"), colors)
+    gray = Image.merge("LA", [Image.fromarray(ramp), Image.new("L", (16, 16), 255)])
+    assert np.array_equal(reopened(gray, tmp_path / "x.png")[..., 1], ramp)
+    binary = Image.fromarray(np.eye(8, dtype=bool))
+    assert np.array_equal(reopened(binary, tmp_path / "x.png")[..., 0], 255 * np.eye(8, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("transparency", [None, 3, bytes([0, 128, 255, 255])])
 def test_palette(transparency, tmp_path):
-    # As bytes Pillow warns when such a picture is made RGB directly, and warnings are errors here.
-    picture = Image.fromarray(np.array([[0, 1], [2, 3]], np.uint8))
-    picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 8, 7])
+    # As bytes Pillow warns when such an image is made RGB directly, and warnings are errors here.
+    image = Image.fromarray(np.array([[0, 1], [2, 3]], np.uint8))
+    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 8, 7])
     options = {} if transparency is None else {"transparency": transparency}
-    opened = reopened(picture, tmp_path / "x.png", **options)
+    opened = reopened(image, tmp_path / "x.png", **options)
     assert opened.shape == (2, 2, 3)
     assert opened[0, 0].tolist() == [255, 0, 0]
     assert opened[1, 0].tolist() == [0, 0, 255]
-    assert reopened(picture, tmp_path / "x.png", channels=1, **options).shape == (2, 2)
+    assert reopened(image, tmp_path / "x.png", channels=1, **options).shape == (2, 2)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tiff"])
-def test_sixteen_bit_grey_is_scaled_not_clipped(suffix, tmp_path):
+def test_sixteen_bit_gray_is_scaled_not_clipped(suffix, tmp_path):
     # Pillow's own conversion makes everything from 255 up white.
     values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
     opened = reopened(Image.fromarray(values), tmp_path / f"x{suffix}")
@@ -84,17 +77,10 @@ def test_sixteen_bit_grey_is_scaled_not_clipped(suffix, tmp_path):
     assert reopened(Image.fromarray(values), tmp_path / f"x{suffix}", channels=1).shape == (16, 16)
 
 
-def test_sixteen_bit_grey_of_either_byte_order():
-    values = np.array([[0, 257, 65535]], np.uint16)
-    for mode, raw in (("I;16", values.astype("<u2")), ("I;16B", values.astype(">u2"))):
-        picture = Image.frombytes(mode, (3, 1), raw.tobytes())
-        assert np.asarray(eight_bit(picture, 1)).tolist() == [[0, 1, 255]]
-
-
-def test_thirty_two_bit_integers():
-    picture = Image.fromarray(np.array([[0, 257, 65535]], np.int32))
-    assert picture.mode == "I"
-    assert np.asarray(eight_bit(picture, 1)).tolist() == [[0, 1, 255]]
+@pytest.mark.parametrize(("mode", "dtype"), [("I;16", "<u2"), ("I;16B", ">u2"), ("I", "<i4")])
+def test_integers_of_more_than_eight_bits(mode, dtype):
+    image = Image.frombytes(mode, (3, 1), np.array([[0, 257, 65535]], dtype).tobytes())
+    assert np.asarray(eight_bit(image, 1)).tolist() == [[0, 1, 255]]
     for value in (-1, 65536):
         with pytest.raises(ValueError, match=r"0–65535 .*scale"):
             eight_bit(Image.fromarray(np.array([[0, value]], np.int32)))
@@ -132,14 +118,14 @@ def test_truncated_files(suffix, kept, tmp_path):
         open_image(file)
 
 
-@pytest.mark.parametrize("content", [b"", b"this is no picture\n", b"\x89PNG\r\n\x1a\n"])
-def test_files_that_only_look_like_pictures(content, tmp_path):
+@pytest.mark.parametrize("content", [b"", b"this is no image\n", b"\x89PNG\r\n\x1a\n"])
+def test_files_that_only_look_like_images(content, tmp_path):
     (tmp_path / "x.png").write_bytes(content)
     with pytest.raises(UnidentifiedImageError, match=r"identify .*x\.png'"):
         open_image(tmp_path / "x.png")
 
 
-def test_large_pictures_do_not_warn(tmp_path, monkeypatch):
+def test_large_images_do_not_warn(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert reopened(Image.new("RGB", (12, 12)), tmp_path / "large.png").shape == (12, 12, 3)
     Image.new("RGB", (100, 100)).save(tmp_path / "bomb.png")  # more than twice as many is still refused
@@ -147,12 +133,12 @@ def test_large_pictures_do_not_warn(tmp_path, monkeypatch):
         open_image(tmp_path / "bomb.png")
 
 
-def test_pictures_stay_grey_or_coloured_when_nobody_says(ramp, colours):
+def test_images_stay_gray_or_colored_when_nobody_says(ramp, colors):
     sixteen = Image.fromarray(ramp.astype(np.uint16) * 257)
     for made in (Image.fromarray(ramp), Image.fromarray(ramp).convert("LA"), Image.new("1", (4, 4)), sixteen):
         assert eight_bit(made).mode == "L"
     for mode in ("RGB", "RGBA", "P", "CMYK"):
-        assert eight_bit(Image.fromarray(colours).convert(mode)).mode == "RGB"
+        assert eight_bit(Image.fromarray(colors).convert(mode)).mode == "RGB"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -173,16 +159,13 @@ def test_pictures_stay_grey_or_coloured_when_nobody_says(ramp, colours):
 )
 def test_channels_last(shape, expected):
     assert channels_last(np.zeros(shape)).shape == expected
-
-
-def test_arrays_with_too_many_axes():
     with pytest.raises(ValueError, match=r"axes, .*\(2, 8, 9, 3\)"):
         channels_last(np.zeros((2, 8, 9, 3)))
 
 
-def test_from_array(colours, ramp):
-    assert np.array_equal(np.asarray(from_array(colours)), colours)
-    assert np.array_equal(np.asarray(from_array(colours.transpose(2, 0, 1))), colours)
+def test_from_array(colors, ramp):
+    assert np.array_equal(np.asarray(from_array(colors)), colors)
+    assert np.array_equal(np.asarray(from_array(colors.transpose(2, 0, 1))), colors)
     assert np.array_equal(np.asarray(from_array(ramp, 1)), ramp)
     assert np.array_equal(np.asarray(from_array(ramp.astype(np.uint16) * 257, 1)), ramp)
     for dtype in (np.int64, np.float32):
@@ -190,26 +173,26 @@ def test_from_array(colours, ramp):
             from_array(ramp.astype(dtype))
 
 
-def test_to_tensor(colours, ramp):
-    x = to_tensor(colours)
+def test_to_tensor(colors, ramp):
+    x = to_tensor(colors)
     assert (x.shape, x.dtype) == ((3, 6, 5), torch.float32)
-    torch.testing.assert_close(x, torch.from_numpy(colours / 255).permute(2, 0, 1).float())
-    torch.testing.assert_close(to_tensor(Image.fromarray(colours)), x)
+    torch.testing.assert_close(x, torch.from_numpy(colors / 255).permute(2, 0, 1).float())
+    torch.testing.assert_close(to_tensor(Image.fromarray(colors)), x)
     assert to_tensor(ramp, 1).shape == (1, 16, 16)
     assert to_tensor(ramp, 3).shape == (3, 16, 16)
-    assert to_tensor(colours, 1).shape == (1, 6, 5)
+    assert to_tensor(colors, 1).shape == (1, 6, 5)
 
 
 def test_float_arrays_are_taken_as_they_are():
     values = np.random.default_rng(0).normal(size=(6, 5, 3))
     torch.testing.assert_close(to_tensor(values), torch.from_numpy(values).permute(2, 0, 1).float())
-    grey = to_tensor(values[..., 0], 3)
-    assert grey.shape == (3, 6, 5)
-    assert torch.equal(grey[0], grey[2])
+    gray = to_tensor(values[..., 0], 3)
+    assert gray.shape == (3, 6, 5)
+    assert torch.equal(gray[0], gray[2])
     for channels in (1, None):
         assert to_tensor(values[..., 0], channels).shape == (1, 6, 5)
 
 
-def test_to_image(colours):
-    assert np.array_equal(np.asarray(to_image(colours)), colours)
-    assert to_image(Image.fromarray(colours), 1).mode == "L"
+def test_to_image(colors):
+    assert np.array_equal(np.asarray(to_image(colors)), colors)
+    assert to_image(Image.fromarray(colors), 1).mode == "L"
