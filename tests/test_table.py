@@ -150,10 +150,20 @@ def test_a_table_without_labels(tmp_path):
     assert SampleTable.load(tmp_path / "run").columns == table.columns
 
 
-def test_it_shows_itself(table):
-    text = repr(table)
+def test_it_shows_itself_and_nothing_in_it_is_executed(table):
+    text, page = repr(table), table._repr_html_()
     assert text.startswith("SampleTable: 50 rows × 16 columns")
-    assert "data:0" in text
+    assert max(map(len, text.splitlines())) <= 130
+    assert len(text.splitlines()) == 8
+    assert page.count("<tr>") == 11
+    for shown in (text, page):
+        assert "data:0" in shown
+        assert f"{table.accuracy:.1%}" in shown
+        assert shown.count(f"{table['avh'][4]:.5g}") == 1
+    odd = SampleTable.from_columns({"id": ["<b>\x1b[1m"], "<i>\x1b": [0.5]})
+    assert "<b>" not in odd._repr_html_()
+    assert "<i>" not in odd._repr_html_()
+    assert "\x1b" not in repr(odd) + odd._repr_html_()
 
 
 def test_bad_features_are_listed_not_hidden(tmp_path):

@@ -1,8 +1,8 @@
-"""`SampleTable`: one row a sample, its scores in columns."""
+"""`SampleTable`: one row per sample, its scores in columns; and which way each column is harder."""
 
 from __future__ import annotations
 
-import difflib
+import html
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,67 +17,42 @@ from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
 from hardsight.extras import need, printable
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
+from hardsight.registry import did_you_mean
 from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
-from hardsight.scores import SCORES
+from hardsight.scores import SCORES, norm_within_class
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
 _SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
-_NOT_SCORES = ("id", "label", "pred")
 
 
-# True: a larger value is harder; False: a smaller one is; None: neither, so that nothing can be ranked by it.
+# Every column that hardsight writes about a sample, except the scores, which say it themselves. True: a larger value
+# is harder; False: a smaller one is; None: neither, so that nothing can be ranked by it.
 COLUMNS: Mapping[str, bool | None] = {
-    # What a sample is.
+    # What a sample is, and several networks; rank 1 is the hardest.
     **dict.fromkeys(("id", "label", "pred", "model", "fold", "epoch", "error", "avh_error")),
-    "correct": False,
-    # Several networks: rank 1 is the hardest.
-    "agreement": False,
-    **dict.fromkeys(("rank", "rank_low", "rank_high"), False),
+    **dict.fromkeys(("correct", "agreement", "rank", "rank_low", "rank_high"), False),
     # Training: what one epoch records, and the summary over all of them.
-    "angle_sum": None,
-    "nll_angles": True,
-    "nll_norms": True,
-    "seen": None,
-    "forgetting": True,
-    "learned": True,
-    "variability": True,
-    "mean_confidence": False,
-    "aum": False,
-    "correctness": False,
-    # The page's ranks, 1 the hardest of all.
-    **dict.fromkeys(("rank_angle", "rank_logit"), True),
-    # Two runs.
-    "rank_change": True,
-    **dict.fromkeys(("fixed", "broken", "relabelled")),
-    # Label errors; `rank` above is theirs, too.
-    "suspicion": True,
+    **dict.fromkeys(("angle_sum", "seen")),
+    **dict.fromkeys(("nll_angles", "nll_norms", "forgetting", "learned", "variability"), True),
+    **dict.fromkeys(("mean_confidence", "aum", "correctness"), False),
+    # The page's ranks, 1 the hardest of all; two runs; label errors.
+    **dict.fromkeys(("rank_angle", "rank_logit", "rank_change", "suspicion"), True),
+    **dict.fromkeys(("fixed", "broken", "relabelled", "p_pred", "suspect", "suggested", "action", "reason")),
     "p_label": False,
-    **dict.fromkeys(("p_pred", "suspect", "suggested", "action", "reason")),
-    # People, and what is compared with them.
-    "hsf": False,
-    "votes_entropy": True,
-    **dict.fromkeys(("answers", "majority")),
-    "temperature_confidence": False,
-    **dict.fromkeys(("total", "aleatoric", "epistemic"), True),
-    # Degraded images: which level is harder depends on the degradation.
-    **dict.fromkeys(("degradation", "level")),
+    # People, and what is compared with them; degraded images, of which some are harder at lower levels.
+    **dict.fromkeys(("hsf", "temperature_confidence"), False),
+    **dict.fromkeys(("votes_entropy", "total", "aleatoric", "epistemic"), True),
+    **dict.fromkeys(("answers", "majority", "degradation", "level")),
     # Evaluations, named question/metric:score@level.
-    "calibration/accuracy": False,
-    "calibration/nll": True,
-    "calibration/brier": True,
-    "uncertainty/mean": True,
-    "margins/margin": False,
-    "margins/margin_below_zero": True,
-    "margins/energy": True,
-    "robustness/accuracy": False,
-    **{f"robustness/{name}": SCORES[name].higher_is_harder for name in ("avh", "norm", "confidence")},
-    "clusters/silhouette": False,
-    "clusters/features": None,
-    **dict.fromkeys(f"explanation/{name}" for name in ("insertion", "deletion", "faithfulness", "infidelity")),
-    **dict.fromkeys(f"explanation/{name}" for name in ("entropy", "area", "mass_inside")),
+    **dict.fromkeys(("calibration/nll", "calibration/brier", "uncertainty/mean"), True),
+    **dict.fromkeys(("margins/margin_below_zero", "margins/energy", "robustness/avh"), True),
+    **dict.fromkeys(("calibration/accuracy", "margins/margin", "clusters/silhouette"), False),
+    **dict.fromkeys(("robustness/accuracy", "robustness/norm", "robustness/confidence"), False),
+    **dict.fromkeys(("clusters/features", "explanation/insertion", "explanation/deletion", "explanation/faithfulness")),
+    **dict.fromkeys(("explanation/infidelity", "explanation/entropy", "explanation/area", "explanation/mass_inside")),
 }
 
 # Behind a name these change a value and not its direction: where it is taken, in which run, over what it is averaged.
@@ -86,7 +61,7 @@ _ENDINGS = ("_pred", "_right", "_before", "_change", "_within_class", "_epochs",
 
 
 def larger_is_harder(column: str) -> bool | None:
-    """Which way a column is harder, by its name: None where it has no direction, or where it is not known.
+    """Which way a column is harder, by its name: None where it has no direction, or where hardsight does not write it.
 
     Examples:
         >>> larger_is_harder("avh"), larger_is_harder("confidence_before"), larger_is_harder("rank")
@@ -99,10 +74,8 @@ def larger_is_harder(column: str) -> bool | None:
         return COLUMNS[column]
     if column in SCORES:
         return SCORES[column].higher_is_harder
-    for ending in _ENDINGS:
-        if column.endswith(ending) and (base := column.removesuffix(ending)):
-            return larger_is_harder(base)
-    return None
+    ending = next((ending for ending in _ENDINGS if column.endswith(ending)), "")
+    return larger_is_harder(column.removesuffix(ending)) if ending else None
 
 
 def hardness_sign(column: str) -> int:
@@ -120,7 +93,7 @@ def harder_end(column: str) -> Literal["larger", "smaller", ""]:
 
 
 class SampleTable:
-    """One row a sample: ``id``, ``label``, ``pred`` and one column a score.
+    """One row per sample: ``id``, ``label``, ``pred`` and one column per score.
 
     Attributes:
         meta: How it was made: command, versions, fingerprints, preprocessing, counts.
@@ -148,11 +121,8 @@ class SampleTable:
         self._rows = rows.combine_chunks()
         self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
         self._vectors = vectors  # of a run on disk they are read when asked for
-        self.bad = (
-            bad if bad is not None else pa.table({"id": pa.array([], pa.string()), "error": pa.array([], pa.string())})
-        )
-        repeated = len(rows) - len(pc.unique(rows["id"]))
-        if repeated:
+        self.bad = _no_rows("id", "error") if bad is None else bad
+        if repeated := len(rows) - len(pc.unique(rows["id"])):
             values = pc.value_counts(rows["id"])
             first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
             raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
@@ -160,7 +130,7 @@ class SampleTable:
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], meta: Meta | Mapping[str, Any] | None = None) -> SampleTable:
         """A table from arrays of one length, by column name."""
-        return cls(pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()}), meta)
+        return cls(_arrow(columns), meta)
 
     @property
     def vectors(self) -> pa.Table | None:
@@ -175,7 +145,7 @@ class SampleTable:
 
     def __getitem__(self, column: str) -> np.ndarray:
         """A column as a NumPy array."""
-        return self._rows[self._known(column)].to_numpy()
+        return self._rows[self._checked(column)].to_numpy()
 
     def __contains__(self, column: str) -> bool:
         return column in self._rows.column_names
@@ -192,20 +162,37 @@ class SampleTable:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of labelled rows whose prediction is their label."""
+        """Share of labeled rows whose prediction is their label."""
         if "label" not in self or "pred" not in self or self._rows["label"].null_count == len(self):
             return None
         return pc.mean(pc.equal(self._rows["label"], self._rows["pred"]).cast(pa.float64())).as_py()
 
+    @property
+    def _title(self) -> str:
+        name, accuracy = self.meta.model.name, self.accuracy
+        facts = [*([name] if name else []), *([] if accuracy is None else [f"accuracy {accuracy:.1%}"])]
+        size = f"SampleTable: {len(self):,} rows × {len(self.columns)} columns"
+        return f"{size} ({printable(', '.join(facts))})" if facts else size
+
+    def _cells(self, n: int) -> list[list[str]]:
+        """The names of the columns and the first `n` rows, as text."""
+        rows = ([_cell(value) for value in row.values()] for row in self._rows.slice(0, n).to_pylist())
+        return [[printable(name) for name in self.columns], *rows]
+
     def __repr__(self) -> str:
-        name = self.meta.model.name
-        lines = [f"SampleTable: {len(self):,} rows × {len(self.columns)} columns{f' ({name})' if name else ''}"]
-        shown = self.head(5)
-        cells = [[_cell(value) for value in shown._rows[c].to_pylist()] for c in self.columns]
-        widths = [max(map(len, [c, *column])) for c, column in zip(self.columns, cells, strict=True)]
-        lines.append("  ".join(c.ljust(w) for c, w in zip(self.columns, widths, strict=True)))
-        lines += ["  ".join(c[i].ljust(w) for c, w in zip(cells, widths, strict=True)) for i in range(len(shown))]
-        return "\n".join([*lines, "…"] if len(self) > 5 else lines)
+        columns = [
+            [cell.ljust(max(map(len, column))) for cell in column] for column in zip(*self._cells(5), strict=True)
+        ]
+        while len(columns) > 1 and sum(len(column[0]) + 2 for column in columns) > 120:
+            columns.pop()
+        lines = ["  ".join(row) + "  …" * (len(columns) < len(self.columns)) for row in zip(*columns, strict=True)]
+        return "\n".join([self._title, *lines, *(["…"] if len(self) > 5 else [])])
+
+    def _repr_html_(self) -> str:
+        head, *rows = [[html.escape(cell) for cell in row] for row in self._cells(10)]
+        lines = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+        table = f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{lines}</tbody></table>"
+        return f"<p>{html.escape(self._title)}</p>{table}{'<p>…</p>' if len(self) > 10 else ''}"
 
     def head(self, n: int = 5) -> SampleTable:
         """The first `n` rows."""
@@ -217,7 +204,7 @@ class SampleTable:
         Args:
             n: How many.
             by: The column.
-            largest: Whether the largest values are the hardest; needed for a column that is not one of hardsight's.
+            largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
         return self._take(self._order(-self.hardness(by, largest=largest))[: _count(n)])
 
@@ -232,7 +219,7 @@ class SampleTable:
         return rankdata(-self.hardness(by, largest=largest), nan_policy="omit")
 
     def hardness(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
-        """A column as float64, turned so that larger is harder.
+        """A column as float64, its sign such that larger is harder.
 
         Args:
             by: The column. Where ``learned`` is null (never learned) the sample counts as learned one epoch after the
@@ -277,13 +264,10 @@ class SampleTable:
             raise InputError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
         if len(pc.unique(right["id"])) != len(right):
             raise InputError("ids of the other table must be unique.")
-        where = pc.index_in(
-            self._rows["id"].cast(pa.string()), value_set=right["id"].cast(pa.string()).combine_chunks()
-        )
-        rows = self._rows
+        rows, ids = self._rows, right["id"].cast(pa.string()).combine_chunks()
+        where = pc.index_in(rows["id"].cast(pa.string()), value_set=ids)
         if how == "inner":
-            found = pc.is_valid(where)
-            rows, where = rows.filter(found), where.filter(found)
+            rows, where = rows.filter(pc.is_valid(where)), where.drop_null()
         for name in right.column_names:
             if name != "id":
                 if name in rows.column_names and name + suffix in rows.column_names:
@@ -292,7 +276,7 @@ class SampleTable:
         return self.with_rows(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
-        """The table with one more column, one value a row."""
+        """The table with one more column, one value per row."""
         if name in self:
             raise InputError(f"the table has a column {name!r} already.")
         return self.with_rows(self._rows.append_column(name, pa.array(np.asarray(values))))
@@ -303,13 +287,10 @@ class SampleTable:
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
-        from hardsight.scores import norm_within_class
-
         if "label" not in self:
             raise InputError("norm_within_class needs labels, and this table has none.")
-        return self.with_column(
-            "norm_within_class", norm_within_class(self["norm"].copy(), self["label"].copy()).numpy()
-        )
+        scaled = norm_within_class(self["norm"].copy(), self["label"].copy())  # Arrow's memory cannot be written to
+        return self.with_column("norm_within_class", scaled.numpy())
 
     # Elsewhere.
 
@@ -360,50 +341,42 @@ class SampleTable:
             if (classes := meta.model.classes) is None:
                 raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
             return cls(scores_of(rows, classes), meta)
-        samples = tables.get("samples", SampleTable._no_rows("label", "error"))
-        scores = tables.get("scores", SampleTable._no_rows("model", "pred"))
+        samples = tables.get("samples", _no_rows("id", "label", "error"))
+        scores = tables.get("scores", _no_rows("id", "model", "pred"))
         names = pc.unique(scores["model"]).to_pylist()
-        if model is not None and model not in names:
-            raise InputError(f"RUN: {path} holds no model {model!r}; it has {', '.join(names)}.")
         if model is not None:
+            if model not in names:
+                raise InputError(f"RUN: {path} holds no model {model!r}; {did_you_mean(model, names)}")
             scores = scores.filter(pc.equal(scores["model"], model))
         elif len(names) > 1:
             scores, meta = mean_over_nets(scores), replace(meta, models=names)
         bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
         where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
-        extra = [c for c in samples.column_names if c not in ("id", "label", "error")]
-        rows = pa.table({"id": scores["id"], "label": samples["label"].take(where), "pred": scores["pred"]})
-        for name in scores.column_names:
-            if name not in ("id", "model", "pred"):
-                rows = rows.append_column(name, scores[name])
-        for name in extra:
-            rows = rows.append_column(name, samples[name].take(where))
-        if rows["label"].null_count == len(rows):
-            rows = rows.drop_columns(["label"])
-        del tables, samples, scores
+        columns = {"id": scores["id"], "label": samples["label"].take(where), "pred": scores["pred"]}
+        columns |= {name: scores[name] for name in scores.column_names if name not in (*columns, "model")}
+        extra = [name for name in samples.column_names if name not in ("id", "label", "error")]
+        columns |= {name: samples[name].take(where) for name in extra}
+        if columns["label"].null_count == len(scores):
+            del columns["label"]
+        rows = pa.table(columns)
+        del tables, samples, scores, columns
         table = cls(rows, meta, bad, lambda: _read_vectors(path, model, partial))
         del rows
         pa.default_memory_pool().release_unused()  # a large run would keep twice its size
         return table
-
-    @staticmethod
-    def _no_rows(*columns: str) -> pa.Table:
-        return pa.table({name: pa.array([], pa.string()) for name in ("id", *columns)})
 
     # Inside.
 
     def _take(self, index: np.ndarray) -> SampleTable:
         return self.with_rows(self._rows.take(pa.array(index)))
 
-    def _known(self, column: str) -> str:
+    def _checked(self, column: str) -> str:
         if column not in self:
-            near = difflib.get_close_matches(column, self.columns, 3, 0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"columns: {', '.join(self.columns)}."
-            raise MissingKeyError(f"the table has no column {column!r}; {hint}")
+            raise MissingKeyError(f"the table has no column {column!r}; {did_you_mean(column, self.columns)}")
         return column
 
     def _score_name(self, by: str) -> str:
-        return self._known(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
+        return self._checked(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
 
     def _order(self, values: np.ndarray) -> np.ndarray:
         return np.lexsort((np.asarray(self["id"], dtype=str), values))  # the smallest first, NaN last
@@ -412,18 +385,14 @@ class SampleTable:
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
     """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
     label = rows["label"] if "label" in rows.column_names else pa.nulls(len(rows), pa.int64())
-    extra = [c for c in rows.column_names if c not in _NOT_SCORES and not _is_number(rows.schema.field(c).type)]
-    samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string())})
-    for name in extra:
-        samples = samples.append_column(name, rows[name])
-    lost = pa.table({"id": bad["id"], "label": pa.nulls(len(bad), pa.int64()), "error": bad["error"]})
-    scores = pa.table({"id": rows["id"], "model": pa.repeat(model, len(rows))})
-    for name in rows.column_names:
-        if name not in ("id", "label") and name not in extra:
-            scores = scores.append_column(name, rows[name])
-    if "pred" not in scores.column_names:
-        scores = scores.append_column("pred", pa.nulls(len(rows), pa.int64()))
-    tables = {"samples": pa.concat_tables([samples, lost], promote_options="default"), "scores": scores}
+    pred = rows["pred"] if "pred" in rows.column_names else pa.nulls(len(rows), pa.int64())
+    columns = {name: rows[name] for name in rows.column_names if name not in ("id", "label", "pred")}
+    texts = {name: values for name, values in columns.items() if not _is_number(values.type)}
+    numbers = {name: values for name, values in columns.items() if name not in texts}
+    samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
+    unscored = pa.table({"id": bad["id"], "label": pa.nulls(len(bad), pa.int64()), "error": bad["error"]})
+    scores = pa.table({"id": rows["id"], "model": pa.repeat(model, len(rows)), "pred": pred, **numbers})
+    tables = {"samples": pa.concat_tables([samples, unscored], promote_options="default"), "scores": scores}
     if vectors is not None:
         tables["vectors"] = vectors.add_column(1, "model", pa.repeat(model, len(vectors)))
     return tables
@@ -449,17 +418,21 @@ def _is_number(type_: pa.DataType) -> bool:
     return pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)
 
 
+def _no_rows(*columns: str) -> pa.Table:
+    return pa.table({name: pa.array([], pa.string()) for name in columns})
+
+
 def _arrow(table: Any) -> pa.Table:
-    if isinstance(table, SampleTable):
-        return table.to_arrow()
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, Mapping):
         return pa.table({name: pa.array(np.asarray(values)) for name, values in table.items()})
-    if hasattr(table, "to_arrow"):
+    if hasattr(table, "to_arrow"):  # a SampleTable, or a frame of polars
         return table.to_arrow()
-    if hasattr(table, "__arrow_c_stream__") or hasattr(table, "iloc"):
-        return pa.Table.from_pandas(table, preserve_index=False) if hasattr(table, "iloc") else pa.table(table)
+    if hasattr(table, "iloc"):
+        return pa.Table.from_pandas(table, preserve_index=False)
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.table(table)
     raise InputTypeError(f"expected a table with a column id, got {type(table).__name__}.")
 
 
