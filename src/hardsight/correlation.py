@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from hardsight.stats import LEVEL
+from hardsight.stats import half_width
 
 
 class Correlation(NamedTuple):
-    """A correlation, its 95 % interval, and each sample's influence on it, ``(N,)``."""
+    """A correlation, its 95% interval, and each sample's influence on it, ``(N,)``."""
 
     value: float
     low: float
@@ -33,11 +33,10 @@ def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
         >>> round(pearson(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4])).value, 3)
         0.8
     """
-    x, y = _standardised(x), _standardised(y)
+    x, y = _standardized(x), _standardized(y)
     value = float((x * y).mean())
     # A few outliers that are not in the sample may decide a mean of products: never less than normal data would have.
-    least = float(stats.norm.ppf((1 + LEVEL) / 2))
-    return _with_interval(value, x * y - value * (x**2 + y**2) / 2, least)
+    return _with_interval(value, x * y - value * (x**2 + y**2) / 2, half_width())
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
@@ -145,7 +144,7 @@ def _moved(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return (above + at / 2)[inverse] / len(x)
 
 
-def _standardised(x: np.ndarray) -> np.ndarray:
+def _standardized(x: np.ndarray) -> np.ndarray:
     if not np.ptp(x):  # not the spread: the mean of a constant is rounded
         return np.full(len(x), np.nan)
     x = x / np.abs(x).max()  # squares of very large or small numbers would not be numbers
@@ -159,7 +158,7 @@ def _with_interval(value: float, influence: np.ndarray, least: float = 0.0) -> C
 
 
 def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> tuple[float, float]:
-    """The 95 % interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
+    """The 95% interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
 
     An error that is estimated from few samples is itself uncertain, and too small on average: hence Student's t, and
     √(n / (n − 3)), which Fisher found for normal data.
@@ -174,7 +173,7 @@ def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> t
         return np.nan, np.nan
     if abs(value) >= 1 - 1e-12:  # nothing is left to vary
         return value, value
-    reach = stats.t.ppf((1 + LEVEL) / 2, n - 2) * error * np.sqrt(n / (n - 3)) / (1 - value**2)
+    reach = half_width(n - 2) * error * np.sqrt(n / (n - 3)) / (1 - value**2)
     reach = max(reach, least / np.sqrt(n - 3))
     low, high = np.tanh(np.arctanh(value) + reach * np.array([-1.0, 1.0])).tolist()
     return low, high

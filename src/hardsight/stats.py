@@ -1,33 +1,85 @@
-"""Tests of differences, each with the interval that belongs to it, and areas under ROC curves.
+"""Intervals, tests of differences with the interval that belongs to each, and areas under ROC curves.
 
-One rule holds for every test here. A difference within rounding error is none: p = 1, and the interval holds 0. A
+One rule holds for every test here. A difference within rounding error is none: p = 1, and the interval contains 0. A
 difference without any spread has no test: p and the interval are NaN, whether the difference is large or small.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
 LEVEL = 0.95
-
 # Fewer samples than these get no interval and no flag.
 FEW = 5
-
-
 # Networks compute in float32: means that differ by less than this share of the values differ by rounding.
 ROUNDING = 1e-6
 # Rounding of differences that are given as such, in float64.
 _FLOAT64 = 1e-12
-
 _TAIL = (1 - LEVEL) / 2
 
 
+def half_width(df: Any = np.inf, level: float = LEVEL) -> Any:
+    """How many standard errors an interval reaches to either side: Student's t, or the normal for infinitely many."""
+    return stats.t.ppf((1 + level) / 2, df)
+
+
+def wilson(successes: np.ndarray, n: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval of each share, all at once; NaN where n is 0."""
+    n = np.where(np.asarray(n) > 0, n, np.nan).astype(np.float64)
+    z = half_width(level=level)
+    share = successes / n
+    center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return np.maximum(center - half, 0.0), np.minimum(center + half, 1.0)
+
+
+def share_interval(successes: float, n: int) -> tuple[float, float]:
+    """Wilson's interval of one share."""
+    low, high = wilson(np.array(successes), np.array(n))
+    return float(low), float(high)
+
+
+class Moments(NamedTuple):
+    """Number, mean and sample variance of the values in each group; NaN where they do not exist."""
+
+    n: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """Student's interval of each mean; NaN below `FEW` samples."""
+        enough = self.n >= FEW
+        n = np.where(enough, self.n, 2)
+        half = np.where(enough, half_width(n - 1, level) * np.sqrt(self.variance / n), np.nan)
+        return self.mean - half, self.mean + half
+
+
+def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
+    """Moments of the values that are not NaN, by group number; rows of group −1 are left out."""
+    valid = ~np.isnan(values) & (group >= 0)
+    values, group = values[valid], group[valid]
+    n = np.bincount(group, minlength=groups).astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(group, values, minlength=groups) / n
+        # Around the mean: sums of squares would lose the digits of values that lie close together.
+        variance = np.bincount(group, (values - mean[group]) ** 2, minlength=groups) / (n - 1)
+    variance[n < 2] = np.nan
+    return Moments(n, mean, variance)
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """Student's interval of the mean of one array without NaN; NaN below `FEW` samples."""
+    low, high = moments(values, np.zeros(len(values), np.int64), 1).interval()
+    return float(low[0]), float(high[0])
+
+
 class Difference(NamedTuple):
-    """A difference, its 95 % interval, and the two-sided p-value of its being 0."""
+    """A difference, its 95% interval, and the two-sided p-value of its being 0."""
 
     value: np.ndarray
     low: np.ndarray
@@ -51,10 +103,10 @@ def student(value: Any, a: Any, df_a: Any, b: Any = 0.0, df_b: Any = 1.0, roundi
         error = np.sqrt(a + b)
         df = (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
         t = value / error
-    known = np.isfinite(t) & (df > 0)
-    safe = np.where(known, df, 1.0)
-    half = np.where(known, stats.t.ppf(1 - _TAIL, safe) * error, np.nan)
-    p = np.where(known, 2 * stats.t.sf(np.abs(np.where(known, t, 0.0)), safe), np.nan)
+    testable = np.isfinite(t) & (df > 0)
+    safe = np.where(testable, df, 1.0)
+    half = np.where(testable, half_width(safe) * error, np.nan)
+    p = np.where(testable, 2 * stats.t.sf(np.abs(np.where(testable, t, 0.0)), safe), np.nan)
     same = np.abs(value) <= rounding
     low = np.where(same, np.fmin(np.fmin(value - half, value), 0.0), value - half)
     high = np.where(same, np.fmax(np.fmax(value + half, value), 0.0), value + half)
@@ -152,7 +204,7 @@ def mcnemar(more: int, less: int, n: int) -> Difference:
     return Difference(*map(np.array, ((more - less) / n, low, high, p)))
 
 
-def _quantile(cdf: Any, lowest: float, level: float) -> float:
+def _quantile(cdf: Callable[[float], float], lowest: float, level: float) -> float:
     """Where a distribution function over [lowest, 1] reaches a level, by bisection."""
     low, high = lowest, 1.0
     for _ in range(42):  # to 1e-12
@@ -162,7 +214,7 @@ def _quantile(cdf: Any, lowest: float, level: float) -> float:
 
 
 class Auroc(NamedTuple):
-    """How often one score lies above another, its 95 % interval, and how often the two tie."""
+    """How often one score lies above another, its 95% interval, and how often the two tie."""
 
     value: float
     low: float
@@ -196,7 +248,7 @@ def auroc(above: np.ndarray, below: np.ndarray) -> Auroc:
     if not error:
         n = min(len(a), len(b))
         return Auroc(value, *share_interval(value * n, n), tied)
-    reach = stats.norm.ppf(1 - _TAIL) * error / (value * (1 - value))
+    reach = half_width() * error / (value * (1 - value))
     low, high = special.expit(special.logit(value) + reach * np.array([-1.0, 1.0])).tolist()
     return Auroc(value, low, high, tied)
 
@@ -232,83 +284,32 @@ def _placements(above: np.ndarray, below: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def fpr_at_95_tpr(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float, float]:
-    """The false-positive rate at 95 % TPR with its 95 % interval.
+    """The false-positive rate at 95% TPR with its 95% interval.
 
-    The rate is the smallest share of the outside that any threshold lets in which keeps 95 % of the inside or more. Its
-    interval lets the threshold vary, too: of n samples inside, as many lie below the true threshold as a binomial draw
-    with a chance of 5 % gives. For each such number the share let in has its Jeffreys posterior, at the next sample
-    below for the upper end and at the next one above for the lower end. Few samples inside say little about their
-    lowest 5 %: below about 60 of them the upper end is near 1.
+    The threshold is the highest that accepts at least 95% of the in-distribution samples. The interval lets it vary,
+    too: of n such samples, as many lie below the true threshold as a binomial draw with a chance of 5% gives. For each
+    such number the rate has its Jeffreys posterior, at the next sample below for the upper end and at the next one
+    above for the lower end. Few samples say little about their lowest 5%: below about 60 the upper end is near 1.
 
     Args:
-        inside: ``(N,)`` scores, higher for what is more like the training data, one or more without NaN.
+        inside: ``(N,)`` scores of in-distribution data, higher for what is more like the training data; one or more,
+            without NaN.
         outside: ``(M,)`` scores of OOD data.
     """
     a, b = np.sort(inside), np.sort(outside)
     n, m = len(a), len(b)
     needed = -(-95 * n // 100)  # whole numbers: .95 · n is rounded
 
-    def let_in(thresholds: np.ndarray) -> np.ndarray:
+    def false_positives(thresholds: np.ndarray) -> np.ndarray:
         return m - np.searchsorted(b, thresholds, "left")
 
-    value = float(let_in(a[n - needed]) / m)
+    value = float(false_positives(a[n - needed]) / m)
     fewest, most_below = (int(stats.binom.ppf(q, n, 0.05)) for q in (1e-5, 1 - 1e-5))
     numbers = np.arange(fewest, most_below + 1)
     chance = stats.binom.pmf(numbers, n, 0.05)
     chance /= chance.sum()
     padded = np.concatenate([[-np.inf], a, [np.inf]])
-    least, most = let_in(padded[numbers + 1]), let_in(padded[numbers])
+    least, most = false_positives(padded[numbers + 1]), false_positives(padded[numbers])
     low = _quantile(lambda x: chance @ special.betainc(least + 0.5, m - least + 0.5, x), 0.0, _TAIL)
     high = _quantile(lambda x: chance @ special.betainc(most + 0.5, m - most + 0.5, x), 0.0, 1 - _TAIL)
     return value, min(low, value), max(high, value)
-
-
-def wilson(successes: np.ndarray, n: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's interval of each share, all at once; NaN where n is 0."""
-    n = np.where(np.asarray(n) > 0, n, np.nan).astype(np.float64)
-    z = stats.norm.ppf(0.5 + level / 2)
-    share = successes / n
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
-
-
-def share_interval(successes: float, n: int) -> tuple[float, float]:
-    """Wilson's interval of one share."""
-    low, high = wilson(np.array(successes), np.array(n))
-    return float(low), float(high)
-
-
-def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """Student's interval of the mean of one array without NaN; NaN below `FEW` samples."""
-    low, high = moments(values, np.zeros(len(values), np.int64), 1).interval()
-    return float(low[0]), float(high[0])
-
-
-class Moments(NamedTuple):
-    """Number, mean and sample variance of the values in each group; NaN where they do not exist."""
-
-    n: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray
-
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """Student's interval of each mean; NaN below `FEW` samples."""
-        enough = self.n >= FEW
-        n = np.where(enough, self.n, 2)
-        half = stats.t.ppf(0.5 + level / 2, n - 1) * np.sqrt(self.variance / n)
-        half = np.where(enough, half, np.nan)
-        return self.mean - half, self.mean + half
-
-
-def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
-    """Moments of the values that are not NaN, by group number; rows of group −1 are left out."""
-    known = ~np.isnan(values) & (group >= 0)
-    values, group = values[known], group[known]
-    n = np.bincount(group, minlength=groups).astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.bincount(group, values, minlength=groups) / n
-        # Around the mean: sums of squares would lose the digits of values that lie close together.
-        variance = np.bincount(group, (values - mean[group]) ** 2, minlength=groups) / (n - 1)
-    variance[n < 2] = np.nan
-    return Moments(n, mean, variance)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from scipy import stats
 
 from hardsight.correlation import standard_error
 from hardsight.errors import InputError
-from hardsight.stats import FEW, LEVEL
+from hardsight.stats import FEW, half_width
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -83,7 +82,7 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
         row |= {"n_hard": len(low_side), "n_easy": len(high_side)}
         row |= {"mean_hard": low_side.mean(), "mean_easy": high_side.mean()}
         found, errors = standardised_gap(high_side, low_side)
-        z = stats.t.ppf((1 + LEVEL) / 2, min(len(low_side), len(high_side)) - 1)
+        z = half_width(min(len(low_side), len(high_side)) - 1)
         for name, middle, error in zip(("gap", "gap_sd", "gap_share"), found, errors, strict=True):
             row |= {name: middle, f"{name}_low": middle - z * error, f"{name}_high": middle + z * error}
         rows.append(row)
