@@ -23,10 +23,10 @@ def exact_weights(counts, beta):
 @pytest.mark.parametrize("beta", [0.9, 0.99, 0.9999, 1 - 1e-9, 1 - 1e-12, 1 - 2**-53])
 @pytest.mark.parametrize("counts", [LONG_TAIL, [1, 10**9, 10**6, 3], [10**9, 10**9 + 1], [7]])
 def test_effective_numbers_agree_with_exact_arithmetic(counts, beta):
-    found = effective_number_weights(torch.tensor(counts), beta)
-    assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(exact_weights(counts, beta), rel=2e-7)
-    assert found.sum().item() == pytest.approx(len(counts), rel=1e-6)
+    actual = effective_number_weights(torch.tensor(counts), beta)
+    assert actual.dtype == torch.float32
+    assert actual.tolist() == pytest.approx(exact_weights(counts, beta), rel=2e-7)
+    assert actual.sum().item() == pytest.approx(len(counts), rel=1e-6)
 
 
 def test_from_equal_weights_to_inverse_frequency():
@@ -41,9 +41,9 @@ def test_from_equal_weights_to_inverse_frequency():
 
 @pytest.mark.parametrize("beta", [0.0, 0.9999, 1.0])
 def test_a_class_without_samples_has_no_weight_and_leaves_the_others_as_they_are(beta):
-    found = effective_number_weights([100, 0, 10, 0], beta)
+    actual = effective_number_weights([100, 0, 10, 0], beta)
     others = effective_number_weights([100, 10], beta)
-    assert found.tolist() == [others[0], 0, others[1], 0]
+    assert actual.tolist() == [others[0], 0, others[1], 0]
 
 
 def test_ldam_margins_fall_with_the_fourth_root():

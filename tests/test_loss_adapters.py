@@ -31,8 +31,8 @@ def tokens(n=5, t=7, c=4, seed=0):
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_tokens_count_one_by_one_and_padding_does_not(loss):
     logits, labels = tokens()
-    kept = [(i, j) for i in range(5) for j in range(7) if labels[i, j] != -100]
-    each = torch.stack([loss(logits[i, j][None], labels[i, j][None]) for i, j in kept])
+    places = [(i, j) for i in range(5) for j in range(7) if labels[i, j] != -100]
+    each = torch.stack([loss(logits[i, j][None], labels[i, j][None]) for i, j in places])
     torch.testing.assert_close(compute_loss(loss)({"logits": logits}, labels), each.mean())
     torch.testing.assert_close(compute_loss(loss)({"logits": logits}, labels, 100), each.sum() / 100)
     assert loss.reduction == "mean"
@@ -48,12 +48,12 @@ def test_shifted_logits_are_judged_at_the_next_token(loss):
 def test_shifting_copies_no_logits():
     class Looks(nn.CrossEntropyLoss):
         def forward(self, input, target):
-            self.seen = input.data_ptr()
+            self.address = input.data_ptr()
             return super().forward(input, target)
 
     (logits, labels), loss = tokens(), Looks()
     compute_loss(loss, shift=True)({"logits": logits}, labels)
-    assert loss.seen == logits.data_ptr()
+    assert loss.address == logits.data_ptr()
 
 
 FORMS = {
@@ -95,8 +95,8 @@ def test_under_data_parallel_the_count_of_each_device_gives_one_mean(average):
     logits, labels = tokens()
     items = int((labels != -100).sum())
     counts = torch.tensor(items if average else items / 2).unsqueeze(0).expand(2, -1)
-    found = compute_loss(LOSSES[1])({"logits": logits}, labels, counts) * (2 if average else 1)
-    torch.testing.assert_close(found, compute_loss(LOSSES[1])({"logits": logits}, labels))
+    actual = compute_loss(LOSSES[1])({"logits": logits}, labels, counts) * (2 if average else 1)
+    torch.testing.assert_close(actual, compute_loss(LOSSES[1])({"logits": logits}, labels))
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, EncouragingBCELoss(), nn.BCEWithLogitsLoss()], ids=str)
@@ -119,8 +119,8 @@ def test_a_step_in_which_everything_is_padding_is_zero_without_a_gradient():
 
 def test_half_precision_logits_give_a_float32_loss():
     logits, labels = tokens()
-    found = compute_loss(EncouragingLoss())({"logits": logits.bfloat16()}, labels, torch.tensor(7))
-    assert found.dtype == torch.float32
+    actual = compute_loss(EncouragingLoss())({"logits": logits.bfloat16()}, labels, torch.tensor(7))
+    assert actual.dtype == torch.float32
 
 
 def test_a_changed_option_takes_effect_and_the_function_travels():
@@ -202,21 +202,21 @@ def translator(transformers):
 def rows(build, n=8):
     """Texts of six tokens; labels of tokens are padded, very unequally."""
     draw = torch.Generator().manual_seed(0)
-    made = []
+    batch = []
     for i in range(n):
         ids = torch.randint(1, 50, (6,), generator=draw)
         if build is sentences:
-            made.append({"input_ids": ids, "labels": torch.tensor(i % 3)})
+            batch.append({"input_ids": ids, "labels": torch.tensor(i % 3)})
             continue
         labels = ids % 3 if build is tagger else ids.clone()
         labels[1 + i % 5 :] = -100
         labels[0] = labels[0] if build is not causal else -100  # nothing predicts the first; older Trainers count it
         if build is causal:
             labels[1] = ids[1]
-        made.append({"input_ids": ids, "labels": labels})
+        batch.append({"input_ids": ids, "labels": labels})
         if build is translator:  # what DataCollatorForSeq2Seq(model=model) adds
-            made[-1]["decoder_input_ids"] = torch.cat([torch.zeros(1, dtype=torch.long), labels.clamp_min(0)[:-1]])
-    return made
+            batch[-1]["decoder_input_ids"] = torch.cat([torch.zeros(1, dtype=torch.long), labels.clamp_min(0)[:-1]])
+    return batch
 
 
 def trained(build, loss, tmp_path, transformers, **options):
@@ -228,13 +228,13 @@ def trained(build, loss, tmp_path, transformers, **options):
         "max_grad_norm": 0.0, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True,
         "logging_strategy": "no",
     }  # fmt: skip
-    made = transformers.Trainer(
+    trainer = transformers.Trainer(
         net, transformers.TrainingArguments(str(tmp_path), **{**arguments, **options}), train_dataset=rows(build),
         eval_dataset=rows(build), compute_loss_func=None if loss is None else compute_loss(loss, shift=build is causal),
     )  # fmt: skip
-    made.remove_callback(transformers.PrinterCallback)
-    made.train()
-    return net.state_dict(), made
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    return net.state_dict(), trainer
 
 
 def looped(build, loss, transformers):
@@ -243,44 +243,44 @@ def looped(build, loss, transformers):
     net = build(transformers).train()
     batch = {k: torch.stack([row[k] for row in rows(build)]) for k in rows(build)[0]}
     labels = batch.pop("labels")
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for _ in range(3):
         logits = net(**batch).logits
         if build is causal:
             value = loss(logits[:, :-1].transpose(1, 2), labels[:, 1:])
         else:
             value = loss(logits if labels.ndim == 1 else logits.transpose(1, 2), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
-        optimiser.step()
+        optimizer.step()
     return net.state_dict()
 
 
-def assert_same_weights(found, expected):
+def assert_same_weights(actual, expected):
     for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(actual[name], weight, rtol=1e-4, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("build", [sentences, tagger, causal, translator])
 def test_accumulation_trains_as_one_large_batch_in_a_plain_loop_does(tmp_path, build, transformers):
     split = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    found, _ = trained(build, EncouragingLoss(), tmp_path, transformers, **split)
-    assert_same_weights(found, looped(build, EncouragingLoss(), transformers))
+    actual, _ = trained(build, EncouragingLoss(), tmp_path, transformers, **split)
+    assert_same_weights(actual, looped(build, EncouragingLoss(), transformers))
 
 
 @pytest.mark.parametrize("build", [tagger, causal])
 def test_cross_entropy_trains_as_the_models_own_loss_does(tmp_path, build, transformers):
     whole = {"per_device_train_batch_size": 8}
-    found, made = trained(build, nn.CrossEntropyLoss(), tmp_path, transformers, **whole)
+    actual, trainer = trained(build, nn.CrossEntropyLoss(), tmp_path, transformers, **whole)
     expected, plain = trained(build, None, tmp_path, transformers, **whole)
-    assert_same_weights(found, expected)
-    assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
+    assert_same_weights(actual, expected)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
 
 
 def test_the_trainers_own_label_smoothing_is_not_applied_on_top(tmp_path, transformers):
     options = {"per_device_train_batch_size": 8, "label_smoothing_factor": 0.3}
-    found, _ = trained(sentences, EncouragingLoss(), tmp_path, transformers, **options)
-    assert_same_weights(found, looped(sentences, EncouragingLoss(), transformers))
+    actual, _ = trained(sentences, EncouragingLoss(), tmp_path, transformers, **options)
+    assert_same_weights(actual, looped(sentences, EncouragingLoss(), transformers))
 
 
 # timm: the loss object.
@@ -303,8 +303,8 @@ def test_without_its_bonus_it_is_timms_label_smoothing():
     from timm.loss import LabelSmoothingCrossEntropy
 
     logits, target = torch.randn(16, 10) * 5, torch.arange(16) % 10
-    found = EncouragingLoss(rho=0, label_smoothing=0.1)(logits, target)
-    torch.testing.assert_close(found, LabelSmoothingCrossEntropy(0.1)(logits, target))
+    actual = EncouragingLoss(rho=0, label_smoothing=0.1)(logits, target)
+    torch.testing.assert_close(actual, LabelSmoothingCrossEntropy(0.1)(logits, target))
 
 
 def test_without_its_bonus_it_is_timms_binary_cross_entropy():
@@ -323,15 +323,15 @@ def test_timms_loop_with_mixup_and_mixed_precision_trains():
 
     model = timm.create_model("test_resnet", num_classes=10, in_chans=1)
     loss_fn = EncouragingLoss().to(device="cpu")
-    optimiser = create_optimizer_v2(model, opt="adamw", lr=1e-2)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-2)
     x, target = mixed()
     values = []
     for _ in range(4):
         with torch.autocast("cpu", torch.bfloat16):
             value = loss_fn(model(x), target)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
-        optimiser.step()
+        optimizer.step()
         values.append(value.item())
     assert value.dtype == torch.float32
     assert math.isfinite(values[-1])

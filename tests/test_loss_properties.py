@@ -44,12 +44,12 @@ TOLERANCES = {
 DIRECTIONS = ("angular:16", "cosine", "cosface", "arcface", "sphereface", "ldam", "el@arcface:0.3")
 PAIRS = ("amc:1", "amc:1,pairs=classes", "amc:1,pairs=all", "euclid:1", "center:1")
 BY_CLASS = ("adjusted", "ldam", "effective", "pairs=classes")  # counts of each class, or their order
-OWN = ("el", "focal", "mirror", "mse")  # torch's own cross-entropy is NaN without samples
+OURS = ("el", "focal", "mirror", "mse")  # torch's own cross-entropy is NaN without samples
 # These see logits through differences alone; a sigmoid asks about each class by itself.
 SHIFTED = [name for name in TOLERANCES if "sigmoid" not in name and name not in DIRECTIONS]
 
 
-def made(name, dtype=torch.float64):
+def build(name, dtype=torch.float64):
     return build_loss(name, counts=COUNTS, width=D, epochs=10).to(dtype)
 
 
@@ -65,14 +65,14 @@ def triple(dtype=torch.float64, scale=1.0):
 def value(name, features, weight, target, *, shift=0.0, loss=None):
     """The loss and its gradient at features and class weights."""
     features, weight = (t.detach().clone().requires_grad_() for t in (features, weight))
-    loss = made(name, features.dtype) if loss is None else loss
-    found = loss(features @ weight.T + shift, target, features, weight)
-    pairs = zip(torch.autograd.grad(found, (features, weight), allow_unused=True), (features, weight), strict=True)
-    return found.detach(), [torch.zeros_like(t) if g is None else g for g, t in pairs]
+    loss = build(name, features.dtype) if loss is None else loss
+    actual = loss(features @ weight.T + shift, target, features, weight)
+    pairs = zip(torch.autograd.grad(actual, (features, weight), allow_unused=True), (features, weight), strict=True)
+    return actual.detach(), [torch.zeros_like(t) if g is None else g for g, t in pairs]
 
 
-def close(found, expected, tolerance):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual, expected, tolerance):
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_every_part_of_the_catalogue_is_here():
@@ -84,9 +84,9 @@ def test_every_part_of_the_catalogue_is_here():
 def test_float32_is_float64_to_its_tolerance(name):
     at_value, at_gradient = TOLERANCES[name]
     expected, gradients = value(name, *triple())
-    found, ours = value(name, *triple(torch.float32))
-    assert found.dtype == torch.float32
-    close(found.double(), expected, at_value)
+    actual, ours = value(name, *triple(torch.float32))
+    assert actual.dtype == torch.float32
+    close(actual.double(), expected, at_value)
     for gradient, exact in zip(ours, gradients, strict=True):
         close(gradient.double(), exact, at_gradient)
 
@@ -95,13 +95,13 @@ def test_float32_is_float64_to_its_tolerance(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_logits_give_a_float32_loss(name, dtype):
     features, weight, target = (t.to(dtype) if t.is_floating_point() else t for t in triple())
-    loss = made(name, torch.float32)
+    loss = build(name, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         logits = (features.float() @ weight.float().T).to(dtype)
-        found = loss(logits, target, features, weight)
-    expected = made(name, torch.float32)(logits.float(), target, features.float(), weight.float())
-    assert found.dtype == torch.float32
-    close(found, expected, 1e-5)
+        actual = loss(logits, target, features, weight)
+    expected = build(name, torch.float32)(logits.float(), target, features.float(), weight.float())
+    assert actual.dtype == torch.float32
+    close(actual, expected, 1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCES if name not in PAIRS])
@@ -122,8 +122,8 @@ def test_the_order_of_classes_does_not_matter(name):
 @pytest.mark.parametrize("name", SHIFTED)
 def test_a_constant_on_all_logits_changes_nothing(name):
     expected, gradients = value(name, *triple())
-    found, ours = value(name, *triple(), shift=3.0)
-    close(found, expected, 1e-10)
+    actual, ours = value(name, *triple(), shift=3.0)
+    close(actual, expected, 1e-10)
     close(ours[0], gradients[0], 1e-10)
 
 
@@ -145,8 +145,8 @@ def test_extremes_are_finite_with_finite_gradients(name):
     same[1], same[2] = weight[target[1]], -weight[target[2]]  # on its class, and opposite to it
     twins = features[:1].repeat(N, 1)
     for x, w in ((1e4 * features, weight), (zero, weight), (same, weight), (twins, weight), (features, 0 * weight)):
-        found, gradients = value(name, x, w, target)
-        assert found.isfinite(), name
+        actual, gradients = value(name, x, w, target)
+        assert actual.isfinite(), name
         assert all(gradient.isfinite().all() for gradient in gradients), name
 
 
@@ -154,16 +154,16 @@ def test_extremes_are_finite_with_finite_gradients(name):
 def test_a_batch_of_one_and_of_none(name):
     features, weight, target = triple()
     assert value(name, features[:1], weight, target[:1])[0].isfinite()
-    if name.startswith(OWN):
-        found, gradients = value(name, features[:0], weight, target[:0])
-        assert found.item() == 0
+    if name.startswith(OURS):
+        actual, gradients = value(name, features[:0], weight, target[:0])
+        assert actual.item() == 0
         assert not gradients[1].any()
 
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCES if "match" not in name])  # a constant to the gradient
 def test_gradients_are_the_slopes(name):
     features, weight, target = (t[:6] if t.shape[0] == N else t for t in triple())
-    loss = made(name).eval()  # centres stay where they are
+    loss = build(name).eval()  # centers stay where they are
     features, weight = features.requires_grad_(), weight.requires_grad_()
     assert torch.autograd.gradcheck(lambda x, w: loss(x @ w.T, target, x, w), (features, weight), atol=1e-6)
 
@@ -174,8 +174,8 @@ def test_two_classes_and_many(name, recwarn):
         generator = torch.Generator().manual_seed(1)
         features, weight = (torch.randn(n, D, generator=generator) for n in (4, classes))
         loss = build_loss(name, counts=torch.ones(classes), width=D, epochs=10)
-        found = loss(features @ weight.T, torch.tensor([0, 1, 1, 0]), features, weight)
-        assert math.isfinite(found.item())
+        actual = loss(features @ weight.T, torch.tensor([0, 1, 1, 0]), features, weight)
+        assert math.isfinite(actual.item())
 
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCES if name not in DIRECTIONS])
@@ -187,17 +187,17 @@ def test_masked_logits_are_the_limit_of_very_small_ones(name):
         logits[::3] = torch.where(torch.arange(C) == target[::3, None], 0.3, low)  # every class but the target
         logits[1, (target[1] + 1) % C] = low
         logits.requires_grad_()
-        found = made(name)(logits, target, features, weight)
-        return found.detach(), torch.autograd.grad(found, logits)[0]
+        actual = build(name)(logits, target, features, weight)
+        return actual.detach(), torch.autograd.grad(actual, logits)[0]
 
-    found, gradient = at(-math.inf)
+    actual, gradient = at(-math.inf)
     expected, limit = at(-1e4)
     assert gradient.isfinite().all()
     if name.startswith("el:exact") and "match" not in name:  # every masked sample is a reward without end
-        assert found == -math.inf
+        assert actual == -math.inf
         close(gradient[::3].gather(1, target[::3, None]), torch.full((8, 1), -1 / N, dtype=torch.float64), 1e-12)
     elif "match" in name:
-        assert not found.isnan()
+        assert not actual.isnan()
     else:
-        close(found, expected, 1e-12)
+        close(actual, expected, 1e-12)
         close(gradient, limit, 1e-12)

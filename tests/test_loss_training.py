@@ -171,7 +171,7 @@ def test_soft_targets_go_where_they_can():
 
 
 @pytest.mark.parametrize(
-    ("work", "words"),
+    ("work", "pattern"),
     [
         (lambda: build_loss("avh")(Z, Y), r"features and weight"),
         (lambda: build_loss("adjusted"), r"adjusted .*\(counts\)"),
@@ -183,8 +183,8 @@ def test_soft_targets_go_where_they_can():
         (lambda: CompositeLoss(nn.CrossEntropyLoss(), partial(adjusted_logits, Z)), "logits: name"),
     ],
 )
-def test_compositions_that_cannot_be_are_sentences(work, words):
-    with pytest.raises(ValueError, match=words):
+def test_compositions_that_cannot_be_are_sentences(work, pattern):
+    with pytest.raises(ValueError, match=pattern):
         work()
 
 
@@ -251,7 +251,7 @@ def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "pattern"),
     [
         ({"loss": "elf"}, "'elf'; .*el"),
         ({"loss": "mirror", "label_smoothing": 0.1}, "mirror .*label_smoothing=0"),
@@ -261,8 +261,8 @@ def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
         ({"loss": "amc:down"}, "rampdown, .*0"),
     ],
 )
-def test_recipes_whose_loss_cannot_be_are_sentences(change, words):
-    with pytest.raises(ValueError, match=words):
+def test_recipes_whose_loss_cannot_be_are_sentences(change, pattern):
+    with pytest.raises(ValueError, match=pattern):
         Recipe(**change)
 
 
@@ -283,19 +283,19 @@ def test_every_loss_trains_and_lowers_itself(tmp_path, name):
 
 
 def test_the_history_holds_the_means_of_the_parts(tmp_path):
-    seen = []
+    batches = []
 
     class Watched(CompositeLoss):
         def forward(self, *batch):
             value = super().forward(*batch)
-            seen.append((len(batch[1]), value.item(), {k: v.item() for k, v in self.last_parts.items()}))
+            batches.append((len(batch[1]), value.item(), {k: v.item() for k, v in self.last_parts.items()}))
             return value
 
     loss = Watched(EncouragingLoss(), pairs=AMCLoss())
     row = trained(tmp_path / "run", replace(QUICK, epochs=1, batch_size=64), loss=loss).history[0]
-    total = sum(n for n, _, _ in seen)
+    total = sum(n for n, _, _ in batches)
     for name in ("ce", "bonus", "pairs"):
-        assert row[name] == pytest.approx(sum(n * parts[name] for n, _, parts in seen) / total, rel=1e-5)
+        assert row[name] == pytest.approx(sum(n * parts[name] for n, _, parts in batches) / total, rel=1e-5)
     assert row["ce"] + row["bonus"] + row["pairs"] == pytest.approx(row["loss"], rel=1e-5)
     assert json.loads((tmp_path / "run" / "history.json").read_text())[0]["bonus"] == row["bonus"]
 
@@ -304,7 +304,7 @@ def test_training_by_name_is_a_plain_loop(tmp_path):
     recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant", loss="el:0.5+amc:1")
     result = trained(tmp_path / "run", recipe)
     plain = net()
-    optimiser = torch.optim.SGD(plain.parameters(), 0.05, 0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(plain.parameters(), 0.05, 0.9, weight_decay=5e-4)
     images, labels = load_digits()
     x, y = torch.from_numpy(images[:300])[:, None] / 255, torch.from_numpy(labels[:300])
     from hardsight.training.loop import seed_of
@@ -315,9 +315,9 @@ def test_training_by_name_is_a_plain_loop(tmp_path):
                 logits = plain(x[rows])
             loss = EncouragingLoss(log_end=0.5)(logits, y[rows])
             loss = loss + AMCLoss()(head.features, logits.argmax(1))  # Eq. 3: predictions tell the neighbours
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(result.model.module.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
@@ -332,9 +332,9 @@ def test_a_head_of_directions_predicts_what_the_loss_means(tmp_path, capsys, nam
     assert not head.bias.any()
     norms = head.weight.norm(dim=1)
     torch.testing.assert_close(norms, norms.mean().expand(10))
-    with torch.no_grad(), hs.capture(network) as seen:
+    with torch.no_grad(), hs.capture(network) as head_state:
         logits = network(torch.from_numpy(data.images)[:, None] / 255)
-    nearest = hs.angle_matrix(seen.features, seen.weight).argmin(1)
+    nearest = hs.angle_matrix(head_state.features, head_state.weight).argmin(1)
     assert torch.equal(logits.argmax(1), nearest)
     assert result.history[-1]["test_accuracy"] == (nearest == torch.from_numpy(data.labels)).double().mean().item()
     assert hs.score(result.model, data, progress=False).accuracy == result.history[-1]["test_accuracy"]
@@ -439,9 +439,9 @@ def test_another_loss_is_another_run(tmp_path):
 def test_what_the_recipe_smooths_and_mixes_reaches_the_loss(tmp_path):
     smooth = trained(tmp_path / "smooth", replace(QUICK, epochs=1, label_smoothing=0.2, loss="el:0.5"))
     by_hand = EncouragingLoss(label_smoothing=0.2, log_end=0.5)
-    own = trained(tmp_path / "own", replace(QUICK, epochs=1), loss=by_hand)
+    direct = trained(tmp_path / "own", replace(QUICK, epochs=1), loss=by_hand)
     for part in ("loss", "ce", "bonus"):
-        assert smooth.history[0][part] == pytest.approx(own.history[0][part], rel=1e-6)
+        assert smooth.history[0][part] == pytest.approx(direct.history[0][part], rel=1e-6)
     mixed = trained(tmp_path / "mixed", replace(QUICK, mixup=0.3, loss="el@avh+amc"))
     assert mixed.history[-1]["test_accuracy"] > 0.5
 
@@ -451,14 +451,14 @@ def test_class_counts_come_from_the_training_labels(tmp_path):
     keep = np.flatnonzero((labels[:600] > 1) | (np.arange(600) % 10 == 0))[:300]
     data = (ArraySamples(images[keep], labels[keep], "train", "few zeros and ones"), digits("test", 700, 800))
     counts = torch.from_numpy(np.bincount(labels[keep], minlength=10))
-    told = trained(tmp_path / "named", data=data, loss="ce:effective,beta=0.99")
-    own = nn.CrossEntropyLoss(weight=effective_number_weights(counts, 0.99))
-    by_hand = trained(tmp_path / "own", data=data, loss=own)
-    assert told.history[-1]["loss"] == pytest.approx(by_hand.history[-1]["loss"], rel=1e-6)
+    named = trained(tmp_path / "named", data=data, loss="ce:effective,beta=0.99")
+    weighted = nn.CrossEntropyLoss(weight=effective_number_weights(counts, 0.99))
+    by_hand = trained(tmp_path / "own", data=data, loss=weighted)
+    assert named.history[-1]["loss"] == pytest.approx(by_hand.history[-1]["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("loss", "error", "words"),
+    ("loss", "error", "pattern"),
     [
         ("elf", ValueError, "no 'elf'"),
         (3, TypeError, "loss .*got a int"),
@@ -468,8 +468,8 @@ def test_class_counts_come_from_the_training_labels(tmp_path):
         (nn.CrossEntropyLoss(reduction="none"), ValueError, r"one number .*shape \(\d+,\)"),
     ],
 )
-def test_losses_that_cannot_be_trained_with_are_sentences(tmp_path, loss, error, words):
-    with pytest.raises(error, match=words):
+def test_losses_that_cannot_be_trained_with_are_sentences(tmp_path, loss, error, pattern):
+    with pytest.raises(error, match=pattern):
         trained(tmp_path / "run", loss=loss)
 
 
@@ -497,8 +497,8 @@ def test_the_command_trains_with_a_loss_and_says_so(tmp_path, monkeypatch, capsy
     np.savez("digits.npz", train_images=images[:128], train_labels=labels[:128])
     arguments = ["train", "digits.npz", "--model", "small-cnn", "--epochs", "1", "--device", "cpu", "--no-record"]
     main([*arguments, "--loss", "el:0.5+amc", "-o", "run"])
-    said = capsys.readouterr().out.strip().splitlines()
-    assert said[-2].endswith(" el:0.5+amc:paper")
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines[-2].endswith(" el:0.5+amc:paper")
     assert json.loads(Path("run/training.json").read_text())["loss"] == "el:0.5+amc:paper"
     main([*arguments, "-o", "plain"])
     assert capsys.readouterr().out.strip().splitlines()[-2].endswith(" small-cnn")
@@ -508,14 +508,6 @@ def test_the_command_trains_with_a_loss_and_says_so(tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit):
         main([*arguments, "--loss", "mirror", "--set", "label_smoothing=.1", "-o", "x"])
     assert re.search(r"label_smoothing 0\.1; .*label_smoothing=0", capsys.readouterr().err)
-
-
-def test_help_names_every_loss(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    for name in (*LOSSES, "avh"):
-        assert name in said
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -538,8 +530,8 @@ def run(out, loss):
     recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant", loss=loss)
     result = train(net, data, data, out=out, recipe=recipe, device="cpu", record=(), progress=False)
     state = torch.load(f"{out}/checkpoint.pt", weights_only=True)
-    told = [{k: v.double().flatten().tolist() for k, v in state[part].items()} for part in ("model", "loss")]
-    return [result.history, *told]
+    states = [{k: v.double().flatten().tolist() for k, v in state[part].items()} for part in ("model", "loss")]
+    return [result.history, *states]
 """
 
 
@@ -562,11 +554,11 @@ def test_two_processes_train_with_directions_and_a_learnt_scale_what_one_would(t
     exec(BOTH, names)
     history, model, scale = names["run"](tmp_path / "alone", loss)
     assert scale["logits.log_scale"] != [math.log(8)]
-    for found in (first, second):
-        for expected, state in ((model, found[1]), (scale, found[2])):
+    for actual in (first, second):
+        for expected, state in ((model, actual[1]), (scale, actual[2])):
             for name, values in expected.items():
                 np.testing.assert_allclose(state[name], values, rtol=1e-4, atol=1e-6)
-        for row, expected in zip(found[0], history, strict=True):
+        for row, expected in zip(actual[0], history, strict=True):
             assert [row["loss"], row["test_accuracy"]] == pytest.approx([expected["loss"], expected["test_accuracy"]])
 
 

@@ -37,9 +37,9 @@ def test_agrees_with_its_definition(activation, mirror, dtype):
             ("none", expected.mean(1)),
             ("sum", expected.mean(1).sum()),
         ):
-            found = MirrorMSELoss(activation, mirror, reduction)(z, given)
-            assert found.dtype == dtype
-            torch.testing.assert_close(found.double(), value, rtol=4 * rounding, atol=rounding)
+            actual = MirrorMSELoss(activation, mirror, reduction)(z, given)
+            assert actual.dtype == dtype
+            torch.testing.assert_close(actual.double(), value, rtol=4 * rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -47,9 +47,9 @@ def test_mse_and_mirror_are_twice_the_absolute_error_less_1(activation):
     """Exactly: EL's Table 5 compares the squared with the absolute error."""
     z, target = 3 * torch.randn(50, 7, dtype=torch.float64), torch.randint(7, (50,))
     p, y = probabilities(z, activation), F.one_hot(target, 7).double()
-    found = MirrorMSELoss(activation)(z, target)
-    torch.testing.assert_close(found, 2 * F.l1_loss(p, y) - 1, rtol=0, atol=1e-15)
-    torch.testing.assert_close(found, F.mse_loss(p, y) + (-((1 - (p - y).abs()) ** 2)).mean(), rtol=0, atol=1e-15)
+    actual = MirrorMSELoss(activation)(z, target)
+    torch.testing.assert_close(actual, 2 * F.l1_loss(p, y) - 1, rtol=0, atol=1e-15)
+    torch.testing.assert_close(actual, F.mse_loss(p, y) + (-((1 - (p - y).abs()) ** 2)).mean(), rtol=0, atol=1e-15)
     torch.testing.assert_close(MirrorMSELoss(activation, mirror=False)(z, target), F.mse_loss(p, y), rtol=1e-14, atol=0)
 
 
@@ -95,16 +95,6 @@ def test_why_it_stalls_with_many_classes(classes):
     assert reached["mirror"] < {10: reached["ce"], 100: 1.3 * p, 1000: 1.01 * p}[classes]
 
 
-def test_the_slope_is_largest_at_a_half():
-    """K/4 times that of the start: no one learning rate fits both."""
-    for classes in (10, 1000):
-        middle = torch.zeros(1, classes, dtype=torch.float64)
-        middle[0, 0] = torch.tensor(classes - 1.0).log()
-        middle.requires_grad_()
-        (gradient,) = torch.autograd.grad(MirrorMSELoss()(middle, torch.tensor([0])), middle)
-        assert gradient[0, 0].item() == pytest.approx(-1 / classes)
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("mirror", [True, False])
 def test_gradients_keep_their_digits_as_p_goes_to_1(activation, mirror):
@@ -145,35 +135,14 @@ def test_ignored_targets_count_for_nothing(activation):
         assert gradient.abs().max() == 0
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("mirror", [True, False])
-def test_gradients_agree_with_finite_differences(activation, mirror):
-    z, target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randint(3, (4,))
-    loss = MirrorMSELoss(activation, mirror)
-    assert torch.autograd.gradcheck(lambda z: loss(z, target), (z,))
-    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (z,))
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_half_precision_and_autocast_are_computed_in_float32(activation):
-    z, target = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
-    loss = MirrorMSELoss(activation)
-    expected = loss(z.float(), target)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = loss(z.float(), target)
-    for found in (loss(z, target), cast):
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
 @pytest.mark.slow
 def test_compiles_whole_and_so_looks_at_no_value():
     z, target = torch.randn(8, 5, requires_grad=True), torch.randint(5, (8,))
     losses = [MirrorMSELoss(activation, mirror) for activation in ACTIVATIONS for mirror in (True, False)]
     everything = lambda z: sum(loss(z, target) for loss in losses)  # noqa: E731
-    found = torch.compile(everything, fullgraph=True, backend="aot_eager")(z)
-    torch.testing.assert_close(found, everything(z))
-    torch.testing.assert_close(torch.autograd.grad(found, z), torch.autograd.grad(everything(z), z))
+    actual = torch.compile(everything, fullgraph=True, backend="aot_eager")(z)
+    torch.testing.assert_close(actual, everything(z))
+    torch.testing.assert_close(torch.autograd.grad(actual, z), torch.autograd.grad(everything(z), z))
 
 
 @pytest.mark.parametrize(

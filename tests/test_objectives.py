@@ -44,18 +44,18 @@ def test_soft_margins_equal_a_float64_loop(classes, scale):
     y = torch.randint(classes, (8,))
     expected = [[naive_margin(row, k) for k in range(classes)] for row in z.tolist()]
     torch.testing.assert_close(soft_margins(z), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
-    own = torch.tensor([row[k] for row, k in zip(expected, y.tolist(), strict=True)], dtype=torch.float64)
-    torch.testing.assert_close(soft_margin(z, y), own, rtol=1e-13, atol=1e-13)
+    at_target = torch.tensor([row[k] for row, k in zip(expected, y.tolist(), strict=True)], dtype=torch.float64)
+    torch.testing.assert_close(soft_margin(z, y), at_target, rtol=1e-13, atol=1e-13)
     close = {"rtol": 1e-6, "atol": 1e-6 * max(1, scale)}
-    torch.testing.assert_close(soft_margin(z.float(), y).double(), own, **close)
+    torch.testing.assert_close(soft_margin(z.float(), y).double(), at_target, **close)
     torch.testing.assert_close(soft_margins(z.float()).double(), soft_margins(z), **close)
 
 
 def test_a_soft_margin_keeps_its_digits_where_the_likelihood_is_one():
     z = torch.tensor([[1e4, -1e4, 0.0], [27.631, 0.0, -50.0], [-1e4, 1e4, 1e4]])
-    found = soft_margin(z, torch.zeros(3, dtype=torch.long))
+    actual = soft_margin(z, torch.zeros(3, dtype=torch.long))
     expected = torch.tensor([-1e4, -27.631, 2e4 + math.log(2)])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(soft_margins(z)[:, 0], expected, rtol=1e-6, atol=0)
 
 
@@ -127,25 +127,25 @@ def test_slopes_keep_their_digits_at_any_likelihood(name, dtype):
     m = torch.linspace(-80.3, 40, 222, dtype=dtype, requires_grad=True)
     ends = [{"log_end": end} for end in (*LOG_ENDS, 1 - 1e-9)] if name in ("log", "clamped") else []
     for options in ends or [{"gamma": 1.0}, {"gamma": 3.5}] * (name == "power") or [{}]:
-        (found,) = torch.autograd.grad(BONUSES[name](m, **options).sum(), m)
+        (actual,) = torch.autograd.grad(BONUSES[name](m, **options).sum(), m)
         expected = [closed_slope(name, v, options.get("log_end", 1.0), options.get("gamma", 2.0)) for v in m.tolist()]
         close = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 0}
-        torch.testing.assert_close(found.double(), torch.tensor(expected, dtype=torch.float64), **close)
+        torch.testing.assert_close(actual.double(), torch.tensor(expected, dtype=torch.float64), **close)
 
 
 def test_with_an_end_next_to_1_the_tangent_keeps_its_digits():
     m = torch.linspace(-60, 5, 66)
-    found = log_total(m, 1 - 1e-9).double()
-    torch.testing.assert_close(found, log_total(m.double(), 1 - 1e-9), rtol=1e-6, atol=1e-6)
+    actual = log_total(m, 1 - 1e-9).double()
+    torch.testing.assert_close(actual, log_total(m.double(), 1 - 1e-9), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
 def test_focal_has_a_slope_of_0_where_one_minus_p_is_0(gamma):
     m = torch.tensor([-1e4, -200.0, -27.6], requires_grad=True)
-    (found,) = torch.autograd.grad(focal(m, gamma).sum(), m)
+    (actual,) = torch.autograd.grad(focal(m, gamma).sum(), m)
     q = 1 / (1 + math.exp(27.6))
     exact = q**gamma * (gamma * (1 - q) * math.log1p(math.exp(-27.6)) + q)
-    assert found.tolist() == pytest.approx([0, 0, exact], rel=1e-5, abs=0)
+    assert actual.tolist() == pytest.approx([0, 0, exact], rel=1e-5, abs=0)
 
 
 def test_cross_entropy_and_focal_equal_torch():
@@ -219,9 +219,9 @@ def test_eq_7_the_conservative_bonus_as_printed(end):
 def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
     for dtype in (torch.float32, torch.float64):
         z = torch.tensor([[logit, 0.5, -1.0, 0.0]], dtype=dtype, requires_grad=True)
-        found = gradient(EncouragingLoss(log_end=1)(z, torch.tensor([0])), z)[0]
-        assert found[0].item() == -1
-        torch.testing.assert_close(found[1:], z.detach()[0, 1:].softmax(0))
+        actual = gradient(EncouragingLoss(log_end=1)(z, torch.tensor([0])), z)[0]
+        assert actual[0].item() == -1
+        torch.testing.assert_close(actual[1:], z.detach()[0, 1:].softmax(0))
 
 
 @pytest.mark.parametrize("end", LOG_ENDS[:-1])
@@ -229,10 +229,3 @@ def test_eq_8_beyond_log_end_the_pull_is_the_papers(end):
     z, y, p = sample(3)
     expected = 1.0 if p <= end else (1 / p + 1 / (1 - end)) * p * (1 - p)
     assert gradient(EncouragingLoss(log_end=end)(z, y), z)[0].item() == pytest.approx(-expected)
-
-
-def test_pulls_at_a_gap_of_five_are_those_of_the_docs():
-    z, y = torch.tensor([[5.0, 0.0, 0.0]], requires_grad=True), torch.tensor([0])  # p = .987
-    pulls = [gradient(EncouragingLoss(log_end=end)(z, y), z)[0, 0].item() for end in (1.0, 0.75, 0.5)]
-    pulls.append(gradient(F.cross_entropy(z, y), z)[0, 0].item())
-    assert pulls == pytest.approx([-1.0, -0.066, -0.040, -0.013], abs=5e-4)

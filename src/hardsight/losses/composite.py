@@ -166,7 +166,7 @@ def build_loss(
     context = {"counts": counts, "width": width}
     options, weight = name.objective.options, None
     if options.get("weight") == "effective":
-        weight = effective_number_weights(_known(name.objective, "counts", counts), options["beta"])
+        weight = effective_number_weights(_require(name.objective, "counts", counts), options["beta"])
     built = _build(name.objective, context | {"label_smoothing": label_smoothing, "weight": weight})
     objective, hooks = built if isinstance(built, tuple) else (built, [])
     if counts is not None and options.get("drw"):
@@ -194,13 +194,13 @@ def _build(bound: BoundPart, context: dict[str, Any]) -> Any:
     options = {name: bound.options[name] for name in options_of(function)}
     options |= {name: value for name, value in context.items() if name in needs}
     for name in needs & {"counts", "width"}:
-        _known(bound, name, options[name])
+        _require(bound, name, options[name])
     parameters = inspect.signature(function).parameters.values()
     builds = all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
     return function(**options) if builds else partial(function, **options)
 
 
-def _known(bound: BoundPart, name: str, value: Any) -> Any:
+def _require(bound: BoundPart, name: str, value: Any) -> Any:
     if value is None:
         what = "the number of samples of each class" if name == "counts" else "the number of features"
         raise InputError(f"loss: {bound.part.name} needs {what} ({name}); pass it to build_loss.")

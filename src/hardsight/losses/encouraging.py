@@ -103,9 +103,8 @@ class EncouragingLoss(_Encouraging, MarginLoss):
 
     Args:
         weight: ``(C,)`` weight of each class.
-        size_average: Deprecated in torch, see `reduction`.
+        size_average, reduce: Deprecated in torch, see `reduction`.
         ignore_index: Targets that do not count. Where all are ignored the loss is 0.
-        reduce: Deprecated in torch, see `reduction`.
         reduction: ``mean``, ``sum`` or ``none``.
         label_smoothing: Share of each target spread over all classes, each with its bonus, as released.
         log_end: Where the bonus ``"log"``, ``log(1 − p)``, ends and continues along its tangent: 1 is the normal
@@ -216,14 +215,8 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
     Each entry is a problem of two classes with the soft margin ``−z`` where the target is 1 and ``z`` where it is 0, so
     ``log_end = 1`` has no minimum anywhere; it warns.
 
-    Args:
-        weight: As in torch: broadcast against the input.
-        size_average: Deprecated in torch.
-        reduce: Deprecated in torch.
-        reduction: ``mean``, ``sum`` or ``none``.
-        pos_weight: ``(C,)`` weight of the positive entries.
-        options: ``log_end``, ``start``, ``bonus``, ``gamma``, ``rho``, ``offset``, ``preset`` and ``validate`` as in
-            `EncouragingLoss`.
+    Arguments are those of torch, and ``log_end``, ``start``, ``bonus``, ``gamma``, ``rho``, ``offset``, ``preset`` and
+    ``validate`` as in `EncouragingLoss`.
     """
 
     def __init__(

@@ -89,11 +89,7 @@ def loss_part(kind: Kind, name: str | None = None, *, reference: str, **facts: A
     and ``width`` (of the features) where they are parameters, and to an objective also ``label_smoothing`` and class
     weights (``weight``). All others are options.
 
-    Args:
-        kind: ``objective``, ``logits`` or ``pairs``.
-        name: Lower case; that of the function if not given.
-        reference: Where it is defined.
-        facts: Other attributes of `LossPart`.
+    The name (that of the function if not given) is lower case; `facts` are other attributes of `LossPart`.
 
     Examples:
         >>> @loss_part("logits", reference="Hinton et al. (2015)")

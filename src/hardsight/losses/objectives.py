@@ -20,10 +20,7 @@ Activation = Literal["softmax", "sigmoid"]
 class FocalLoss(MarginLoss):
     """Focal loss, ``−(1 − p)^γ log p``, in the shapes of `torch.nn.CrossEntropyLoss`: the opposite of a bonus.
 
-    Args:
-        gamma: How strongly well-classified examples are turned down; 0 is cross-entropy.
-        validate: Check values at every call; waits for the device.
-        options: What `torch.nn.CrossEntropyLoss` takes.
+    With ``gamma=0`` it is cross-entropy. Other options are those of torch, and ``validate`` as in `EncouragingLoss`.
     """
 
     def __init__(self, gamma: float = 2.0, *, validate: bool = False, **options: Any) -> None:

@@ -168,12 +168,7 @@ class CenterLoss(nn.Module):
     ``c_j`` by ``−rate · Σ_{y_i=j}(c_j − x_i)/(1 + n_j)``, where n_j samples of class j are in the batch. With several
     processes each moves its own centers, unless DistributedDataParallel broadcasts them as buffers of its module.
 
-    Args:
-        classes: Number of classes.
-        width: Width D of the features.
-        rate: How fast centers follow, in (0, 1].
-        weight: Factor; the paper's λ for faces is 0.003.
-        validate: Check features for NaN and infinity, and the range of labels, at every call; waits for the device.
+    The paper's weight for faces is 0.003. `validate` checks features and labels at every call; it waits for the device.
 
     Examples:
         >>> loss = CenterLoss(classes=2, width=2, weight=1.0)
