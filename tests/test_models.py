@@ -475,7 +475,9 @@ def test_truncated_checkpoints(suffix, kept, tmp_path, net_py):
 
 
 def test_checkpoints_without_weights(tmp_path, net_py):
-    for content in ({"epoch": 3}, {}, [torch.zeros(2)], torch.zeros(2)):
+    endless = {}
+    endless["model"] = endless
+    for content in ({"epoch": 3}, {}, [torch.zeros(2)], torch.zeros(2), endless):
         torch.save(content, tmp_path / "odd.pt")
         with pytest.raises(ValueError, match=r"--checkpoint: odd\.pt holds"):
             hs.load_model(f"{net_py}:net", tmp_path / "odd.pt")

@@ -90,30 +90,13 @@ def test_presets_have_the_papers_numbers():
 
 
 BAD = [
-    {"epochs": 0},
-    {"epochs": 2.5},
-    {"epochs": math.inf},
-    {"epochs": MOST_EPOCHS + 1},
-    {"batch_size": 0},
-    {"lr": -1.0},
-    {"lr": math.inf},
-    {"ema": 1.0},
-    {"momentum": 1.0, "optimizer": "adam"},
-    {"label_smoothing": 1.5},
-    {"smallest_part": 0.0},
-    {"optimizer": "adm"},
-    {"steps": (), "schedule": "step"},
-    {"steps": (3,)},
-    {"steps": (-3,), "schedule": "step"},
-    {"warmup": 40},
-    {"warmup": 30},
-    {"rampdown": 20, "warmup": 11},
-    {"nesterov": True, "optimizer": "adam"},
-    {"nesterov": True, "momentum": 0},
-    {"graph": True},
-    {"seed": -1},
+    {"epochs": 0}, {"epochs": 2.5}, {"epochs": math.inf}, {"epochs": MOST_EPOCHS + 1}, {"batch_size": 0},
+    {"lr": -1.0}, {"lr": math.inf}, {"ema": 1.0}, {"momentum": 1.0, "optimizer": "adam"}, {"label_smoothing": 1.5},
+    {"smallest_part": 0.0}, {"optimizer": "adm"}, {"steps": (), "schedule": "step"}, {"steps": (3,)},
+    {"steps": (-3,), "schedule": "step"}, {"warmup": 40}, {"warmup": 30}, {"rampdown": 20, "warmup": 11},
+    {"nesterov": True, "optimizer": "adam"}, {"nesterov": True, "momentum": 0}, {"graph": True}, {"seed": -1},
     {"seed": 2**63},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", BAD, ids=str)

@@ -29,7 +29,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             content = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes fail in any way; the words of the error may quote them
+    except Exception as error:  # damaged bytes fail in any way, and the error may quote them
         if "weights_only" in str(error) or "Unsupported" in str(error):
             raise InputError(
                 f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could "
@@ -107,6 +107,6 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
     weights = ["weight"] if "weight" in layers else list(layers)
     if len(weights) != 1:
         raise InputError(
-            f"--head: {path.name} must hold one (classes, features) weight, found {', '.join(weights or state)}."
+            f"--head: {path.name} must hold one (classes, features) weight, got {', '.join(weights or state)}."
         )
     return state[weights[0]].flatten(1), state.get(weights[0].removesuffix("weight") + "bias")

@@ -42,9 +42,9 @@ class Model:
         takes: What `transform` takes: ``"pil"`` images, or ``"tensor"`` ``(channels, height, width)`` in [0, 1];
             ``"any"`` tries the image first; ``"items"`` takes whatever the data set yields, tensors too.
         classes: Names of its outputs in order, or None.
-        weights: Where its weights came from, in words.
+        weights: Where its weights came from, as text.
         built: What it can be built from again without running anybody's file: ``model``, the name that `load_model`
-            takes, and ``checkpoint``, a path or None. None for a network of the user's own.
+            takes, and ``checkpoint``, a path or None. None for a user's network.
     """
 
     module: nn.Module
@@ -57,14 +57,14 @@ class Model:
 
     @property
     def preprocessing(self) -> str:
-        """The preprocessing in words, as it is printed and recorded."""
+        """The preprocessing as text, as it is printed and recorded."""
         if self.transform is None:
             return "none: pixels in [0, 1]"
         return describe(self.transform)
 
 
 def describe(function: Any) -> str:
-    """A callable in words for people; whether two are the same is for `identify` to say."""
+    """A callable as text for people; whether two are the same is for `content_hash` to say."""
     if isinstance(function, (FunctionType, BuiltinFunctionType, type)):
         return f"function {function.__qualname__}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(function).split()))
@@ -194,7 +194,7 @@ def _hardsight(name: str, state: State | None, num_classes: int = 2, channels: i
     _check_name("hardsight", name, NETWORKS)
     if state is None:
         raise InputError(
-            f"MODEL: hardsight:{name} has no weights of its own; train it and give --checkpoint RUN/checkpoint.pt."
+            f"MODEL: hardsight:{name} has no pretrained weights; train it and give --checkpoint RUN/checkpoint.pt."
         )
     channels = next((len(mean) for key, mean in state.items() if key.endswith("normalise.mean")), channels)
     module = build_network(name, num_classes, channels)

@@ -131,7 +131,7 @@ class Recipe:
             got = f"label_smoothing {self.label_smoothing:g}"
             raise InputError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
         if self.mixup and (sharp := name.needing_indices()):
-            raise InputError(f"recipe: mixup blends classes, and {sharp[0]} needs one class a sample; set mixup=0.")
+            raise InputError(f"recipe: mixup blends classes, and {sharp[0]} needs one class per sample; set mixup=0.")
         if name.latest() >= self.epochs:
             raise InputError(
                 f"recipe: the loss {name} changes after {name.latest()} epochs, and epochs is {self.epochs}; it must "
