@@ -14,12 +14,12 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.data import ArraySamples, load_digits
+from hardsight.data import ArraySamples, all_labels, load_digits
 from hardsight.dynamics import Dynamics
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
-from hardsight.training.batches import all_labels, as_pixels, mean_and_spread
+from hardsight.training.batches import as_pixels, mean_and_spread
 from hardsight.training.checkpoint import Saver
 from hardsight.training.loop import compile_parts, divided, seed_of
 

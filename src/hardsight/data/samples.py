@@ -130,6 +130,22 @@ def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:
     return labels
 
 
+def all_labels(samples: Samples, argument: str) -> np.ndarray:
+    """Every label as a class index; where the data do not list them, every sample is read once."""
+    if not len(samples):
+        raise InputError(f"{argument} is empty: {samples.origin}.")
+    labels = samples.labels
+    if labels is None:
+        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
+        origin = printable(samples.origin)
+        raise InputError(f"{argument}: a class index (an integer) is needed for every sample of {origin}, got {got}.")
+    if labels.min() < 0:
+        raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
+    return labels.astype(np.int64)
+
+
 def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:
     """Ids as text, `count` of them. A missing id is refused: all samples without one would be the same sample."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:

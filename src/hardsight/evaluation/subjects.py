@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hardsight.data import Samples, View, class_mapping, data_of, open_data
+from hardsight.data import Samples, View, all_labels, class_mapping, data_of, open_data
 from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
 from hardsight.extras import printable
@@ -212,17 +212,13 @@ def _checked_data(draft: _Draft) -> Samples:
 
 
 def _labels(samples: Samples) -> np.ndarray:
-    """Every label, or a sentence."""
-    labels = samples.labels
-    if labels is None:
-        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise InputError(f"data must have a class index for every sample, and {printable(samples.origin)} has none.")
+    """Every label of data that have two classes or more."""
+    labels = all_labels(samples, "data")
     if len(np.unique(labels)) < 2:
         raise InputError(
             f"data must be of two classes or more, and all {len(labels):,} samples of {samples.origin} are of one."
         )
-    return labels.astype(np.int64)
+    return labels
 
 
 def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:

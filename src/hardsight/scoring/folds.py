@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hardsight.data import Samples, View
+from hardsight.data import Samples, View, all_labels
 from hardsight.devices import find_device
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError, StateError
@@ -180,7 +180,7 @@ def score_trained(
 
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
     about = {"name": name, "function": full_name(train)}
-    labels = _labels(samples)
+    labels = all_labels(samples, "DATA: --folds")
     division = {"folds": folds, "seeds": options.seeds, "retrained": "model"}
     plan = make_plan([], samples, options, train)
     plan |= {"model": about, "labels": content_hash(labels), "out_of_sample": division}
@@ -246,16 +246,6 @@ def _joined(parts: Sequence[SampleTable], ids: Sequence[str], bad: pa.Table | No
     bad = pa.concat_tables([*(part.bad for part in parts), *([] if bad is None else [bad])])
     notes = [note for part in parts for note in part.meta.warnings]
     return SampleTable(rows, {"warnings": notes}, bad, pa.concat_tables(vectors) if vectors else None)
-
-
-def _labels(samples: Samples) -> np.ndarray:
-    """All labels; where the data do not list them every sample is read once."""
-    labels = samples.labels
-    if labels is None:
-        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
-        if labels.dtype.kind not in "iu":
-            raise InputError("DATA: --folds needs a class index as label of every sample, and these data lack some.")
-    return labels.astype(np.int64)
 
 
 def _rare_class_notes(labels: np.ndarray) -> list[str]:

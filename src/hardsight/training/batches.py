@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -105,21 +104,6 @@ class _Numbered(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         prepared = self.prepared
         return prepared.item(str(index), lambda: (prepared.samples.load(index, prepared.channels)[0], None))
-
-
-def all_labels(samples: Samples, argument: str) -> np.ndarray:
-    """Every label, or a sentence."""
-    if not len(samples):
-        raise InputError(f"{argument} is empty: {samples.origin}.")
-    labels = samples.labels
-    if labels is None:
-        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
-    if labels.dtype == object or labels.dtype.kind not in "iu" or labels.ndim != 1:
-        got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
-        raise InputError(f"{argument}: training needs a class index (an integer) for every sample, got {got}.")
-    if labels.min() < 0:
-        raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
-    return labels.astype(np.int64)
 
 
 def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import MissingColumnError, Samples, class_mapping
+from hardsight.data import MissingColumnError, Samples, all_labels, class_mapping
 from hardsight.devices import loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head, uncompiled
@@ -20,7 +20,7 @@ from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
-from hardsight.training.batches import Source, all_labels, as_pixels, mean_and_spread
+from hardsight.training.batches import Source, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from
