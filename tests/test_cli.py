@@ -189,8 +189,11 @@ def test_what_it_says_to_do_next_works(here, capsys):
 
 
 TRAIN = """
-import torch
+from pathlib import Path
 from torch import nn
+
+with Path("executed").open("a") as file:
+    file.write("once ")
 
 def train(data):
     assert len(data) == 8 and data.classes == 3 and data.class_names == ["ant", "bee", "cat"]
@@ -209,6 +212,7 @@ def test_score_out_of_sample_by_head_and_by_training(here, capsys):
     assert code == 0
     assert re.search(r"model: train\.py:train, .*2 of 3 folds", out)
     assert SampleTable.load("trained").meta.models == ["train.py:train seed 0", "train.py:train seed 1"]
+    assert Path("executed").read_text() == "once "
     code, _, err = run(capsys, "score", "train.py:train", "pics", "-o", "x")
     assert code == 2
     assert "--folds 5" in err

@@ -1,5 +1,7 @@
 """hs.score: the same rows whichever way, resumable after any kill, bad samples listed."""
 
+import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -21,6 +23,7 @@ from hardsight import SampleTable
 from hardsight.data import load_digits
 from hardsight.demo import small_cnn
 from hardsight.runs import Counts
+from hardsight.scoring.options import ScoreOptions
 
 NET = """
 import os, time
@@ -86,7 +89,8 @@ def test_rows_do_not_depend_on_batches_workers_or_order(network, digits):
 
 
 def test_the_network_is_left_as_it_was(digits):
-    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(64), nn.Linear(64, 10))
+    head = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10))  # whose buffers change in training mode
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(64), head)
     network[1].train()
     network[2].eval()
     before = [m.training for m in network.modules()]
@@ -149,6 +153,19 @@ def test_an_output_that_is_not_the_heads_is_said(digits):
     with pytest.warns(UserWarning, match=r"head 'body\.1'"):
         table = hs.score(_Outputs(lambda z: z.flip(1)), data)
     assert "its head" in table.meta.warnings[0]
+
+
+def test_an_output_beside_features_of_the_same_width(digits):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc = nn.Linear(64, 10), nn.Linear(10, 10)
+
+        def forward(self, x):
+            h = self.body(x.flatten(1)).relu()
+            return h, self.fc(h)
+
+    assert hs.score(Both(), TensorDataset(digits[0][:30], digits[1][:30])).meta.warnings == []
 
 
 def test_inputs_that_are_mappings(digits):
@@ -218,8 +235,10 @@ def test_data_that_do_not_fit(network, digits):
         hs.score(network, 7)
     with pytest.raises(TypeError, match=r"model.*nn\.Module"):
         hs.score(len, TensorDataset(x, y))
-    with pytest.raises(ValueError, match="repeat"):
+    with pytest.raises(ValueError, match="'same' repeats"):
         hs.score(network, TensorDataset(x, y), ids=["same"] * 20)
+    with pytest.raises(TypeError, match="TensorDataset"):
+        hs.score(network, x)
 
 
 def test_raw_pictures_need_a_word_about_preprocessing(network):
@@ -376,15 +395,35 @@ def test_time_is_not_wasted_on_the_network_twice(network, digits, tmp_path):
     assert len(calls) == 2
 
 
+def test_a_new_run_is_not_read_again(network, digits, tmp_path, monkeypatch):
+    """Its rows are those that were written; vectors come from the folder, and only when somebody asks for them."""
+    loads, load = [], SampleTable.load
+    monkeypatch.setattr(SampleTable, "load", lambda *args, **options: loads.append(args) or load(*args, **options))
+    table = hs.score(network, TensorDataset(digits[0][:30], digits[1][:30]), out=tmp_path / "run")
+    assert loads == []
+    assert table.vectors.num_rows == 30
+    assert len(loads) == 1
+    assert load(tmp_path / "run").to_arrow().equals(table.to_arrow())
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# A finished run is only given back for the same data, code and preprocessing.
+# Options are declared once.
 
 
-def test_other_pixels_are_another_run(network, digits, tmp_path):
-    x, y = (t[:40] for t in digits)
-    hs.score(network, TensorDataset(x, y), out=tmp_path / "run")
-    with pytest.raises(FileExistsError, match=r"same: data"):
-        hs.score(network, TensorDataset(x.flip(3), y), out=tmp_path / "run")
+def test_every_option_is_in_the_signature_and_the_docstring():
+    parameters = inspect.signature(hs.score).parameters
+    for field in dataclasses.fields(ScoreOptions):
+        assert parameters[field.name].default == field.default
+        assert f"        {field.name}: " in hs.score.__doc__
+
+
+def test_an_unknown_option_names_the_nearest(network, digits):
+    with pytest.raises(TypeError, match=r"'bach_size'.*batch_size"):
+        hs.score(network, TensorDataset(*digits), bach_size=3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Code and preprocessing.
 
 
 def test_another_forward_is_another_run(digits, tmp_path):
@@ -402,16 +441,6 @@ def test_another_forward_is_another_run(digits, tmp_path):
     Second.__qualname__, Second.__name__ = First.__qualname__, First.__name__
     with pytest.raises(FileExistsError, match=r"same: model"):
         hs.score(Second(*layers), data, out=tmp_path / "run")
-
-
-def test_another_constant_in_the_transform_is_another_run(network, tmp_path):
-    def shifted(by):
-        return lambda x: x - by
-
-    hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run")
-    assert hs.score(network, "digits", preprocess=shifted(0.0), out=tmp_path / "run").meta.already_complete
-    with pytest.raises(FileExistsError, match="preprocessing_hash"):
-        hs.score(network, "digits", preprocess=shifted(0.5), out=tmp_path / "run")
 
 
 def test_a_given_preprocess_is_applied_to_tensors_too(network, digits):
@@ -452,26 +481,6 @@ def test_the_wrong_one_of_two_heads_is_noticed_with_many_classes(digits):
     assert hs.score(TwoHeads(), data, head="a").meta.warnings == []
 
 
-def test_features_and_logits_of_one_width(digits):
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.fc = nn.Linear(64, 10), nn.Linear(10, 10)
-
-        def forward(self, x):
-            h = self.body(x.flatten(1)).relu()
-            return h, self.fc(h)
-
-    assert hs.score(Both(), TensorDataset(digits[0][:30], digits[1][:30])).meta.warnings == []
-
-
-def test_spectral_norm_in_training_is_left_alone(digits, tmp_path):
-    network = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10))).train()
-    data = TensorDataset(digits[0][:20], digits[1][:20])
-    first = hs.score(network, data, out=tmp_path / "run")
-    assert hs.score(network, data, out=tmp_path / "run").to_arrow().equals(first.to_arrow())
-
-
 def test_whatever_a_forward_raises_is_one_sentence(digits):
     class Breaks(nn.Sequential):
         def forward(self, x):
@@ -487,19 +496,14 @@ def test_whatever_a_forward_raises_is_one_sentence(digits):
         ({"device": "nonsense"}, "device must.*nonsense"),
         ({"batch_size": 0}, "batch_size.* 0"),
         ({"preprocess": "RAW"}, "preprocess.*'RAW'"),
+        ({"workers": -1}, "workers.* -1"),
+        ({"scores": ["avg"]}, "'avg'.*avh"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_written(network, digits, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         hs.score(network, TensorDataset(digits[0][:4], digits[1][:4]), out=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
-
-
-def test_an_array_is_told_to_be_wrapped(network, digits):
-    with pytest.raises(TypeError, match="TensorDataset"):
-        hs.score(network, digits[0])
-    with pytest.raises(ValueError, match="'data:0' repeats"):
-        hs.score(network, torch.utils.data.Subset(TensorDataset(*digits), [0, 0, 1]))
 
 
 def test_overflowing_rows_are_bad_rows():

@@ -1,4 +1,4 @@
-"""Does a classifier know anything about its labels? Its agreement with them against what chance would give."""
+"""Is a classifier better than chance? Its agreement with the labels, beside what chance would give."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chance:
         expected: That share if predictions were dealt out to the samples at random: the class prior, for a network
             that always predicts the most frequent class.
         kappa: ``(accuracy − expected) / (1 − expected)``, Cohen's kappa; NaN where `expected` is 1.
-        p: Chance of an accuracy as high under random dealing (one-sided, normal approximation).
+        p: Probability of an accuracy as high under random dealing (one-sided, normal approximation).
     """
 
     n: int
@@ -62,8 +62,8 @@ def chance_agreement(labels: np.ndarray, predictions: np.ndarray) -> Chance:
         >>> chance_agreement(np.array([0, 0, 0, 1] * 10), np.array([0, 0, 0, 0] * 10)).near  # always the same class
         True
     """
-    known = labels >= 0
-    labels, predictions = labels[known], predictions[known]
+    labeled = labels >= 0
+    labels, predictions = labels[labeled], predictions[labeled]
     n = len(labels)
     if n < 2:
         return Chance(n, float("nan"), float("nan"), float("nan"), float("nan"))

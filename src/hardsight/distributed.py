@@ -1,4 +1,4 @@
-"""What processes of one `torch.distributed` job tell one another: an error of the first is everyone's."""
+"""What the processes of one `torch.distributed` job share: an error of the first is everyone's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+
+from hardsight.errors import StateError
 
 
 def joined_job() -> bool:
@@ -33,3 +35,13 @@ def by_first_process(work: Callable[[], Any]) -> Any:
         dist.barrier()  # every process ends now, and torch aborts if one of its threads still holds what was sent
         raise failure
     return result
+
+
+def wait_for_all() -> None:
+    """Wait until every process that torchrun started is here, in a job that exists only for that."""
+    try:
+        dist.init_process_group("gloo")
+        dist.barrier()
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        raise StateError("another process of the job failed; its error says why.") from error

@@ -10,21 +10,18 @@ from hardsight.scores import SCORES
 
 
 def mean_over_nets(scores: pa.Table) -> pa.Table:
-    """One row a sample from one row a sample and network (columns ``id``, ``model``, ``pred`` and scores).
+    """One row per sample from one row per sample and network (columns ``id``, ``model``, ``pred`` and scores).
 
     Each score becomes its mean over the networks, with the sample standard deviation as ``<score>_sd``. ``pred`` is
-    what most networks predict (among equals the surest), ``agreement`` their share. ``rank`` is by the mean AVH, 1 the
-    hardest; ``rank_low`` and ``rank_high`` are the smallest and the largest rank that any network alone gave. Other
-    columns are those of the first network. Samples that some network lacks are left out.
+    what most networks predict (of a tie the most confident), ``agreement`` their share. ``rank`` is by the mean AVH, 1
+    the hardest; ``rank_low`` and ``rank_high`` are the smallest and the largest rank that any network alone gave.
+    Other columns are those of the first network. Samples that some network lacks are left out.
     """
-    names = pc.unique(scores["model"]).to_pylist()
-    per_net = [scores.filter(pc.equal(scores["model"], name)) for name in names]
-    ids = per_net[0]["id"].combine_chunks()
-    places = [pc.index_in(ids, value_set=rows["id"].combine_chunks()) for rows in per_net]
-    everywhere = pc.is_valid(places[0])
-    for place in places[1:]:
-        everywhere = pc.and_(everywhere, pc.is_valid(place))
-    nets = [rows.take(place.filter(everywhere)) for rows, place in zip(per_net, places, strict=True)]
+    nets = [scores.filter(pc.equal(scores["model"], name)) for name in pc.unique(scores["model"]).to_pylist()]
+    ids = nets[0]["id"].combine_chunks()
+    for rows in nets[1:]:
+        ids = ids.filter(pc.is_in(ids, value_set=rows["id"].combine_chunks()))
+    nets = [rows.take(pc.index_in(ids, value_set=rows["id"].combine_chunks())) for rows in nets]
 
     def stacked(name: str) -> np.ndarray:
         return np.stack([rows[name].to_numpy().astype(np.float64) for rows in nets])
@@ -46,7 +43,7 @@ def mean_over_nets(scores: pa.Table) -> pa.Table:
         ranks = rankdata(-stacked(by), axis=1)
         columns["rank"] = pa.array(rankdata(-np.asarray(columns[by])))
         columns["rank_low"], columns["rank_high"] = pa.array(ranks.min(0)), pa.array(ranks.max(0))
-    order = [name for name in scores.column_names if name in columns]  # the spread comes behind what it belongs to
+    order = [name for name in scores.column_names if name in columns]  # spreads come last
     return pa.table({name: columns[name] for name in [*order, *(name for name in columns if name not in order)]})
 
 
@@ -56,37 +53,35 @@ def _vote(nets: list[pa.Table]) -> dict[str, pa.Array]:
     votes = np.stack([(preds == pred).sum(0) for pred in preds]).astype(np.float64)
     agreement = votes.max(0) / len(nets)
     if {"max_logit", "free_energy"} <= set(nets[0].column_names):  # their sum is the log-probability of the prediction
-        sure = [np.exp(rows["max_logit"].to_numpy() + rows["free_energy"].to_numpy()) for rows in nets]
-        votes += np.clip(np.stack(sure), 0, 1) / 2
+        confidences = [np.exp(rows["max_logit"].to_numpy() + rows["free_energy"].to_numpy()) for rows in nets]
+        votes += np.clip(np.stack(confidences), 0, 1) / 2
     return {"pred": pa.array(preds[votes.argmax(0), np.arange(preds.shape[1])]), "agreement": pa.array(agreement)}
 
 
 def mean_vectors(vectors: pa.Table) -> pa.Table:
-    """One row a sample: the sketch of the first network (each has axes of its own), the mean of the probabilities."""
+    """One row per sample: the first network's sketch (each has axes of its own), the mean of the probabilities."""
     names = pc.unique(vectors["model"]).to_pylist()
-    if len(names) <= 1:
-        return vectors.drop_columns(["model"])
-    first = vectors.filter(pc.equal(vectors["model"], names[0]))
-    if "probabilities" in vectors.column_names:
-        total, known = np.zeros(()), np.ones(len(first), bool)
+    first = vectors.filter(pc.equal(vectors["model"], names[0])) if len(names) > 1 else vectors
+    if len(names) > 1 and "probabilities" in vectors.column_names:
+        total, shared = np.zeros(()), np.ones(len(first), bool)
         for name in names:
             rows = vectors.filter(pc.equal(vectors["model"], name))
             place = pc.index_in(first["id"], value_set=rows["id"].combine_chunks())
-            known &= pc.is_valid(place).to_numpy()
+            shared &= pc.is_valid(place).to_numpy()
             total = total + matrix(rows.take(pc.fill_null(place, 0)), "probabilities").astype(np.float64)
-        index = first.column_names.index("probabilities")
-        first = first.set_column(index, "probabilities", as_lists((total / len(names)).astype(np.float32)))
-        first = first.filter(pa.array(known))
+        mean = as_lists((total / len(names)).astype(np.float32))
+        first = first.set_column(first.column_names.index("probabilities"), "probabilities", mean)
+        first = first.filter(pa.array(shared))
     return first.drop_columns(["model"])
 
 
 def matrix(table: pa.Table, column: str, rows: np.ndarray | None = None) -> np.ndarray:
     """A column of lists of one length as ``(N, width)``, or some rows of it, without a second copy of the whole."""
-    found = table[column]
-    rows = np.arange(len(found)) if rows is None else rows
-    width, type_ = found.type.list_size, found.type.value_type.to_pandas_dtype()
+    lists = table[column]
+    rows = np.arange(len(lists)) if rows is None else rows
+    width, type_ = lists.type.list_size, lists.type.value_type.to_pandas_dtype()
     values, start = np.empty((len(rows), width), type_), 0
-    for chunk in found.chunks:
+    for chunk in lists.chunks:
         here = (rows >= start) & (rows < start + len(chunk))
         flat = np.asarray(chunk.values)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
         values[here] = flat.reshape(-1, width)[rows[here] - start]

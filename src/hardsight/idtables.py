@@ -1,4 +1,4 @@
-"""What users know of their samples beside a run: a file, a data frame or a mapping with a column ``id``."""
+"""What users bring beside a run: a file, a data frame or a mapping of columns, with a column ``id``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from hardsight.extras import first_line, printable
 from hardsight.untrusted import check_regular
 
 
-def read_by_id(given: Any, name: str) -> pa.Table:
-    """A CSV or Parquet file, data frame, Arrow table or mapping of columns: ids as text, one row each.
-
-    Args:
-        given: What the user gave.
-        name: How errors call it.
-    """
-    table = as_arrow(given, name)
-    columns = [_short(column) for column in table.column_names]
+def read_by_id(source: Any, name: str) -> pa.Table:
+    """What `as_arrow` reads, with ids as text and one row per id. `name` is what errors call it."""
+    table = as_arrow(source, name)
+    columns = [printable(column)[:80] for column in table.column_names]
     if repeated := [column for column in columns if columns.count(column) > 1]:
         raise InputError(f"{name} must have each column once, but {repeated[0]} repeats.")
     if "id" not in columns:
@@ -33,42 +28,37 @@ def read_by_id(given: Any, name: str) -> pa.Table:
         raise InputError(f"{name}: ids must be text or numbers, got {table['id'].type}.") from error
     table = table.set_column(table.column_names.index("id"), "id", ids)
     table = table.filter(pc.is_valid(table["id"]))
-    if (more := len(table) - len(pc.unique(table["id"]))) > 0:
-        raise InputError(f"{name} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}.")
+    if repeats := len(table) - len(pc.unique(table["id"])):
+        raise InputError(f"{name} must have one row per id, but {repeats:,} rows repeat an id.")
     return table
 
 
-def column_by_id(given: Any, ids: pa.Array, name: str) -> pa.Array:
+def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:
     """The one other column of such a table in the order of `ids`; null where a sample is not in it."""
-    table = read_by_id(given, name)
-    others = [column for column in table.column_names if column != "id"]
-    if len(others) != 1:
-        found = ", ".join(map(_short, table.column_names))
-        raise InputError(f"{name} must have a column id and one other, got {found}; select the two.")
-    where = pc.index_in(ids, value_set=table["id"].combine_chunks())
-    return table[others[0]].combine_chunks().take(where)
+    table = read_by_id(source, name)
+    columns = [column for column in table.column_names if column != "id"]
+    if len(columns) != 1:
+        listed = ", ".join(printable(column)[:80] for column in table.column_names)
+        raise InputError(f"{name} must have a column id and one other, got {listed}; select the two.")
+    return table[columns[0]].combine_chunks().take(pc.index_in(ids, value_set=table["id"].combine_chunks()))
 
 
-def _short(column: str) -> str:
-    return printable(column)[:80]
-
-
-def as_arrow(given: Any, name: str) -> pa.Table:
+def as_arrow(source: Any, name: str) -> pa.Table:
     """A CSV or Parquet file, data frame, Arrow table or mapping of columns as it is."""
-    if isinstance(given, (str, Path)):
-        return _read_file(Path(given), name)
-    if isinstance(given, pa.Table):
-        return given
+    if isinstance(source, (str, Path)):
+        return _read_file(Path(source), name)
+    if isinstance(source, pa.Table):
+        return source
     try:
-        if isinstance(given, Mapping):
-            return pa.table({str(column): pa.array(list(values)) for column, values in given.items()})
-        if hasattr(given, "iloc"):
-            return pa.Table.from_pandas(given, preserve_index=False)
+        if isinstance(source, Mapping):
+            return pa.table({str(column): pa.array(list(values)) for column, values in source.items()})
+        if hasattr(source, "iloc"):
+            return pa.Table.from_pandas(source, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
-    if hasattr(given, "to_arrow"):  # polars, and a SampleTable
-        return given.to_arrow()
-    raise InputTypeError(f"{name} must be a CSV or Parquet file, a frame or a mapping, got {type(given).__name__}.")
+    if hasattr(source, "to_arrow"):  # polars, and a SampleTable
+        return source.to_arrow()
+    raise InputTypeError(f"{name} must be a CSV or Parquet file, a frame or a mapping, got {type(source).__name__}.")
 
 
 def _read_file(path: Path, name: str) -> pa.Table:
@@ -81,7 +71,6 @@ def _read_file(path: Path, name: str) -> pa.Table:
         else:  # ids that look like numbers keep their leading zeros
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
         table.validate(full=True)  # Parquet does not check that text is text
-    except (pa.ArrowException, OSError, ValueError) as error:
-        # What the parser says may quote the file.
+    except (pa.ArrowException, OSError, ValueError) as error:  # not quoted: it may quote the file
         raise InputError(f"{name}: {path.name} is no CSV or Parquet file, or its rows differ in length.") from error
     return table

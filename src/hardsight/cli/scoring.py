@@ -11,7 +11,8 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
-from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.errors import InputError, MissingPathError
+from hardsight.extras import printable
 from hardsight.scoring.options import ScoreOptions, Shard
 
 if TYPE_CHECKING:
@@ -25,16 +26,16 @@ def score(
     model: Annotated[Positional[str], arg(metavar="MODEL")],
     data: Annotated[Positional[str | None], optional("DATA")] = None,
     *,
-    options: Annotated[ScoreOptions, arg(name="")] = _DEFAULTS,
     checkpoint: Annotated[Path | None, optional("FILE")] = None,
-    also: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="MODEL", help_behavior_hint="")] = (),
+    also: Annotated[UseAppendAction[tuple[str, ...]], optional("MODEL")] = (),
     label_column: Annotated[str | None, optional("NAME")] = None,
     id_column: Annotated[str | None, optional("NAME")] = None,
     image_column: Annotated[str | None, optional("NAME")] = None,
     human: Annotated[Path | None, optional("FILE")] = None,
-    by: str = "avh",
-    show: int = 5,
-) -> None:
+    by: Annotated[str, arg(metavar="SCORE")] = "avh",
+    show: Annotated[int, arg(metavar="N")] = 5,
+    scoring: ScoreOptions = _DEFAULTS,
+) -> dict[str, Any]:
     """Score every sample of a data set: one exact row each, in RUN/scores/*.parquet.
 
     Killed at any point, the same command resumes.
@@ -47,14 +48,11 @@ def score(
     torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet or
     FILE.safetensors with features.
 
-    With --folds K every sample is scored out of sample: by a head fitted to the labels
-    of the other folds on MODEL's features, or, where MODEL is file.py:function and the
-    function takes the training data, by the network that it trains on the other folds.
+    SCORE is {hardsight.scores.SCORES}.
 
     Args:
         model: What to score with; for features that come with a --head file, leave it out and name DATA alone.
         data: What to score.
-        options: How to score.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
         also: Another model to score with; repeat it for more. Scores are then means with a spread.
         label_column: Column that holds the label.
@@ -63,61 +61,45 @@ def score(
         human: Human answers about the samples, to compare with as hardsight align RUN --human FILE does.
         by: Score to rank the hardest by.
         show: How many of the hardest to print.
+
+    Examples:
+        hardsight score timm:resnet50 photos -o run
+        hardsight score train.py:train digits --folds 5 -o run
     """
     from hardsight.data import Columns, is_feature_file
-    from hardsight.scoring.checks import score_names
+    from hardsight.distributed import wait_for_all
+    from hardsight.human import read_human
+    from hardsight.scores import SCORES
+    from hardsight.scoring.score import score as run
 
-    score_names(by)  # a misspelt name, or a file that cannot be read, must not wait for the end of a night's work
+    SCORES.names(by)  # a misspelled name, or a file that cannot be read, must not wait for the end of a night's work
+    if human is not None:
+        read_human(human)
     if show < 0:
         raise InputError(f"--show must be 0 or more, got {show}.")
-    if human is not None:
-        from hardsight.human import read_human
-
-        read_human(human)
-    out = options.out or Path("run")
-    columns = Columns(image_column, label_column, id_column)
-    features, network = (model, None) if data is None else (data, model)
-    if is_feature_file(features):
-        if options.folds is not None or also:
+    out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    if is_feature_file(data or model):
+        if scoring.folds is not None or scoring.seeds != 1 or also:
             raise InputError("--folds, --seeds and --also need a model and images; features are scored as they are.")
-        if _processes() > 1:
+        if processes > 1:
             raise InputError("features are scored in one process; start it without torchrun.")
-        table = _score_feature_file(features, network, checkpoint, columns, options)
-        table.save(out, overwrite=options.overwrite)
+        table = _score_feature_file(data or model, model if data else None, checkpoint, columns, scoring)
+        table.save(out, overwrite=scoring.overwrite)
     elif data is None:
         raise InputError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
     else:
-        from hardsight.scoring.score import score as run
-
-        options = replace(options, shard=_shard(options.overwrite))
-        table = run(_open_models([model, *also], checkpoint, options.folds), data, columns=columns, **vars(options))
+        together = scoring.overwrite and processes > 1
+        if together and "MASTER_ADDR" not in os.environ:
+            raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
+        shard = Shard(int(os.environ.get("RANK", 0)), processes, wait_for_all if together else None)
+        models = _open_models([model, *also], checkpoint, scoring.folds)
+        table = run(models, data, columns=columns, **vars(replace(scoring, shard=shard)))
         print(f"data: {table.meta.data.origin}")
-    _print_summary(table, out, by, show)
-    if human is not None and table.meta.counts is not None:  # of several processes, in the last
-        align((out,), human=human)
-
-
-def _processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
-def _shard(overwrite: bool) -> Shard:
-    """The share of this process, as torchrun says."""
-    together = overwrite and _processes() > 1
-    if together and "MASTER_ADDR" not in os.environ:
-        raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
-    return Shard(int(os.environ.get("RANK", 0)), _processes(), _wait_for_all if together else None)
-
-
-def _wait_for_all() -> None:
-    import torch.distributed as dist
-
-    try:
-        dist.init_process_group("gloo")
-        dist.barrier()
-        dist.destroy_process_group()
-    except RuntimeError as error:
-        raise StateError("another process of the job failed; its error says why.") from error
+    values = _summary(table, out, by, show)
+    if human is not None and table.meta.counts is not None:  # of several processes, the last
+        values |= align((out,), human=human)
+    return values
 
 
 def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -> Any:
@@ -138,7 +120,7 @@ def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -
 
 
 def _score_feature_file(
-    path: str, model: str | None, checkpoint: Path | None, columns: Any, options: ScoreOptions
+    path: str, model: str | None, checkpoint: Path | None, columns: Any, scoring: ScoreOptions
 ) -> SampleTable:
     """Features with the head in `--head`, in the model, or in their own file."""
     from hardsight.checkpoints import read_head
@@ -147,7 +129,7 @@ def _score_feature_file(
     from hardsight.models import load_model
     from hardsight.scoring.score import score_features
 
-    data, head = read_features(path, columns), options.head
+    data, head = read_features(path, columns), scoring.head
     if head is not None and (model is None or Path(head).is_file()):
         if not Path(head).is_file():
             raise MissingPathError(f"--head: there is no file {head}.")
@@ -160,21 +142,20 @@ def _score_feature_file(
     else:
         raise InputError(f"--head: {path} holds features but no weight; give a file with the last layer's weight.")
     name = Path(head).name if head else model or Path(path).name
-    bias = bias if options.use_bias else None
-    table = score_features(data.features, weight, data.labels, bias, data.ids, strict=options.strict, name=name)
+    bias = bias if scoring.use_bias else None
+    table = score_features(data.features, weight, data.labels, bias, data.ids, strict=scoring.strict, name=name)
     table.meta.data.origin = data.origin
     return table
 
 
-def _print_summary(table: SampleTable, out: Path, by: str, show: int) -> None:
-    """The hardest samples, the counts, and what to do next."""
-    from hardsight.extras import printable
-
+def _summary(table: SampleTable, out: Path, by: str, show: int) -> dict[str, Any]:
+    """Print the hardest samples, the counts and what to do next, and return them."""
     counts = table.meta.counts
     if counts is None:
         print(f"this process is done; {len(table):,} samples are safe in {out}/, other processes are still scoring.")
-        return
-    for row in table.hardest(show, by).to_arrow().to_pylist():
+        return {"run": out, "finished": False}
+    hardest = table.hardest(show, by).to_arrow().to_pylist()
+    for row in hardest:
         name = by if by in row else f"{by}_pred"
         label = "" if row.get("label") is None else f"label {row['label']}  "
         print(f"  {printable(row['id']):<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
@@ -186,3 +167,4 @@ def _print_summary(table: SampleTable, out: Path, by: str, show: int) -> None:
         print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
     else:
         print(f"wrote {out}/ — next: hardsight report {out}   (a page to look at)")
+    return {"run": out, "finished": True, **vars(counts), "accuracy": table.accuracy, "hardest": hardest}

@@ -15,17 +15,13 @@ from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import Head
-from hardsight.registry import did_you_mean
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable
 
 
 def score_names(scores: str | Iterable[str] | None) -> list[str]:
-    """Registered names as a list, all of them by default; always with the norm, by which zero features are counted."""
-    names = [scores] if isinstance(scores, str) else list(SCORES if scores is None else scores)
-    for name in names:
-        if name not in SCORES:
-            raise InputError(f"there is no score {name!r}; {did_you_mean(name, SCORES)}")
+    """Registered names, all of them by default; always with the norm, by which zero features are counted."""
+    names = SCORES.names(SCORES if scores is None else scores)
     return names if "norm" in names else [*names, "norm"]
 
 

@@ -29,6 +29,9 @@ def _optional(metavar: str) -> object:
     return arg(metavar=metavar, help_behavior_hint="")
 
 
+_NO_BIAS = "Leave the head's bias out of the logits (the AVH paper's Definition 1)."
+
+
 @dataclass(frozen=True)
 class ScoreOptions:
     """How to score a data set.
@@ -36,20 +39,19 @@ class ScoreOptions:
     Args:
         out: Run folder to write while scoring. Killed at any point, the same call resumes.
         folds: Score out of sample, in K folds: each fold is scored by a head fitted to the labels of the others on the
-            model's features, or by a network that a training function trained on them. A network hides the label
-            errors of the data it was trained on.
+            model's features, or, where the model is a training function, by a network trained on the others. A
+            network hides the label errors of the data it was trained on.
         seeds: Repeat the folds N times; scores are then means with a spread.
         head: Path of the last linear layer, where it cannot be found; for features, a file with its weight and bias.
         scores: Names from `SCORES`; all of them by default.
-        use_bias: Use logits with the head's bias. The AVH paper's Definition 1 leaves it out.
+        use_bias: False leaves the head's bias out of the logits, as the AVH paper's Definition 1 does.
         vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         batch_size: Samples per forward pass.
         workers: Loader processes; chosen by device if not given.
         device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
         root: Where torchvision keeps its data sets.
-        version: Any text that you change whenever data or code change. A run is resumed only where everything that
-            determines its rows is unchanged. Changes in a data set of your own, or in a function without source text,
-            cannot be detected, so such a run is resumed only with a version.
+        version: Any text that you change whenever data or code change. With it, a run can be resumed whose data set or
+            code could otherwise change unnoticed: a data set of your own, a function without source text.
         strict: Stop at the first bad sample instead of listing it.
         overwrite: Replace another run in the folder; files that are not the run's are never touched.
         progress: Show a progress bar (in a terminal only).
@@ -62,30 +64,33 @@ class ScoreOptions:
     seeds: Annotated[int, arg(metavar="N")] = 1
     head: Annotated[str | None, _optional("PATH")] = None  # in Python also the layer itself
     scores: Annotated[Sequence[str] | None, Fixed, Suppress] = None
-    use_bias: Annotated[bool, arg(name="bias", help="Leave the head's bias out of the logits.")] = True
+    use_bias: Annotated[bool, arg(name="bias", help_behavior_hint="", help=_NO_BIAS)] = True
     vectors: Annotated[bool, Fixed, Suppress] = True
     batch_size: Annotated[int, arg(metavar="N")] = 64
     workers: Annotated[int | None, _optional("N")] = None
     device: Annotated[str | None, _optional("NAME")] = None  # in Python also a `torch.device`
     root: Annotated[Path, arg(metavar="FOLDER")] = Path("data")
     version: Annotated[str | None, arg(name="data-version", metavar="TEXT", help_behavior_hint="")] = None
-    strict: bool = False
-    overwrite: bool = False
+    strict: Annotated[bool, arg(help_behavior_hint="")] = False
+    overwrite: Annotated[bool, arg(help_behavior_hint="")] = False
     progress: Annotated[bool, Fixed, Suppress] = True
     shard: Annotated[Shard, Fixed, Suppress] = Shard()
 
     def __post_init__(self) -> None:
-        shard = self.shard if isinstance(self.shard, Shard) else Shard(*self.shard)
-        object.__setattr__(self, "shard", shard)
+        object.__setattr__(self, "shard", self.shard if isinstance(self.shard, Shard) else Shard(*self.shard))
         object.__setattr__(self, "out", None if self.out is None else Path(self.out))
+
+    def check(self) -> None:
+        """Refuse options that cannot be, or not together. (Tyro would put a box around what the constructor raises.)"""
+        rank, world = self.shard.rank, self.shard.world
         for name in ("batch_size", "seeds"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}.")
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
-        if not 0 <= shard.rank < shard.world:
-            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got ({shard.rank}, {shard.world}).")
-        if shard.world > 1 and self.out is None:
+        if not 0 <= rank < world:
+            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got ({rank}, {world}).")
+        if world > 1 and self.out is None:
             raise InputError("shard needs out, the run folder that the processes share.")
-        if shard.world > 1 and self.folds is not None:
+        if world > 1 and self.folds is not None:
             raise InputError("shard: folds are scored in one process; leave it out.")

@@ -1,4 +1,4 @@
-"""A new head on features that stay as they are: regularised multinomial logistic regression."""
+"""A new head on features that stay as they are: regularized multinomial logistic regression."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Up to so many numbers a second thread costs more than it brings: on a busy machine each step waits for it.
-_SMALL = 1 << 24
+STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of the penalty, to choose from
+_SMALL = 1 << 24  # numbers up to which a second thread costs more than it saves on a busy machine
 
 
 @contextmanager
@@ -24,18 +24,14 @@ def one_thread(small: bool = True) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-# Strengths of the penalty that `fit_head` chooses from.
-STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-
-
 def fit_head(
     features: Tensor, labels: Tensor, classes: int, strength: float, *, bias: bool = True, steps: int = 200
 ) -> tuple[Tensor, Tensor | None]:
-    """Weight ``(C, D)`` and bias ``(C,)`` that minimise mean cross-entropy + strength/2 · ‖weight·scale‖².
+    """Weight ``(C, D)`` and bias ``(C,)`` that minimize mean cross-entropy + strength/2 · ‖weight·scale‖².
 
     `scale` is the root mean square of the features' norms, so that one strength fits every network. Features are
-    neither centred nor scaled by axis: that would turn the weights, and with them every angle. It starts from zero:
-    a head that has seen the labels would hand them on.
+    neither centered nor scaled by axis: that would turn the weights, and with them every angle. The start is zero: a
+    head that has seen the labels would pass them on.
     """
     scale = features.square().sum(1).mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     x = features.float() / scale
@@ -65,12 +61,12 @@ def choose_strength(
 ) -> float:
     """The strength of `STRENGTHS` with the smallest cross-entropy on a fifth of these samples, held out for it."""
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:most].to(features.device)
-    held, used = order[: len(order) // 5], order[len(order) // 5 :]
-    if not len(held):
+    validation, used = order[: len(order) // 5], order[len(order) // 5 :]
+    if not len(validation):
         return STRENGTHS[-2]
     losses = []
     for strength in STRENGTHS:
         weight, offset = fit_head(features[used], labels[used], classes, strength, bias=bias)
-        logits = features[held].float() @ weight.T
-        losses.append(float(F.cross_entropy(logits if offset is None else logits + offset, labels[held])))
+        logits = features[validation].float() @ weight.T
+        losses.append(float(F.cross_entropy(logits if offset is None else logits + offset, labels[validation])))
     return STRENGTHS[losses.index(min(losses))]

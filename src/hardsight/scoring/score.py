@@ -107,6 +107,7 @@ def score(
     if unknown := [name for name in options if name not in names]:
         raise InputTypeError(f"score has no option {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
     settings = ScoreOptions(**options)
+    settings.check()
     settings = replace(settings, scores=score_names(settings.scores))
     loader_workers(settings.workers, find_device(settings.device))
     if isinstance(preprocess, str) and preprocess != "raw":
