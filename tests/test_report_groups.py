@@ -251,7 +251,7 @@ def test_points_know_their_group():
     ("given", "error", "sentence"),
     [
         ({"name": ["a"]}, ValueError, "groups .*id, .*name"),
-        ({"id": ["a", "a"], "g": [1, 1]}, ValueError, "1 id repeats"),
+        ({"id": ["a", "a"], "g": [1, 1]}, ValueError, "groups .*per id"),
         ({"id": ["a", "b"], "g": [1]}, ValueError, "groups .*one length"),
         ({"id": ["a", "b"], "g": [1, "x"]}, ValueError, "groups .*one length"),
         (3, TypeError, "groups .*got int"),
