@@ -473,4 +473,4 @@ def test_a_complete_run_says_that_nothing_was_computed(here, capsys):
     Image.new("RGB", (12, 12), (9, 9, 9)).save("pics/ant/0.png")
     code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run")
     assert code == 2
-    assert "same: data)" in err
+    assert "same: data" in err
