@@ -262,7 +262,7 @@ def test_a_finished_run_is_not_done_again(network, digits, tmp_path):
     assert again.to_arrow().equals(first.to_arrow())
     assert (tmp_path / "run" / "meta.json").stat().st_mtime_ns == stamp
     other = small_cnn()
-    with pytest.raises(FileExistsError, match=r"same: model\)"):
+    with pytest.raises(FileExistsError, match=r"same: model"):
         hs.score(other, data, out=tmp_path / "run")
     assert len(hs.score(other, data, out=tmp_path / "run", overwrite=True)) == 30
 
