@@ -71,17 +71,18 @@ def test_processes_of_one_job_share_a_folder_and_others_do_not(tmp_path, holder)
         folder_lock(tmp_path)
 
 
+def is_free(kind, path):
+    code = f"import sys, pathlib; from hardsight.runs import {kind}; {kind}(pathlib.Path(sys.argv[1]))"
+    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=120).returncode == 0
+
+
 def test_a_process_can_take_what_it_has_until_the_last_use_is_over(tmp_path):
     one, two = beside_lock(tmp_path / "a"), beside_lock(tmp_path / "a")
     one.release()
     one.release()
-    code = (
-        "import sys; from pathlib import Path; from hardsight.runs import beside_lock; beside_lock(Path(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "a")]
-    assert subprocess.run(command, capture_output=True, timeout=120).returncode != 0
+    assert not is_free("beside_lock", tmp_path / "a")
     del two  # also without a release
-    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+    assert is_free("beside_lock", tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
 
@@ -90,14 +91,11 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
         features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
 
     recorder = hs.Recorder(tmp_path / "run")
-    code = "import pathlib, sys, hardsight.runs.lock as lock; lock.folder_lock(pathlib.Path(sys.argv[1]))"
-    for close, expected in ((False, 1), (True, 0)):
-        recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
-        recorder.end_epoch()
-        if close:
-            recorder.close()
-        command = [sys.executable, "-c", code, str(tmp_path / "run")]
-        assert subprocess.run(command, capture_output=True, timeout=120).returncode == expected
+    recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
+    recorder.end_epoch()
+    assert not is_free("folder_lock", tmp_path / "run")
+    recorder.close()
+    assert is_free("folder_lock", tmp_path / "run")
 
 
 def test_a_forked_process_neither_holds_nor_frees_the_lock(tmp_path):

@@ -1,11 +1,8 @@
 """Nothing is written over or removed that hardsight did not write, and what it removes it removes in a safe order."""
 
-import json
 import os
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from command_line import run
@@ -14,7 +11,8 @@ from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.data import load_digits
-from hardsight.runs import Counts, Meta, RunWriter, discard, is_run, read_run, write_json
+from hardsight.runs import RunWriter, discard, is_run, write_json
+from hardsight.table import split_rows
 
 MINE = "my own words"
 
@@ -175,44 +173,6 @@ def test_a_recorder_sweeps_only_records(tmp_path):
 # Killed at the worst moment.
 
 
-def part(ids):
-    n = len(ids)
-    return {
-        "samples": pa.table({"id": ids, "label": [0] * n, "error": pa.nulls(n, pa.string())}),
-        "scores": pa.table({"id": ids, "model": ["m"] * n, "pred": [0] * n, "avh": [0.5] * n}),
-    }
-
-
-@pytest.mark.parametrize("removals", range(8))
-def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkeypatch, removals):
-    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
-        for name in "abc":
-            writer.write(part([name]))
-        writer.finish(Meta(counts=Counts(3, 0)))
-    real, count = Path.unlink, 0
-
-    def killed(self, missing_ok=False):
-        nonlocal count
-        if count == removals and not self.name.startswith(".lock"):
-            raise KeyboardInterrupt
-        count += 1
-        return real(self, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
-        RunWriter(tmp_path / "run", {"a": 2}, overwrite=True)
-    monkeypatch.undo()
-    if not removals:
-        assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
-        return
-    with pytest.raises(RuntimeError, match="not finished"):
-        read_run(tmp_path / "run")
-    tables, _ = read_run(tmp_path / "run", partial=True)  # what is still called whole is
-    assert len(tables.get("samples", ())) == len(tables.get("scores", ()))
-    with RunWriter(tmp_path / "run", {"a": 2}, overwrite=True) as writer:
-        assert not writer.done()
-
-
 def test_a_killed_discard_does_not_make_a_run_a_strangers(saved, monkeypatch):
     (saved / "lists").mkdir()
     monkeypatch.setattr("hardsight.runs.folder.write_json", _killed)
@@ -274,49 +234,7 @@ def test_a_saving_that_was_killed_can_be_done_again(tmp_path, monkeypatch, stage
 
 def test_an_unfinished_run_of_a_model_is_not_replaced_by_a_saved_table(tmp_path):
     with RunWriter(tmp_path / "run", {"a": 1}) as writer:
-        writer.write(part(["a"]))
+        writer.write(split_rows(table(2).to_arrow(), table(2).bad, "m"))
     with pytest.raises(FileExistsError):
         table().save(tmp_path / "run")
-    assert RunWriter(tmp_path / "run", {"a": 1}).done() == {"a"}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows that were written twice.
-
-
-def rows(values, preds=(0, 0), labels=(0, 0)):
-    return [
-        {
-            "samples": pa.table({"id": ["a", other], "label": [label, 0], "error": pa.nulls(2, pa.string())}),
-            "scores": pa.table({"id": ["a", other], "model": ["m"] * 2, "pred": [pred, 0], "avh": [value, 30.0]}),
-        }
-        for other, value, pred, label in zip("bc", values, preds, labels, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("parts", "readable"),
-    [
-        (rows((0.5, 0.5 + 1e-7)), True),
-        (rows((20.0, 20.005)), True),
-        (rows((1e-6, 3e-6)), True),  # beside a score of 30, nothing
-        (rows((0.5, 0.5 + 1e-6), preds=(3, 4)), True),  # a tie
-        (rows((float("nan"), float("nan"))), True),
-        (rows((0.5, 0.51)), False),
-        (rows((0.5, float("nan"))), False),
-        (rows((0.5, 0.5), labels=(0, 1)), False),
-    ],
-)
-def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, parts, readable):
-    with RunWriter(tmp_path / "run", {"a": 1}) as writer:
-        for tables in parts:
-            writer.write(tables)
-        writer.finish(Meta())
-    if not readable:
-        with pytest.raises(RuntimeError, match="'a'"):
-            read_run(tmp_path / "run")
-        return
-    tables = read_run(tmp_path / "run")[0]
-    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
-    np.testing.assert_equal(tables["scores"]["avh"][0].as_py(), parts[0]["scores"]["avh"][0].as_py())  # the first
-    assert json.loads((tmp_path / "run" / "meta.json").read_text())["hardsight_format"] == 1
+    assert RunWriter(tmp_path / "run", {"a": 1}).done() == {"data:0", "data:1"}

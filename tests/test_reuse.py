@@ -254,57 +254,38 @@ def test_a_named_model_with_other_preprocessing_cannot_be_built_from_its_name():
     assert hs.score(model, data, preprocess=torch.neg).meta.built == {}
 
 
+EVERYWHERE = [{"scores": ["avh"]}, {"use_bias": False}, {"vectors": False}, {"version": "1"}]
+OTHERS = [{"split": "other"}, {"ids": [f"id{i}" for i in range(40)]}, {"preprocess": torch.neg}]
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("models", "base", "options"),
     [
-        {"scores": ["avh"]},
-        {"use_bias": False},
-        {"vectors": False},
-        {"split": "other"},
-        {"ids": [f"id{i}" for i in range(40)]},
-        {"version": "1"},
-        {"preprocess": torch.neg},
-        {"folds": 2},
-        {"folds": 3},
-        {"folds": 2, "seeds": 2},
+        *((1, {}, options) for options in [*EVERYWHERE, *OTHERS]),
+        *((2, {}, options) for options in EVERYWHERE),
+        *((1, {"folds": 2}, options) for options in [*EVERYWHERE, {"folds": 3}, {"seeds": 2}]),
     ],
-    ids=lambda options: " ".join(options),
+    ids=str,
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, options):
-    data, folded = TensorDataset(*digits), "folds" in options
-    base = {"folds": 4} if folded else {}
-    scored(data, tmp_path / "run", **base)
-    assert scored(data, tmp_path / "run", **base, batch_size=7).meta.already_complete
+def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, models, base, options):
+    networks = network() if models == 1 else [network(0), network(1)]
+
+    def run(**more):
+        return hs.score(networks, TensorDataset(*digits), out=tmp_path / "run", device="cpu", **{**base, **more})
+
+    run()
+    assert run(batch_size=7).meta.already_complete
     with pytest.raises(FileExistsError, match="not the same"):
-        scored(data, tmp_path / "run", **options)
+        run(**options)
     assert hs.SampleTable.load(tmp_path / "run").meta.counts.rows == 40
 
 
-@pytest.mark.parametrize(
-    "options", [{"scores": ["avh"]}, {"use_bias": False}, {"vectors": False}, {"version": "1"}], ids=str
-)
-@pytest.mark.parametrize("base", [{"folds": 2}, {"several": True}], ids=str)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_options_decide_folds_and_several_networks_too(digits, tmp_path, options, base):
-    data = TensorDataset(*digits)
-    models = [network(0), network(1)] if "several" in base else network()
-    folds = {"folds": 2} if "folds" in base else {}
-    hs.score(models, data, out=tmp_path / "run", device="cpu", **folds)
-    assert hs.score(models, data, out=tmp_path / "run", device="cpu", **folds).meta.already_complete
-    with pytest.raises(FileExistsError):
-        hs.score(models, data, out=tmp_path / "run", device="cpu", **folds, **options)
-
-
 def test_other_class_names_are_another_run(digits, tmp_path):
-    data = TensorDataset(*digits)
-    for names, same in ((list("0123456789"), True), (list("abcdefghij"), False)):
-        model = hs.Model(network(), "net", classes=names)
-        if same:
-            hs.score(model, data, out=tmp_path / "run", device="cpu")
-        else:
-            with pytest.raises(FileExistsError, match="class_names"):
-                hs.score(model, data, out=tmp_path / "run", device="cpu")
+    first, second = (hs.Model(network(), "net", classes=list(names)) for names in ("0123456789", "abcdefghij"))
+    hs.score(first, TensorDataset(*digits), out=tmp_path / "run", device="cpu")
+    with pytest.raises(FileExistsError, match="class_names"):
+        hs.score(second, TensorDataset(*digits), out=tmp_path / "run", device="cpu")
 
 
 def test_another_schema_is_another_run(digits, tmp_path):

@@ -2,13 +2,15 @@
 
 import errno
 import json
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hardsight import SampleTable
-from hardsight.errors import StateError
+from hardsight.errors import ExistingPathError, InputError, StateError
 from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
@@ -22,11 +24,11 @@ def part(ids, value=0.5, model="m"):
     }
 
 
-def finished(path, *parts):
-    writer = RunWriter(path, PLAN)
-    for p in parts:
-        writer.write(p)
-    writer.finish(Meta(extra={"made": "by a test"}))
+def finished(path, *parts, plan=PLAN, **meta):
+    with RunWriter(path, plan) as writer:
+        for tables in parts:
+            writer.write(tables)
+        writer.finish(Meta(extra={"made": "by a test"}, **meta))
     return path
 
 
@@ -46,49 +48,108 @@ def test_files_say_their_kind_and_version(tmp_path):
             assert set(schema.key) <= set(found.names)
 
 
-def test_an_unfinished_run_is_not_a_run(tmp_path):
-    writer = RunWriter(tmp_path / "run", PLAN)
-    writer.write(part(["a", "b"]))
-    with pytest.raises(RuntimeError, match=r"finished \(2 samples"):
+def test_an_unfinished_run_is_resumed_and_not_taken_for_whole(tmp_path):
+    with RunWriter(tmp_path / "run", PLAN) as writer:
+        writer.write(part(["a", "b"]))
+    with pytest.raises(StateError, match=r"finished \(2 samples"):
         read_run(tmp_path / "run")
-    assert len(read_run(tmp_path / "run", partial=True)[0]["scores"]) == 2
-
-
-def test_resuming_knows_what_is_done(tmp_path):
-    RunWriter(tmp_path / "run", PLAN).write(part(["a", "b"]))
-    again = RunWriter(tmp_path / "run", PLAN)
+    tables, meta = read_run(tmp_path / "run", partial=True)
+    assert len(tables["scores"]) == 2
+    assert meta.unfinished
+    again = RunWriter(tmp_path / "run", PLAN, overwrite=True)  # which discards nothing of the same plan
     assert again.done() == {"a", "b"}
+    assert not again.complete
     again.write(part(["c"]))
     again.finish(Meta())
+    assert again.complete
     assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
 
 
-@pytest.mark.parametrize("stage", ["first file", "second file", "marker"])
-def test_killed_between_any_two_writes(tmp_path, monkeypatch, stage):
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_killed_between_any_two_writes(tmp_path, monkeypatch, renames):
     """A kill after some files of a part but before its marker: the part never happened, and can be written again."""
     writer = RunWriter(tmp_path / "run", PLAN)
     writer.write(part(["a"]))
-    renames = {"first file": 0, "second file": 1, "marker": 2}[stage]
-    from pathlib import Path
+    real, left = Path.replace, [renames]
 
-    real, count = Path.replace, 0
+    def killed(temporary, target):
+        left[0] -= 1
+        if left[0] < 0:
+            raise SystemExit
+        return real(temporary, target)
 
-    def killed(self, target):
-        nonlocal count
-        if count == renames:
-            raise SystemExit("killed")
-        count += 1
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(SystemExit):
-        writer.write(part(["b"]))
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(SystemExit):
+            writer.write(part(["b"]))
     again = RunWriter(tmp_path / "run", PLAN)
     assert again.done() == {"a"}
     again.write(part(["b"]))
     again.finish(Meta())
     assert sorted(read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist()) == ["a", "b"]
+
+
+def test_starts_and_processes_write_parts_of_their_own(tmp_path):
+    first, second = (RunWriter(tmp_path / "run", PLAN) for _ in range(2))
+    for writer, name in ((first, "a"), (second, "b"), (first, "c")):
+        writer.write(part([name]))
+    first.close()
+    second.close()
+    ranks = [RunWriter(tmp_path / "run", PLAN, shard=(rank, 2)) for rank in (0, 1)]
+    for writer, name in zip(ranks, "de", strict=True):
+        writer.write(part([name]))
+    assert ranks[0].done() == ranks[1].done() == set("abcde")
+    assert sorted(p.name[:4] for p in (tmp_path / "run" / "parts").iterdir()) == ["0000"] * 4 + ["0001"]
+    with pytest.raises(InputError, match="shard"):
+        RunWriter(tmp_path / "run", PLAN, shard=(1, 2), overwrite=True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "marker"])
+def test_a_damaged_part_is_noticed(tmp_path, damage):
+    run = finished(tmp_path / "run", part(["a", "b"]), counts=Counts(2, 0))
+    file = next((run / ("parts" if damage == "marker" else "scores")).iterdir())
+    file.write_bytes(file.read_bytes()[:-10]) if damage == "cut" else file.unlink()
+    with pytest.raises(
+        StateError, match=r"missing \(2 samples" if damage == "marker" else r"damaged: scores/.*missing"
+    ):
+        read_run(run)
+
+
+def test_a_folder_is_taken_resumed_refused_or_discarded(tmp_path):
+    other = {**PLAN, "model": {"name": "other"}}
+    (tmp_path / "run" / "parts").mkdir(parents=True)  # as an early kill leaves it
+    RunWriter(tmp_path / "run", PLAN).close()
+    RunWriter(tmp_path / "run", other).close()  # nothing was computed yet
+    run = finished(tmp_path / "run", part(["a"]), plan=other)
+    with pytest.raises(ExistingPathError, match=r"same: model\.name\).*--overwrite"):
+        RunWriter(run, PLAN)
+    with RunWriter(run, {**other, "source": {"data": "moved"}, "preprocessing": "in other words"}) as writer:
+        assert writer.complete
+    with RunWriter(run, PLAN, overwrite=True) as writer:
+        assert not writer.done()
+        writer.write(part(["b"]))
+    unidentified = {**PLAN, "unidentified": {"what": ["MyData"], "once": "1"}}
+    with pytest.raises(ExistingPathError, match=r"MyData .*version"):
+        RunWriter(run, unidentified)
+    (run / "plan.json").write_text("{")
+    with pytest.raises(StateError, match="damaged"):
+        RunWriter(run, PLAN)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_folder_with_files_of_the_users_is_never_touched(tmp_path, marked, overwrite):
+    """Neither a meta.json of another program nor a file put into a run makes it ours to delete."""
+    folder = finished(tmp_path / "mine", part(["a"])) if marked else tmp_path / "mine"
+    folder.mkdir(exist_ok=True)
+    (folder / "thesis.tex").write_text("dear")
+    if not marked:
+        (folder / "meta.json").write_text("{}")
+    with pytest.raises(ExistingPathError, match="other things"):
+        RunWriter(folder, {**PLAN, "model": "other"}, overwrite=overwrite)
+    assert (folder / "thesis.tex").exists()
+    with pytest.raises(ExistingPathError, match="is a file"):
+        RunWriter(folder / "thesis.tex", PLAN, overwrite=overwrite)
 
 
 def test_leftovers_of_a_kill_are_swept(tmp_path):
@@ -99,71 +160,10 @@ def test_leftovers_of_a_kill_are_swept(tmp_path):
     assert not stray.exists()
 
 
-def test_a_damaged_part_is_noticed(tmp_path):
-    run = finished(tmp_path / "run", part(["a"]))
-    file = next((run / "scores").glob("*.parquet"))
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(RuntimeError, match=r"damaged: scores/.*missing"):
-        read_run(run)
-    file.unlink()
-    with pytest.raises(RuntimeError, match="damaged"):
-        read_run(run)
-
-
-def test_equal_duplicates_merge_and_unequal_ones_are_an_error(tmp_path):
-    tables, _ = read_run(finished(tmp_path / "same", part(["a", "b"]), part(["b", "c"])))
-    assert sorted(tables["scores"]["id"].to_pylist()) == ["a", "b", "c"]
-    tables, _ = read_run(finished(tmp_path / "nan", part(["a"], float("nan")), part(["a"], float("nan"))))
-    assert len(tables["scores"]) == 1
-    with pytest.raises(RuntimeError, match=r"1 samples .*scores .*'b'"):
-        read_run(finished(tmp_path / "other", part(["a", "b"], 0.5), part(["b"], 0.6)))
-
-
 def test_two_models_are_two_rows(tmp_path):
     tables, _ = read_run(finished(tmp_path / "run", part(["a"], model="m1"), part(["a"], model="m2")))
     assert len(tables["scores"]) == 2
     assert len(tables["samples"]) == 1
-
-
-def test_processes_write_parts_of_their_own(tmp_path):
-    one, two = (RunWriter(tmp_path / "run", PLAN, shard=(rank, 2)) for rank in (0, 1))
-    one.write(part(["a"]))
-    two.write(part(["b"]))
-    assert one.done() == two.done() == {"a", "b"}
-    assert {p.name[:11] for p in (tmp_path / "run" / "parts").iterdir()} == {"0000-000000", "0001-000000"}
-
-
-def test_two_starts_in_one_folder_do_not_take_one_name(tmp_path):
-    one, two = RunWriter(tmp_path / "run", PLAN), RunWriter(tmp_path / "run", PLAN)
-    for writer, ids in ((one, ["a"]), (two, ["b"]), (one, ["c"])):
-        writer.write(part(ids))
-    assert one.done() == {"a", "b", "c"}
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_what_is_not_a_run_is_never_cleared(tmp_path, marked):
-    """Neither a stranger's meta.json nor a file put into a run makes it ours to delete."""
-    folder = finished(tmp_path / "mine", part(["a"])) if marked else tmp_path / "mine"
-    folder.mkdir(exist_ok=True)
-    (folder / "thesis.tex").write_text("dear")
-    if not marked:
-        (folder / "meta.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="other things"):
-        RunWriter(folder, {**PLAN, "model": "other"}, overwrite=True)
-    assert (folder / "thesis.tex").exists()
-
-
-def test_killed_before_the_first_part(tmp_path):
-    """Folders without a plan, as an early kill leaves them, are begun again."""
-    (tmp_path / "run" / "parts").mkdir(parents=True)
-    assert not RunWriter(tmp_path / "run", PLAN).done()
-
-
-def test_overwrite_resumes_the_same_plan_and_only_the_first_process_discards(tmp_path):
-    RunWriter(tmp_path / "run", PLAN).write(part(["a"]))
-    assert RunWriter(tmp_path / "run", PLAN, overwrite=True).done() == {"a"}
-    RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, overwrite=True).write(part(["b"]))
-    assert RunWriter(tmp_path / "run", {**PLAN, "model": "other"}, shard=(1, 2)).done() == {"b"}
 
 
 def test_markers_cannot_point_elsewhere(tmp_path):
@@ -178,31 +178,6 @@ def test_markers_cannot_point_elsewhere(tmp_path):
         marker.write_text(content)
         with pytest.raises(RuntimeError, match=r"damaged.*JSON"):
             read_run(run)
-
-
-def test_parts_that_are_gone_are_missed(tmp_path):
-    writer = RunWriter(tmp_path / "run", PLAN)
-    writer.write(part(["a", "b"]))
-    writer.finish(Meta(counts=Counts(2, 0)))
-    next((tmp_path / "run" / "parts").iterdir()).unlink()
-    with pytest.raises(RuntimeError, match=r"missing \(2 samples"):
-        read_run(tmp_path / "run")
-
-
-def test_another_plan_or_other_things_are_refused(tmp_path):
-    run = finished(tmp_path / "run", part(["a"]))
-    with pytest.raises(FileExistsError, match=r"same: model\).*--overwrite"):
-        RunWriter(run, {**PLAN, "model": "other"})
-    RunWriter(run, {**PLAN, "model": "other"}, overwrite=True)
-    assert not RunWriter(run, {**PLAN, "model": "other"}).done()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("dear")
-    for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="other things"):
-            RunWriter(tmp_path / "mine", PLAN, overwrite=overwrite)
-    assert (tmp_path / "mine" / "thesis.tex").exists()
-    with pytest.raises(FileExistsError, match="is a file"):
-        RunWriter(tmp_path / "mine" / "thesis.tex", PLAN)
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
@@ -222,19 +197,6 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     assert not [p for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
 
 
-def test_a_newer_format_is_refused(tmp_path):
-    run = finished(tmp_path / "run", part(["a"]))
-    file = next((run / "scores").glob("*.parquet"))
-    table = pq.read_table(file)
-    pq.write_table(table.replace_schema_metadata({"hardsight_kind": "scores", "hardsight_version": "99"}), file)
-    marker = next((run / "parts").iterdir())
-    entry = json.loads(marker.read_text())
-    entry["scores"]["bytes"] = file.stat().st_size
-    marker.write_text(json.dumps(entry))
-    with pytest.raises(RuntimeError, match="newer hardsight"):
-        read_run(run)
-
-
 # What the first edition wrote for a network over five tensors; null where it had nothing to say.
 FIRST_EDITION = {
     "format": 1, "command": ["s.py"], "created": "2025-11-16T11:03:30+00:00", "python": "3.11.7",
@@ -251,13 +213,14 @@ FIRST_EDITION = {
 
 
 @pytest.fixture
-def first_edition(tmp_path):
-    """A run as the first edition left it, file by file."""
+def first_edition(tmp_path, request):
+    """A run as the first edition left it, file by file, with tables of a version."""
+    version = getattr(request, "param", "1")
     run, name, files = tmp_path / "first", "0000-000000-72446a49", {}
     for kind, table in part([f"data:{i}" for i in range(5)]).items():
         (run / kind).mkdir(parents=True)
         file = run / kind / f"{name}.parquet"
-        pq.write_table(table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": "1"}), file)
+        pq.write_table(table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": version}), file)
         files[kind] = {"rows": 5, "bytes": file.stat().st_size}
     (run / "parts").mkdir()
     (run / "parts" / f"{name}.json").write_text(json.dumps(files))
@@ -287,6 +250,12 @@ def test_a_run_of_a_newer_format_is_refused(first_edition, file):
     (first_edition / file).write_text(json.dumps(newer))
     with pytest.raises(StateError, match=r"newer.*format 7.*reads 1"):
         read_run(first_edition, partial=True)
+
+
+@pytest.mark.parametrize("first_edition", ["99"], indirect=True)
+def test_a_table_of_a_newer_version_is_refused(first_edition):
+    with pytest.raises(StateError, match=r"newer.*version 99"):
+        read_run(first_edition)
 
 
 @pytest.mark.parametrize(
@@ -319,3 +288,64 @@ def test_no_run_at_all(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         read_run(tmp_path / "nowhere")
     assert not is_run(tmp_path)
+
+
+@pytest.mark.parametrize("removals", range(8))
+def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkeypatch, removals):
+    finished(tmp_path / "run", *(part([name]) for name in "abc"), counts=Counts(3, 0))
+    real, count = Path.unlink, 0
+
+    def killed(self, missing_ok=False):
+        nonlocal count
+        if count == removals and not self.name.startswith(".lock"):
+            raise KeyboardInterrupt
+        count += 1
+        return real(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunWriter(tmp_path / "run", {"another": "plan"}, overwrite=True)
+    monkeypatch.undo()
+    if not removals:
+        assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
+        return
+    with pytest.raises(RuntimeError, match="not finished"):
+        read_run(tmp_path / "run")
+    tables, _ = read_run(tmp_path / "run", partial=True)  # what is still called whole is
+    assert len(tables.get("samples", ())) == len(tables.get("scores", ()))
+    with RunWriter(tmp_path / "run", {"another": "plan"}, overwrite=True) as writer:
+        assert not writer.done()
+
+
+def rows(values, preds=(0, 0), labels=(0, 0)):
+    return [
+        {
+            "samples": pa.table({"id": ["a", other], "label": [label, 0], "error": pa.nulls(2, pa.string())}),
+            "scores": pa.table({"id": ["a", other], "model": ["m"] * 2, "pred": [pred, 0], "avh": [value, 30.0]}),
+        }
+        for other, value, pred, label in zip("bc", values, preds, labels, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "readable"),
+    [
+        (rows((0.5, 0.5 + 1e-7)), True),
+        (rows((20.0, 20.005)), True),
+        (rows((1e-6, 3e-6)), True),  # beside a score of 30, nothing
+        (rows((0.5, 0.5 + 1e-6), preds=(3, 4)), True),  # a tie
+        (rows((float("nan"), float("nan"))), True),
+        (rows((0.5, 0.51)), False),
+        (rows((0.5, float("nan"))), False),
+        (rows((0.5, 0.5), labels=(0, 1)), False),
+    ],
+)
+def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, parts, readable):
+    run = finished(tmp_path / "run", *parts)
+    if not readable:
+        with pytest.raises(StateError, match=r"1 samples .*'a'"):
+            read_run(run)
+        return
+    tables = read_run(run)[0]
+    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
+    np.testing.assert_equal(tables["scores"]["avh"][0].as_py(), parts[0]["scores"]["avh"][0].as_py())  # the first

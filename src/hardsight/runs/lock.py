@@ -1,7 +1,7 @@
 """One writer per folder: an operating-system lock that is released when its owner ends, however it ends.
 
-The lock is a file that names its owner, so that a second process can say who is writing. A process can take a lock that
-it has already; it is free again when all of its uses are over.
+The lock is a file that names its owner, so that a second process can say who is writing. A process can take a lock
+again that it has; the lock is free when all of its uses are over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, err
 
 
 @dataclass
-class _Held:
+class _Taken:
     """A lock of this process, and how many use it."""
 
     descriptor: int
@@ -36,7 +36,7 @@ class _Held:
     uses: int = 1
 
 
-_held: dict[str, _Held] = {}
+_locks: dict[str, _Taken] = {}
 
 
 class Lock:
@@ -54,15 +54,12 @@ class Lock:
     def __init__(self, file: Path, what: Path, *, shared: bool = False) -> None:
         # By one name each: a record lock is lost when any other descriptor of its file is closed.
         key = str(file.parent.resolve() / file.name)
-        known = _held.get(key)
-        if known is not None and known.process == os.getpid():
-            known.uses += 1
+        lock = _locks.get(key)
+        if lock is not None and lock.process == os.getpid():
+            lock.uses += 1
         else:
-            _held[key] = _Held(_acquired(file, what, shared), shared, os.getpid())
-        self._release = weakref.finalize(self, _released, key, file)
-
-    def release(self) -> None:
-        self._release()
+            _locks[key] = _Taken(_acquire(file, what, shared), shared, os.getpid())
+        self.release = weakref.finalize(self, _release, key, file)
 
     def __enter__(self) -> Lock:
         return self
@@ -94,53 +91,43 @@ def beside_lock(target: Path) -> Lock:
     return Lock(target.parent / f".{target.name[:100]}{_NAME}", target)
 
 
-def _acquired(file: Path, what: Path, shared: bool) -> int:
+def _acquire(file: Path, what: Path, shared: bool) -> int:
     """A descriptor of the locked file. Its last owner may have removed the file just before: then once more."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, descriptor)
             if not _try(descriptor, shared):
-                raise StateError(
-                    f"{what} is being written by {_owner(descriptor)}; wait for it, or name another place."
-                )
-            if _same_file(descriptor, file):
-                _sign(descriptor)
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+                owner = _owner(descriptor)
+                raise StateError(f"{what} is being written by {owner}; wait for it, or name another place.")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), file.stat()):
+                    _sign(descriptor)
+                    stack.pop_all()
+                    return descriptor
 
 
-def _same_file(descriptor: int, file: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _released(key: str, file: Path) -> None:
-    known = _held.get(key)
-    if known is None or known.process != os.getpid():  # a forked process has no part in it
+def _release(key: str, file: Path) -> None:
+    lock = _locks.get(key)
+    if lock is None or lock.process != os.getpid():  # a forked process has no part in it
         return
-    known.uses -= 1
-    if known.uses:
+    lock.uses -= 1
+    if lock.uses:
         return
-    del _held[key]
+    del _locks[key]
     # A shared lock is left to whoever is last. On Windows an open file cannot be removed; left behind it harms nobody.
     with contextlib.suppress(OSError):
-        if not known.shared or _try(known.descriptor, shared=False):
+        if not lock.shared or _try(lock.descriptor, shared=False):
             file.unlink()
     with contextlib.suppress(OSError):
-        os.close(known.descriptor)
+        os.close(lock.descriptor)
 
 
 def _sign(descriptor: int) -> None:
     owner = {"pid": os.getpid(), "host": platform.node(), "command": " ".join(sys.argv)[:200]}
-    text = json.dumps(owner).encode()
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, text)
+    os.write(descriptor, json.dumps(owner).encode())
 
 
 def _owner(descriptor: int) -> str:
@@ -155,14 +142,12 @@ def _owner(descriptor: int) -> str:
 if sys.platform == "win32":  # pragma: no cover
     import msvcrt
 
-    _FAR = 1 << 30  # a locked byte cannot be read by others, so it lies behind the text
-
     def _try(descriptor: int, shared: bool) -> bool:
-        if shared:  # there is no such lock; the lock of its share keeps a second job away
-            return True
-        os.lseek(descriptor, _FAR, os.SEEK_SET)
+        """There is no shared lock: that of its own share keeps a second job away."""
+        os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # a locked byte cannot be read, so it lies far behind the text
         try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            if not shared:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True
