@@ -33,10 +33,6 @@ def check_regular(path: Path, argument: str) -> None:
         raise InputError(f"{argument}: {path} is a pipe or a device, expected a regular file.")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# JSON.
-
-
 def read_json(path: Path, shape: Any, argument: str = "RUN") -> Any:
     """The content of a JSON file, checked once against the shape that readers rely on; see `misfit`.
 
@@ -74,32 +70,24 @@ def misfit(value: Any, shape: Any, place: str = "") -> str | None:
         >>> misfit({"epochs": [1, 2], "other": 3}, shape) is None, misfit({"epochs": [1, "2"]}, shape)
         (True, 'epochs[1]')
     """
-    if shape is object:
-        return None
     if isinstance(shape, tuple):
-        problems = [misfit(value, kind, place) for kind in shape]
-        return None if None in problems else problems[0]
-    if isinstance(shape, list):
-        inner = [(f"{place}[{i}]", entry, shape[0]) for i, entry in enumerate(value if isinstance(value, list) else ())]
-        fits = isinstance(value, list)
-    elif isinstance(shape, dict):
-        entries = value.items() if isinstance(value, dict) else ()
-        inner = [(f"{place}.{key}".lstrip("."), x, shape.get(key, shape.get(str, object))) for key, x in entries]
-        fits = isinstance(value, dict)
-    elif shape is None:
-        return None if value is None else place
-    else:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        whole = isinstance(value, int) and number and -(2**63) <= value < 2**63
-        fits = whole if shape is int else number if shape is float else isinstance(value, shape)
-        inner = []
-    if not fits:
+        places = [misfit(value, kind, place) for kind in shape]
+        return None if None in places else places[0]
+    if isinstance(shape, list) and isinstance(value, list):
+        inner = (misfit(entry, shape[0], f"{place}[{i}]") for i, entry in enumerate(value))
+        return next((problem for problem in inner if problem is not None), None)
+    if isinstance(shape, dict) and isinstance(value, dict):
+        rest = shape.get(str, object)
+        inner = (misfit(entry, shape.get(k, rest), f"{place}.{k}".lstrip(".")) for k, entry in value.items())
+        return next((problem for problem in inner if problem is not None), None)
+    if isinstance(shape, (list, dict)):
         return place
-    return next((problem for name, x, kind in inner if (problem := misfit(x, kind, name)) is not None), None)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Arrays.
+    if isinstance(value, bool) and shape in (int, float):
+        return place
+    if shape is int:
+        return None if isinstance(value, int) and -(2**63) <= value < 2**63 else place
+    kind = {float: (int, float), None: type(None)}.get(shape, shape)
+    return None if isinstance(value, kind) else place
 
 
 class Arrays:
@@ -147,10 +135,6 @@ class Arrays:
             if isinstance(error, MemoryError):
                 raise InputError(f"{what} does not fit into memory.") from None
             raise InputError(f"{what} is damaged.") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Tables.
 
 
 def check_table(table: pa.Table) -> pa.Table:

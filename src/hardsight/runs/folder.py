@@ -4,14 +4,14 @@
 
     run/plan.json            what is being computed; a later start with the same plan resumes
     run/samples/*.parquet    (id)               label, error
-    run/scores/*.parquet     (id, model)        pred and one column a score
+    run/scores/*.parquet     (id, model)        pred and one column per score
     run/vectors/*.parquet    (id, model)        sketches of the features and, for few classes, probabilities
     run/dynamics/            (id, epoch)        what a recorder wrote; see `hardsight.records`
-    run/parts/*.json         one marker a part, written after the part's files are safe on disk
-    run/stages/NAME/         folds or nets of a run that has several: each a run of its own until all are done
+    run/parts/*.json         one marker per part, written after the part's files are safe on disk
+    run/stages/NAME/         folds or networks of a run that has several, each a run of its own until all are done
     run/meta.json            provenance; it exists if and only if the run is whole
     run/report.html, lists/  what people look at and act on, written later
-    run/degraded/NAME=LEVEL/ rows of degraded pictures, each level a run of its own; see `hardsight.degradation`
+    run/degraded/NAME=LEVEL/ rows of degraded images, each level a run of its own; see `hardsight.degradation`
     run/alignment/           what people said of the samples, and how scores agree with it; see `hardsight.alignment`
 
 Equal rows in two parts merge, and so do those that differ by rounding; others are an error. One process at a time
@@ -58,7 +58,7 @@ class RunWriter:
         path: The run folder, made if needed.
         plan: What is being computed. A folder that holds another plan is refused. Its ``source`` and ``preprocessing``
             may differ, because data may move while a run is interrupted and words may change. Where it has a key
-            ``unidentified``, which says what can change unseen, no plan equals it.
+            ``unidentified``, which says what can change unnoticed, no plan equals it.
         overwrite: Discard whatever run is there.
         shard: Rank of this process and number of processes; each writes parts of its own.
         meet: Called when all processes must have come so far; needed to overwrite with several.
@@ -99,7 +99,7 @@ class RunWriter:
 
     @property
     def complete(self) -> bool:
-        return (self.path / "meta.json").exists()
+        return (self.path / META_FILE).exists()
 
     def done(self) -> set[str]:
         """Ids that are safe on disk."""
@@ -121,7 +121,7 @@ class RunWriter:
     def finish(self, meta: Meta) -> None:
         """Say that the run is whole, and sweep what kills left half-written."""
         with disk_errors(self.path):
-            write_json(self.path / "meta.json", meta.to_json())
+            write_json(self.path / META_FILE, meta.to_json())
             for name in _FOLDERS:
                 sweep(self.path / name, _PARTS)
             for stage in (self.path / STAGES).glob("*/"):  # their rows are in the run itself now
@@ -139,7 +139,7 @@ SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is
 
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
-    files = [Path(path) / name for name in ("plan.json", "meta.json")]
+    files = [Path(path) / name for name in (PLAN_FILE, META_FILE)]
     return any(file.is_file() and FORMAT_KEY in read_json(file, {}) for file in files)
 
 
@@ -159,7 +159,7 @@ def _contents(path: Path) -> Iterator[tuple[Path, bool]]:
             for stage in item.iterdir():
                 yield from _contents(stage) if stage.is_dir() else ((stage, False),)
         elif not LOCK_FILES.fullmatch(item.name) and not (run and item.name in (REPORT, LISTS, ALIGNMENT, DEGRADED)):
-            ours = is_half_written(item, _DIRECTLY) or (run and item.name in ("plan.json", "meta.json"))
+            ours = is_half_written(item, _DIRECTLY) or (run and item.name in (PLAN_FILE, META_FILE))
             yield item, ours and item.is_file()
 
 
@@ -182,12 +182,12 @@ def discard(path: Path, *, replaced: bool = False) -> None:
     def order(file: Path) -> int:
         if file.parent.name == "parts":
             return 1
-        return {"meta.json": 0, "index.json": 1, "plan.json": 3}.get(file.name, 2)
+        return {META_FILE: 0, "index.json": 1, PLAN_FILE: 3}.get(file.name, 2)
 
     for file in sorted((item for item, ours in _contents(path) if ours), key=order):
-        if not (replaced and file == path / "plan.json"):
+        if not (replaced and file == path / PLAN_FILE):
             file.unlink(missing_ok=True)
-        if file == path / "meta.json":  # they would show the numbers of a run that is gone
+        if file == path / META_FILE:  # they would show the numbers of a run that is gone
             if is_alignment(path / ALIGNMENT / SUMMARY):
                 (path / ALIGNMENT / SUMMARY).unlink()
             if is_page(path / REPORT):
@@ -220,7 +220,7 @@ def read_run(
         raise MissingPathError(
             f"RUN: {path} holds no hardsight run" + (": no such folder." if not path.exists() else ".")
         )
-    whole = (path / "meta.json").exists()
+    whole = (path / META_FILE).exists()
     parts = _parts(path)
     if not whole and not parts:  # what its stages have so far; one that only gathers features has no rows
         stages = [stage for stage in sorted((path / STAGES).glob("*")) if is_run(stage) and stage.name != FEATURES]

@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import tokenize
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -60,7 +61,7 @@ def content_hash(*values: Any) -> str:
     return identify(*values).once
 
 
-_PLAIN = (type(None), bool, int, str, bytes, bytearray, type(Ellipsis))
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(Ellipsis))
 # What every module has and what does not decide its output; hooks are looked at by themselves.
 # The last three are set by compiling, by torch and by Lightning.
 _MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile", "_compile_kwargs"}
@@ -83,8 +84,6 @@ class _Hasher:
     def digest(self, value: Any) -> bytes:
         if type(value) in _PLAIN:
             return _plain(value)
-        if type(value) in (float, complex):
-            return _join("number", type(value).__name__, value.real.hex(), value.imag.hex())
         if id(value) in self._stack:  # a cycle: how far up it leads
             return _join("cycle", str(len(self._stack) - self._stack.index(id(value))))
         if id(value) in self._cache:
@@ -129,8 +128,12 @@ class _Hasher:
             return _join("builtin", value.__qualname__, b"" if isinstance(of, ModuleType) else self.digest(of))
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, ModuleType) and _in_library(value.__name__):
+            return _join("import", value.__name__)
         if isinstance(value, ModuleType):
-            return self._imported(value)
+            with suppress(AttributeError, TypeError, OSError):  # it has no file, or has lost it
+                return _join("import", value.__name__, Path(str(value.__file__)).read_bytes())
+            return self._gap(value)
         if isinstance(value, (property, staticmethod, classmethod, cached_property)):
             names = ("fget", "fset", "__func__", "func")
             return _join(kind.__name__, *(self.digest(getattr(value, name, None)) for name in names))
@@ -157,7 +160,10 @@ class _Hasher:
 
     def _function(self, value: Any) -> bytes:
         about = ("function", value.__module__ or "", value.__qualname__)
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        cells = []
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # it is empty until its variable is set
+                cells.append(cell.cell_contents)
         state = self.digest([value.__defaults__, value.__kwdefaults__, cells])
         if _in_library(value.__module__):
             return _join(*about, state)
@@ -184,14 +190,6 @@ class _Hasher:
             parts += [self.digest(list(value.__dataclass_fields__))]
         return _join(*about, *parts)
 
-    def _imported(self, value: ModuleType) -> bytes:
-        if _in_library(value.__name__):
-            return _join("import", value.__name__)
-        try:
-            return _join("import", value.__name__, Path(str(value.__file__)).read_bytes())
-        except (AttributeError, OSError):
-            return self._gap(value)
-
     def _reduced(self, value: Any) -> bytes:
         """Any other object, by what pickle would store of it."""
         try:
@@ -210,8 +208,9 @@ class _Hasher:
 
 
 def _plain(value: Any) -> bytes:
-    content = value if isinstance(value, (bytes, bytearray)) else str(value).encode("utf-8", "surrogatepass")
-    return _join(type(value).__name__, content)
+    if isinstance(value, (float, complex)):
+        return _join("number", type(value).__name__, value.real.hex(), value.imag.hex())
+    return _join(type(value).__name__, value if isinstance(value, (bytes, bytearray)) else str(value))
 
 
 def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:
@@ -222,13 +221,6 @@ def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:
         digest.update(f"{memoryview(content).nbytes}:".encode())
         digest.update(content)
     return digest.digest()
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
 
 
 def _source(code: CodeType) -> str | None:

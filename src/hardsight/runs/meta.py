@@ -81,32 +81,9 @@ class Folds:
 
 @dataclass
 class Meta:
-    """How a table was made; every entry may be missing.
+    """How a table was made; every entry may be missing. The reference of the run folder explains each of them.
 
     Attributes:
-        model: The network; of several, their names joined.
-        models: Names of the networks, where each score is a mean over several.
-        nets: Name, fingerprint and head of each of several networks.
-        data: The data.
-        source: What opens the data again.
-        built: What builds the network again: a library's name of it, and a checkpoint.
-        class_names: Of the network's classes, or else of the data's.
-        label_mapping: Which of the network's classes each label of the data is, where it is not simply its number.
-        counts: How many samples; None where the run is not whole.
-        out_of_sample: Whether the samples were kept out of training: `Folds`, or why they were.
-        recorded: What a recorder counted, of a run that was recorded during training.
-        accuracy: Share of labeled samples whose prediction is their label.
-        accuracies: The same by network.
-        seconds: How long it took.
-        resumed: How many samples an interrupted start had scored before.
-        warnings: What whoever made it was warned of.
-        unit: What a recorder calls an epoch.
-        note: What a recorder was told about the samples.
-        weights: Where the weights come from.
-        preprocessing: For people; its hash is among the entries in `extra`.
-        bias: Whether logits include the head's bias.
-        strengths: Penalties of refitted heads.
-        command, versions, created, python, platform, device, seed: How it was made.
         comparison: What `compare` says about two tables.
         label_errors: What `label_errors` says about the suspects.
         unfinished: Whether rows are missing; not stored.

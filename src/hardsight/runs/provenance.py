@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -30,10 +31,8 @@ def provenance(device: torch.device | None = None) -> dict[str, Any]:
 
 def installed_versions(packages: tuple[str, ...]) -> dict[str, str]:
     """Versions of those packages that are installed."""
-    found = {}
+    versions = {}
     for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

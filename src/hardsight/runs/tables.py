@@ -79,11 +79,13 @@ def checked_rows(table: pa.Table, kind: str) -> pa.Table:
             raise InputError(f"{name} is missing in {column.null_count:,} rows")
         if name in ("label", "pred"):
             check_classes(column, name)
-    for field in (field for field in table.schema if field.name not in schema.columns and kind != "samples"):
-        if kind == "vectors" and not (pa.types.is_fixed_size_list(field.type) and is_number(field.type.value_type)):
-            raise InputError(f"{field.name} must hold lists of numbers of one length, got {field.type}")
-        if kind != "vectors" and not is_number(field.type):
-            raise InputError(f"{field.name} must hold numbers, got {field.type}")
+    for field in table.schema:
+        if field.name in schema.columns or kind == "samples":  # which may have further columns of any type
+            continue
+        lists = pa.types.is_fixed_size_list(field.type)
+        if lists != (kind == "vectors") or not is_number(field.type.value_type if lists else field.type):
+            expected = "lists of numbers of one length" if kind == "vectors" else "numbers"
+            raise InputError(f"{field.name} must hold {expected}, got {field.type}")
     return table
 
 
