@@ -72,8 +72,10 @@ class Registry(dict[str, T]):
 
     def names(self, chosen: str | Iterable[str]) -> list[str]:
         """The chosen names as a list, each of them known."""
-        listed = [chosen] if isinstance(chosen, str) else list(chosen)
-        return [name for name in listed if self[name] is not None]
+        names = [chosen] if isinstance(chosen, str) else list(chosen)
+        for name in names:
+            self[name]
+        return names
 
 
 class Range(NamedTuple):
