@@ -8,16 +8,22 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.degradation import DEGRADATIONS, degrade
-from hardsight.demo import small_cnn
-from hardsight.ensemble import matrix
 from hardsight.scores import SCORES, compute_scores
 
+# Scores need torch alone; what else is tested here needs the whole package, and is imported where it is used.
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 def on_gpu(*tensors):
     return [t.cuda() for t in tensors]
+
+
+def small_network(seed=0):
+    pytest.importorskip("tyro")
+    from hardsight.demo import small_cnn
+
+    torch.manual_seed(seed)
+    return small_cnn().eval()
 
 
 @pytest.fixture(params=["highest", "high", "medium"])
@@ -72,8 +78,7 @@ def test_gradients_agree_with_the_cpu():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it compiles
 @pytest.mark.parametrize("wrap", ["plain", "compiled", "half"])
 def test_a_network_on_the_gpu(wrap, tmp_path):
-    torch.manual_seed(0)
-    network = small_cnn().eval()
+    network = small_network()
     x, y = torch.rand(300, 1, 8, 8), torch.randint(0, 10, (300,))
     truth = hs.score(network, TensorDataset(x, y), device="cpu")
     if wrap == "compiled":
@@ -91,6 +96,7 @@ def test_a_network_on_the_gpu(wrap, tmp_path):
 def test_scores_of_gpu_features_come_back_on_the_gpu():
     features, weight, labels, _ = on_gpu(*triple())
     assert hs.avh(features, weight, labels).device.type == "cuda"
+    pytest.importorskip("tyro")
     assert hs.score_features(features, weight, labels)["avh"].shape == (40,)
 
 
@@ -104,8 +110,10 @@ def test_capture_keeps_the_graph_on_the_gpu():
 
 def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
     """A refitted head, a trained network and several networks; rows, sketches and probabilities."""
-    torch.manual_seed(0)
-    network = small_cnn().eval()
+    network = small_network()
+    from hardsight.demo import small_cnn
+    from hardsight.ensemble import matrix
+
     options = {"preprocess": "raw", "folds": 3}
     gpu, cpu = (
         hs.score(network, "digits", device=device, out=tmp_path / device, **options) for device in ("cuda", "cpu")
@@ -130,13 +138,15 @@ def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
     trained = hs.score(train, "digits", folds=3, seeds=2, out=tmp_path / "trained")
     assert trained.accuracy > 0.9
     assert trained.meta.models == ["train seed 0", "train seed 1"]
-    several = hs.score([network, small_cnn().eval()], "digits", preprocess="raw")
+    several = hs.score([network, small_network(1)], "digits", preprocess="raw")
     assert (several["avh_sd"] > 0).all()
 
 
-@pytest.mark.parametrize("name", DEGRADATIONS)
-def test_a_gpu_degrades_like_a_cpu(name):
+def test_a_gpu_degrades_like_a_cpu():
+    pytest.importorskip("tyro")
+    from hardsight.degradation import DEGRADATIONS, degrade
+
     images, ids = torch.rand(40, 3, 12, 10), [f"test:{i}" for i in range(40)]
-    for level in DEGRADATIONS[name].levels:
+    for name, level in ((name, level) for name, how in DEGRADATIONS.items() for level in how.levels):
         here, there = (degrade(images.to(device), name, level, ids).cpu() for device in ("cpu", "cuda"))
         torch.testing.assert_close(here, there, atol=0 if name not in ("blur", "resolution") else 1e-3, rtol=0)

@@ -42,7 +42,7 @@ def check_triple(
     if bias is not None:
         bias = _floats("bias", bias, 1).to(features.device)
         if len(bias) != classes:
-            raise InputError(f"bias must hold one number a class: expected ({classes},), got {tuple(bias.shape)}.")
+            raise InputError(f"bias must hold one number per class: expected ({classes},), got {tuple(bias.shape)}.")
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and bad_rows(tensor.reshape(len(tensor), -1)).any():
             raise InputError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
@@ -64,7 +64,7 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
     if labels.shape != (rows,):
-        hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label a row of features."
+        hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label per row of features."
         raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
     labels = labels.long()  # some unsigned types cannot be compared
     outside = ((labels < 0) | (labels >= classes)).nonzero()
@@ -72,7 +72,7 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
         row = int(outside[0, 0])
         raise InputError(
             f"labels must lie in [0, {classes - 1}] because weight has {classes} classes, got {int(labels[row])} "
-            f"at row {row} ({len(outside):,} such rows); use the model's own class indices."
+            f"at row {row} ({len(outside):,} such rows); use the class indices of the model."
         )
     return labels
 
