@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.registry import Option, Range, Registry, did_you_mean, options_of
@@ -233,10 +233,7 @@ def _parse_part(text: str) -> BoundPart:
     if not name:
         raise InputError(f"loss must be {_FORM}, each NAME[:VALUE,KEY=VALUE,FLAG], and a name is missing.")
     if name in _ONLY_IN_PYTHON:
-        raise InputError(
-            f"loss: {name} logits are for training loops in Python (hardsight.{name}_logits): the prediction of the "
-            "network would need them too."
-        )
+        raise InputError(f"loss: {name} logits are for training loops in Python only (hardsight.{name}_logits).")
     if aliases.get(name, name) not in LOSSES:
         raise InputError(f"loss: there is no {name!r}; {did_you_mean(name, [*LOSSES, *aliases])}")
     part = LOSSES[aliases.get(name, name)]
@@ -253,9 +250,6 @@ def _parse_part(text: str) -> BoundPart:
 def _parse_item(part: LossPart, declared: dict[str, Option], item: str, first: bool) -> Mapping[str, Any]:
     """The options that an item between commas sets."""
 
-    def unknown(hint: str) -> NoReturn:
-        raise InputError(f"loss: {part.name} has no {item!r}; {hint}")
-
     key, equals, text = (piece.strip() for piece in item.partition("="))
     if item in part.presets:
         return part.presets[item]
@@ -263,10 +257,9 @@ def _parse_item(part: LossPart, declared: dict[str, Option], item: str, first: b
         return {item: True}
     if not equals and first and declared:
         key, text = next(iter(declared)), item
-    if key not in declared or not (equals or first):
-        unknown(did_you_mean(key, [*declared, *part.presets]))
-    if declared[key].type is bool:
-        unknown(f"write {key} alone.")
+    if key not in declared or declared[key].type is bool or not (equals or first):
+        hint = f"write {key} alone." if equals and key in declared else did_you_mean(key, [*declared, *part.presets])
+        raise InputError(f"loss: {part.name} has no {item!r}; {hint}")
     what = f"{part.name}'s {key}"
     if part.presets and not equals:
         what = f"{part.name} takes {' or '.join(part.presets)}, or its {key}, which"

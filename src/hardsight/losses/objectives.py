@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class MirrorMSELoss(nn.Module):
         validate: bool = False,
     ) -> None:
         super().__init__()
-        check_choice(activation, ("softmax", "sigmoid"), "activation")
+        check_choice(activation, get_args(Activation), "activation")
         check_choice(reduction, REDUCTIONS, "reduction")
         self.activation, self.mirror, self.reduction = activation, mirror, reduction
         self.ignore_index, self.validate = ignore_index, validate

@@ -7,7 +7,7 @@ in the AMC paper (Eq. 3), the true ones, or a mixture such as ``torch.where(labe
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,8 @@ from hardsight.registry import Range, check_choice
 Pairing = Literal["halves", "classes", "all"]
 Weight = Annotated[float, Range(0)]
 
+_PAIRINGS = get_args(Pairing)
 PRESET_WEIGHTS = {"paper": 0.05, "released": 10.0}
-_PAIRINGS = ("halves", "classes", "all")
 _ANGLE, _DISTANCE, _RATE = Range(0, math.pi, "(]"), Range(0, 1e18, "(]"), Range(0, 1, "(]")  # 1e36 is a float32
 
 
