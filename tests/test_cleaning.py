@@ -67,7 +67,7 @@ def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
     run = digits.table.save(tmp_path / "run")
     summary = clean(run)
     assert summary["lists"] == str(run / "lists")
-    assert any("does not say where its pictures are" in note for note in summary["notes"])
+    assert any("--data" in note for note in summary["notes"])
     assert len(hs.SampleTable.load(run)) == len(digits.table)
     with pytest.raises(FileExistsError, match=r"already; .*--overwrite"):
         clean(run)

@@ -110,7 +110,15 @@ def test_overwriting_a_run_with_files_of_the_users_in_it_is_refused(saved, place
 
 
 @pytest.mark.parametrize(
-    "place", ["report.html", "lists/a.txt", "alignment/a.txt", "alignment/summary.json", "degraded/blur=1/a.txt"]
+    "place",
+    [
+        ".lists.0123abcd.tmp/a.txt",
+        "report.html",
+        "lists/a.txt",
+        "alignment/a.txt",
+        "alignment/summary.json",
+        "degraded/blur=1/a.txt",
+    ],
 )
 def test_what_others_put_beside_a_run_stays_when_it_is_overwritten(saved, place):
     file = saved / place

@@ -159,8 +159,9 @@ def _contents(path: Path) -> Iterator[tuple[Path, bool]]:
             for stage in item.iterdir():
                 yield from _contents(stage) if stage.is_dir() else ((stage, False),)
         elif not LOCK_FILES.fullmatch(item.name) and not (run and item.name in (REPORT, LISTS, ALIGNMENT, DEGRADED)):
-            ours = is_half_written(item, _DIRECTLY) or (run and item.name in (PLAN_FILE, META_FILE))
-            yield item, ours and item.is_file()
+            half = is_half_written(item, _DIRECTLY)
+            if not (run and half and item.is_dir()):  # lists that a kill left, which the next cleaning removes
+                yield item, (half or (run and item.name in (PLAN_FILE, META_FILE))) and item.is_file()
 
 
 def foreign_in(path: Path) -> list[str]:
