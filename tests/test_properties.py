@@ -44,7 +44,7 @@ NEEDS_NO_LABELS = {"norm", "entropy", "max_logit", "free_energy"}
 HARDER_WHEN_HIGHER = {"avh", "nll", "soft_margin", "angle", "angular_margin", "entropy", "el2n", "free_energy"}
 HARDER_WHEN_LOWER = {"avc", "confidence", "norm", "margin", "max_logit"}
 
-SIZES = [5, 80]  # float64 throughout, and screened in float32
+SIZES = [5, 80]  # float64 throughout, and float32 where that will do
 
 
 def test_the_sets_cover_the_registry():

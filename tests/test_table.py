@@ -29,14 +29,6 @@ def test_columns_are_as_promised(table):
     assert table.accuracy == np.mean(table["label"] == table["pred"])
 
 
-@pytest.mark.parametrize("name", list(hs.SCORES))
-def test_hardest_and_easiest_follow_the_direction_of_the_score(table, name):
-    sign = 1 if hs.SCORES[name].higher_is_harder else -1
-    order = np.argsort(-sign * table[name], kind="stable")
-    assert table.hardest(5, name)["id"].tolist() == table["id"][order[:5]].tolist()
-    assert table.easiest(5, name)["id"].tolist() == table["id"][order[::-1][:5]].tolist()
-
-
 def test_rank_one_is_the_hardest_and_ties_share(table):
     assert (table.rank("confidence") == rankdata(table["confidence"])).all()
     tied = SampleTable.from_columns({"id": ["a", "b", "c"], "avh": [0.5, 0.5, 0.1]})

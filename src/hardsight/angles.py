@@ -154,12 +154,8 @@ def angle_sum_series(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     ``|arcsin t − t| ≤ (π/2−1)·t²``, it is at most ``(π/2−1)·x̂ᵀ(ŴᵀŴ)x̂``. Both terms need only sums over the classes,
     which are computed once: O(D²) per sample however many classes there are, so it pays when C ≫ D.
 
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
-
     Returns:
-        ``(sum, error)``: two ``(N,)`` float64 tensors.
+        ``(sum, error)``: two ``(N,)`` float64 tensors, for features ``(N, D)`` and weight ``(C, D)``.
 
     Examples:
         >>> total, error = angle_sum_series(torch.eye(3)[:1], torch.tensor([[0., 1., 0.], [0., 0., 1.]]))

@@ -186,10 +186,10 @@ def _read_chunk(
         return (x * rows).sum(-1) * norm + head.bias[*batch, index]
 
     # Target and runner-up are taken again, because in a matrix product equal weights do not give equal logits.
-    own = head.weight[*batch, target].double()
-    angle = angle_between_units(x, own * head.inverse_length[*batch, target][..., None])
+    target_weight = head.weight[*batch, target].double()
+    angle = angle_between_units(x, target_weight * head.inverse_length[*batch, target][..., None])
     if logits:
-        logit = logit_of(target, own)
+        logit = logit_of(target, target_weight)
         other_logit = logit_of(other_class, head.weight[*batch, other_class].double())
         sure &= (top - second > slack) & (noise < 4e-6) & (norm > 1e-30)
     else:
