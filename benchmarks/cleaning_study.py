@@ -25,7 +25,7 @@ def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[s
     ids = [str(i) for i in range(len(labels))]
     table = hs.score_features(logits.astype(np.float32), np.eye(10, dtype=np.float32), labels, ids=ids)
     table.meta.out_of_sample = "test data"  # no image was scored by a network that was trained on its label
-    todo = hs.actions(table)
+    todo = hs.labelerrors.actions(table)
     rows = todo.to_arrow()
     at = rows["id"].cast("int64").to_numpy()
     action, suggested = np.array(rows["action"]), pc.fill_null(rows["suggested"], -1).to_numpy()

@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as folder:
     found = hs.label_errors(table)
     print(found.head(5))
     suspects = [int(id_.split(":")[1]) for id_ in found["id"][found["suspect"]]]
-    noise = hs.noise(table)
+    noise = hs.labelerrors.noise(table)
     print(f"{wrong.sum()} labels are wrong; estimated: {noise.count:.0f} ({noise.low:.1%} to {noise.high:.1%})")
     print(f"{len(suspects)} suspects, {wrong[suspects].sum()} of them wrong")
 

@@ -182,7 +182,7 @@ def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, m
     assert "over networks (wide, deep)\n" in out
     found = [read_alignment(path).differences.to_pylist()[0] for path in runs]
     assert found[0]["coefficient"] == "spearman"
-    expected = hs.over_nets([row["difference"] for row in found], ["wide", "wide", "deep"]).words
+    expected = hs.alignment.over_nets([row["difference"] for row in found], ["wide", "wide", "deep"]).words
     assert f"avh ahead of confidence, spearman: {expected}\n" in out
     assert "over 2 architectures (3 nets)" in expected
     code, _, err = run(capsys, "align", "--human", made / "people.npz")

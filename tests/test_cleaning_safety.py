@@ -140,7 +140,7 @@ def test_a_network_that_contradicts_most_labels_is_not_believed_however_few_it_i
     logits[np.arange(3000), labels[:3000]] += 20  # knows one half, and nothing about the other
     table = table_of(logits, labels)
     assert table.accuracy < 0.6
-    assert hs.noise(table).share < table.accuracy / 2
+    assert hs.labelerrors.noise(table).share < table.accuracy / 2
     assert actions(table).meta.label_errors["automatic"].kind == "implausible"
 
 

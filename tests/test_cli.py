@@ -1,5 +1,6 @@
 """The command as a stranger meets it: help, the closing line, and one sentence for every mistake."""
 
+import importlib
 import json
 import math
 import pickle
@@ -85,8 +86,6 @@ def test_every_command_explains_itself_and_ends_with_two_examples(capsys, name):
     assert "{hardsight" not in out  # the names of a registry stand there instead
     _, _, examples = out.partition("\nexamples:\n")
     lines = examples.splitlines()
-    if name == "score":
-        return
     assert len(lines) == 2
     for line in lines:  # which are commands that can be read
         words = line.partition(">")[0].split()
@@ -152,10 +151,16 @@ def test_import_is_light():
     assert python(code) == "[]"
 
 
-def test_every_public_name_is_there():
-    for name in hardsight.__all__:
+def test_every_public_name_is_there_or_says_where_it_went():
+    assert len(hardsight.__all__) < 50
+    for name in (*hardsight.__all__, "losses", "stats"):
         assert getattr(hardsight, name) is not None
         assert name in dir(hardsight)
+    for module, names in hardsight._MOVED.items():
+        for name in names.split():
+            assert hasattr(importlib.import_module(f"hardsight.{module}"), name)
+            with pytest.raises(AttributeError, match=rf"hardsight\.{module}\.{name}"):
+                getattr(hardsight, name)
     with pytest.raises(AttributeError, match="no attribute 'avhh'"):
         hardsight.avhh  # noqa: B018
 
@@ -170,6 +175,21 @@ def test_score_a_folder_of_pictures(here, capsys):
     assert sorted(table["id"])[:2] == ["pics/ant/0.png", "pics/ant/1.png"]
     assert table.columns[:3] == ["id", "label", "pred"]
     assert json.loads(Path("run/meta.json").read_text())["class_names"] == ["ant", "bee", "cat"]
+
+
+def test_json_is_all_there_is_on_standard_output(here, capsys):
+    code, out, err = run(capsys, "score", "net.py:build", "pics", "-o", "run", "--show", "3", "--json")
+    assert code == 0
+    values, table = json.loads(out), SampleTable.load("run")
+    assert (values["run"], values["rows"], values["accuracy"]) == ("run", 12, table.accuracy)
+    assert [row["id"] for row in values["hardest"]] == table.hardest(3)["id"].tolist()
+    assert "wrote run/" in err
+    for name, key in (("clean", "samples"), ("report", "page")):
+        assert key in json.loads(run(capsys, name, "run", "--json")[1])
+    names = json.loads(run(capsys, "figure", "list", "--json")[1])["figures"]
+    assert [row["figure"] for row in names] == list(FIGURES)
+    code, out, _ = run(capsys, "score", "net.py:build", "nowhere", "--json")
+    assert (code, out) == (2, "")
 
 
 def test_what_it_says_to_do_next_works(here, capsys):

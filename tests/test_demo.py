@@ -2,9 +2,11 @@
 
 import pytest
 
-from hardsight import SampleTable, read_ids
+from hardsight import SampleTable
+from hardsight.cleaning import read_ids
 from hardsight.cli import main
 from hardsight.runs import Folds
+from hardsight.scoring.folds import assign_folds
 
 
 @pytest.mark.slow
@@ -31,5 +33,21 @@ def test_the_demo_runs_as_it_says(tmp_path, capsys, monkeypatch):
     assert len(read_ids(tmp_path / "run" / "lists" / "review.txt")) == 12
     # Again replaces the earlier demo; how long the new one trained does not matter for that.
     monkeypatch.setattr("hardsight.demo.EPOCHS", 1)
-    main(["demo", "-o", str(tmp_path / "run")])
+    divisions = []
+    monkeypatch.setattr("hardsight.scoring.folds.assign_folds", recording(assign_folds, divisions))
+    for seed in (0, 7):
+        main(["demo", "-o", str(tmp_path / "run"), "--seed", str(seed)])
     assert SampleTable.load(tmp_path / "run").accuracy != table.accuracy
+    assert (divisions[0] == assign_folds(table["label"], 5, 0)).all()
+    assert (divisions[1] == assign_folds(table["label"], 5, 7)).all()
+    assert (divisions[0] != divisions[1]).any()
+
+
+def recording(function, results):
+    """The function, whose results are collected."""
+
+    def call(*args):
+        results.append(function(*args))
+        return results[-1]
+
+    return call

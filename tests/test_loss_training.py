@@ -334,7 +334,7 @@ def test_a_head_of_directions_predicts_what_the_loss_means(tmp_path, capsys, nam
     torch.testing.assert_close(norms, norms.mean().expand(10))
     with torch.no_grad(), hs.capture(network) as head_state:
         logits = network(torch.from_numpy(data.images)[:, None] / 255)
-    nearest = hs.angle_matrix(head_state.features, head_state.weight).argmin(1)
+    nearest = hs.angles.angle_matrix(head_state.features, head_state.weight).argmin(1)
     assert torch.equal(logits.argmax(1), nearest)
     assert result.history[-1]["test_accuracy"] == (nearest == torch.from_numpy(data.labels)).double().mean().item()
     assert hs.score(result.model, data, progress=False).accuracy == result.history[-1]["test_accuracy"]
@@ -352,9 +352,9 @@ def test_one_norm_leaves_angles_and_zero_weights_alone():
         network[-1].weight[3] = 0
         network[-1].weight[4] *= 1e20
     x = torch.randn(5, 32)
-    before = hs.angle_matrix(x, network[-1].weight)
+    before = hs.angles.angle_matrix(x, network[-1].weight)
     to_one_norm(network)
-    torch.testing.assert_close(hs.angle_matrix(x, network[-1].weight), before, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(hs.angles.angle_matrix(x, network[-1].weight), before, rtol=1e-5, atol=1e-5)
     assert not network[-1].weight[3].any()
 
 

@@ -225,13 +225,13 @@ def test_gradients_at_a_zero_feature_are_finite():
 
 def test_norm_within_class_is_min_max():
     norms, labels = torch.rand(100), torch.randint(0, 5, (100,))
-    scaled = hs.norm_within_class(norms, labels)
+    scaled = hs.scores.norm_within_class(norms, labels)
     for k in range(5):
         inside = norms[labels == k]
         torch.testing.assert_close(scaled[labels == k], (inside - inside.min()) / (inside.max() - inside.min()))
-    assert hs.norm_within_class(torch.ones(3), torch.tensor([0, 0, 1])).tolist() == [0.5] * 3
+    assert hs.scores.norm_within_class(torch.ones(3), torch.tensor([0, 0, 1])).tolist() == [0.5] * 3
     with pytest.raises(ValueError, match="one length"):
-        hs.norm_within_class(norms, labels[:4])
+        hs.scores.norm_within_class(norms, labels[:4])
 
 
 @pytest.mark.parametrize("classes", [200, 5000])
@@ -243,7 +243,7 @@ def test_the_series_stays_within_its_bound(classes, spread):
         (torch.randn(50, 64), torch.arange(50)) if spread == 1 else (torch.eye(64)[:1], torch.tensor([0]))
     )
     truth = hs.avh(features.double(), weight.double(), labels)
-    value, error = hs.avh_series(features, weight, labels)
+    value, error = hs.scores.avh_series(features, weight, labels)
     assert ((value - truth).abs() <= error * (1 + 1e-9)).all()
     assert (error >= 0).all()
     if spread == 1:
@@ -251,7 +251,7 @@ def test_the_series_stays_within_its_bound(classes, spread):
     if spread == 0:
         assert truth.item() == pytest.approx(1)  # the target's angle is the whole sum
     with pytest.raises(ValueError, match="labels"):
-        hs.avh_series(features, weight, None)
+        hs.scores.avh_series(features, weight, None)
 
 
 def test_memory_does_not_grow_with_classes_or_samples():
@@ -352,7 +352,7 @@ def test_collapsed_heads(classes, dtype):
     base = torch.randn(16, dtype=torch.float64)
     weight = (base + 1e-6 * torch.randn(classes, 16, dtype=torch.float64)).to(dtype)
     features, labels = (2 * base).to(dtype).repeat(4, 1), torch.arange(4) % classes
-    angles = hs.paired_angle(features.double()[:, None], weight.double()[None])
+    angles = hs.angles.paired_angle(features.double()[:, None], weight.double()[None])
     expected = angles[torch.arange(4), labels] / angles.sum(1)
     np.testing.assert_allclose(compute_scores(features, weight, labels, None)["avh"], expected, rtol=1e-6)
     tiny = hs.avh(torch.tensor([[1.0, -1e-8]]).double(), torch.tensor([[1, 0], [1, 1e-8]]).double(), torch.tensor([0]))
@@ -426,7 +426,7 @@ def test_opposite_weights_in_one_block_of_classes(last):
     weight = torch.cat([torch.randn(1024, 64, generator=draw), opposite])
     weight = weight if last else weight.flip(0)
     labels = torch.tensor([0, 5, 7]) + (0 if last else 600)
-    angles = hs.paired_angle(features.double()[:, None], weight.double()[None])
+    angles = hs.angles.paired_angle(features.double()[:, None], weight.double()[None])
     ordered = angles.sort(1).values
     assert ordered[:, 1024:].min() > math.pi - 1e-3
     assert ordered[:, 0].min() > 0.5

@@ -13,10 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 def undocumented(env: BuildEnvironment) -> list[str]:
-    """Public names, scores and subcommands for which no page holds a description."""
+    """Public names and subcommands for which no page holds a description."""
     python = env.domains.python_domain.objects
     commands = {name for kind, name in env.domains.standard_domain.objects if kind == "subcommand"}
-    names = [f"hardsight.{name}" for name in [*hardsight.__all__, *hardsight.SCORES]]
+    names = [f"hardsight.{name}" for name in hardsight.__all__]
+    names += [f"hardsight.{module}.{name}" for module, moved in hardsight._MOVED.items() for name in moved.split()]
     missing = [name for name in dict.fromkeys(names) if name not in python]
     return missing + [f"hardsight {name}" for name in COMMANDS if f"hardsight {name}" not in commands]
 

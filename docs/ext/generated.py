@@ -1,6 +1,6 @@
 """What the pages take from the code at build time, so that it cannot go stale.
 
-``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{ranking-table}`` is `hardsight.RANKINGS`,
+``{score-table}`` and ``{score-list}`` are `hardsight.SCORES`, ``{ranking-table}`` is `hardsight.labelerrors.RANKINGS`,
 ``{preset-table}`` and ``{network-table}`` are what can be trained by name, ``{loss-table}``, ``{pacing-table}`` and
 ``{figure-table}`` the losses, pacings and figures that there are, ``{command-help} NAME`` is what ``--help`` prints,
 ``{run-schemas}`` are the tables of a run, ``{module-list}`` the first line of each module, ``{layers}`` the contract of
@@ -10,6 +10,7 @@ imports in ``pyproject.toml``. A public name written as code becomes a link.
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import math
 import os
@@ -37,6 +38,7 @@ from hardsight.losses.grammar import SIGNS
 from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
 from hardsight.runs import SCHEMAS
+from hardsight.sampling import PACINGS
 
 SOURCE = Path(hardsight.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -75,9 +77,9 @@ class ScoreList(_Lines):
         yield from (".. py:currentmodule:: hardsight", "")
         for s in hardsight.SCORES.values():
             # One of them shares its name with the function that makes the same number from logits.
-            taken = () if getattr(hardsight, s.name) is s else ("   :no-index:",)
+            taken = () if s.name in hardsight.__all__ else ("   :no-index:",)
             name = s.name if not taken else f'SCORES["{s.name}"]'
-            yield from (f".. py:data:: {name}", "   :type: hardsight.Score", *taken, "")
+            yield from (f".. py:data:: {name}", "   :type: hardsight.scores.Score", *taken, "")
             labels = f"needs labels; ``{s.column(False)}`` without them" if s.needs_labels else "needs no labels"
             bias = "the bias counts" if s.logits else "the bias does not count"
             yield from (f"   {s.summary}", "")
@@ -90,7 +92,7 @@ class RankingTable(_Lines):
     """The rankings of label errors, the default first; the other scores, which have a page of their own, in one row."""
 
     def lines(self) -> Iterable[str]:
-        default, *others = sorted(hardsight.RANKINGS.values(), key=lambda r: r.name != DEFAULT)
+        default, *others = sorted(hardsight.labelerrors.RANKINGS.values(), key=lambda r: r.name != DEFAULT)
         scores = [f"``{r.name}``" for r in others if r.name in hardsight.SCORES]
         rows = [(f"``{r.name}``", _about(r)) for r in others if r.name not in hardsight.SCORES]
         rows.insert(0, (f"``{default.name}``, the default", _about(default)))
@@ -108,7 +110,7 @@ class PresetTable(_Lines):
                 _recipe(preset.recipe),
                 f"{preset.summary} ({preset.reference}).",
             )
-            for name, preset in hardsight.PRESETS.items()
+            for name, preset in hardsight.presets.PRESETS.items()
         ]
         return _table(("preset (network)", "recipe", "what it is"), rows)
 
@@ -141,7 +143,7 @@ class PacingTable(_Lines):
     """The pacings by name: the first line of each."""
 
     def lines(self) -> Iterable[str]:
-        rows = [(f"``{name}``", (pacing.__doc__ or "").splitlines()[0]) for name, pacing in hardsight.PACINGS.items()]
+        rows = [(f"``{name}``", (pacing.__doc__ or "").splitlines()[0]) for name, pacing in PACINGS.items()]
         return _table(("pacing", "share of the data at time t"), rows)
 
 
@@ -211,7 +213,10 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(text, text, language="text")]
 
 
-PUBLIC_NAME = re.compile(r"(?P<home>hs\.|hardsight\.)?(?P<path>(?P<name>\w+)(?:\.\w+)?)(?:\(.*\))?")
+# Where each public name is described: at the top, or in its module.
+PLACES = {name: f"hardsight.{name}" for name in hardsight.__all__}
+PLACES |= {name: f"hardsight.{module}.{name}" for module, names in hardsight._MOVED.items() for name in names.split()}
+PUBLIC_NAME = re.compile(r"(?P<home>(?:hs\.|hardsight\.)(?:\w+\.)?)?(?P<name>\w+)(?:\.(?P<part>\w+))?(?:\(.*\))?")
 
 
 LINKS = (addnodes.pending_xref, nodes.reference)
@@ -224,20 +229,30 @@ def link_public_names(app: Sphinx, doctree: nodes.document) -> None:
     """Make code that is a public name of hardsight a link, which the build then checks."""
     for literal in list(doctree.findall(nodes.literal)):
         found = PUBLIC_NAME.fullmatch(literal.astext())
-        if found is None or found["name"] not in hardsight.__all__ or isinstance(literal.parent, LINKS):
+        if found is None or found["name"] not in PLACES or isinstance(literal.parent, LINKS):
             continue
         if found["name"] in WORDS and not found["home"]:
             continue
-        whole, _, part = found["path"].partition(".")
-        owner = getattr(hardsight, whole)
+        module, _, name = PLACES[found["name"]].rpartition(".")
+        owner, part = getattr(importlib.import_module(module), name), found["part"]
         if part and not isinstance(owner, type):  # actions.csv is a file, not a part of `actions`
             continue
-        field = part in getattr(owner, "__annotations__", ())  # fields are described with their class
-        target = f"hardsight.{whole if field else found['path']}"
+        described = part and hasattr(owner, part) and part not in getattr(owner, "__annotations__", ())  # not a field
+        target = f"{PLACES[found['name']]}.{part}" if described else PLACES[found["name"]]
         link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=target, refwarn=True)
         link["refdoc"] = app.env.docname
         literal.replace_self(link)
         link += literal
+
+
+RANGE = re.compile(r"(?:~?typ\w+\.)?Annotated\[([^,\[]+), ~?[\w.]*Range\(.*?ends='..'\)\]")
+
+
+def without_ranges(
+    app: Sphinx, what: str, name: str, owner: Any, options: Any, given: str | None, returned: Any
+) -> Any:
+    """Signatures with the types of numbers, without the ranges that their annotations hold."""
+    return (RANGE.sub(r"\1", given), returned) if given and "Range(" in given else None
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -247,7 +262,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [*lines, ""]
 
 
-def _about(ranking: hardsight.Ranking) -> str:
+def _about(ranking: hardsight.labelerrors.Ranking) -> str:
     return f"{ranking.summary.rstrip('.')} ({ranking.reference})."
 
 
@@ -270,7 +285,7 @@ def _drawn_from(kind: FigureKind) -> str:
     return ", ".join(filter(None, [runs, *needs, takes and f"{takes} if you like"])) or "nothing"
 
 
-def _harder(score: hardsight.Score) -> str:
+def _harder(score: hardsight.scores.Score) -> str:
     return "larger" if score.higher_is_harder else "smaller"
 
 
@@ -291,7 +306,7 @@ def _loss_options(part: LossPart) -> str:
     return ", ".join([*listed, *(f"or ``{preset}``" for preset in part.presets)])
 
 
-def _tolerance(score: hardsight.Score) -> str:
+def _tolerance(score: hardsight.scores.Score) -> str:
     kinds = {"relative": score.tolerance.relative, "absolute": score.tolerance.absolute}
     return " + ".join(f"{_power(size)} {kind}" for kind, size in kinds.items() if size) or "exact"
 
@@ -304,6 +319,7 @@ def _power(size: float) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", link_public_names)
+    app.connect("autodoc-process-signature", without_ranges)
     for name, directive in {
         "score-table": ScoreTable,
         "score-list": ScoreList,

@@ -61,7 +61,7 @@ def digits(seed: int) -> Iterator[Row]:
     images, labels = load_digits()
     kept_out = np.arange(len(labels)) % 4 == 0
     parts = [ArraySamples(images[m], labels[m], "digits", name) for name, m in (("a", ~kept_out), ("b", kept_out))]
-    recipe = hs.PRESETS["small-cnn"].recipe.replace(epochs=30, lr=0.001, seed=seed)
+    recipe = hs.presets.PRESETS["small-cnn"].recipe.replace(epochs=30, lr=0.001, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         trained = hs.train("small-cnn", *parts, out=Path(folder) / "run", recipe=recipe, progress=False)
         run = hs.Dynamics(Path(folder) / "run/test")

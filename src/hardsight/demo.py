@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,51 +29,46 @@ def run_demo(out: Path, seed: int = 0) -> SampleTable:
     started = time.time()
     if is_run(out) and read_run(out, partial=True, kinds=())[1].model.function != full_name(train):
         raise ExistingPathError(f"out: {out} holds a run that is not a demo; name another folder.")
-    pictures, _ = load_digits()
-    print(f"{len(pictures):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")
+    images, _ = load_digits()
+    print(f"{len(images):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")
     print("no digit is scored by a network that saw it in training.")
     with one_thread():  # layers this small gain nothing from a second one
-        table = score(partial(train, repeat=seed), "digits", folds=FOLDS, out=out, overwrite=True, device="cpu")
+        table = score(train, "digits", folds=FOLDS, seed=seed, out=out, overwrite=True, device="cpu")
     page = write_report(out)
-    _show(table, pictures)
+    _show(table, images)
     print(
         f"{len(table):,} digits scored out of sample in {time.time() - started:.0f} s, accuracy {table.accuracy:.2%}."
     )
     print(f"wrote {out}/ and {page}")
-    commands = {
-        f"open {page} in a browser": "",
-        f"hardsight clean {out}": "lists of labels to review",
-        "hardsight score MODEL DATA -o run": "the same on your own classifier (hardsight score --help)",
-    }
-    width = max(map(len, commands)) + 3
-    for first, (command, why) in zip(("next:", "", ""), commands.items(), strict=True):
-        print(f"{first:<5} {command:<{width}}{why}".rstrip())
+    print(f"next: open {page} in a browser")
+    print(f"      hardsight clean {out}   (lists the labels to review)")
+    print("      hardsight score --help   (the same for your own classifier)")
     return table
 
 
-def train(data: TrainingData, repeat: int = 0) -> Model:
+def train(data: TrainingData) -> Model:
     """A small network for one fold."""
     x, y = torch.from_numpy(data.images).float()[:, None] / 255, torch.from_numpy(data.labels)
-    torch.manual_seed(data.seed + repeat * FOLDS)
+    torch.manual_seed(data.seed)
     network = small_cnn()
-    optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.05)
     steps = EPOCHS * -(-len(x) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(x)).split(BATCH):
             loss = F.cross_entropy(network(x[batch]), y[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     return Model(network, "small_cnn")
 
 
-def _show(table: SampleTable, pictures: np.ndarray, n: int = 6) -> None:
+def _show(table: SampleTable, images: np.ndarray, n: int = 6) -> None:
     """The hardest digits in the terminal, two rows of pixels a line."""
     rows = table.hardest(n).to_arrow().to_pylist()
     print(f"\nThe {n} hardest (C·AVH: 1 is chance, larger is harder):\n")
-    drawn = [_half_blocks(pictures[int(row["id"].split(":")[1])]) for row in rows]
+    drawn = [_half_blocks(images[int(row["id"].split(":")[1])]) for row in rows]
     for line in zip(*drawn, strict=True):
         print("   ".join(text.ljust(16) for text in line).rstrip())
     for template in ("{id}", "{label} read as {pred}", "C·AVH {hardness:.2f}"):
@@ -82,7 +76,7 @@ def _show(table: SampleTable, pictures: np.ndarray, n: int = 6) -> None:
     print()
 
 
-def _half_blocks(picture: np.ndarray) -> list[str]:
+def _half_blocks(image: np.ndarray) -> list[str]:
     """Each pixel twice as wide as a character and as high as a line: square on most terminals."""
     shades = " ░▒▓█"
-    return ["".join(shades[min(int(value) * 5 // 256, 4)] * 2 for value in line) for line in picture]
+    return ["".join(shades[min(int(value) * 5 // 256, 4)] * 2 for value in line) for line in image]

@@ -2,7 +2,7 @@
 
 `hardness_of` lines a run up with a data set. The samplers are ordinary torch samplers of indices for a `DataLoader`::
 
-    hardness = hs.hardness_of("run", data, by="avh")
+    hardness = hs.sampling.hardness_of("run", data, by="avh")
     sampler = hs.CurriculumSampler(hardness, "root", epochs=30)
     loader = DataLoader(data, batch_size=128, sampler=sampler)
     for epoch in range(90):

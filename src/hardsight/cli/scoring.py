@@ -12,7 +12,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
 from hardsight.errors import InputError, MissingPathError
-from hardsight.extras import printable
+from hardsight.printing import text_table
 from hardsight.scoring.options import ScoreOptions, Shard
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ def _summary(table: SampleTable, out: Path, by: str, show: int) -> dict[str, Any
         print(f"this process is done; {len(table):,} samples are safe in {out}/, other processes are still scoring.")
         return {"run": out, "finished": False}
     hardest = table.hardest(show, by).to_arrow().to_pylist()
-    for row in hardest:
-        name = by if by in row else f"{by}_pred"
-        label = "" if row.get("label") is None else f"label {row['label']}  "
-        print(f"  {printable(row['id']):<40} {label}pred {row['pred']}  {name} {row[name]:.6g}")
+    score = by if by in table else f"{by}_pred"
+    columns = [name for name in ("id", "label", "pred", score) if name in table]
+    for line in text_table(hardest, columns) if hardest else ():
+        print(f"  {line}")
     accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
     zeros = f", {counts.zero_features:,} zero features" if counts.zero_features else ""
     bad = f", {counts.bad:,} bad (see table.bad)" if counts.bad else ""

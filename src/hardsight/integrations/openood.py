@@ -23,7 +23,7 @@ _Base: Any = need("openood.postprocessors").BasePostprocessor if importlib.util.
 
 
 class Postprocessor(_Base):
-    """A score of `hardsight.DETECTORS` as a post-processor of OpenOOD; higher is more inside, as there.
+    """A score of `hardsight.ood.DETECTORS` as a post-processor of OpenOOD; higher is more inside, as there.
 
     ::
 

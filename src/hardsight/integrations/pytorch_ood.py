@@ -29,7 +29,7 @@ api = need("pytorch_ood.api")
 
 
 class HeadDetector(api.FeaturesDetector):
-    """A score of `hardsight.DETECTORS` as a detector of pytorch-ood; made by `as_detector`."""
+    """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood; made by `as_detector`."""
 
     def __init__(self, name: str, model: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def as_detector(name: str, model: nn.Module) -> HeadDetector:
     ``predict_features``; higher is more out of distribution.
 
     Args:
-        name: In `hardsight.DETECTORS`: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy``, ``msp``.
+        name: In `ood.DETECTORS`: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy``, ``msp``.
         model: The classifier; its last linear layer alone is enough for ``predict_features``.
 
     Examples:
@@ -88,7 +88,7 @@ def detect(
     device: str | torch.device | None = None,
     workers: int = 0,
 ) -> Detection:
-    """Any detector of pytorch-ood, judged as `hardsight.detection` judges: the inside is positive, ties are defined.
+    """Any detector of pytorch-ood, judged as `ood.detection` judges: the inside is positive, ties are defined.
 
     Detectors of logits or features get those of the network's last linear layer; all others get its inputs, in eval
     mode. The network is left as it was.

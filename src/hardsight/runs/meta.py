@@ -77,6 +77,7 @@ class Folds:
     folds: int = 0
     seeds: int | None = None
     retrained: str | None = None
+    seed: int | None = None
 
 
 @dataclass

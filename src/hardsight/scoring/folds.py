@@ -105,11 +105,17 @@ def check_folds(samples: Samples, folds: int) -> None:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
 
 
+def _division(folds: int, options: ScoreOptions, retrained: str) -> dict[str, Any]:
+    """How the data are divided, as a run says it; the seed only where it is not the usual one."""
+    division = {"folds": folds, "seeds": options.seeds, "retrained": retrained}
+    return division | ({"seed": options.seed} if options.seed else {})
+
+
 def score_refitted(model: Model, samples: Samples, options: ScoreOptions, folds: int) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
     plan = make_plan([model], samples, options)
     about = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
-    division = {"folds": folds, "seeds": options.seeds, "retrained": "head"}
+    division = _division(folds, options, "head")
     plan |= {"model": about, "preprocessing": model.preprocessing, "out_of_sample": division}
 
     def score(stage: Stage) -> Staged:
@@ -121,9 +127,10 @@ def score_refitted(model: Model, samples: Samples, options: ScoreOptions, folds:
         present, labels = np.unique(whole["label"], return_inverse=True)
         if len(present) < 2:
             raise InputError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
-        names = [model.name] if options.seeds == 1 else [f"{model.name} seed {seed}" for seed in range(options.seeds)]
+        seeds = range(options.seed, options.seed + options.seeds)
+        names = [model.name] if options.seeds == 1 else [f"{model.name} seed {seed}" for seed in seeds]
         tables, strengths = {}, set()
-        for seed, name in enumerate(names):
+        for seed, name in zip(seeds, names, strict=True):
             fold = assign_folds(labels, folds, seed)
             parts = []
             for held_out in range(folds):
@@ -181,7 +188,7 @@ def score_trained(
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
     about = {"name": name, "function": full_name(train)}
     labels = all_labels(samples, "DATA: --folds")
-    division = {"folds": folds, "seeds": options.seeds, "retrained": "model"}
+    division = _division(folds, options, "model")
     plan = make_plan([], samples, options, train)
     plan |= {"model": about, "labels": content_hash(labels), "out_of_sample": division}
 
@@ -204,7 +211,7 @@ def score_trained(
         metas: list[Meta] = []
         hidden = None if options.progress else True
         with tqdm(total=options.seeds * folds, unit=" folds", desc="training", disable=hidden) as bar:
-            for seed in range(options.seeds):
+            for seed in range(options.seed, options.seed + options.seeds):
                 fold = assign_folds(labels, folds, seed)
                 parts = []
                 for held_out in range(folds):
@@ -216,7 +223,7 @@ def score_trained(
                     bar.update()
                 tables[str(parts[0].meta.model.name)] = _joined(parts, samples.ids)
         first = metas[0]
-        trained = {"name": str(first.model.name).removesuffix(" seed 0"), "classes": first.model.classes}
+        trained = {"name": str(first.model.name).removesuffix(f" seed {options.seed}"), "classes": first.model.classes}
         meta = {
             **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")},
             "model": {**about, **trained, "head": first.model.head},

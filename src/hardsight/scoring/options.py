@@ -42,6 +42,7 @@ class ScoreOptions:
             model's features, or, where the model is a training function, by a network trained on the others. A
             network hides the label errors of the data it was trained on.
         seeds: Repeat the folds N times; scores are then means with a spread.
+        seed: Seed of the folds; of repeated ones, of the first.
         head: Path of the last linear layer, where it cannot be found; for features, a file with its weight and bias.
         scores: Names from `SCORES`; all of them by default.
         use_bias: False leaves the head's bias out of the logits, as the AVH paper's Definition 1 does.
@@ -62,6 +63,7 @@ class ScoreOptions:
     out: Annotated[Path | None, arg(aliases=["-o"], metavar="RUN")] = None
     folds: Annotated[int | None, _optional("K")] = None
     seeds: Annotated[int, arg(metavar="N")] = 1
+    seed: Annotated[int, arg(metavar="N")] = 0
     head: Annotated[str | None, _optional("PATH")] = None  # in Python also the layer itself
     scores: Annotated[Sequence[str] | None, Fixed, Suppress] = None
     use_bias: Annotated[bool, arg(name="bias", help_behavior_hint="", help=_NO_BIAS)] = True
