@@ -418,6 +418,19 @@ def test_the_command_and_the_function_give_the_same_rows(here, capsys):
         assert table[name].tolist() == saved[name].tolist()
 
 
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [(("net.py:build", "pics", "--overwrite"), "--overwrite .*torchrun"), (("f.safetensors",), "features .*torchrun")],
+)
+def test_processes_that_cannot_share_the_work(here, capsys, monkeypatch, args, sentence):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    code, _, err = run(capsys, "score", *args, "-o", "run")
+    assert code == 2
+    assert re.search(sentence, err)
+    assert not Path("run").exists()
+
+
 def test_no_bias_is_the_papers_confidence(here, capsys):
     run(capsys, "score", "net.py:build", "pics", "-o", "with")
     run(capsys, "score", "net.py:build", "pics", "-o", "without", "--no-bias")
