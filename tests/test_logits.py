@@ -482,3 +482,40 @@ X, W, Y = torch.randn(4, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 3])
 def test_bad_input_is_a_sentence(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 7.0, 1e30])
+def test_lengths_do_not_matter(name, size):
+    x, w, y = batch(dtype=torch.float32)
+    before = ALL[name](x, w, y)
+    torch.testing.assert_close(ALL[name](size * x, w, y), before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ALL[name](x, size * w, y), before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_autocast_are_computed_in_float32(name, dtype):
+    x, w, y = batch(dtype=dtype)
+    expected = ALL[name](x.float(), w.float(), y)
+    actual = ALL[name](x, w, y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = ALL[name](x.float(), w.float(), y)
+    assert actual.dtype == cast.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    torch.testing.assert_close(cast, expected, rtol=0, atol=0)
+
+
+def test_avh_loss_under_autocast_is_float32():
+    x, w, y = batch(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = AVHLoss()(x.bfloat16().float(), w, y)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, AVHLoss()(x.bfloat16().float(), w, y), rtol=0, atol=0)
+
+
+def test_avh_loss_gradients_agree_with_finite_differences():
+    x, w, y = batch(4, 5, 3, grad=True)
+    for loss in (AVHLoss(8.0), AVHLoss(8.0, label_smoothing=0.1)):
+        assert torch.autograd.gradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))
+        assert torch.autograd.gradgradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))

@@ -161,3 +161,24 @@ def test_compiles_whole_and_so_looks_at_no_value():
 def test_bad_input_is_a_sentence(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("mirror", [True, False])
+def test_gradients_agree_with_finite_differences(activation, mirror):
+    z, target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randint(3, (4,))
+    loss = MirrorMSELoss(activation, mirror)
+    assert torch.autograd.gradcheck(lambda z: loss(z, target), (z,))
+    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (z,))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_half_precision_and_autocast_are_computed_in_float32(activation):
+    z, target = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
+    loss = MirrorMSELoss(activation)
+    expected = loss(z.float(), target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = loss(z.float(), target)
+    for actual in (loss(z, target), cast):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)

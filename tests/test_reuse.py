@@ -265,7 +265,7 @@ OTHERS = [{"split": "other"}, {"ids": [f"id{i}" for i in range(40)]}, {"preproce
         *((2, {}, options) for options in EVERYWHERE),
         *((1, {"folds": 2}, options) for options in [*EVERYWHERE, {"folds": 3}, {"seeds": 2}]),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_option_that_decides_rows_is_part_of_the_plan(digits, tmp_path, models, base, options):
