@@ -3,7 +3,6 @@
 from hardsight.runs.begin import Layout as Layout
 from hardsight.runs.begin import begin as begin
 from hardsight.runs.begin import differing as differing
-from hardsight.runs.files import TEMPORARY as TEMPORARY
 from hardsight.runs.files import check_replaceable as check_replaceable
 from hardsight.runs.files import disk_errors as disk_errors
 from hardsight.runs.files import is_alignment as is_alignment

@@ -118,7 +118,5 @@ def _refusal(path: Path, kind: str, names: list[str], plan: Mapping[str, Any]) -
     )
     if UNIDENTIFIED in plan:
         what = ", ".join(plan[UNIDENTIFIED]["what"])
-        sentence += (
-            f" {what} can change unseen: a run that is given a version (version=, --data-version) can be resumed."
-        )
+        sentence += f" {what} can change unnoticed; with a version (version=, --data-version) it can be resumed."
     return sentence

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-UNIDENTIFIED = "unidentified"  # the key of a plan under which it says what can change unseen
+UNIDENTIFIED = "unidentified"  # the key of a plan under which it says what can change unnoticed
 
 
 class Identity(NamedTuple):
