@@ -30,6 +30,7 @@ import torch
 from benchmarks.engine import write
 from benchmarks.measure import hardware
 from hardsight.presets import PRESETS
+from hardsight.printing import text_table
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.sampling import (
     CurriculumSampler,
@@ -144,9 +145,7 @@ def main() -> None:
     recipe = PRESETS[PRESET].recipe.replace(**parse_settings(asked.settings))
     table = summary(compare(data, asked.out, recipe, asked.seeds))
     write(asked.out / "curriculum_summary.csv", table)
-    for row in table:
-        print("  ".join(f"{v:>16}" if isinstance(v, str) else f"{v:+.4f}" if k in ("difference", "low", "high") else
-                        f"{v:.4g}" for k, v in row.items()))  # fmt: skip
+    print("\n".join(text_table(table)))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.engine import write
 from hardsight.presets import PRESETS
+from hardsight.printing import text_table
 
 SHORTCUTS = {"alexnet": False, "vgg19": False, "resnet50": True, "densenet121": True}
 
@@ -49,8 +50,7 @@ def judge(human: Path, out: Path, runs: list[Path]) -> None:
     for name in ("dynamics", "agreement"):
         draw(name, runs, human=human, out=out / f"{name}-cifar10.png")
     draw("loss-drivers", runs, out=out / "loss-drivers-cifar10.png")
-    for row in rows:
-        print(f"{row['verdict']:<13} {row['net']:<18} {row['claim']} {row['measured']}")
+    print("\n".join(text_table(rows, ("verdict", "net", "claim", "measured"))))
 
 
 def main() -> None:
