@@ -369,3 +369,9 @@ def test_a_bad_label_in_a_later_batch_says_so_and_loses_nothing(digits, tmp_path
         scored(Items(digits[0], labels), folder, batch_size=16)
     if out:
         assert len(hs.SampleTable.load(tmp_path / "run", partial=True)) == 16
+
+
+def test_the_fingerprint_of_data_in_existing_runs_is_what_it_was():
+    """Written by version 0.1.0; were it another one, every older run would be said to be over other data."""
+    data = TensorDataset(torch.arange(12.0).reshape(3, 4), torch.tensor([0, 1, 2]))
+    assert open_data(data).fingerprint() == "7b5cacab78ed1107af2b21b35b0d0c85"

@@ -42,6 +42,9 @@ class Identity(NamedTuple):
         return f"{self.hash}-{secrets.token_hex(8)}" if self.gaps else self.hash
 
 
+Identity.__module__ = "hardsight.identity"  # where it was first: fingerprints of data in existing runs hold the name
+
+
 def identify(*values: Any) -> Identity:
     """The identity of some values together.
 
