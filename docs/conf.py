@@ -36,7 +36,6 @@ default_role = "code"
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -49,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|np|numpy|scipy|sparse|pa|pyarrow|pd|pandas|pl|polars|collections|typing)(\..*)?"),
     ("py:.*", r"(pathlib|datetime)(\..*)?"),
     ("py:class", "low|start|command|versions|created|python|platform|device"),  # of several attributes in one line
-    ("py:class", r"hardsight\.losses\.grammar\.F"),  # a type variable
+    ("py:class", r"hardsight\.(losses\.grammar\.F|userfile\.FileFunction)"),  # a type variable, and what is not public
     ("py:.*", r"(Any|Tensor|Path|Callable|Iterable|Iterator|Sequence|Mapping|Collection|Literal|optional|Figure)"),
 ]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 
-def optional(metavar: str, **options: Any) -> object:
+def optional(metavar: str | None, **options: Any) -> object:
     """An argument that may be left out: help says what it is, not that its default is None."""
     return arg(metavar=metavar, help_behavior_hint="", **options)
 

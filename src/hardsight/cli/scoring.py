@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from tyro.conf import Positional, UseAppendAction, arg
 
@@ -19,7 +19,35 @@ if TYPE_CHECKING:
     from hardsight.table import SampleTable
 
 
-_DEFAULTS = ScoreOptions(out=Path("run"))
+# Those of the options that the command has, and how it writes them.
+_WRITTEN = {
+    "out": arg(aliases=["-o"], metavar="RUN"),
+    "folds": optional("K"),
+    "seeds": arg(metavar="N"),
+    "seed": arg(metavar="N"),
+    "head": optional("PATH"),
+    "use_bias": optional(
+        None, name="bias", help="Leave the head's bias out of the logits (the AVH paper's Definition 1)."
+    ),
+    "batch_size": arg(metavar="N"),
+    "workers": optional("N"),
+    "device": optional("NAME"),
+    "root": arg(metavar="FOLDER"),
+    "version": optional("TEXT", name="data-version"),
+    "strict": optional(None),
+    "overwrite": optional(None),
+}
+
+
+def _options() -> Any:
+    """The dataclass that tyro reads: `ScoreOptions` as the command writes them."""
+    hints, defaults = get_type_hints(ScoreOptions), {f.name: f.default for f in fields(ScoreOptions)}
+    defaults["out"] = Path("run")
+    entries = [(name, Annotated[hints[name], mark], field(default=defaults[name])) for name, mark in _WRITTEN.items()]
+    return make_dataclass("Scoring", entries, frozen=True, namespace={"__doc__": ScoreOptions.__doc__})
+
+
+Scoring = ScoreOptions if TYPE_CHECKING else _options()
 
 
 def score(
@@ -34,7 +62,7 @@ def score(
     human: Annotated[Path | None, optional("FILE")] = None,
     by: Annotated[str, arg(metavar="SCORE")] = "avh",
     show: Annotated[int, arg(metavar="N")] = 5,
-    scoring: ScoreOptions = _DEFAULTS,
+    scoring: Scoring = Scoring(),
 ) -> dict[str, Any]:
     """Score every sample of a data set: one exact row each, in RUN/scores/*.parquet.
 
@@ -77,7 +105,7 @@ def score(
         read_human(human)
     if show < 0:
         raise InputError(f"--show must be 0 or more, got {show}.")
-    out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
+    out, columns = Path(scoring.out), Columns(image_column, label_column, id_column)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if is_feature_file(data or model):
         if scoring.folds is not None or scoring.seeds != 1 or also:
@@ -94,7 +122,7 @@ def score(
             raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
         shard = Shard(int(os.environ.get("RANK", 0)), processes, wait_for_all if together else None)
         models = _open_models([model, *also], checkpoint, scoring.folds)
-        table = run(models, data, columns=columns, **vars(replace(scoring, shard=shard)))
+        table = run(models, data, columns=columns, shard=shard, **vars(scoring))
         print(f"data: {table.meta.data.origin}")
     values = _summary(table, out, by, show)
     if human is not None and table.meta.counts is not None:  # of several processes, the last

@@ -121,9 +121,9 @@ class Batches:
         self._ids += [batch.ids for batch in waiting]
         self._samples += labels.numel()
         self.with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES
-        assert reading.cosines is not None
-        kept = reading.cosines.flatten(0, 1).float() if self.with_cosines else None
-        self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, kept))
+        stored = self.with_cosines and reading.cosines is not None
+        cosines = reading.cosines.flatten(0, 1).float() if stored else None  # pyrefly: ignore
+        self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, cosines))
 
     def rows(self) -> Rows:
         """All samples of the epoch on the host, in order; then there are none."""

@@ -29,17 +29,7 @@ from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable, whole_number
 from hardsight.recordindex import MOST_EPOCHS
-from hardsight.runs import (
-    DYNAMICS,
-    Meta,
-    ModelInfo,
-    Recorded,
-    RunWriter,
-    disk_errors,
-    meta_of,
-    provenance,
-    write_whole,
-)
+from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_errors, meta_of, provenance, write_whole
 from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
@@ -108,8 +98,7 @@ class Recorder:
         held_out: bool = False,
         note: str | None = None,
     ) -> None:
-        if epoch is not None:
-            epoch = whole_number("epoch", epoch, 1, MOST_EPOCHS)
+        epoch = None if epoch is None else whole_number("epoch", epoch, 1, MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
         self._meta = Meta.from_json(
@@ -447,7 +436,7 @@ class Recorder:
     # Looking.
 
     def summary(self) -> SampleTable:
-        """One row a sample over all epochs so far; see `Dynamics.summary` for the columns."""
+        """One row per sample over all epochs so far; see `Dynamics.summary` for the columns."""
         if self._rank:
             raise StateError("summary() is known to the first process only; call it where the rank is 0.")
         if self._sizes.factors():  # an epoch exploded; how much it counts depends on all the others

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import Fixed, Suppress, arg
 
 from hardsight.errors import InputError
 
@@ -22,14 +19,6 @@ class Shard:
     rank: int = 0
     world: int = 1
     meet: Callable[[], object] | None = None
-
-
-def _optional(metavar: str) -> object:
-    """An option that may be left out: help does not say that its default is None."""
-    return arg(metavar=metavar, help_behavior_hint="")
-
-
-_NO_BIAS = "Leave the head's bias out of the logits (the AVH paper's Definition 1)."
 
 
 @dataclass(frozen=True)
@@ -60,23 +49,23 @@ class ScoreOptions:
             to finish completes the run. Nothing is divided unless you ask for it, not even under torchrun.
     """
 
-    out: Annotated[Path | None, arg(aliases=["-o"], metavar="RUN")] = None
-    folds: Annotated[int | None, _optional("K")] = None
-    seeds: Annotated[int, arg(metavar="N")] = 1
-    seed: Annotated[int, arg(metavar="N")] = 0
-    head: Annotated[str | None, _optional("PATH")] = None  # in Python also the layer itself
-    scores: Annotated[Sequence[str] | None, Fixed, Suppress] = None
-    use_bias: Annotated[bool, arg(name="bias", help_behavior_hint="", help=_NO_BIAS)] = True
-    vectors: Annotated[bool, Fixed, Suppress] = True
-    batch_size: Annotated[int, arg(metavar="N")] = 64
-    workers: Annotated[int | None, _optional("N")] = None
-    device: Annotated[str | None, _optional("NAME")] = None  # in Python also a `torch.device`
-    root: Annotated[Path, arg(metavar="FOLDER")] = Path("data")
-    version: Annotated[str | None, arg(name="data-version", metavar="TEXT", help_behavior_hint="")] = None
-    strict: Annotated[bool, arg(help_behavior_hint="")] = False
-    overwrite: Annotated[bool, arg(help_behavior_hint="")] = False
-    progress: Annotated[bool, Fixed, Suppress] = True
-    shard: Annotated[Shard, Fixed, Suppress] = Shard()
+    out: Path | None = None
+    folds: int | None = None
+    seeds: int = 1
+    seed: int = 0
+    head: str | None = None  # in Python also the layer itself
+    scores: Sequence[str] | None = None
+    use_bias: bool = True
+    vectors: bool = True
+    batch_size: int = 64
+    workers: int | None = None
+    device: str | None = None  # in Python also a `torch.device`
+    root: Path = Path("data")
+    version: str | None = None
+    strict: bool = False
+    overwrite: bool = False
+    progress: bool = True
+    shard: Shard = Shard()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard", self.shard if isinstance(self.shard, Shard) else Shard(*self.shard))
