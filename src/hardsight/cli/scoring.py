@@ -47,7 +47,10 @@ def _options() -> Any:
     return make_dataclass("Scoring", entries, frozen=True, namespace={"__doc__": ScoreOptions.__doc__})
 
 
-Scoring = ScoreOptions if TYPE_CHECKING else _options()
+if TYPE_CHECKING:
+    Scoring = ScoreOptions
+else:
+    Scoring = _options()
 
 
 def score(
@@ -105,7 +108,7 @@ def score(
         read_human(human)
     if show < 0:
         raise InputError(f"--show must be 0 or more, got {show}.")
-    out, columns = Path(scoring.out), Columns(image_column, label_column, id_column)
+    out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if is_feature_file(data or model):
         if scoring.folds is not None or scoring.seeds != 1 or also:
