@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 import hardsight
 from hardsight import SampleTable
-from hardsight.cli import COMMANDS
+from hardsight.cli import COMMANDS, main
 from hardsight.cli.running import CONFIG, command, plain
 from hardsight.degradation import DEGRADATIONS
 from hardsight.figures import FIGURES
@@ -507,3 +507,35 @@ def test_a_complete_run_says_that_nothing_was_computed(here, capsys):
     code, _, err = run(capsys, "score", "net.py:build", "pics", "-o", "run")
     assert code == 2
     assert "same: data" in err
+
+
+def test_the_run_of_a_training_is_scored_with_its_last_weights(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "digits", "--model", "small-cnn", "--epochs", "1", "--device", "cpu", "-o", "trained"])
+    main(["score", "trained", "digits", "--device", "cpu", "-o", "scored"])
+    main(
+        [
+            "score",
+            "hardsight:small-cnn",
+            "digits",
+            "--checkpoint",
+            "trained/checkpoint.pt",
+            "--device",
+            "cpu",
+            "-o",
+            "by",
+        ]
+    )
+    a, b = SampleTable.load("scored"), SampleTable.load("by")
+    assert a["avh"].tolist() == b["avh"].tolist()
+    assert a.accuracy == b.accuracy > 0.3
+
+
+def test_options_and_data_are_checked_before_the_users_file_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("open('ran', 'w').close()\n")
+    for arguments in (["digits", "--batch-size", "0"], ["digits", "--seeds", "2"], ["nothere"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["score", "net.py:build", *arguments])
+        assert stop.value.code == 2
+    assert not Path("ran").exists()

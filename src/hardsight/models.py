@@ -92,8 +92,8 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
         model = replace(model, built={"model": spec, "checkpoint": path})
     else:
         raise InputError(
-            f"MODEL must be timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function, got {spec!r}."
-            + (f" Name the function: {spec}:build, for instance." if spec.endswith(".py") else "")
+            "MODEL must be timm:NAME, torchvision:NAME, hf:NAME, hardsight:NAME or path/to/file.py:function, got "
+            f"{spec!r}." + (f" Name the function: {spec}:build, for instance." if spec.endswith(".py") else "")
         )
     if state is not None:
         load_weights(model.module, state, str(checkpoint))

@@ -8,6 +8,7 @@ import sys
 import warnings
 
 from hardsight.errors import HardsightError, InputError
+from hardsight.extras import printable
 from hardsight.printing import alarm
 from hardsight.registry import did_you_mean
 
@@ -98,7 +99,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
     if category.__name__ == "ChanceWarning":  # by name: its module needs scipy, which help must not wait for
         alarm(message)
     else:
-        print(f"warning: {message}", file=sys.stderr)
+        print(f"warning: {printable(message)}", file=sys.stderr)
 
 
 def _in_utf8() -> None:

@@ -12,6 +12,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from hardsight.cli.aligning import align
 from hardsight.cli.arguments import optional
 from hardsight.errors import InputError, MissingPathError
+from hardsight.extras import printable
 from hardsight.printing import text_table
 from hardsight.scoring.options import ScoreOptions, Shard
 
@@ -71,9 +72,10 @@ def score(
 
     Killed at any point, the same command resumes.
 
-    MODEL is timm:NAME, torchvision:NAME, hf:NAME or path/to/file.py:function. The
-    function returns the network, (network, transform) or (network, transform,
-    class_names); without a transform, images go in as pixels in [0, 1].
+    MODEL is timm:NAME, torchvision:NAME, hf:NAME, path/to/file.py:function, or the
+    RUN of hardsight train. The function returns the network, (network, transform) or
+    (network, transform, class_names); without a transform, images go in as pixels in
+    [0, 1]. With --folds it may also take the training data and return what it trained.
 
     DATA is a folder with one folder per class, FILE.npz[:split],
     torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet or
@@ -97,7 +99,7 @@ def score(
         hardsight score timm:resnet50 photos -o run
         hardsight score train.py:train digits --folds 5 -o run
     """
-    from hardsight.data import Columns, is_feature_file
+    from hardsight.data import Columns, is_feature_file, open_data
     from hardsight.distributed import wait_for_all
     from hardsight.human import read_human
     from hardsight.scores import SCORES
@@ -108,6 +110,7 @@ def score(
         read_human(human)
     if show < 0:
         raise InputError(f"--show must be 0 or more, got {show}.")
+    ScoreOptions(**vars(scoring)).check()  # before a model is built or downloaded
     out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if is_feature_file(data or model):
@@ -124,9 +127,10 @@ def score(
         if together and "MASTER_ADDR" not in os.environ:
             raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
         shard = Shard(int(os.environ.get("RANK", 0)), processes, wait_for_all if together else None)
+        samples = open_data(data, columns=columns, root=scoring.root, version=scoring.version)
         models = _open_models([model, *also], checkpoint, scoring.folds)
-        table = run(models, data, columns=columns, shard=shard, **vars(scoring))
-        print(f"data: {table.meta.data.origin}")
+        print(f"data: {printable(samples.origin)}")
+        table = run(models, samples, shard=shard, **vars(scoring))
     values = _summary(table, out, by, show)
     if human is not None and table.meta.counts is not None:  # of several processes, the last
         values |= align((out,), human=human)
@@ -137,11 +141,17 @@ def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -
     """The models, announced with their preprocessing."""
     from hardsight.models import Model
     from hardsight.scoring.score import open_model
+    from hardsight.training.saved import is_training, trained_model
 
     if len(names) > 1 and (checkpoint is not None or folds is not None):
         option = "--checkpoint" if folds is None else "--folds"
         raise InputError(f"{option}: it goes with one model; leave --also out, or score the others as other runs.")
-    models = [open_model(name, folds=folds, checkpoint=checkpoint) for name in names]
+    models = [
+        trained_model(Path(name), checkpoint=checkpoint)
+        if is_training(name)
+        else open_model(name, folds=folds, checkpoint=checkpoint)
+        for name in names
+    ]
     for name, model in zip(names, models, strict=True):
         if isinstance(model, Model):
             print(f"model: {model.name} ({model.weights})\npreprocessing: {model.preprocessing}")

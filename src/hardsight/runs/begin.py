@@ -118,5 +118,8 @@ def _refusal(path: Path, kind: str, names: list[str], plan: Mapping[str, Any]) -
     )
     if UNIDENTIFIED in plan:
         what = ", ".join(plan[UNIDENTIFIED]["what"])
-        sentence += f" {what} can change unnoticed; with a version (version=, --data-version) it can be resumed."
+        sentence += (
+            f" {what} can change unnoticed; with a version (open_data(…, version=…), or --data-version of score) it "
+            "can be resumed."
+        )
     return sentence

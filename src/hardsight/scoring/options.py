@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardsight.errors import InputError
+from hardsight.extras import whole_number
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ class ScoreOptions:
         """Refuse options that cannot be, or not together. (Tyro would put a box around what the constructor raises.)"""
         rank, world = self.shard.rank, self.shard.world
         for name in ("batch_size", "seeds"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+            whole_number(name, getattr(self, name), 1)
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
         if not 0 <= rank < world:
