@@ -248,7 +248,7 @@ class TestHostile:
 
     @pytest.mark.parametrize(
         ("layer", "sentence"),
-        [("Tanh", "'Tanh' .*did"), ("7", "'7' .*positions")],
+        [("Tanh", "layer='Tanh'"), ("7", "'7' .*positions")],
     )
     def test_layers_that_cannot_be(self, layer, sentence):
         with pytest.raises(ValueError, match=sentence):
