@@ -233,7 +233,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypa
         ("id,vote\nx,-1", "votes .*got -1"),
         ("id,vote\nx,1e9", "votes .*got 1e"),
         ("id,vote\nx,", "answers, .*got 0 × "),
-        ("", "no CSV"),
+        ("", "CSV"),
         ("id,hsf,hsf\na,1,1", "hsf repeats"),
     ],
 )

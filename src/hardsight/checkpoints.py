@@ -53,7 +53,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         size = tensor.numel() * tensor.element_size()
         if tensor.layout != torch.strided or (size > _MOST_REPEATED and size > tensor.untyped_storage().nbytes()):
             raise InputError(
-                f"--checkpoint: {printable(name)[:80]} of {path.name} is no plain tensor: its shape "
+                f"--checkpoint: {printable(name)[:80]} of {path.name} is not a plain tensor: its shape "
                 f"{tuple(tensor.shape)} is more than the file holds."
             )
     return state
@@ -100,7 +100,7 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
         try:
             state = {name: torch.from_numpy(arrays[name]) for name in arrays.names}
         except TypeError:  # texts, dates
-            raise InputError(f"--head: {path.name} is no .npz of number arrays.") from None
+            raise InputError(f"--head: {path.name} is not an .npz file of numeric arrays.") from None
     else:
         state = read_checkpoint(path)
     layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}

@@ -72,5 +72,5 @@ def _read_file(path: Path, name: str) -> pa.Table:
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
         table.validate(full=True)  # Parquet does not check that text is text
     except (pa.ArrowException, OSError, ValueError) as error:  # not quoted: it may quote the file
-        raise InputError(f"{name}: {path.name} is no CSV or Parquet file, or its rows differ in length.") from error
+        raise InputError(f"{name}: {path.name} is not a CSV or Parquet file, or its rows differ in length.") from error
     return table

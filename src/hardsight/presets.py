@@ -27,7 +27,7 @@ class Preset:
 
 
 def recipe_of(name: str) -> Recipe:
-    """The recipe of a preset; for a network that is no preset, or a model of another library, the default."""
+    """The recipe of a preset; for a network that is not a preset, or a model of another library, the default."""
     if name in PRESETS:
         return PRESETS[name].recipe
     networks = {preset.network: preset for preset in PRESETS.values()}

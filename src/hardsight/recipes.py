@@ -28,31 +28,31 @@ class Recipe:
         epochs: Passes over the data.
         batch_size: Samples per step, over all processes together.
         optimizer: ``sgd``, ``adam``, ``adamw`` or ``rmsprop``.
-        lr: Largest learning rate.
+        lr: Peak learning rate.
         momentum: Of SGD and RMSProp; Adam's β₁.
         nesterov: Nesterov's momentum (SGD).
         weight_decay: On every weight.
         schedule: ``constant``; ``step``: times `step_factor` at each of `steps`; ``cosine``: down to 0;
-            ``one-cycle``: up from a 25th and linearly down to almost 0; ``ramp``: AMC-Loss's Gaussian ramps.
+            ``one-cycle``: up from lr/25, then linearly down to almost 0; ``ramp``: AMC-Loss's Gaussian ramps.
         warmup: Epochs in which the rate rises.
         steps: Epochs at which the rate is multiplied (step).
-        step_factor: By what the rate is multiplied (step).
+        step_factor: Factor at each of the steps (step).
         rampdown: Epochs of the ramp down (ramp).
         loss: What to minimize, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.losses`. The
             weight of a pair term rises with the rate, over the warmup.
-        label_smoothing: Share of a target that is spread over all classes.
-        mixup: α of the mixing share's Beta(α, α); 0: none.
-        crop: Pixels by which images are shifted at most, mirrored at the edge.
-        resized_crop: A random part of the image, resized.
-        smallest_part: Smallest share of the image in a random part.
-        flip: Mirror half of the images.
-        clip: Largest norm of the gradient; 0: none.
-        ema: Decay of the averaged weights, which are then evaluated and saved; 0: none.
+        label_smoothing: Share of the target that is spread over all classes.
+        mixup: α of mixup's Beta(α, α); 0 disables it.
+        crop: Random shift of up to so many pixels, with reflection padding.
+        resized_crop: Random resized crop.
+        smallest_part: Smallest share of the image in a random resized crop.
+        flip: Random horizontal flip.
+        clip: Clip the gradient to this norm; 0 disables it.
+        ema: Decay of the averaged weights, which are then evaluated and saved; 0 disables it.
         precision: ``float32``, or ``bf16`` (autocast).
-        channels_last: Memory format.
+        channels_last: Use the channels-last memory format.
         compile: `torch.compile` of all parts but the head.
         graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
-        drop_last: Leave out the last, smaller batch.
+        drop_last: Drop the last incomplete batch.
         frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
         seed: Of weights, order and augmentation.
     """

@@ -37,12 +37,12 @@ def read_json(path: Path, shape: Any, argument: str = "RUN") -> Any:
     """The content of a JSON file, checked once against the shape that readers rely on; see `misfit`.
 
     Raises:
-        StateError: It is no JSON, or not of that shape.
+        StateError: It is not JSON, or not of that shape.
     """
     try:
         check_regular(path, argument)
     except InputError:
-        raise StateError(f"{argument}: {path} is damaged: it is no regular file.") from None
+        raise StateError(f"{argument}: {path} is damaged: it is not a regular file.") from None
     if path.stat().st_size > MOST_JSON:
         raise StateError(f"{argument}: {path} is damaged: it is larger than {MOST_JSON >> 20} MiB.")
     try:
@@ -106,7 +106,7 @@ class Arrays:
             with zipfile.ZipFile(path) as archive:
                 members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         except Exception:
-            raise InputError(f"{argument}: {path.name} is no .npz file, or it is cut short.") from None
+            raise InputError(f"{argument}: {path.name} is not an .npz file, or it is truncated.") from None
         self._sizes = {info.filename.removesuffix(".npy"): info.file_size for info in members}
 
     @property

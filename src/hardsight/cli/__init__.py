@@ -24,7 +24,7 @@ COMMANDS = {
     "evaluate": ("evaluating", "Compare networks: calibration, OOD, robustness, explanation."),
     "figure": ("pages", "Draw a figure for a paper."),
     "doctor": ("pages", "Check versions, devices, disk and arithmetic."),
-    "completion": ("running", "Print the completion script of a shell."),
+    "completion": ("running", "Print a shell completion script."),
 }
 
 _OVERVIEW = """\

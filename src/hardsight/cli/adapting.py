@@ -70,7 +70,7 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and again.
 
-    Killed at any point, the same command resumes. Labels of the target are never trained
+    If it is interrupted, run the same command again to resume. Labels of the target are never trained
     on; they and --test are only for the table that is printed.
 
     MODEL is the RUN of hardsight train, or what hardsight score takes with its
@@ -92,7 +92,7 @@ def adapt(
         same_images: The test may hold images of the target.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
-        overwrite: Delete another run in RUN.
+        overwrite: Replace an existing run in RUN.
 
     Examples:
         hardsight adapt --source photos/train --target sketches --model trained -o adapted

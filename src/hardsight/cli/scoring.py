@@ -68,9 +68,9 @@ def score(
     show: Annotated[int, arg(metavar="N")] = 5,
     scoring: Scoring = Scoring(),
 ) -> dict[str, Any]:
-    """Score every sample of a data set: one exact row each, in RUN/scores/*.parquet.
+    """Score every sample of a data set: one row per sample, in RUN/scores/*.parquet.
 
-    Killed at any point, the same command resumes.
+    If it is interrupted, run the same command again to resume.
 
     MODEL is timm:NAME, torchvision:NAME, hf:NAME, path/to/file.py:function, or the
     RUN of hardsight train. The function returns the network, (network, transform) or
@@ -84,10 +84,10 @@ def score(
     SCORE is {hardsight.scores.SCORES}.
 
     Args:
-        model: What to score with; for features that come with a --head file, leave it out and name DATA alone.
+        model: The network to score with; omit it for a feature file with --head.
         data: What to score.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
-        also: Another model to score with; repeat it for more. Scores are then means with a spread.
+        also: Another model to score with; repeat it for more. Scores are then averaged over the models.
         label_column: Column that holds the label.
         id_column: Column that holds the id.
         image_column: Column that holds the image.

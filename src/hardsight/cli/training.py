@@ -53,7 +53,7 @@ def train(
 ) -> dict[str, Any] | None:
     """Train a classifier and record every sample in every epoch; one line per epoch shows the progress.
 
-    Killed at any point, the same command resumes after the last finished epoch. Under
+    If it is interrupted, the same command resumes after the last finished epoch. Under
     torchrun (torchrun --nproc-per-node 4 -m hardsight train …) every process takes its
     share of each batch.
 
@@ -79,7 +79,7 @@ def train(
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
         record: Do not record anything.
-        overwrite: Delete another run in RUN.
+        overwrite: Replace an existing run in RUN.
         set: An option of the recipe, as hardsight adapt takes them: optimizer=adamw, flip=true, …
 
     Examples:

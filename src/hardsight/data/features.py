@@ -66,7 +66,7 @@ def _parquet(path: Path, columns: Columns) -> FeatureSet:
     try:
         table = check_table(pq.read_table(path))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"DATA: {path.name} is no Parquet file, or it is damaged.") from error
+        raise InputError(f"DATA: {path.name} is not a Parquet file, or it is damaged.") from error
     types = {field.name: field.type for field in table.schema}
     lists = _of(types, pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     name = pick_column(lists, None, (*_FEATURES, *(lists if len(lists) == 1 else ())))
@@ -114,7 +114,7 @@ def _safetensors(path: Path, columns: Columns) -> FeatureSet:
     try:
         tensors = load_file(path)
     except Exception as error:
-        raise InputError(f"DATA: {path.name} is no safetensors file ({first_line(error)}).") from error
+        raise InputError(f"DATA: {path.name} is not a safetensors file ({first_line(error)}).") from error
     name = pick_column(tensors, None, _FEATURES)
     if name is None or tensors[name].ndim != 2:
         raise InputError(

@@ -63,7 +63,7 @@ def open_data(
 
 
 def _check_indexable(data: Any) -> None:
-    """Refuse what is no map-style data set, and say what to do instead."""
+    """Refuse what is not a map-style data set, and name the alternatives."""
     kind = type(data).__name__
     several = isinstance(data, (tuple, list)) and data and all(isinstance(x, (Tensor, np.ndarray)) for x in data)
     if several and isinstance(data, list):  # perhaps a list of samples

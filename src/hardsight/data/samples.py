@@ -76,7 +76,7 @@ class Samples:
         return None
 
     def path(self, index: int) -> Path | None:
-        """The file of a sample; None where samples are no files."""
+        """The file of a sample; None where samples are not files."""
         return None
 
     def find(self, ids: Sequence[str]) -> list[int | None]:

@@ -36,7 +36,7 @@ def human_accuracy(file: str | Path) -> pa.Table:
         text = csv.ConvertOptions(column_types=dict.fromkeys((*_NEEDED, "experiment"), pa.string()))
         trials = csv.read_csv(str(file), convert_options=text)
     except (pa.ArrowException, OSError) as error:  # whose words may quote the file
-        raise InputError(f"human: {Path(file).name} is no CSV of trials.") from error
+        raise InputError(f"human: {Path(file).name} is not a CSV file of trials.") from error
     if missing := [name for name in _NEEDED if name not in trials.column_names]:
         raise InputError(
             f"human: {Path(file).name} must be a table of trials with the columns {', '.join(_NEEDED)}; "

@@ -97,7 +97,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, list[str] | None]:
     try:
         return np.asarray(np.load(path, allow_pickle=False, mmap_mode="r")), None
     except Exception as error:  # whatever a hostile file provokes
-        raise InputError(f"boxes: {path.name} must hold masks (n, height, width) and is no .npy file.") from error
+        raise InputError(f"boxes: {path.name} must hold masks (n, height, width) and is not a .npy file.") from error
 
 
 def _masks(masks: np.ndarray, ids: list[str] | None, samples: Samples) -> Regions:

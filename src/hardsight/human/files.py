@@ -28,8 +28,8 @@ def read(path: Path, classes: tuple[str, ...] | None) -> Human:
     name, suffix = printable(path.name), path.suffix.lower()
     if suffix == ".json":
         raise InputError(
-            f"human: {name} is no table of answers. Sets of valid labels (ReaL's real.json) hold no frequencies; give "
-            "raters.npz, or a CSV of id,hsf."
+            f"human: {name} is not a table of answers. Sets of valid labels (ReaL's real.json) have no frequencies; "
+            "give raters.npz, or a CSV of id,hsf."
         )
     if suffix not in (".npy", ".npz", ".pt", ".pth"):
         return from_table(as_arrow(path, "human"), name, classes)

@@ -219,7 +219,7 @@ def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
     while array.ndim > 3 and array.shape[0] == 1:  # a batch of one
         array = array[0]
     if array.ndim not in (2, 3) or not array.size:
-        raise InputError(f"the sample is no picture: its shape is {tuple(array.shape)}")
+        raise InputError(f"the sample is not an image: its shape is {tuple(array.shape)}")
     if isinstance(value, Tensor) and array.ndim == 3 and (array.shape[0] in (1, 3, 4) or array.shape[-1] > 4):
         array = array.transpose(1, 2, 0)  # torch puts channels first
     else:

@@ -27,12 +27,12 @@ class ScoreOptions:
     """How to score a data set.
 
     Args:
-        out: Run folder to write while scoring. Killed at any point, the same call resumes.
+        out: Run folder to write while scoring. After an interruption, the same call resumes.
         folds: Score out of sample, in K folds: each fold is scored by a head fitted to the labels of the others on the
             model's features, or, where the model is a training function, by a network trained on the others. A
             network hides the label errors of the data it was trained on.
-        seeds: Repeat the folds N times; scores are then means with a spread.
-        seed: Seed of the folds; of repeated ones, of the first.
+        seeds: Repeat the folds N times; scores are then averaged, with their standard deviation beside them.
+        seed: Seed of the first division into folds; repeats use the next ones.
         head: Path of the last linear layer, where it cannot be found; for features, a file with its weight and bias.
         scores: Names from `SCORES`; all of them by default.
         use_bias: False leaves the head's bias out of the logits, as the AVH paper's Definition 1 does.
@@ -41,13 +41,13 @@ class ScoreOptions:
         workers: Loader processes; chosen by device if not given.
         device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
         root: Where torchvision keeps its data sets.
-        version: Any text that you change whenever data or code change. With it, a run can be resumed whose data set or
-            code could otherwise change unnoticed: a data set of your own, a function without source text.
+        version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
+            whether they changed: a data set of your own, a function without source text.
         strict: Stop at the first bad sample instead of listing it.
-        overwrite: Replace another run in the folder; files that are not the run's are never touched.
+        overwrite: Replace an existing run in the folder; other files are left alone.
         progress: Show a progress bar (in a terminal only).
-        shard: Rank of this process and number of processes that write `out` together, each every n-th sample; the last
-            to finish completes the run. Nothing is divided unless you ask for it, not even under torchrun.
+        shard: (rank, world size) of the processes that write `out` together: each scores every world-size-th sample,
+            and the last to finish completes the run. Nothing is divided unless you ask for it, not even under torchrun.
     """
 
     out: Path | None = None

@@ -20,7 +20,7 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
 
     Args:
         run: The folder.
-        model: What to build where it is no network of hardsight's own.
+        model: What to build, where the network is not one of hardsight's.
         checkpoint: Its weights; the run's own if not given.
     """
     told = training_plan(run)["model"]
