@@ -1,51 +1,36 @@
 """The run folder: layout, meta data, tables in parts, locks, and what decides whether a result may be reused."""
 
-from hardsight.runs.begin import Layout as Layout
-from hardsight.runs.begin import begin as begin
-from hardsight.runs.begin import differing as differing
-from hardsight.runs.files import check_replaceable as check_replaceable
-from hardsight.runs.files import disk_errors as disk_errors
-from hardsight.runs.files import is_alignment as is_alignment
-from hardsight.runs.files import is_half_written as is_half_written
-from hardsight.runs.files import is_page as is_page
-from hardsight.runs.files import remove_files as remove_files
-from hardsight.runs.files import sweep as sweep
-from hardsight.runs.files import temporary_name as temporary_name
-from hardsight.runs.files import write_json as write_json
-from hardsight.runs.files import write_text as write_text
-from hardsight.runs.files import write_whole as write_whole
-from hardsight.runs.folder import ALIGNMENT as ALIGNMENT
-from hardsight.runs.folder import DEGRADED as DEGRADED
-from hardsight.runs.folder import DYNAMICS as DYNAMICS
-from hardsight.runs.folder import FEATURES as FEATURES
-from hardsight.runs.folder import LISTS as LISTS
-from hardsight.runs.folder import REPORT as REPORT
-from hardsight.runs.folder import STAGES as STAGES
-from hardsight.runs.folder import SUMMARY as SUMMARY
-from hardsight.runs.folder import RunWriter as RunWriter
-from hardsight.runs.folder import discard as discard
-from hardsight.runs.folder import foreign_in as foreign_in
-from hardsight.runs.folder import is_run as is_run
-from hardsight.runs.folder import read_run as read_run
-from hardsight.runs.identity import UNIDENTIFIED as UNIDENTIFIED
-from hardsight.runs.identity import Identity as Identity
-from hardsight.runs.identity import content_hash as content_hash
-from hardsight.runs.identity import identify as identify
-from hardsight.runs.identity import module_attributes as module_attributes
-from hardsight.runs.lock import LOCK_FILES as LOCK_FILES
-from hardsight.runs.lock import Lock as Lock
-from hardsight.runs.lock import beside_lock as beside_lock
-from hardsight.runs.lock import folder_lock as folder_lock
-from hardsight.runs.meta import Counts as Counts
-from hardsight.runs.meta import DataInfo as DataInfo
-from hardsight.runs.meta import Folds as Folds
-from hardsight.runs.meta import Meta as Meta
-from hardsight.runs.meta import ModelInfo as ModelInfo
-from hardsight.runs.meta import Recorded as Recorded
-from hardsight.runs.meta import meta_of as meta_of
-from hardsight.runs.provenance import provenance as provenance
-from hardsight.runs.tables import SCHEMAS as SCHEMAS
-from hardsight.runs.tables import check_classes as check_classes
-from hardsight.runs.tables import checked_rows as checked_rows
-from hardsight.runs.tables import damage_errors as damage_errors
-from hardsight.runs.tables import is_number as is_number
+from hardsight.runs.begin import Layout, begin, differing
+from hardsight.runs.files import (
+    check_replaceable,
+    disk_errors,
+    is_alignment,
+    is_half_written,
+    is_page,
+    remove_files,
+    sweep,
+    temporary_name,
+    write_json,
+    write_text,
+    write_whole,
+)
+from hardsight.runs.folder import (
+    ALIGNMENT,
+    DEGRADED,
+    DYNAMICS,
+    FEATURES,
+    LISTS,
+    REPORT,
+    STAGES,
+    SUMMARY,
+    RunWriter,
+    discard,
+    foreign_in,
+    is_run,
+    read_run,
+)
+from hardsight.runs.identity import UNIDENTIFIED, Identity, content_hash, identify, module_attributes
+from hardsight.runs.lock import LOCK_FILES, Lock, beside_lock, folder_lock
+from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
+from hardsight.runs.provenance import provenance
+from hardsight.runs.tables import SCHEMAS, check_classes, checked_rows, damage_errors, is_number
