@@ -190,3 +190,12 @@ def test_the_series_is_an_option_for_features():
     table = hs.score_features(features, weight, labels, denominator="series")
     truth = hs.score_features(features, weight, labels, scores=["avh"])
     assert (np.abs(table["avh"] - truth["avh"]) <= table["avh_error"] + 1e-9).all()
+
+
+def test_columns_and_counts_that_do_not_fit_are_refused():
+    table = SampleTable.from_columns({"id": ["a", "b"], "avh": [0.1, 0.2]})
+    with pytest.raises(ValueError, match="expected 2, got 3"):
+        table.with_column("site", [1, 2, 3])
+    for n in (2.5, -1, "2"):
+        with pytest.raises(ValueError, match="^n must"):
+            table.hardest(n)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -51,13 +52,17 @@ def as_arrow(source: Any, name: str) -> pa.Table:
         return source
     try:
         if isinstance(source, Mapping):
-            return pa.table({str(column): pa.array(list(values)) for column, values in source.items()})
+            listed = (list, tuple, pa.Array, pa.ChunkedArray)
+            arrays = {str(k): v if isinstance(v, listed) else np.asarray(v) for k, v in source.items()}
+            return pa.table({name: pa.array(values) for name, values in arrays.items()})
         if hasattr(source, "iloc"):
             return pa.Table.from_pandas(source, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{name} must be columns of one length and one type each ({first_line(error)}).") from error
     if hasattr(source, "to_arrow"):  # polars, and a SampleTable
         return source.to_arrow()
+    if hasattr(source, "__arrow_c_stream__"):
+        return pa.table(source)
     raise InputTypeError(f"{name} must be a CSV or Parquet file, a frame or a mapping, got {type(source).__name__}.")
 
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import mean_over_nets, mean_vectors
-from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError, StateError
-from hardsight.extras import need, printable
+from hardsight.errors import ExistingPathError, InputError, MissingKeyError, StateError
+from hardsight.extras import need, printable, whole_number
+from hardsight.idtables import as_arrow
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
 from hardsight.registry import did_you_mean
-from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
+from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class SampleTable:
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], meta: Meta | Mapping[str, Any] | None = None) -> SampleTable:
         """A table from arrays of one length, by column name."""
-        return cls(_arrow(columns), meta)
+        return cls(as_arrow(columns, "columns"), meta)
 
     @property
     def vectors(self) -> pa.Table | None:
@@ -196,7 +197,7 @@ class SampleTable:
 
     def head(self, n: int = 5) -> SampleTable:
         """The first `n` rows."""
-        return self._take(np.arange(min(_count(n), len(self))))
+        return self._take(np.arange(min(whole_number("n", n, 0), len(self))))
 
     def hardest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
         """The `n` hardest samples, hardest first; ties in the order of their ids.
@@ -206,11 +207,11 @@ class SampleTable:
             by: The column.
             largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
-        return self._take(self._order(-self.hardness(by, largest=largest))[: _count(n)])
+        return self._take(self._order(-self.hardness(by, largest=largest))[: whole_number("n", n, 0)])
 
     def easiest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
         """The `n` easiest samples, easiest first; ties in the order of their ids. Options are those of `hardest`."""
-        return self._take(self._order(self.hardness(by, largest=largest))[: _count(n)])
+        return self._take(self._order(self.hardness(by, largest=largest))[: whole_number("n", n, 0)])
 
     def rank(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
@@ -259,7 +260,7 @@ class SampleTable:
         """
         if how not in ("left", "inner"):
             raise InputError(f"how must be 'left' or 'inner', got {how!r}.")
-        right = _arrow(other)
+        right = as_arrow(other, "other")
         if "id" not in right.column_names:
             raise InputError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
         if len(pc.unique(right["id"])) != len(right):
@@ -279,7 +280,10 @@ class SampleTable:
         """The table with one more column, one value per row."""
         if name in self:
             raise InputError(f"the table has a column {name!r} already.")
-        return self.with_rows(self._rows.append_column(name, pa.array(np.asarray(values))))
+        column = pa.array(np.asarray(values))
+        if len(column) != len(self):
+            raise InputError(f"values must be one per row: expected {len(self):,}, got {len(column):,}.")
+        return self.with_rows(self._rows.append_column(name, column))
 
     def with_rows(self, rows: pa.Table) -> SampleTable:
         """The table with these rows instead of its own; what is known of how it was made stays."""
@@ -387,7 +391,7 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | No
     label = rows["label"] if "label" in rows.column_names else pa.nulls(len(rows), pa.int64())
     pred = rows["pred"] if "pred" in rows.column_names else pa.nulls(len(rows), pa.int64())
     columns = {name: rows[name] for name in rows.column_names if name not in ("id", "label", "pred")}
-    texts = {name: values for name, values in columns.items() if not _is_number(values.type)}
+    texts = {name: values for name, values in columns.items() if not is_number(values.type)}
     numbers = {name: values for name, values in columns.items() if name not in texts}
     samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
     unscored = pa.table({"id": bad["id"], "label": pa.nulls(len(bad), pa.int64()), "error": bad["error"]})
@@ -408,32 +412,8 @@ def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Tabl
     return mean_vectors(vectors)
 
 
-def _count(n: int) -> int:
-    if n < 0:
-        raise InputError(f"n must be 0 or more, got {n}.")
-    return n
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)
-
-
 def _no_rows(*columns: str) -> pa.Table:
     return pa.table({name: pa.array([], pa.string()) for name in columns})
-
-
-def _arrow(table: Any) -> pa.Table:
-    if isinstance(table, pa.Table):
-        return table
-    if isinstance(table, Mapping):
-        return pa.table({name: pa.array(np.asarray(values)) for name, values in table.items()})
-    if hasattr(table, "to_arrow"):  # a SampleTable, or a frame of polars
-        return table.to_arrow()
-    if hasattr(table, "iloc"):
-        return pa.Table.from_pandas(table, preserve_index=False)
-    if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
-    raise InputTypeError(f"expected a table with a column id, got {type(table).__name__}.")
 
 
 def _cell(value: Any) -> str:
