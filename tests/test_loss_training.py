@@ -130,6 +130,32 @@ def test_parts_add_up_to_the_loss_and_hold_no_graph():
         assert list(composed.last_parts) == names
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("options", [{}, {"weight_bonus": False}, {"match_gradient": True}, {"log_end": 0.5, "rho": 2}])
+def test_parts_cost_no_second_look_at_the_logits_and_change_no_number(options, smoothing, monkeypatch):
+    objective = EncouragingLoss(torch.rand(Z.shape[1]), label_smoothing=smoothing, **options)
+    logits = [Z.clone().requires_grad_() for _ in range(2)]
+    values = [loss(z, Y) for loss, z in zip((objective, CompositeLoss(objective)), logits, strict=True)]
+    grads = [torch.autograd.grad(value, z)[0] for value, z in zip(values, logits, strict=True)]
+    assert torch.equal(*values)
+    assert torch.equal(*grads)
+    composed, looks, terms = CompositeLoss(objective), [], EncouragingLoss.terms
+    monkeypatch.setattr(EncouragingLoss, "terms", lambda *args: looks.append(args) or terms(*args))
+    composed(Z, Y)
+    assert composed.last_parts == objective.parts(Z, Y)._asdict()
+    assert len(looks) == 2 + 2 * bool(options.get("match_gradient"))
+
+
+def test_an_encouraging_loss_of_another_class_is_called_as_it_is():
+    class Half(EncouragingLoss):
+        def forward(self, input, target):
+            return super().forward(input, target) / 2
+
+    loss = CompositeLoss(Half())
+    assert torch.equal(loss(Z, Y), EncouragingLoss()(Z, Y) / 2)
+    assert list(loss.last_parts) == ["ce", "bonus"]
+
+
 def test_predicted_pairs_are_what_the_network_predicts_and_not_what_a_margin_makes_of_it():
     """A margin lowers the target's logit: taken from those logits, samples that are right would change sides."""
     margin = partial(arcface_logits, margin=1.0, scale=8.0)

@@ -1,6 +1,10 @@
 """The grammar of ``--loss``: what is understood, what it is called afterwards, and a sentence for every mistake."""
 
 import math
+import pickle
+import subprocess
+import sys
+from functools import partial
 from typing import Annotated, Literal
 
 import pytest
@@ -121,14 +125,15 @@ MISTAKES = {
     "sphereface:1.5": r"margin .*integer.*'1\.5'",
     "arcface:2": r"margin .*\[0, 1\.5708",
     "amc:margin=4": r"margin .*\(0, 3\.1416\]",
+    "euclid:margin=1e19": r"margin .*\(0, 1e\+18\], got '1e19'",
     "amc:papers": "weight.*got 'papers'",
     "ce@amc": r"'ce@amc'; amc .*\+",
     "ce+arcface": "arcface .*after @",
     "ce@el": "el goes first",
     "ce@cosine@angular": "cosine and angular",
     "amc+center": "amc and center",
-    "spherical": "spherical .*loops",
-    "el@taylor": "taylor .*loops",
+    "spherical": r"hardsight\.losses\.spherical_logits",
+    "el@taylor": r"hardsight\.losses\.taylor_logits",
 }
 
 
@@ -227,3 +232,168 @@ def test_new_parts_train_by_name(registered, tmp_path, capsys):
 def test_a_name_is_registered_once(registered):
     with pytest.raises(ValueError, match="'tempered'"):
         loss_part("pairs", "tempered", reference="again")(lambda features, labels: features.sum())
+
+
+def test_help_names_parts_that_are_registered_by_then(registered, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    assert "tempered[:temperature]" in shown
+    assert "lengths[:strength]" in shown
+
+
+def test_names_of_options_are_those_of_the_part_alone(registered):
+    """What an option of el or of class weights means there, it does not mean in another part."""
+
+    @loss_part("pairs", reference="here")
+    def spread(features, labels, *, weight: float = 0.5, beta: float = 2.0, defer: str = "no"):
+        """A power of lengths."""
+        return weight * features.abs().pow(beta).mean()
+
+    @loss_part("logits", reference="here")
+    def softened(logits, *, beta: float = 2.0, labels: Literal["true", "false"] = "true"):
+        """Logits over a number."""
+        return logits / beta
+
+    @loss_part("objective", reference="here")
+    def scaled(logits, target, *, log_end: float = 1.0, defer: str = "no", released: float = 1.0, drw: int = 3):
+        """Cross-entropy times a number."""
+        return log_end * torch.nn.functional.cross_entropy(logits, target)
+
+    name = parse_loss("scaled:1,drw=7@softened:beta=4+spread:0.25,beta=3")
+    assert str(name) == "scaled:1,drw=7@softened:4+spread:0.25,beta=3"
+    assert name.pairs.options == {"weight": 0.25, "beta": 3.0, "defer": "no", "labels": "predicted", "down": False}
+    assert (name.endless, name.clamped, name.latest(), name.needing_indices()) == (False, False, 0, [])
+    x, w, y = torch.randn(8, 4), torch.randn(3, 4), torch.arange(8) % 3
+    expected = torch.nn.functional.cross_entropy(x @ w.T / 4, y) + 0.25 * x.abs().pow(3).mean()
+    loss = hs.build_loss(name, counts=torch.tensor([3, 3, 2]))
+    torch.testing.assert_close(loss(x @ w.T, y, x, w), expected)
+
+
+def test_an_objective_says_what_its_options_mean(registered):
+    @loss_part("objective", reference="here", endless=lambda o: o["steep"] > 1, latest=lambda o: o["late"])
+    def linear(logits, target, *, steep: float = 1.0, late: int = 0):
+        """A line."""
+        return -steep * logits.gather(1, target[:, None]).mean()
+
+    assert [parse_loss(name).endless for name in ("linear", "linear:2")] == [False, True]
+    assert parse_loss("linear:late=4").latest() == 4
+    with pytest.raises(ValueError, match="epochs is 4"):
+        hs.Recipe(epochs=4, loss="linear:late=4")
+
+
+def test_a_parsed_name_can_be_pickled():
+    name = parse_loss("el:exact@arcface+amc")
+    assert pickle.loads(pickle.dumps(name)) == name
+
+
+def taking(option):
+    """A function of a batch with one option."""
+    names = {}
+    exec(f"def part(logits, target, *, {option} = 1.0): return logits.sum()", names)
+    return names["part"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        *(("objective", name) for name in ("label_smoothing", "counts", "width", "weight", "Gamma")),
+        *(("logits", name) for name in ("counts", "width", "learn", "T")),
+        *(("pairs", name) for name in ("counts", "width", "labels", "down")),
+        ("objective", "weight, beta"),
+        ("objective", "weight, drw"),
+    ],
+)
+def test_an_option_that_a_name_could_not_set_is_refused(kind, option):
+    with pytest.raises(ValueError, match=option.split(", ")[-1]) as raised:
+        loss_part(kind, "mine", reference="here")(taking(option))
+    assert "\n" not in str(raised.value)
+    assert "mine" not in LOSSES
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        *((name, {}) for name in ("Mine", "my part", "a:b", "a+b", "a@b", "2d", "größe", "spherical", "avh")),
+        *(("mine", {"alias": alias}) for alias in ("Mine", "avh", "ce")),
+        *(("mine", {"presets": {preset: {"gamma": 2.0}}}) for preset in ("Strong", "a,b", "a=b")),
+    ],
+)
+def test_a_name_that_could_not_be_read_is_refused(name, facts):
+    wrong = next(iter(facts.get("presets", ())), facts.get("alias", name))
+    with pytest.raises(ValueError, match=f"'{wrong}'".replace("+", r"\+")) as raised:
+        loss_part("objective", name, reference="here", **facts)(taking("gamma"))
+    assert "\n" not in str(raised.value)
+    assert "mine" not in LOSSES
+
+
+def test_the_name_of_a_function_and_its_kind_are_checked_too():
+    def Camel(logits): ...  # noqa: N802
+
+    with pytest.raises(ValueError, match="'Camel'"):
+        loss_part("logits", reference="here")(Camel)
+    with pytest.raises(ValueError, match="got 'bonus'"):
+        loss_part("bonus", "mine", reference="here")(taking("gamma"))
+
+
+FILE = """
+import torch
+from torch import nn
+
+from hardsight.losses import BONUSES, cross_entropy, loss_part
+
+print("executed")
+start = torch.rand(1).item()
+
+
+@BONUSES.register()
+def cubic(m, **_):
+    ce = cross_entropy(m)
+    return ce - (-3 * ce).exp()
+
+
+@loss_part("logits", reference="here")
+def tempered(logits, *, temperature: float = 2.0):
+    return logits / temperature
+
+
+@loss_part("pairs", reference="here")
+def lengths(features, labels, *, strength: float = 0.1):
+    return strength * features.square().sum(1).mean()
+
+
+def build():
+    print("drew", start)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+"""
+NAME = "el:bonus=cubic@tempered:4+lengths"
+
+
+def test_a_file_brings_its_losses_to_the_command(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    command = [sys.executable, "-m", "hardsight", "train", "digits", "--model", "mine.py:build", "--epochs", "1"]
+    command += ["--device", "cpu", "--no-record", "--lr", "0.01", "--overwrite"]
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path)
+    first, again, other = (run([*command, "--loss", NAME, "--seed", seed]) for seed in ("3", "3", "4"))
+    assert first.returncode == other.returncode == 0, first.stderr + other.stderr
+    assert first.stdout.count("executed") == 1
+    assert "el:0.75,bonus=cubic@tempered:4+lengths:0.1" in first.stdout
+    drawn = [next(line for line in ran.stdout.splitlines() if "drew" in line) for ran in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    wrong = run([*command, "--loss", "ce@temperd"])
+    assert wrong.returncode == 2
+    assert "tempered?" in wrong.stderr
+
+
+def test_a_file_brings_its_losses_to_the_function(registered, tmp_path):
+    for name in ("tempered", "lengths"):
+        del LOSSES[name]
+    del BONUSES["cubic"]
+    (tmp_path / "theirs.py").write_text(FILE)
+    state = torch.get_rng_state()
+    trained = hs.train(
+        f"{tmp_path}/theirs.py:build", "digits", recipe=hs.Recipe(epochs=1, lr=0.01), loss=NAME, out=tmp_path / "run",
+        record=(), device="cpu", progress=False,
+    )  # fmt: skip
+    assert {"ce", "bonus", "pairs"} <= trained.history[0].keys()
+    assert torch.equal(torch.get_rng_state(), state)

@@ -105,6 +105,8 @@ def test_options_are_the_keywords_with_a_default():
         ("scale", torch.tensor(2), 2.0),
         ("count", "4", 4),
         ("count", 4.0, 4),
+        ("count", "4.0", 4),
+        ("count", "6e0", 6),
         ("kind", "b", "b"),
         ("flag", "true", True),
         ("flag", False, False),
@@ -117,6 +119,19 @@ def test_values_and_their_texts_become_what_the_function_takes(name, given, valu
     checked = options_of(declared)[name].check(given, name)
     assert checked == value
     assert type(checked) is type(value)
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, 10**18 + 7, -(2**53) - 1])
+def test_integers_are_exact_also_from_a_text(number):
+    option = Option("seed", int, 0)
+    assert option.check(number, "seed") == option.check(str(number), "seed") == number
+    assert option.check(np.int64(number), "seed") == number
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "1e400", "2.5", "9007199254740993x", ""])
+def test_other_texts_are_no_integers(text):
+    with pytest.raises(InputError, match=r"^seed"):
+        Option("seed", int, 0).check(text, "seed")
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,8 @@ class Option:
         if not isinstance(value, bool):
             with suppress(TypeError, ValueError, OverflowError):
                 number = value if isinstance(value, self.type) else float(value)
+                if self.type is int and isinstance(value, str) and math.isfinite(number):
+                    number = int(value)  # a float has 53 bits; for 1e3 and 4.0 this fails, and the float stays
         if not self.range.holds(number) or (self.type is int and number % 1):
             kind = "an integer" if self.type is int else "a number"
             raise InputError(f"{what} must be {kind} in {self.range}, got {value!r:.80}.")

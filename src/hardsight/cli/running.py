@@ -22,7 +22,7 @@ from hardsight.cli import COMMANDS
 
 CONFIG = (FlagCreatePairsOff, OmitArgPrefixes)
 _JSON = Annotated[bool, arg(help="Print the result as JSON, and all else to stderr.", help_behavior_hint="")]
-_REGISTRY = re.compile(r"\{(hardsight[\w.]*)\.(\w+)\}")
+_NAMES = re.compile(r"\{(hardsight[\w.]*)\.(\w+)(?:\((\w+)\))?\}")  # a registry, or a function of a word
 
 
 def run_command(name: str, options: list[str]) -> None:
@@ -30,7 +30,7 @@ def run_command(name: str, options: list[str]) -> None:
     function, asks_help = command(name), not {"-h", "--help"}.isdisjoint(options)
     text = function.__doc__ or ""
     if asks_help:  # only now: some registries import torch
-        function.__doc__ = _REGISTRY.sub(lambda m: ", ".join(getattr(importlib.import_module(m[1]), m[2])), text)
+        function.__doc__ = _NAMES.sub(_listed, text)
     try:
         tyro.cli(function, prog=f"hardsight {name}", args=options, config=CONFIG)
     except SystemExit as stop:
@@ -38,6 +38,11 @@ def run_command(name: str, options: list[str]) -> None:
             _, title, examples = text.partition("Examples:")
             print(f"{title.lower()}\n{inspect.cleandoc(examples)}".replace("\n", "\n  ").strip())
         raise
+
+
+def _listed(match: re.Match[str]) -> str:
+    value = getattr(importlib.import_module(match[1]), match[2])
+    return value(match[3]) if match[3] else ", ".join(value)
 
 
 def command(name: str) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
@@ -62,7 +62,15 @@ def train(
     path/to/file.py:function. DATA is what hardsight score takes, except features.
 
     LOSS is OBJECTIVE[@LOGITS][+PAIRS], each NAME[:VALUE,KEY=VALUE,…]
-    LOSSES
+
+    OBJECTIVE: {hardsight.losses.forms(objective)}.
+
+    LOGITS: {hardsight.losses.forms(logits)}.
+
+    PAIRS: {hardsight.losses.forms(pairs)}.
+
+    Alone, logits and pairs go with ce: amc is ce+amc, and avh is ce@angular. The file of
+    a model may register others.
 
     Everything from --epochs on changes the recipe of the preset. With other --epochs its schedule is rescaled.
 
@@ -88,9 +96,12 @@ def train(
     """
     from hardsight.presets import recipe_of
     from hardsight.training import train as run
+    from hardsight.training.prepare import execute_file
 
     changes = optimization | schedule | augmentation | speed | parse_settings(set)
-    chosen = recipe_of(recipe or model).replace(**changes)
+    preset = recipe_of(recipe or model)
+    execute_file(model, preset.replace(seed=changes.get("seed", preset.seed)).seed)
+    chosen = preset.replace(**changes)
     trained = run(
         model,
         data,
@@ -113,15 +124,3 @@ def train(
     page = f" — next: hardsight report {records}   (a page of every sample's training)" if records.is_dir() else ""
     print(f"wrote {out}/{page}")
     return {"run": out, "model": trained.model.name, "history": trained.history}
-
-
-def with_losses() -> str:
-    """The help of `train` with the losses that there are."""
-    from hardsight.losses import Kind, forms
-
-    listed = "\n\n".join(f"    {kind.upper()}: {forms(kind)}." for kind in get_args(Kind))
-    short = "    Alone, logits and pairs go with ce: amc is ce+amc, and avh is ce@angular."
-    return str(train.__doc__).replace("\n    LOSSES\n", f"\n\n{listed}\n\n{short}\n")
-
-
-train.__doc__ = with_losses()

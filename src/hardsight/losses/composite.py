@@ -100,8 +100,7 @@ class CompositeLoss(nn.Module):
             )
         logits = logits.to(working_dtype(logits))
         z = logits if self.logits is None else self.logits(logits, target, features, weight)
-        value = self.objective(z, target)
-        parts = self._parts(z, target, value)
+        value, parts = self._objective(z, target)
         if self.pairs is not None and features is not None:
             pairs = self.pair_weight * self.pairs(features, self._labels(logits, target))
             parts["pairs"], value = pairs.detach(), value + pairs
@@ -117,11 +116,15 @@ class CompositeLoss(nn.Module):
         shown = [f"{k}={f}" for k, f in functions.items() if f is not None and not isinstance(f, nn.Module)]
         return ", ".join([*shown, *[f"pair_labels={self.pair_labels!r}"] * (self.pairs is not None)])
 
-    @torch.no_grad()
-    def _parts(self, z: Tensor, target: Tensor, value: Tensor) -> dict[str, Tensor]:
+    def _objective(self, z: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective and, detached, its parts."""
+        # Once for both; methods of a subclass may not take them.
+        terms = [self.objective.terms(z, target)] if type(self.objective) is EncouragingLoss else []
+        value = self.objective(z, target, *terms)
         if isinstance(self.objective, EncouragingLoss):
-            return self.objective.parts(z, target)._asdict()
-        return {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
+            with torch.no_grad():
+                return value, self.objective.parts(z, target, *terms)._asdict()
+        return value, {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
 
     def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.pair_labels == "predicted":
@@ -165,11 +168,12 @@ def build_loss(
     name = parse_loss(name) if isinstance(name, str) else name
     context = {"counts": counts, "width": width}
     options, weight = name.objective.options, None
-    if options.get("weight") == "effective":
+    weighted = name.objective.part.weighted
+    if weighted and options["weight"] == "effective":
         weight = effective_number_weights(_require(name.objective, "counts", counts), options["beta"])
     built = _build(name.objective, context | {"label_smoothing": label_smoothing, "weight": weight})
     objective, hooks = built if isinstance(built, tuple) else (built, [])
-    if counts is not None and options.get("drw"):
+    if weighted and counts is not None and options["drw"]:
         weights = deferred_weights(counts, options["drw"], options["beta"])
         hooks.append(Scheduled(objective, weight=lambda t: weights(math.floor(t) + 1)))
     logits = pairs = labels = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from hardsight.angles import working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.grammar import loss_part
 from hardsight.losses.margins import BONUSES, cross_entropy
-from hardsight.losses.reduction import MarginLoss, check_common, check_values, reduced
+from hardsight.losses.reduction import MarginLoss, Terms, check_common, check_values, reduced
 from hardsight.registry import Range
 from hardsight.schedules import Scheduled, deferred
 
@@ -155,9 +156,9 @@ class EncouragingLoss(_Encouraging, MarginLoss):
             raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
         self.weight_bonus, self.match_gradient = weight_bonus, match_gradient
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> Tensor:
         self._check_numbers()
-        loss = self._loss(input, target)
+        loss = self._loss(input, target, terms)
         spread = target.is_floating_point() or self.label_smoothing > 0
         two = input.shape[min(input.ndim - 1, 1)] == 2
         if self._endless and (spread or two) and not torch.compiler.is_compiling():
@@ -168,18 +169,21 @@ class EncouragingLoss(_Encouraging, MarginLoss):
         scale = self._match(input, target)
         return torch.where(scale == 0, 0, loss * scale)  # cross-entropy has no slope left where the loss is −inf
 
-    def parts(self, input: Tensor, target: Tensor) -> LossParts:
-        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`)."""
+    def parts(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> LossParts:
+        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`).
+
+        Where `terms` of the same input and target are there already, they are not computed again.
+        """
         self._check_numbers()
-        terms = self._terms(input, target)
+        terms = terms or self.terms(input, target)
         ce = cross_entropy(terms.m)
         bonus = self._reduced(terms, self._objective(terms.m) - ce, weighted=self.weight_bonus)
         return LossParts(self._reduced(terms, ce), bonus)
 
-    def _loss(self, input: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> Tensor:
         if self.weight is not None and not self.weight_bonus:
-            return torch.add(*self.parts(input, target))
-        terms = self._terms(input, target)
+            return torch.add(*self.parts(input, target, terms))
+        terms = terms or self.terms(input, target)
         return self._reduced(terms, self._objective(terms.m))
 
     @torch.no_grad()
@@ -246,6 +250,11 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
         return reduced(loss, self.reduction, max(loss.numel(), 1))
 
 
+def _named_endless(options: Mapping[str, Any]) -> bool:
+    log = options["log_end"] == 1 and options["bonus"] == "log"
+    return log and options["rho"] > 0 and not options["released"]
+
+
 @loss_part(
     "objective",
     "el",
@@ -255,6 +264,9 @@ class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
         "aggressive": {"log_end": 1.0, "start": 0.5, "released": True},
         "exact": {"log_end": 1.0, "released": False},
     },
+    clamped=itemgetter("released"),
+    endless=_named_endless,
+    latest=itemgetter("defer"),
 )
 def _el(
     *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from hardsight.errors import InputError, InputTypeError
-from hardsight.registry import Option, Range, Registry, did_you_mean, options_of
+from hardsight.registry import Option, Range, Registry, check_choice, did_you_mean, options_of
 
 Kind = Literal["objective", "logits", "pairs"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +27,22 @@ _CLASS_WEIGHTS = (
     Option("drw", int, 0, Range(0)),
 )
 _LABELS = Option("labels", str, "predicted", choices=("predicted", "true"))
+# What `build_loss` passes to a function, and options of the grammar: neither may be an option of the function.
+_CONTEXT: dict[Kind, set[str]] = {
+    "objective": {"counts", "width", "label_smoothing", "weight"},
+    "logits": {"counts", "width"},
+    "pairs": {"counts", "width"},
+}
+_RESERVED: dict[Kind, set[str]] = {"objective": set(), "logits": {"learn"}, "pairs": {"labels", "down"}}
+_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+
+
+def _never(options: Mapping[str, Any]) -> bool:
+    return False
+
+
+def _at_once(options: Mapping[str, Any]) -> int:
+    return 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,9 @@ class LossPart:
         indices: Whether it needs one class per sample, and not a distribution as mixup makes it.
         directions: Whether lengths and the bias play no part in these logits.
         learnable: Whether the scale of these logits can be learned.
+        clamped: Of the values of the options, whether a clamp of 1 − p ends the bonus of this objective.
+        endless: Of these, whether this objective has no minimum.
+        latest: Of these, after how many epochs this objective changes for the last time.
     """
 
     name: str
@@ -54,6 +73,9 @@ class LossPart:
     indices: bool = False
     directions: bool = False
     learnable: bool = False
+    clamped: Callable[[Mapping[str, Any]], bool] = field(default=_never, compare=False)
+    endless: Callable[[Mapping[str, Any]], bool] = field(default=_never, compare=False)
+    latest: Callable[[Mapping[str, Any]], int] = field(default=_at_once, compare=False)
 
     @property
     def summary(self) -> str:
@@ -63,13 +85,17 @@ class LossPart:
     @property
     def needs(self) -> set[str]:
         """Which of ``counts``, ``width``, ``label_smoothing`` and class weights `build_loss` passes to the function."""
-        context = {"counts", "width", *(("weight", "label_smoothing") if self.kind == "objective" else ())}
-        return context & inspect.signature(self.function).parameters.keys()
+        return _CONTEXT[self.kind] & inspect.signature(self.function).parameters.keys()
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it takes class weights."""
+        return "weight" in self.needs
 
     @property
     def options(self) -> dict[str, Option]:
         """Those of the function, and those that its kind has. A value without a name is the first option's."""
-        extra = [*_CLASS_WEIGHTS] if "weight" in self.needs else []
+        extra = [*_CLASS_WEIGHTS] if self.weighted else []
         if self.kind == "pairs":
             extra += [*([] if self.indices else [_LABELS]), Option("down", bool, False)]
         if self.learnable:
@@ -77,7 +103,30 @@ class LossPart:
         return options_of(self.function) | {option.name: option for option in extra}
 
 
-LOSSES: Registry[LossPart] = Registry("part of a loss", LossPart)
+def _checked_part(name: str, function: Callable[..., Any], **facts: Any) -> LossPart:
+    """A part that a name can say: the parser reads lower case, and other values of an option would be lost."""
+    part = LossPart(name, function, **facts)
+    check_choice(part.kind, SIGNS, "loss_part: the kind")
+    for word in (name, *([part.alias] if part.alias else []), *part.presets):
+        if not _NAME.fullmatch(word):
+            raise InputError(f"loss_part: {word!r} must be lower case: a letter, then letters, digits, _, . and -.")
+    for word in (name, part.alias):
+        if word and (word in _ONLY_IN_PYTHON or word in LOSSES or word in _aliases()):
+            raise InputError(f"loss_part: the name {word!r} is taken; choose another.")
+    for option in options_of(function):
+        if option != option.lower():
+            raise InputError(f"loss_part: {name}'s option {option!r} must be lower case.")
+        if option in _CONTEXT[part.kind]:
+            raise InputError(
+                f"loss_part: {name}'s {option} comes from build_loss, so it is no option; leave its default out, or "
+                "rename it."
+            )
+        if option in _RESERVED[part.kind] or (part.weighted and option in {extra.name for extra in _CLASS_WEIGHTS}):
+            raise InputError(f"loss_part: {name}'s option {option} has a meaning already; rename it.")
+    return part
+
+
+LOSSES: Registry[LossPart] = Registry("part of a loss", _checked_part)
 
 
 def loss_part(kind: Kind, name: str | None = None, *, reference: str, **facts: Any) -> Callable[[F], F]:
@@ -89,7 +138,8 @@ def loss_part(kind: Kind, name: str | None = None, *, reference: str, **facts: A
     and ``width`` (of the features) where they are parameters, and to an objective also ``label_smoothing`` and class
     weights (``weight``). All others are options.
 
-    The name (that of the function if not given) is lower case; `facts` are other attributes of `LossPart`.
+    The name (that of the function if not given) and those of options are lower case; `facts` are other attributes of
+    `LossPart`.
 
     Examples:
         >>> @loss_part("logits", reference="Hinton et al. (2015)")
@@ -168,21 +218,22 @@ class LossName:
     @property
     def clamped(self) -> bool:
         """Whether 1 − p counts as 1e-5 at least, which ends the bonus."""
-        return bool(self.objective.options.get("released"))
+        return bool(self.objective.part.clamped(self.objective.options))
 
     @property
     def endless(self) -> bool:
         """Whether the objective has no minimum: the normal bonus without the paper's clamp."""
-        options = self.objective.options
-        return options.get("log_end") == 1 and options["bonus"] == "log" and options["rho"] > 0 and not self.clamped
+        return bool(self.objective.part.endless(self.objective.options))
 
     def needing_indices(self) -> list[str]:
         """Names of the parts that need one class per sample."""
-        return [b.part.name for b in self.parts if b.part.indices or b.options.get("labels") == "true"]
+        true = self.pairs is not None and self.pairs.options.get("labels") == "true"
+        return [b.part.name for b in self.parts if b.part.indices or (true and b is self.pairs)]
 
     def latest(self) -> int:
         """After how many epochs the last deferred thing begins."""
-        return max(self.objective.options.get(name, 0) for name in ("defer", "drw"))
+        part, options = self.objective.part, self.objective.options
+        return max(part.latest(options), options["drw"] if part.weighted else 0)
 
 
 def parse_loss(text: str) -> LossName:
@@ -227,13 +278,17 @@ def forms(kind: Kind) -> str:
     return ", ".join(listed)
 
 
+def _aliases() -> dict[str, str]:
+    return {part.alias: part.name for part in LOSSES.values() if part.alias}
+
+
 def _parse_part(text: str) -> BoundPart:
     name, colon, rest = (piece.strip() for piece in text.partition(":"))
-    aliases = {part.alias: part.name for part in LOSSES.values() if part.alias}
+    aliases = _aliases()
     if not name:
         raise InputError(f"loss must be {_FORM}, each NAME[:VALUE,KEY=VALUE,FLAG], and a name is missing.")
     if name in _ONLY_IN_PYTHON:
-        raise InputError(f"loss: {name} logits are for training loops in Python only (hardsight.{name}_logits).")
+        raise InputError(f"loss: {name} logits are for training loops in Python only (hardsight.losses.{name}_logits).")
     if aliases.get(name, name) not in LOSSES:
         raise InputError(f"loss: there is no {name!r}; {did_you_mean(name, [*LOSSES, *aliases])}")
     part = LOSSES[aliases.get(name, name)]
@@ -242,7 +297,7 @@ def _parse_part(text: str) -> BoundPart:
         for option, value in _parse_item(part, declared, item.strip(), first=i == 0).items():
             if values.setdefault(option, value) != value:
                 raise InputError(f"loss: {name} has two values for {option}, in {text!r}.")
-    if values.keys() & {"beta", "drw"}:  # of the weights
+    if part.weighted and values.keys() & {"beta", "drw"}:  # of the weights
         values["weight"] = "effective"
     return BoundPart(part, {option: values.get(option, declared[option].default) for option in declared})
 

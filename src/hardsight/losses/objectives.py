@@ -30,7 +30,7 @@ class FocalLoss(MarginLoss):
         self.gamma, self.validate = gamma, validate
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        terms = self._terms(input, target)
+        terms = self.terms(input, target)
         return self._reduced(terms, focal(terms.m, self.gamma))
 
     def extra_repr(self) -> str:

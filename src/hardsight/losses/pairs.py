@@ -224,7 +224,7 @@ def _amc(*, weight: Weight = 0.05, margin: Annotated[float, _ANGLE] = 0.5, pairs
 
 @loss_part("pairs", "euclid", reference="AMC-Loss (CVPRW 2020) §3.1", presets={"paper": {"weight": 0.05}})
 def _euclid(
-    *, weight: Weight = 0.05, margin: Annotated[float, Range(0, ends="()")] = 1.0, pairs: Pairing = "halves"
+    *, weight: Weight = 0.05, margin: Annotated[float, _DISTANCE] = 1.0, pairs: Pairing = "halves"
 ) -> nn.Module:
     """The same with distances."""
     return EuclideanContrastiveLoss(margin, weight, pairs)

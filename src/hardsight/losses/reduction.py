@@ -16,7 +16,7 @@ from hardsight.registry import Range, check_choice
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class, each with its share of the target."""
 
     m: Tensor
@@ -31,7 +31,8 @@ class MarginLoss(nn.CrossEntropyLoss):
 
     validate: bool
 
-    def _terms(self, input: Tensor, target: Tensor) -> _Terms:
+    def terms(self, input: Tensor, target: Tensor) -> Terms:
+        """The soft margins of a batch, which its loss and its parts are made of."""
         soft = target.shape == input.shape and target.is_floating_point()
         self._check_shapes(input, target, soft)
         single = input.ndim == 1
@@ -49,12 +50,12 @@ class MarginLoss(nn.CrossEntropyLoss):
             valid = target != self.ignore_index
             index = torch.where(valid, target, 0)
             if not self.label_smoothing:
-                return _Terms(soft_margin(z, index), None, index, valid, single)
+                return Terms(soft_margin(z, index), None, index, valid, single)
         shares = target if index is None else class_mask(z, index).to(z.dtype)
         shares = (1 - self.label_smoothing) * shares + self.label_smoothing / z.shape[1]
-        return _Terms(soft_margins(z), shares, index, valid, single)
+        return Terms(soft_margins(z), shares, index, valid, single)
 
-    def _reduced(self, terms: _Terms, values: Tensor, weighted: bool = True) -> Tensor:
+    def _reduced(self, terms: Terms, values: Tensor, weighted: bool = True) -> Tensor:
         """Values of an objective at the soft margins, weighed and reduced."""
         _, shares, target, valid, single = terms
         factor = count = valid.to(values.dtype)

@@ -21,10 +21,11 @@ from hardsight.recipes import Recipe
 from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.batches import Source, as_pixels, mean_and_spread
-from hardsight.training.loop import seed_all, seed_of
+from hardsight.training.loop import seed_all, seed_of, steady
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from
 from hardsight.untrusted import Arrays
+from hardsight.userfile import is_file_function, load_function
 
 # So many pictures tell the mean and spread of data that are loaded one by one.
 _MEASURED = 1024
@@ -41,6 +42,17 @@ def training_split(data: Any) -> Any:
     if name.endswith(".npz") and Path(name).is_file():
         whole = "images" not in Arrays(Path(name), "DATA").names
     return f"{name}:train" if whole else data
+
+
+def execute_file(model: Any, seed: int) -> None:
+    """Execute the file of ``file.py:function``, once: it may register a loss, so before a recipe names that one.
+
+    What it draws depends on the seed of the training alone.
+    """
+    if isinstance(model, str) and is_file_function(model):
+        with steady(torch.device("cpu")):
+            seed_all(seed_of(seed, 0))
+            load_function(model)
 
 
 def prepared(

@@ -28,7 +28,7 @@ from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady
 from hardsight.training.losses import Loss, chosen_loss, in_words
-from hardsight.training.prepare import prepared, training_split
+from hardsight.training.prepare import execute_file, prepared, training_split
 from hardsight.training.processes import Processes, processes
 
 # So many of the samples that cannot be read are named in an epoch's row.
@@ -109,6 +109,7 @@ def train(
         FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
     """
     recipe = _recipe(model, recipe)
+    execute_file(model, recipe.seed)
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
     out, said = Path(out), _checked_records(record)
