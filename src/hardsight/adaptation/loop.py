@@ -35,7 +35,7 @@ from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
 from hardsight.checkpoints import load_weights, read_checkpoint
-from hardsight.data import View, class_mapping, version_hint
+from hardsight.data import View, class_mapping, hashed_once, version_hint
 from hardsight.errors import InputError, StateError
 from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
@@ -146,14 +146,17 @@ def self_train(
     given, out, where = _given(model), Path(out), {"device": device, "workers": workers}
     if given is not None:
         roles = _agreed(given, roles)
-    plan = {
-        "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
-        **{name: _told(getattr(roles, name)) for name in ("source", "target", "test", "labelled")},
-        **asdict(settings),
-        "balance": shares if isinstance(shares, str) else shares.tolist(),
-        "format": 1,
-        **version_hint(*(role.samples for role in (roles.source, roles.target, roles.test, roles.labelled) if role)),
-    }
+    with hashed_once():
+        plan = {
+            "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
+            **{name: _told(getattr(roles, name)) for name in ("source", "target", "test", "labelled")},
+            **asdict(settings),
+            "balance": shares if isinstance(shares, str) else shares.tolist(),
+            "format": 1,
+            **version_hint(
+                *(role.samples for role in (roles.source, roles.target, roles.test, roles.labelled) if role)
+            ),
+        }
     locks = ExitStack()
     rows = folder.begin(out, plan, overwrite, locks)
     say = print if progress else lambda *_, **__: None

@@ -83,13 +83,13 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
     """
     own = _opened(training_split(source), "source")
     labels = all_labels(own, "source")
-    classes, names = class_count(own, 2), None if own.classes is None else list(own.classes)
+    classes, names = class_count(own, int(labels.max()) + 1), None if own.classes is None else list(own.classes)
     if classes < 2:
         raise InputError(f"source: it must have two classes or more, got {classes}.")
 
     def role(data: Any, argument: str, use: str, needed: bool = False) -> Role:
         samples = _opened(data, argument)
-        known = all_labels(samples, argument) if needed else samples.labels
+        known = all_labels(samples, argument) if needed or samples.listed is not None else samples.labels
         if samples.pixels != own.pixels:
             raise InputError(
                 f"{argument}: raw pictures and tensors ready to use cannot be mixed; give it as the source is given."

@@ -18,6 +18,8 @@ from hardsight.data.samples import Columns as Columns
 from hardsight.data.samples import MissingColumnError as MissingColumnError
 from hardsight.data.samples import Samples as Samples
 from hardsight.data.samples import all_labels as all_labels
+from hardsight.data.samples import class_index as class_index
+from hardsight.data.samples import hashed_once as hashed_once
 from hardsight.data.samples import id_texts as id_texts
 from hardsight.data.samples import version_hint as version_hint
 from hardsight.data.views import JoinedSamples as JoinedSamples

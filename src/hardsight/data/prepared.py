@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.data.samples import Samples
+from hardsight.data.samples import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import first_line
 from hardsight.images import to_image, to_tensor
@@ -53,10 +52,8 @@ class Prepared(torch.utils.data.Dataset[Any]):
                 why = "does not know it" if classes else "has no class names"
                 raise InputError(f"the label {label!r} is a name and the model {why}; give class indices")
             return classes.index(label)
-        boolean = isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool")
         with contextlib.suppress(TypeError):
-            if not boolean:
-                return operator.index(label)
+            return class_index(label)
         raise InputError(f"the label must be a class index (an integer), got {type(label).__name__}")
 
     def ready(self, x: Any) -> Any:

@@ -6,9 +6,12 @@ sample alone: not on order, loader workers, processes, or files added beside it.
 
 from __future__ import annotations
 
+import operator
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from hardsight.errors import InputError, InputTypeError
-from hardsight.extras import printable
+from hardsight.extras import first_line, printable
 from hardsight.runs import UNIDENTIFIED, Identity, content_hash, identify
 from hardsight.scores import MOST_CLASSES
 
@@ -38,6 +41,7 @@ class Samples:
     Attributes:
         ids: One id per sample.
         labels: All labels, where they are known without loading the samples.
+        listed: Labels that the data set lists although its items may yield others; None where `labels` are known.
         classes: Names of the labels, or None.
         split: First part of every id.
         pixels: Whether samples are raw images (they need a model's preprocessing) or tensors ready to use.
@@ -50,6 +54,7 @@ class Samples:
     """
 
     labels: np.ndarray | None = None
+    listed: np.ndarray | None = None
     classes: Sequence[str] | None = None
     split: str = "data"
     pixels: bool = True
@@ -136,7 +141,7 @@ def all_labels(samples: Samples, argument: str) -> np.ndarray:
         raise InputError(f"{argument} is empty: {samples.origin}.")
     labels = samples.labels
     if labels is None:
-        labels = np.array([samples.load(i, None)[1] for i in range(len(samples))])
+        labels = np.array([_label_of(samples, index, argument) for index in range(len(samples))])
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
         origin = printable(samples.origin)
@@ -144,6 +149,27 @@ def all_labels(samples: Samples, argument: str) -> np.ndarray:
     if labels.min() < 0:
         raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
     return labels.astype(np.int64)
+
+
+def class_index(label: Any) -> int:
+    """A label as a class index, or a TypeError; a boolean is none."""
+    if isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool"):
+        raise InputTypeError("a boolean is no class index.")
+    return operator.index(label)
+
+
+def _label_of(samples: Samples, index: int, argument: str) -> Any:
+    """The label that a sample yields, as a plain number where it is one."""
+    try:
+        label = samples.load(index, None)[1]
+    except MissingColumnError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{argument}: sample {printable(samples.ids[index])!r} cannot be read ({first_line(error)}), and its label "
+            "is known from nowhere else; leave it out."
+        ) from error
+    return label.item() if isinstance(label, Tensor) and label.numel() == 1 else label
 
 
 def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:
@@ -263,7 +289,10 @@ class DatasetSamples(Samples):
         self.classes = _class_names(self._dataset, self._columns)
         if ids is not None:
             self.ids = id_texts(ids, "ids", count)
-        labels = self._listed_labels()
+        listed = self._listed_labels()
+        labels = None if listed is None else self._yielded(listed)
+        if listed is not None and labels is None and listed.ndim == 1 and listed.dtype.kind in "iu":
+            self.listed = self._selected(listed)
         if labels is not None and labels.dtype == object and (missing := sum(label is None for label in labels)):
             raise InputError(f"DATA: {missing:,} of {len(labels):,} labels are missing; drop those rows or the column.")
         if labels is not None and labels.dtype.kind in "UO":  # names instead of numbers
@@ -293,6 +322,25 @@ class DatasetSamples(Samples):
             return None
         labels = np.asarray(targets)
         return labels if labels.dtype.kind in "iu" else None
+
+    def _yielded(self, listed: np.ndarray) -> np.ndarray | None:
+        """Listed labels as the items yield them; None where only the items tell, because a user's code makes them."""
+        dataset = self._dataset
+        if hasattr(dataset, "column_names"):
+            return listed
+        if isinstance(dataset, TensorDataset):
+            return listed if _yields_tensors(dataset) and len(dataset.tensors) > 1 else None
+        if not str(getattr(_getitem_of(dataset), "__module__", "")).startswith("torchvision.datasets."):
+            return None
+        files = next(
+            (files for name in ("samples", "imgs") if isinstance(files := getattr(dataset, name, None), list)), ()
+        )
+        if len(files) == len(listed):  # the items come from here
+            listed = np.asarray([file[1] for file in files])
+        labels = _target_transformed(dataset, listed)
+        if labels is None or not np.array_equal(labels, listed):
+            self.classes = None  # they name the labels as they are listed
+        return labels
 
     @cached_property
     def ids(self) -> list[str]:
@@ -324,17 +372,42 @@ class DatasetSamples(Samples):
         return x, label
 
     def tensor(self) -> Tensor | None:
-        if not isinstance(self._dataset, TensorDataset) or self._dataset.tensors[0].ndim < 2:
+        if not _yields_tensors(self._dataset) or self._dataset.tensors[0].ndim < 2:
             return None
         return self._selected(self._dataset.tensors[0])
 
     def fingerprint(self) -> str:
         content = dataset_identity(self._dataset, self.version) or f"{_PROCESS} {id(self._dataset)}"
-        return content_hash(content, self.ids, self.labels, self._rows, self._columns)
+        labels = self.listed if self.labels is None else self.labels
+        return content_hash(content, self.ids, labels, self._rows, self._columns)
 
     @property
     def unseen(self) -> str | None:
         return None if dataset_identity(self._dataset, self.version) else f"a {type(self._dataset).__name__}"
+
+
+def _getitem_of(dataset: Any) -> Any:
+    """The function that makes the items: a subclass may have another than its base."""
+    return getattr(type(dataset), "__getitem__", None)
+
+
+def _yields_tensors(dataset: Any) -> bool:
+    """Whether items are rows of the data set's tensors as they are."""
+    return isinstance(dataset, TensorDataset) and _getitem_of(dataset) is TensorDataset.__getitem__
+
+
+def _target_transformed(dataset: Any, labels: np.ndarray) -> np.ndarray | None:
+    """Labels after the `target_transform` of a torchvision data set; None where that makes no class indices."""
+    transform, both = getattr(dataset, "target_transform", None), getattr(dataset, "transforms", None)
+    standard = both is None or type(both).__module__ == "torchvision.datasets.vision"
+    if not standard or getattr(both, "target_transform", None) is not transform:  # some classes use one, some the other
+        return None
+    if transform is None:
+        return labels
+    try:
+        return np.asarray([class_index(transform(label)) for label in labels.tolist()], dtype=np.int64)
+    except Exception:  # whatever a user's function raises: a bad row later, not a failure here
+        return None
 
 
 def _split_of(dataset: Any) -> str:
@@ -372,11 +445,35 @@ def file_stamp(path: str | Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
+_hashed: ContextVar[dict[tuple[int, str | None], tuple[Any, Identity | None]] | None] = ContextVar(
+    "_hashed", default=None
+)
+
+
+@contextmanager
+def hashed_once() -> Iterator[None]:
+    """Inside, every data set is hashed once. Outside, always anew: it may change in place between two runs."""
+    token = _hashed.set({})
+    try:
+        yield
+    finally:
+        _hashed.reset(token)
+
+
 def dataset_identity(dataset: Any, version: str | None = None) -> Identity | None:
     """The identity of a data set whose items are all in memory or in files, or that the user gave a version.
 
     None where the items come from the user's code and can change unnoticed. A few items never stand for all.
     """
+    known, key = _hashed.get(), (id(dataset), version)
+    if known is None:
+        return _dataset_identity(dataset, version)
+    if key not in known:
+        known[key] = dataset, _dataset_identity(dataset, version)  # with the data set: its id must not become another's
+    return known[key][1]
+
+
+def _dataset_identity(dataset: Any, version: str | None) -> Identity | None:
     kind = type(dataset)  # a subclass may yield other items
     identity = None
     if kind in (list, tuple):

@@ -46,6 +46,7 @@ class View(Samples):
         self.rows = np.arange(len(whole)) if rows is None else np.asarray(rows, dtype=np.int64)
         self._relabeled = labels is not None or resized is not None
         self.labels = whole.labels[self.rows] if labels is None and whole.labels is not None else labels
+        self.listed = whole.listed[self.rows] if labels is None and whole.listed is not None else None
         self.classes = whole.classes if labels is None else classes
         self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if self._all else None
         self.origin = whole.origin if self._all else f"{len(self):,} samples of {whole.origin}"

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.data import Samples
+from hardsight.data import Samples, View, all_labels
 from hardsight.devices import evaluating, find_device
 from hardsight.errors import InputError
 from hardsight.extras import need
@@ -122,6 +122,7 @@ def detect(
         return _Batches(samples, found, batch_size, where, workers)
 
     if fit is not None:
+        fit = View(fit, labels=all_labels(fit, "fit")) if fit.listed is not None else fit
         if kind is None:
             with evaluating(found.module, where):
                 detector.fit(seen(fit))

@@ -21,8 +21,8 @@ from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line, printable
 from hardsight.heads import Head, HeadLayer, capture, output_matrices, uncompiled
 from hardsight.models import Model, input_channels
-from hardsight.scores import avh_series, bad_rows, check_labels, compute_scores
-from hardsight.scoring.checks import class_count, output_note
+from hardsight.scores import MOST_CLASSES, avh_series, bad_rows, check_labels, compute_scores
+from hardsight.scoring.checks import class_count, label_limit, output_note
 from hardsight.scoring.options import ScoreOptions
 from hardsight.table import SampleTable
 
@@ -80,7 +80,7 @@ def row_blocks(
         collate_fn=collate,
         pin_memory=device.type == "cuda",
     )
-    classes = class_count(samples, layer.classes) if keep == "features" else layer.classes
+    classes = class_count(samples, MOST_CLASSES) if keep == "features" else label_limit(samples.classes, layer.classes)
     hidden = None if options.progress else True
     bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:

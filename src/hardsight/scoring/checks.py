@@ -5,18 +5,21 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hardsight.chance import ChanceWarning, chance_agreement
-from hardsight.data import Samples
+from hardsight.data import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import Head
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable
+
+_LOOKED_AT = 8  # samples whose listed label does not fit
 
 
 def score_names(scores: str | Iterable[str] | None) -> list[str]:
@@ -31,13 +34,31 @@ def check_samples(samples: Samples, outputs: int | None) -> None:
         raise InputError(f"DATA is empty: {samples.origin}.")
     if len(set(samples.ids)) < len(samples):  # better now than after a night's work
         raise InputError(f"ids must be unique, but {printable(Counter(samples.ids).most_common(1)[0][0])!r} repeats.")
-    if samples.labels is not None and outputs is not None:
-        check_label_range(samples.labels, samples.classes, outputs)
+    if outputs is not None:
+        labels = samples.labels
+        labels = _doubtful_labels(samples, label_limit(samples.classes, outputs)) if labels is None else labels
+        if len(labels):
+            check_label_range(labels, samples.classes, outputs)
+
+
+def _doubtful_labels(samples: Samples, limit: int) -> np.ndarray:
+    """What the first few samples yield whose listed label does not fit; the batches tell about all others."""
+    listed = np.empty(0, dtype=int) if samples.listed is None else samples.listed
+    labels = []
+    for index in np.flatnonzero((listed < 0) | (listed >= limit))[:_LOOKED_AT].tolist():
+        with suppress(Exception):  # a bad row later, not a failure here
+            labels.append(class_index(samples.load(index, None)[1]))
+    return np.asarray(labels, dtype=int)
+
+
+def label_limit(classes: Sequence[str] | None, outputs: int) -> int:
+    """One more than the largest label that fits."""
+    return outputs if classes is None else len(classes)
 
 
 def check_label_range(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
     """Refuse labels that do not fit the model."""
-    limit, owner = (outputs, "the model has") if classes is None else (len(classes), "the data name")
+    limit, owner = label_limit(classes, outputs), "the model has" if classes is None else "the data name"
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= limit:
         raise InputError(

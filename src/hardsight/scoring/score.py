@@ -11,7 +11,7 @@ from typing import Any, Literal, get_type_hints
 
 from torch import nn
 
-from hardsight.data import Columns, id_texts, open_data
+from hardsight.data import Columns, hashed_once, id_texts, open_data
 from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model, load_model
@@ -122,16 +122,19 @@ def score(
             "preprocess must be given: the data are raw images and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
-    if settings.folds is None and len(opened) == 1:
-        table = score_network(opened[0], samples, settings)
-    elif settings.folds is None:
-        table = score_several(opened, samples, settings)
-    else:
-        check_folds(samples, settings.folds)
-        if len(opened) > 1:
-            raise InputError("folds take one model or one training function; score the others as runs of their own.")
-        by_fold: Callable[..., SampleTable] = score_refitted if isinstance(opened[0], Model) else score_trained
-        table = by_fold(opened[0], samples, settings, settings.folds)
+    with hashed_once():
+        if settings.folds is None and len(opened) == 1:
+            table = score_network(opened[0], samples, settings)
+        elif settings.folds is None:
+            table = score_several(opened, samples, settings)
+        else:
+            check_folds(samples, settings.folds)
+            if len(opened) > 1:
+                raise InputError(
+                    "folds take one model or one training function; score the others as runs of their own."
+                )
+            by_fold: Callable[..., SampleTable] = score_refitted if isinstance(opened[0], Model) else score_trained
+            table = by_fold(opened[0], samples, settings, settings.folds)
     return warn_if_chance(table)
 
 

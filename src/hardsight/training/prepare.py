@@ -86,8 +86,7 @@ def prepared(
         found = replace(found, classes=list(names))
     workers = loader_workers(workers, group.device)
 
-    def source(samples: Samples, argument: str, transform: Any, targets: Any = None) -> Source:
-        labels = all_labels(samples, argument)
+    def source(samples: Samples, labels: np.ndarray, argument: str, transform: Any, targets: Any = None) -> Source:
         try:
             check_samples(samples, None)
             check_label_range(labels, None, outputs)
@@ -104,8 +103,8 @@ def prepared(
     # A random part needs the margin that the preprocessing of our networks, new or trained before, cuts off.
     if recipe.resized_crop and own is not None and found.preprocessing == describe(image_transform(own.size)):
         transform = image_transform(own.size, margin=True)
-    train = source(samples, "DATA", transform, targets)
-    test = None if tested is None else source(tested, "test", found.transform)
+    train = source(samples, labels, "DATA", transform, targets)
+    test = None if tested is None else source(tested, all_labels(tested, "test"), "test", found.transform)
     if network is not None and network.standardize:
         first: Any = found.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # else the weights have told how

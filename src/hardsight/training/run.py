@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import Samples, open_data, version_hint
+from hardsight.data import Samples, hashed_once, open_data, version_hint
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.losses import parse_loss
@@ -113,7 +113,7 @@ def train(
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
     out, said = Path(out), _checked_records(record)
-    with processes(device) as group, steady(group.device), ExitStack() as locks:
+    with processes(device) as group, steady(group.device), ExitStack() as locks, hashed_once():
         samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
         network, source, target = prepared(model, samples, tested, recipe, group, workers, targets, weights)
         talk = progress and group.first
