@@ -197,5 +197,5 @@ def test_columns_and_counts_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="expected 2, got 3"):
         table.with_column("site", [1, 2, 3])
     for n in (2.5, -1, "2"):
-        with pytest.raises(ValueError, match="^n must"):
+        with pytest.raises(ValueError, match=r"^n must"):
             table.hardest(n)
