@@ -309,7 +309,7 @@ def test_npz_cut_short_or_damaged(arrays, tmp_path, npz):
     np.save(array, np.zeros(3))
     for content in (b"", whole[: len(whole) // 2], b"no archive", bytes(damaged), array.getvalue()):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"set\.npz .*(short|damaged)"):
+        with pytest.raises(ValueError, match=r"set\.npz .*(truncated|damaged)"):
             open_data(str(path))
 
 
