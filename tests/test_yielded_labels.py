@@ -11,7 +11,7 @@ from torchvision.transforms import ToTensor
 
 import hardsight as hs
 from hardsight.data import View, all_labels, open_data
-from hardsight.data import samples as data_samples
+from hardsight.data import datasets
 
 HALVED = [0] * 12 + [1] * 12
 
@@ -83,8 +83,8 @@ def test_folds_are_of_yielded_labels(kind, root):
 @KINDS
 def test_training_is_toward_yielded_labels(kind, root, tmp_path, monkeypatch):
     read, used = [], []
-    label_of = data_samples._label_of
-    monkeypatch.setattr(data_samples, "_label_of", lambda *given: read.append(given[1]) or label_of(*given))
+    label_of = datasets._label_of
+    monkeypatch.setattr(datasets, "_label_of", lambda *given: read.append(given[1]) or label_of(*given))
 
     def loss(logits, targets):
         used.extend(targets.tolist())
@@ -196,8 +196,8 @@ def test_a_label_that_cannot_be_read_is_one_sentence(root):
 
 @pytest.fixture
 def hashes(monkeypatch):
-    hashed, identity = [], data_samples._dataset_identity
-    monkeypatch.setattr(data_samples, "_dataset_identity", lambda *given: hashed.append(given) or identity(*given))
+    hashed, identity = [], datasets._dataset_identity
+    monkeypatch.setattr(datasets, "_dataset_identity", lambda *given: hashed.append(given) or identity(*given))
     return hashed
 
 
@@ -229,6 +229,6 @@ def test_the_next_run_notices_a_change_in_place(tmp_path):
 
 def test_a_version_has_a_hash_of_its_own():
     data = made(Shifted)
-    with data_samples.hashed_once():
-        assert data_samples.dataset_identity(data) is None
-        assert data_samples.dataset_identity(data, "1") != data_samples.dataset_identity(data, "2")
+    with datasets.hashed_once():
+        assert datasets.dataset_identity(data) is None
+        assert datasets.dataset_identity(data, "1") != datasets.dataset_identity(data, "2")

@@ -1,5 +1,6 @@
 """Any data set as samples with labels and stable ids."""
 
+from hardsight.data.datasets import hashed_once as hashed_once
 from hardsight.data.features import FeatureSet as FeatureSet
 from hardsight.data.features import is_feature_file as is_feature_file
 from hardsight.data.features import read_features as read_features
@@ -19,7 +20,6 @@ from hardsight.data.samples import MissingColumnError as MissingColumnError
 from hardsight.data.samples import Samples as Samples
 from hardsight.data.samples import all_labels as all_labels
 from hardsight.data.samples import class_index as class_index
-from hardsight.data.samples import hashed_once as hashed_once
 from hardsight.data.samples import id_texts as id_texts
 from hardsight.data.samples import version_hint as version_hint
 from hardsight.data.views import JoinedSamples as JoinedSamples

@@ -13,8 +13,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from hardsight.data.datasets import DatasetSamples
 from hardsight.data.folders import open_folder, open_list
-from hardsight.data.samples import ArraySamples, Columns, DatasetSamples, Samples, listed
+from hardsight.data.samples import ArraySamples, Columns, Samples, listed
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
