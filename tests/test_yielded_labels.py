@@ -10,8 +10,7 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import ToTensor
 
 import hardsight as hs
-from hardsight.data import View, all_labels, open_data
-from hardsight.data import datasets
+from hardsight.data import View, all_labels, datasets, open_data, samples
 
 HALVED = [0] * 12 + [1] * 12
 
@@ -83,8 +82,8 @@ def test_folds_are_of_yielded_labels(kind, root):
 @KINDS
 def test_training_is_toward_yielded_labels(kind, root, tmp_path, monkeypatch):
     read, used = [], []
-    label_of = datasets._label_of
-    monkeypatch.setattr(datasets, "_label_of", lambda *given: read.append(given[1]) or label_of(*given))
+    label_of = samples._label_of
+    monkeypatch.setattr(samples, "_label_of", lambda *given: read.append(given[1]) or label_of(*given))
 
     def loss(logits, targets):
         used.extend(targets.tolist())
