@@ -364,7 +364,7 @@ class SampleTable:
             del columns["label"]
         rows = pa.table(columns)
         del tables, samples, scores, columns
-        table = cls(rows, meta, bad, lambda: _read_vectors(path, model, partial))
+        table = cls(rows, meta, bad, lambda: read_vectors(path, model, partial))
         del rows
         pa.default_memory_pool().release_unused()  # a large run would keep twice its size
         return table
@@ -402,7 +402,8 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | No
     return tables
 
 
-def _read_vectors(path: str | Path, model: str | None, partial: bool) -> pa.Table | None:
+def read_vectors(path: str | Path, model: str | None = None, partial: bool = False) -> pa.Table | None:
+    """The vectors of a run, of one network or averaged over all of them; None where none were kept."""
     vectors = read_run(path, partial=partial, kinds=("vectors",))[0].get("vectors")
     if vectors is None:
         return None
