@@ -184,7 +184,7 @@ def test_a_huge_number_of_epochs_is_refused_everywhere(tmp_path):
     ):
         with pytest.raises(HardsightError, match=r"1,?000,?000"):
             call(99999999999999999999)
-    with pytest.raises(HardsightError, match="2,147,483,647"):
+    with pytest.raises(HardsightError, match="2147483647"):
         hs.Recorder(tmp_path / "run", epoch=99999999999999999999)
     assert not (tmp_path / "run").exists()
 

@@ -1,26 +1,22 @@
-"""Libraries imported at first use, and small checks of what users give, each with its sentence."""
+"""Libraries imported at first use, and text that is safe to print."""
 
 from __future__ import annotations
 
 import importlib
-import operator
 from typing import Any
 
-from hardsight.errors import InputError, StateError
+from hardsight.errors import StateError
 
 # Which extra of hardsight brings what is not an ordinary dependency.
-_EXTRA = {
-    "transformers": "hf",
-    "accelerate": "hf",
-    "datasets": "hf",
-    "pandas": "frames",
-    "polars": "frames",
-    "cleanlab": "clean",
-    "matplotlib": "plots",
-    "lightning": "lightning",
-    "pytorch_metric_learning": "metric-learning",
-    "pytorch_ood": "ood",
-    "pyautoattack": "attack",
+EXTRAS = {
+    "hf": ("transformers", "accelerate", "datasets"),
+    "frames": ("pandas", "polars"),
+    "clean": ("cleanlab",),
+    "plots": ("matplotlib",),
+    "lightning": ("lightning",),
+    "metric-learning": ("pytorch_metric_learning",),
+    "ood": ("pytorch_ood",),
+    "attack": ("pyautoattack",),
 }
 
 
@@ -30,7 +26,7 @@ def need(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        wanted = f"hardsight[{_EXTRA[package]}]" if package in _EXTRA else package
+        wanted = next((f"hardsight[{extra}]" for extra, packages in EXTRAS.items() if package in packages), package)
         raise StateError(f"{package} is not installed; install it with: pip install '{wanted}'") from error
     except Exception as error:
         raise StateError(
@@ -46,22 +42,3 @@ def printable(value: object) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, short enough for a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """An integer between two limits, or a sentence that states them.
-
-    Examples:
-        >>> whole_number("epochs", 3, 1, 10)
-        3
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise InputError(f"{name} must be a whole number, got {printable(repr(value))[:80]}.")
-    if number < least or (most is not None and number > most):
-        limits = f"{least:,} or more" if most is None else f"between {least:,} and {most:,}"
-        raise InputError(f"{name} must be {limits}, got {number:,}.")
-    return number

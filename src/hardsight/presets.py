@@ -11,13 +11,9 @@ from hardsight.registry import Registry, did_you_mean
 
 @dataclass(frozen=True)
 class Preset:
-    """A network and how to train it.
+    """A network (its name in `hardsight.networks.NETWORKS`) and how to train it.
 
-    Attributes:
-        network: Name in `hardsight.networks.NETWORKS`.
-        recipe: How to train it.
-        summary: What it is for, and what was chosen where the paper does not say.
-        reference: Where it comes from.
+    `summary` says what it is for, and what was chosen where the paper does not say.
     """
 
     network: str
@@ -36,129 +32,58 @@ def recipe_of(name: str) -> Recipe:
     return Recipe()
 
 
-_PHOTOS = Recipe(90, schedule="step", steps=(30, 60), resized_crop=True, flip=True)
-_FAST = Recipe(flip=True, label_smoothing=0.1, precision="bf16", channels_last=True)
-_AVH = replace(_PHOTOS, batch_size=256, weight_decay=1e-4)
-_AVH_32 = replace(_AVH, resized_crop=False, crop=4, warmup=1)  # from .1 at once ResNet-50 takes long to recover
-_AVH_RATES = {"alexnet": 0.01, "vgg19": 0.01, "resnet50": 0.1, "densenet121": 0.1}
-_CHOSEN = "batch 256 and weight decay 1e-4 are those of PyTorch's ImageNet example: the paper gives none"
-_EL = replace(_AVH, batch_size=64, lr=0.025, nesterov=True, steps=(30, 60, 80))
-_EL_EFFICIENTNET = replace(_EL, batch_size=32, lr=0.0125)
-_EL_SCRIPT = "EL (AAAI 2022), released script"
-_AMC = Recipe(
-    300, 128, "adam", 0.003, weight_decay=0, schedule="ramp", warmup=80, rampdown=50, loss="amc:paper", drop_last=True
-)
-
 PRESETS: Registry[Preset] = Registry("preset")
-PRESETS.update(
-    {
-        "small-cnn": Preset(
-            "small-cnn",
-            Recipe(15, 64, "adamw", 0.01, weight_decay=0.05, schedule="one-cycle", warmup=4.5),
-            "small images, all of one size, on a CPU: digits for instance",
-            "hardsight",
-        ),
-        **{
-            name: Preset(
-                name,
-                replace(_AVH, lr=lr),
-                f"90 epochs, rate {lr:g} ÷ 10 every 30; {_CHOSEN}",
-                "AVH (ICML 2020) §3, App. B",
-            )
-            for name, lr in _AVH_RATES.items()
-        },
-        **{
-            f"{name}-32": Preset(
-                f"{name}-32",
-                replace(_AVH_32, lr=lr),
-                f"the same on 32-pixel images, shifted by up to 4; {_CHOSEN}",
-                "AVH (ICML 2020) §3, App. B",
-            )
-            for name, lr in _AVH_RATES.items()
-        },
-        "cifar-resnet18": Preset(
-            "resnet18-32",
-            replace(
-                _FAST,
-                epochs=50,
-                batch_size=512,
-                lr=0.4,
-                nesterov=True,
-                schedule="one-cycle",
-                warmup=6,
-                crop=4,
-                drop_last=True,
-            ),
-            "CIFAR-10 fast: 94.7% in about a minute on one current GPU",
-            "hardsight",
-        ),
-        "cifar-resnet50": Preset(
-            "resnet50", _EL, "ResNet-50 on CIFAR resized to 224 pixels, rate .025 ÷ 10 at 30, 60, 80", _EL_SCRIPT
-        ),
-        "cifar-efficientnet": Preset(
-            "efficientnet_b0", _EL_EFFICIENTNET, "EfficientNet-B0 on CIFAR resized to 224 pixels", _EL_SCRIPT
-        ),
-        "efficientnet_b0-32": Preset(
-            "efficientnet_b0-32",
-            replace(_EL_EFFICIENTNET, resized_crop=False, crop=4),
-            "the same on 32-pixel images, shifted by up to 4",
-            _EL_SCRIPT,
-        ),
-        "efficientnet": Preset(
-            "efficientnet_b0",
-            replace(
-                _FAST,
-                epochs=450,
-                batch_size=768,
-                optimizer="rmsprop",
-                lr=0.048,
-                weight_decay=1e-5,
-                schedule="step",
-                steps=tuple(round(2.4 * k, 1) for k in range(1, 188)),
-                step_factor=0.97,
-                warmup=3,
-                resized_crop=True,
-                ema=0.9999,
-            ),
-            "EfficientNet-B0 on ImageNet; without RandAugment, random erasing and drop-connect of the released script",
-            _EL_SCRIPT,
-        ),
-        "cnn10-pacs": Preset(
-            "cnn10",
-            replace(_PHOTOS, epochs=30, batch_size=40, lr=1e-3, schedule="constant", steps=()),
-            "PACS, rate 1e-3, batch 40; epochs, weight decay and augmentation were chosen, the paper does not give "
-            "them; it starts from ImageNet",
-            "AVH (ICML 2020) App. F",
-        ),
-        "visda": Preset(
-            "visda-resnet101",
-            replace(_PHOTOS, epochs=20, batch_size=16, lr=1e-5, nesterov=True, steps=(7, 14), smallest_part=0.7),
-            "VisDA-17: rate 1e-5 ÷ 10 every 7 epochs or rounds, batch 16, parts of 70–100%; start from ImageNet "
-            "(weights)",
-            "CBST (ECCV 2018), CRST (ICCV 2019); settings of DRST's released code, neither paper gives them",
-        ),
-        "amc13": Preset(
-            "amc13",
-            replace(_AMC, crop=2),
-            "CIFAR-10, SVHN: 300 epochs of Adam, rate .003, ramps of 80 and 50, AMC-Loss at the paper's weight; shift "
-            "±2 and no mirroring as released",
-            "AMC-Loss (CVPRW 2020) §3.2",
-        ),
-        **{
-            name: Preset(
-                name,
-                replace(_AMC, epochs=150, warmup=40, rampdown=30),
-                "MNIST: 150 epochs of Adam, ramps of 40 and 30, AMC-Loss at the paper's weight",
-                "AMC-Loss (CVPRW 2020) App. A",
-            )
-            for name in ("amc-2d", "amc-3d")
-        },
-        "mnist-el": Preset(
-            "mnist-el",
-            Recipe(100, 256, weight_decay=0, schedule="step", steps=(50, 64)),
-            "MNIST: rate .1, × .1 from epoch 51, × .01 from 65; the released script declares a weight decay and never "
-            "applies it",
-            _EL_SCRIPT,
-        ),
-    }
-)
+
+
+def _add(name: str, recipe: Recipe, summary: str, reference: str, network: str | None = None) -> None:
+    PRESETS[name] = Preset(network or name, recipe, summary, reference)
+
+
+_SMALL = Recipe(15, 64, "adamw", 0.01, weight_decay=0.05, schedule="one-cycle", warmup=4.5)
+_add("small-cnn", _SMALL, "small images, all of one size, on a CPU: digits for instance", "hardsight")
+
+_FAST = Recipe(50, 512, lr=0.4, nesterov=True, schedule="one-cycle", warmup=6, label_smoothing=0.1, crop=4, flip=True)
+_FAST = replace(_FAST, precision="bf16", channels_last=True, drop_last=True)
+_ABOUT = "CIFAR-10 fast: 94.7% in about a minute on one current GPU"
+_add("cifar-resnet18", _FAST, _ABOUT, "hardsight", "resnet18-32")
+
+_PHOTOS = Recipe(90, 256, weight_decay=1e-4, schedule="step", steps=(30, 60), resized_crop=True, flip=True)
+_SHIFTED = replace(_PHOTOS, resized_crop=False, crop=4, warmup=1)  # from 0.1 at once ResNet-50 takes long to recover
+_GUESSED = "batch 256 and weight decay 1e-4 are those of PyTorch's ImageNet example: the paper gives none"
+for _name, _lr in {"alexnet": 0.01, "vgg19": 0.01, "resnet50": 0.1, "densenet121": 0.1}.items():
+    _ABOUT, _AT = f"90 epochs, rate {_lr:g} ÷ 10 every 30; {_GUESSED}", "AVH (ICML 2020) §3, App. B"
+    _add(_name, replace(_PHOTOS, lr=_lr), _ABOUT, _AT)
+    _add(f"{_name}-32", replace(_SHIFTED, lr=_lr), f"{_ABOUT}; 32-pixel images, shifted by up to 4", _AT)
+
+_AT = "EL (AAAI 2022), released script"
+_RESNET = replace(_PHOTOS, batch_size=64, lr=0.025, nesterov=True, steps=(30, 60, 80))
+_ABOUT = "ResNet-50 on CIFAR resized to 224 pixels, rate 0.025 ÷ 10 at 30, 60, 80"
+_add("cifar-resnet50", _RESNET, _ABOUT, _AT, "resnet50")
+_B0, _ABOUT = replace(_RESNET, batch_size=32, lr=0.0125), "EfficientNet-B0 on CIFAR"
+_add("cifar-efficientnet", _B0, f"{_ABOUT} resized to 224 pixels", _AT, "efficientnet_b0")
+_B0 = replace(_B0, resized_crop=False, crop=4)
+_add("efficientnet_b0-32", _B0, f"{_ABOUT}: 32-pixel images, shifted by up to 4", _AT)
+_B0 = Recipe(450, 768, "rmsprop", 0.048, weight_decay=1e-5, warmup=3, label_smoothing=0.1, flip=True, resized_crop=True)
+_B0 = replace(_B0, schedule="step", steps=tuple(round(2.4 * k, 1) for k in range(1, 188)), step_factor=0.97)
+_B0 = replace(_B0, ema=0.9999, precision="bf16", channels_last=True)
+_ABOUT = "EfficientNet-B0 on ImageNet; without RandAugment, random erasing and drop-connect of the released script"
+_add("efficientnet", _B0, _ABOUT, _AT, "efficientnet_b0")
+_MNIST = Recipe(100, 256, weight_decay=0, schedule="step", steps=(50, 64))
+_ABOUT = "MNIST: rate 0.1, × 0.1 from epoch 51, × 0.01 from 65; the script declares a weight decay and never applies it"
+_add("mnist-el", _MNIST, _ABOUT, _AT)
+
+_PACS = replace(_PHOTOS, epochs=30, batch_size=40, lr=1e-3, weight_decay=5e-4, schedule="constant", steps=())
+_ABOUT = "PACS, rate 1e-3, batch 40, from ImageNet; the paper gives no epochs, weight decay or augmentation"
+_add("cnn10-pacs", _PACS, _ABOUT, "AVH (ICML 2020) App. F", "cnn10")
+_VISDA = Recipe(20, 16, lr=1e-5, nesterov=True, schedule="step", steps=(7, 14), resized_crop=True, flip=True)
+_ABOUT = "VisDA-17: rate 1e-5 ÷ 10 every 7 epochs or rounds, batch 16, parts of 70–100%; start from ImageNet (weights)"
+_AT = "CBST (ECCV 2018), CRST (ICCV 2019); settings of DRST's released code, neither paper gives them"
+_add("visda", replace(_VISDA, smallest_part=0.7), _ABOUT, _AT, "visda-resnet101")
+
+_RAMPS = Recipe(300, 128, "adam", 0.003, weight_decay=0, schedule="ramp", warmup=80, rampdown=50, loss="amc:paper")
+_RAMPS, _AT = replace(_RAMPS, drop_last=True), "AMC-Loss (CVPRW 2020)"
+_ABOUT = "CIFAR-10, SVHN: 300 epochs of Adam, ramps of 80 and 50, AMC-Loss at the paper's weight; shift ±2 as released"
+_add("amc13", replace(_RAMPS, crop=2), _ABOUT, f"{_AT} §3.2")
+_ABOUT = "MNIST: 150 epochs of Adam, ramps of 40 and 30, AMC-Loss at the paper's weight"
+for _name in ("amc-2d", "amc-3d"):
+    _add(_name, replace(_RAMPS, epochs=150, warmup=40, rampdown=30), _ABOUT, f"{_AT} App. A")

@@ -20,9 +20,7 @@ _BELOW_1 = Range(0, 1, "[)")  # an average with a decay of 1 never takes in anyt
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. Times are in epochs and may be fractions.
-
-    Values may be texts, as a command line or a configuration file has them: ``lr="1e-3"``, ``steps="30,60"``.
+    """How to train. Times are in epochs and may be fractions; values may be texts, as a command line has them.
 
     Attributes:
         epochs: Passes over the data.
@@ -38,8 +36,8 @@ class Recipe:
         steps: Epochs at which the rate is multiplied (step).
         step_factor: Factor at each of the steps (step).
         rampdown: Epochs of the ramp down (ramp).
-        loss: What to minimize, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, …: `hardsight.losses`. The
-            weight of a pair term rises with the rate, over the warmup.
+        loss: What to minimize, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, … (see `hardsight.losses`).
+            The weight of a pair term rises with the rate, over the warmup.
         label_smoothing: Share of the target that is spread over all classes.
         mixup: α of mixup's Beta(α, α); 0 disables it.
         crop: Random shift of up to so many pixels, with reflection padding.
@@ -50,11 +48,11 @@ class Recipe:
         ema: Decay of the averaged weights, which are then evaluated and saved; 0 disables it.
         precision: ``float32``, or ``bf16`` (autocast).
         channels_last: Use the channels-last memory format.
-        compile: `torch.compile` of all parts but the head.
+        compile: Compile all parts but the head with torch.compile.
         graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
         drop_last: Drop the last incomplete batch.
         frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
-        seed: Of weights, order and augmentation.
+        seed: Seed of weights, order and augmentation.
     """
 
     epochs: Annotated[int, Range(1, MOST_EPOCHS)] = 30
@@ -89,21 +87,27 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.check(getattr(self, name), f"recipe: {name}"))
-        if (self.schedule == "step") != bool(self.steps):
-            raise InputError(
-                "recipe: steps, the epochs at which the rate falls, go with the schedule 'step', got "
-                f"{self.steps or 'none'} with {self.schedule!r}."
-            )
-        if self.warmup + self.rampdown > self.epochs or self.warmup >= self.epochs:
-            raise InputError(
-                f"recipe: warmup and rampdown must fit into epochs, got {self.warmup:g} + {self.rampdown:g} of "
-                f"{self.epochs}; recipe.replace(epochs=…) rescales them."
-            )
-        if self.graph and not self.drop_last:
-            raise InputError("recipe: graph needs batches of one size; set drop_last too.")
-        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
-            raise InputError("recipe: nesterov needs the optimizer 'sgd' with a momentum.")
-        self._check_loss()
+        loss = parse_loss(self.loss)
+        object.__setattr__(self, "loss", str(loss))  # one name for one loss
+        sharp, times = ", ".join(loss.needing_indices()), f"{self.warmup:g} + {self.rampdown:g} of {self.epochs}"
+        _require(
+            (self.schedule == "step") == bool(self.steps),
+            f"steps go with the schedule 'step', got {self.steps or 'none'} with {self.schedule!r}",
+        )
+        _require(
+            self.warmup + self.rampdown <= self.epochs and self.warmup < self.epochs,
+            f"warmup and rampdown must fit into epochs, got {times}; recipe.replace(epochs=…) rescales them",
+        )
+        _require(self.drop_last or not self.graph, "graph needs batches of one size; set drop_last too")
+        sgd = self.optimizer == "sgd" and self.momentum > 0
+        _require(sgd or not self.nesterov, "nesterov needs the optimizer 'sgd' with a momentum")
+        smoothed = loss.smoothed or not self.label_smoothing
+        _require(smoothed, f"the loss {loss} takes no label smoothing; set label_smoothing=0")
+        _require(not (self.mixup and sharp), f"mixup blends classes, and {sharp} needs one per sample; set mixup=0")
+        in_time = loss.latest() < self.epochs
+        _require(in_time, f"the loss {loss} changes after {loss.latest()} epochs, and epochs is {self.epochs}")
+        falls = loss.pairs is not None and loss.pairs.options["down"]
+        _require(self.rampdown or not falls, f"the loss {loss} lowers the weight of pairs over a rampdown, which is 0")
 
     def replace(self, **changes: Any) -> Recipe:
         """The recipe with some settings changed.
@@ -117,49 +121,30 @@ class Recipe:
         """
         SETTINGS.names(changes)
         ratio = SETTINGS["epochs"].check(changes.get("epochs", self.epochs), "recipe: epochs") / self.epochs
-        if ratio != 1:
-            times = {"warmup": ratio * self.warmup, "rampdown": ratio * self.rampdown}
-            changes = {**times, "steps": tuple(ratio * step for step in self.steps), **changes}
+        warmup, rampdown, *steps = (round(ratio * time, 9) for time in (self.warmup, self.rampdown, *self.steps))
         if changes.get("schedule", "step") != "step":
-            changes = {"steps": (), **changes}
-        return replace(self, **changes)
-
-    def _check_loss(self) -> None:
-        name = parse_loss(self.loss)
-        object.__setattr__(self, "loss", str(name))  # one name for one loss
-        if self.label_smoothing and not name.smoothed:
-            got = f"label_smoothing {self.label_smoothing:g}"
-            raise InputError(f"recipe: the loss {name} takes no label smoothing, got {got}; set label_smoothing=0.")
-        if self.mixup and (sharp := name.needing_indices()):
-            raise InputError(f"recipe: mixup blends classes, and {sharp[0]} needs one class per sample; set mixup=0.")
-        if name.latest() >= self.epochs:
-            raise InputError(
-                f"recipe: the loss {name} changes after {name.latest()} epochs, and epochs is {self.epochs}; it must "
-                "change earlier."
-            )
-        if name.pairs is not None and name.pairs.options["down"] and not self.rampdown:
-            raise InputError(f"recipe: the loss {name} lowers the weight of pairs over the rampdown, which is 0.")
+            steps = []
+        return replace(self, **{"warmup": warmup, "rampdown": rampdown, "steps": tuple(steps), **changes})
 
 
-SETTINGS: Registry[Option] = Registry("recipe setting")
+def _require(condition: object, sentence: str) -> None:
+    if not condition:
+        raise InputError(f"recipe: {sentence}.")
+
+
 _hints = get_type_hints(Recipe, include_extras=True)
+SETTINGS: Registry[Option] = Registry("recipe setting")
 SETTINGS.update({field.name: Option.of(field.name, _hints[field.name], field.default) for field in fields(Recipe)})
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
-    """Settings as a command line has them, for `Recipe.replace`.
-
-    Examples:
-        >>> Recipe().replace(**parse_settings(["epochs=90", "schedule=step", "steps=30,60", "flip=true"])).steps
-        (30.0, 60.0)
-    """
+    """``["flip=true", "steps=30,60"]``, as a command line has them, for `Recipe.replace`."""
     return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
 def saved_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe that a run saved, under the names of today."""
-    renamed = {"optimiser": "optimizer"}
-    return {renamed.get(name, name): value for name, value in saved.items()}
+    """The settings of a recipe that a run saved, under their present names."""
+    return {"optimizer" if name == "optimiser" else name: value for name, value in saved.items()}
 
 
 def learning_rate(recipe: Recipe, time: float) -> float:

@@ -1,7 +1,6 @@
 """Things by name: register them, look them up with "did you mean", and read their options off their signatures.
 
-A thing is one decorated function. Its name, summary, options, defaults and ranges are read from the function, so
-that help, error messages, tables in the docs and the grammar of `--loss` need no list of their own.
+A thing is one decorated function. Help, error messages, tables in the docs and the grammar of `--loss` come from it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -24,16 +22,13 @@ def did_you_mean(name: object, known: Iterable[str], most: int = 3) -> str:
     """How a message about an unknown name ends.
 
     Examples:
-        >>> did_you_mean("avg", ["avh", "avc", "norm"])
-        'did you mean avh or avc?'
-        >>> did_you_mean("?", ["avh", "norm"])
-        'there are avh, norm.'
+        >>> did_you_mean("avg", ["avh", "avc", "norm"]), did_you_mean("?", ["avh", "norm"])
+        ('did you mean avh or avc?', 'there are avh, norm.')
     """
     known = list(known)
-    near = difflib.get_close_matches(str(name), known, most, 0.5)
-    if near:
+    if near := difflib.get_close_matches(str(name), known, most, 0.5):
         return f"did you mean {' or '.join(near)}?"
-    return f"there are {', '.join(known[:12])}{' …' if len(known) > 12 else ''}." if known else "there are none."
+    return f"there are {', '.join(known[:12]) or 'none'}{' …' if len(known) > 12 else ''}."
 
 
 class Registry(dict[str, T]):
@@ -42,13 +37,6 @@ class Registry(dict[str, T]):
     Args:
         kind: What an entry is called in messages: ``"score"``, ``"detector"``.
         entry: Makes an entry of ``(name, function, **facts)``; the function itself if not given.
-
-    Examples:
-        >>> shapes = Registry("shape")
-        >>> @shapes.register()
-        ... def circle(radius: float = 1.0): ...
-        >>> list(shapes)
-        ['circle']
     """
 
     def __init__(self, kind: str, entry: Callable[..., T] = lambda name, function: function) -> None:
@@ -56,25 +44,23 @@ class Registry(dict[str, T]):
         self.kind, self._entry = kind, entry
 
     def register(self, name: str | None = None, **facts: Any) -> Callable[[Callable[..., Any]], T]:
-        """A decorator that enters a function, under its own name if none is given, and returns the entry."""
+        """A decorator that adds a function, under its own name if none is given, and returns the entry."""
 
-        def enter(function: Callable[..., Any]) -> T:
+        def add(function: Callable[..., Any]) -> T:
             key = name or function.__name__
             if key in self:
                 raise InputError(f"there is a {self.kind} {key!r} already.")
-            self[key] = self._entry(key, function, **facts)
-            return self[key]
+            return self.setdefault(key, self._entry(key, function, **facts))
 
-        return enter
+        return add
 
     def __missing__(self, name: str) -> NoReturn:
         raise InputError(f"there is no {self.kind} {name!r}; {did_you_mean(name, self)}")
 
     def names(self, chosen: str | Iterable[str]) -> list[str]:
-        """The chosen names as a list, each of them known."""
+        """The chosen names as a list; each must be registered."""
         names = [chosen] if isinstance(chosen, str) else list(chosen)
-        for name in names:
-            self[name]
+        _ = [self[name] for name in names]
         return names
 
 
@@ -87,42 +73,24 @@ class Range(NamedTuple):
 
     def holds(self, value: float) -> bool:
         """Whether a number lies in the range; NaN and the infinities never do."""
-        above = value > self.low or (value == self.low and self.ends[0] == "[")
-        below = value < self.high or (value == self.high and self.ends[1] == "]")
-        return above and below and abs(value) < math.inf
+        at_end = (value == self.low and self.ends[0] == "[") or (value == self.high and self.ends[1] == "]")
+        return (self.low < value < self.high or at_end) and abs(value) < math.inf
 
     def check(self, value: float, what: str) -> None:
-        """A sentence that begins with `what` if a number lies outside."""
-        if not self.holds(value):
-            raise InputError(f"{what} must be a number in {self}, got {value!r}.")
+        """Refuse a number outside of the range; `what` begins the sentence."""
+        _require(self.holds(value), what, f"a number in {self}", value)
 
     def __str__(self) -> str:
         low, high = (str(end) if isinstance(end, int) else f"{end:.5g}" for end in (self.low, self.high))
-        left = f"{self.ends[0]}{low}" if math.isfinite(self.low) else "(−∞"
-        return f"{left}, {f'{high}{self.ends[1]}' if math.isfinite(self.high) else '∞)'}"
+        text = f"{self.ends[0]}{low}, {high}{self.ends[1]}".replace("[-inf", "(−inf").replace("inf]", "inf)")
+        return text.replace("inf", "∞")
 
 
 ANY = Range()
 
 
-def check_choice(value: Any, choices: Iterable[str], what: str) -> None:
-    """A sentence that begins with `what` if a value is not one of the choices."""
-    if value not in choices:
-        raise InputError(f"{what} must be {' or '.join(choices)}, got {value!r:.80}.")
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option of a registered function, or a field of a dataclass.
-
-    Attributes:
-        name: Of the keyword.
-        type: ``float``, ``int``, ``bool`` or ``str``.
-        default: Its value where it is not given.
-        range: Which numbers it takes.
-        choices: Which texts it takes.
-        several: Whether it takes a tuple of them.
-    """
+class Option(NamedTuple):
+    """An option of a registered function, or a field of a dataclass: ``float``, ``int``, ``bool`` or ``str``."""
 
     name: str
     type: type
@@ -135,57 +103,68 @@ class Option:
     def of(cls, name: str, hint: Any, default: Any) -> Option:
         """An option as its annotation declares it.
 
-        ``Annotated[float, Range(0, ends="()")]`` is a number, ``Literal["a", "b"]`` a choice,
-        ``Annotated[str, SOME_REGISTRY]`` the name of an entry, ``bool`` a flag and ``tuple[float, ...]`` several
-        numbers.
+        ``Annotated[float, Range(0)]`` is a number, ``Literal["a", "b"]`` a choice, ``Annotated[str, SOME_REGISTRY]``
+        the name of an entry, ``bool`` a flag and ``tuple[float, ...]`` several numbers.
         """
         hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if get_origin(hint) is tuple:
-            return replace(cls.of(name, get_args(hint)[0], default), several=True)
+            return cls.of(name, get_args(hint)[0], default)._replace(several=True)
         if isinstance(hint, UnionType):  # float of float | Tensor
             hint = get_args(hint)[0]
-        entries = next((extra for extra in extras if isinstance(extra, Registry)), ())
-        choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else tuple(entries)
-        range_ = next((extra for extra in extras if isinstance(extra, Range)), ANY)
-        return cls(name, str if choices else hint, default, range_, choices)
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        choices = next((tuple(extra) for extra in extras if isinstance(extra, Registry)), choices)
+        limits = next((extra for extra in extras if isinstance(extra, Range)), ANY)
+        return cls(name, str if choices else hint, default, limits, choices)
 
     def check(self, value: Any, what: str) -> Any:
         """The value (or its text) as the function takes it, or a sentence that begins with `what`."""
         if self.several:
             parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
-            if not isinstance(parts, (tuple, list)):
-                raise InputError(f"{what} must be numbers separated by commas, got {value!r:.80}.")
-            return tuple(replace(self, several=False).check(part, what) for part in parts)
-        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            _require(isinstance(parts, (tuple, list)), what, "numbers separated by commas", value)
+            return tuple(self._replace(several=False).check(part, what) for part in parts)
+        if getattr(value, "ndim", None) == 0:
             value = value.item()  # a number of NumPy or torch
         if self.type is str:
-            if not isinstance(value, str) or (self.choices and value not in self.choices):
-                raise InputError(f"{what} must be {' or '.join(self.choices) or 'a text'}, got {value!r:.80}.")
+            allowed = isinstance(value, str) and value in (self.choices or (value,))
+            _require(allowed, what, " or ".join(self.choices) or "a text", value)
             return value
         if self.type is bool:
             flag = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
-            if not isinstance(flag, bool):
-                raise InputError(f"{what} is a flag, true or false, got {value!r:.80}.")
+            _require(isinstance(flag, bool), what, "true or false", value)
             return flag
         number = math.nan
-        if not isinstance(value, bool):
-            with suppress(TypeError, ValueError, OverflowError):
-                number = value if isinstance(value, self.type) else float(value)
-                if self.type is int and isinstance(value, str) and math.isfinite(number):
-                    number = int(value)  # a float has 53 bits; for 1e3 and 4.0 this fails, and the float stays
-        if not self.range.holds(number) or (self.type is int and number % 1):
-            kind = "an integer" if self.type is int else "a number"
-            raise InputError(f"{what} must be {kind} in {self.range}, got {value!r:.80}.")
+        with suppress(TypeError, ValueError, OverflowError):
+            number = value if isinstance(value, self.type) else float(value)
+            if self.type is int and isinstance(value, str) and math.isfinite(number):
+                number = int(value)  # a float has 53 bits; for 1e3 and 4.0 this fails, and the float stays
+        allowed = not isinstance(value, bool) and self.range.holds(number) and not (self.type is int and number % 1)
+        _require(allowed, what, f"{'an integer' if self.type is int else 'a number'} in {self.range}", value)
         return self.type(number)
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """The keyword-only parameters with a default, and others with a default and a `Range`: what a user may set."""
-    hints = get_type_hints(function, include_extras=True)
-    options = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        option = Option.of(name, hints.get(name, float), parameter.default)
-        settable = parameter.kind is parameter.KEYWORD_ONLY or option.range is not ANY
-        if settable and parameter.default is not parameter.empty:
-            options[name] = option
-    return options
+    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    options = {name: Option.of(name, hints.get(name, float), p.default) for name, p in parameters.items()}
+    return {
+        name: option
+        for name, option in options.items()
+        if option.default is not inspect.Parameter.empty
+        and (parameters[name].kind is inspect.Parameter.KEYWORD_ONLY or option.range is not ANY)
+    }
+
+
+def check_choice(value: Any, choices: Iterable[str], what: str) -> None:
+    """Refuse a value that is none of the choices; `what` begins the sentence."""
+    _require(value in choices, what, " or ".join(choices), value)
+
+
+def whole_number(name: str, value: Any, least: int, most: float = math.inf) -> int:
+    """An integer between two limits; anything else, and its text, is refused."""
+    _require(not isinstance(value, str), name, "an integer", value)
+    return Option(name, int, least, Range(least, most)).check(value, name)
+
+
+def _require(condition: bool, what: str, expected: str, value: Any) -> None:
+    if not condition:
+        raise InputError(f"{what} must be {expected}, got {value!r:.80}.")

@@ -31,9 +31,10 @@ from hardsight.data import open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
-from hardsight.extras import printable, whole_number
+from hardsight.extras import printable
 from hardsight.recipes import MOST_EPOCHS
 from hardsight.records import has_records, read_index
+from hardsight.registry import whole_number
 from hardsight.table import SampleTable
 
 # ---------------------------------------------------------------------------------------------------------------------

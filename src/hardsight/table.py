@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, MissingKeyError, StateError
-from hardsight.extras import need, printable, whole_number
+from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
-from hardsight.registry import did_you_mean
+from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
 

@@ -37,12 +37,12 @@ from hardsight.chance import chance_agreement
 from hardsight.checkpoints import load_weights, read_checkpoint
 from hardsight.data import View, class_mapping, hashed_once, version_hint
 from hardsight.errors import InputError, StateError
-from hardsight.extras import whole_number
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.recipes import MOST_EPOCHS, Recipe
+from hardsight.registry import whole_number
 from hardsight.runs import SUMMARY, provenance
 from hardsight.scoring.score import score
 from hardsight.training import train

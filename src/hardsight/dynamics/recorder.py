@@ -27,8 +27,9 @@ from hardsight.dynamics.ids import Ids
 from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
-from hardsight.extras import printable, whole_number
+from hardsight.extras import printable
 from hardsight.recordindex import MOST_EPOCHS
+from hardsight.registry import whole_number
 from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_errors, meta_of, provenance, write_whole
 from hardsight.table import SampleTable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardsight.errors import InputError
-from hardsight.extras import whole_number
+from hardsight.registry import whole_number
 
 
 @dataclass(frozen=True)
