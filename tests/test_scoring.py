@@ -20,7 +20,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.data import load_digits
 from hardsight.demo import small_cnn
-from hardsight.runs import Counts
+from hardsight.runs import Counts, read_run
 from hardsight.scoring.options import ScoreOptions
 
 NET = """
@@ -385,15 +385,20 @@ def test_changed_data_or_checkpoint_is_another_run(long_job, capsys):
 
 def test_a_new_run_is_not_read_again(network, digits, tmp_path, monkeypatch):
     """Its rows are those that were written; vectors come from the folder, and only when somebody asks for them."""
-    loads, load, forwards = [], SampleTable.load, []
-    monkeypatch.setattr(SampleTable, "load", lambda *args, **options: loads.append(args) or load(*args, **options))
+    reads, forwards = [], []
+
+    def recorded(path, *, kinds, partial):
+        reads.append(kinds)
+        return read_run(path, kinds=kinds, partial=partial)
+
+    monkeypatch.setattr("hardsight.table.read_run", recorded)
     network.register_forward_pre_hook(lambda *_: forwards.append(1))
     table = hs.score(network, TensorDataset(digits[0][:128], digits[1][:128]), out=tmp_path / "run")
     assert len(forwards) == 2  # one per batch, also of the first, which is looked at more closely
-    assert loads == []
+    assert reads == []
     assert table.vectors.num_rows == 128
-    assert len(loads) == 1
-    assert load(tmp_path / "run").to_arrow().equals(table.to_arrow())
+    assert reads == [("vectors",)]
+    assert SampleTable.load(tmp_path / "run").to_arrow().equals(table.to_arrow())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def score(
         read_human(human)
     if show < 0:
         raise InputError(f"--show must be 0 or more, got {show}.")
-    ScoreOptions(**vars(scoring)).check()  # before a model is built or downloaded
+    ScoreOptions(**vars(scoring))  # checks them, before a model is built or downloaded
     out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if is_feature_file(data or model):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,13 +18,12 @@ from hardsight.data import Prepared, Samples, collate
 from hardsight.devices import evaluating, find_device, loader_workers, moved
 from hardsight.ensemble import as_lists
 from hardsight.errors import HardsightError, InputError, StateError
-from hardsight.extras import first_line, printable
-from hardsight.heads import Head, HeadLayer, capture, output_matrices, uncompiled
+from hardsight.extras import first_line
+from hardsight.heads import Head, HeadLayer, capture, uncompiled
 from hardsight.models import Model, input_channels
-from hardsight.scores import MOST_CLASSES, avh_series, bad_rows, check_labels, compute_scores
-from hardsight.scoring.checks import class_count, label_limit, output_note
+from hardsight.scores import avh_series, bad_rows, check_labels, compute_scores
+from hardsight.scoring.checks import output_note
 from hardsight.scoring.options import ScoreOptions
-from hardsight.table import SampleTable
 
 # A block ends after so many samples or seconds: it is what a kill can cost.
 _BLOCK_ROWS, _BLOCK_SECONDS = 4096, 15.0
@@ -35,6 +34,10 @@ _BLOCK_ROWS, _BLOCK_SECONDS = 4096, 15.0
 Keep = Literal["direction", "cosines", "features"]
 SKETCH_WIDTH, MOST_PROBABILITIES = 32, 100
 
+# Samples that were forwarded together: ids, features and labels of the good ones, ids and reasons of the bad ones. The
+# lists of tensors are empty where there is nothing.
+_Batch = tuple[list[str], list[Tensor], list[Tensor], list[tuple[str, str]]]
+
 
 class Block(NamedTuple):
     """Samples that were scored together: their rows, ids and reasons of the bad ones, and what `Keep` asks for."""
@@ -44,29 +47,20 @@ class Block(NamedTuple):
     vectors: pa.Table | None = None
 
 
-class Batch(NamedTuple):
-    """Samples that were forwarded together: ids, features and labels of the good ones, ids and reasons of the bad."""
-
-    ids: list[str]
-    features: Tensor | None
-    labels: Tensor | None
-    bad: list[tuple[str, str]]
-
-
 def row_blocks(
     model: Model,
     samples: Samples,
     options: ScoreOptions,
     layer: HeadLayer,
-    mapping: np.ndarray | None,
+    outputs: np.ndarray,
     keep: Keep | None,
     done: Collection[str],
     notes: list[str],
 ) -> Iterator[Block]:
     """Score the samples of this process that are not `done`. On an error, the samples before it still make a block.
 
-    `mapping` says where each label of the data lies among the outputs of `layer`; `notes` takes what a user should
-    know about the result.
+    `outputs` holds the output of `layer` that each label of the data means; `notes` takes what a user should know about
+    the result.
     """
     from tqdm import tqdm
 
@@ -80,68 +74,54 @@ def row_blocks(
         collate_fn=collate,
         pin_memory=device.type == "cuda",
     )
-    classes = class_count(samples, MOST_CLASSES) if keep == "features" else label_limit(samples.classes, layer.classes)
     hidden = None if options.progress else True
     bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:
         pending, rows, started = [], 0, time.monotonic()
         try:
-            for batch in _batches(network, loader, head, device, classes, mapping, options.strict, notes):
+            for batch in _batches(network, loader, head, device, torch.from_numpy(outputs), notes):
                 pending.append(batch)
-                rows += len(batch.ids)
-                bar.update(len(batch.ids) + len(batch.bad))
+                rows += len(batch[0])
+                bar.update(len(batch[0]) + len(batch[3]))
                 if rows >= _BLOCK_ROWS or time.monotonic() - started > _BLOCK_SECONDS:
                     full, pending, rows, started = pending, [], 0, time.monotonic()
                     yield _score_batches(full, head, options, keep)
         except BaseException:
             if pending:  # not where the error is that of whoever takes the blocks
-                yield _score_batches(pending, head, replace(options, strict=False), keep)
+                yield _score_batches(pending, head, options, keep)
             raise
         if pending:
             yield _score_batches(pending, head, options, keep)
 
 
 def _batches(
-    network: nn.Module,
-    loader: DataLoader[Any],
-    head: Head,
-    device: torch.device,
-    classes: int,
-    mapping: np.ndarray | None,
-    strict: bool,
-    notes: list[str],
-) -> Iterator[Batch]:
+    network: nn.Module, loader: DataLoader[Any], head: Head, device: torch.device, outputs: Tensor, notes: list[str]
+) -> Iterator[_Batch]:
     """The batches of a loader after the forward pass; the first tells whether the head makes the model's output."""
-    labeled: bool | None = None
+    labeled: set[bool] = set()
     for ids, inputs, labels, bad in loader:
         if isinstance(inputs, Exception):  # raised here: a worker would wrap it in its traceback
             raise inputs
-        if bad and strict:
-            raise _bad_sample(*bad[0])
         if not ids:
-            yield Batch([], None, None, bad)
+            yield [], [], [], bad
             continue
         output = _forward(network, moved(inputs, device))
         features = head.features.detach()
-        if labeled is None and (note := output_note(output_matrices(output), features, head)):
+        if not labeled and (note := output_note(output, features, head)):
             notes.append(note)
-        given = {label is not None for label in labels} | ({labeled} - {None})
-        if len(given) > 1:
+        labeled |= {label is not None for label in labels}
+        if len(labeled) > 1:
             raise InputError("some samples have labels and some have none: score them as two data sets.")
-        labeled = given.pop()
-        if labeled:
-            labels = check_labels(labels, len(labels), classes if mapping is None else len(mapping))
-            labels = labels if mapping is None else torch.from_numpy(mapping)[labels]
-        yield Batch(ids, features, labels if labeled else None, bad)
+        yield ids, [features], [outputs[check_labels(labels, len(ids), len(outputs))]] if True in labeled else [], bad
 
 
 def _forward(network: nn.Module, inputs: Any) -> Any:
     try:
         with torch.no_grad():
             return network(**inputs) if isinstance(inputs, dict) else network(inputs)
+    except (HardsightError, MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # whatever a user's forward may raise
-        if isinstance(error, (HardsightError, MemoryError, torch.OutOfMemoryError)):
-            raise
         shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
         raise StateError(
             f"the model failed on a batch {shape}: {type(error).__name__}: {first_line(error)}. Check that its "
@@ -149,22 +129,14 @@ def _forward(network: nn.Module, inputs: Any) -> Any:
         ) from error
 
 
-def _score_batches(batches: Sequence[Batch], head: Head, options: ScoreOptions, keep: Keep | None) -> Block:
-    bad = bad_table([sample for batch in batches for sample in batch.bad])
-    features = [batch.features for batch in batches if batch.features is not None]
+def _score_batches(batches: Sequence[_Batch], head: Head, options: ScoreOptions, keep: Keep | None) -> Block:
+    ids, features, labels, bad = (list(chain.from_iterable(parts)) for parts in zip(*batches, strict=True))
     if not features:
-        return Block(_NO_ROWS, bad)
-    ids, labels = [id_ for batch in batches for id_ in batch.ids], [b.labels for b in batches if b.labels is not None]
+        return Block(pa.table({"id": pa.array([], pa.string())}), bad_table(bad))
     bias = head.bias.detach() if options.use_bias and head.bias is not None else None
     targets = torch.cat(labels) if labels else None
     block = score_block(ids, torch.cat(features), head.weight.detach(), targets, bias, options.scores, keep)
-    if options.strict and len(block.bad):
-        raise _bad_sample(*block.bad.to_pylist()[0].values())
-    return block._replace(bad=pa.concat_tables([bad, block.bad]))
-
-
-def _bad_sample(id_: str, reason: str) -> InputError:
-    return InputError(f"bad sample {printable(id_)!r}: {reason} (without strict it would be listed).")
+    return block._replace(bad=pa.concat_tables([bad_table(bad), block.bad]))
 
 
 def score_block(
@@ -181,10 +153,10 @@ def score_block(
     Without `scores`, AVH is computed by the series, with its error bound. Where features are stored for a head that is
     still to be fitted, the rows hold no score but the norm.
     """
-    finite = ~bad_rows(features)
-    bad = [(ids[i], "the feature holds NaN or infinity") for i in (~finite).nonzero()[:, 0].tolist()]
+    broken = bad_rows(features)
+    bad = [(ids[i], "the feature holds NaN or infinity") for i in broken.nonzero()[:, 0].tolist()]
     if bad:
-        good = finite.nonzero()[:, 0]
+        good = (~broken).nonzero()[:, 0]
         ids, features = [ids[i] for i in good.tolist()], features[good]
         labels = None if labels is None else labels[good.to(labels.device)]
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
@@ -196,15 +168,15 @@ def score_block(
         else:
             columns = compute_scores(features, weight, targets, bias, scores)
         arrays = {name: values.cpu().numpy() for name, values in columns.items()}
+        label = {} if labels is None else {"label": labels.cpu().numpy()}
+        rows = pa.table({"id": pa.array(ids, pa.string()), **label, **arrays})
         whole = np.all([np.isfinite(values) for values in arrays.values()], axis=0)
-        rows = {"id": pa.array(ids, pa.string())} | ({} if labels is None else {"label": labels.cpu().numpy()}) | arrays
-        rows = pa.table(rows)
         if not whole.all():
             reason = "the logits overflow: features or weights are too large"
             bad += [(id_, reason) for id_ in rows["id"].filter(~whole).to_pylist()]
             rows, features = rows.filter(whole), features[torch.from_numpy(whole).to(features.device)]
-        stored = None if keep is None else _vectors(features.float(), weight, bias, keep)
-    return Block(rows, bad_table(bad), None if stored is None else pa.table({"id": rows["id"], **stored}))
+        vectors = None if keep is None else {"id": rows["id"], **_vectors(features.float(), weight, bias, keep)}
+    return Block(rows, bad_table(bad), None if vectors is None else pa.table(vectors))
 
 
 def _series_scores(features: Tensor, weight: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
@@ -222,34 +194,25 @@ def _vectors(features: Tensor, weight: Tensor, bias: Tensor | None, keep: Keep) 
     """
     if keep == "features":
         return {"features": as_lists(features.cpu().numpy())}
-    axes = (
-        unit(weight.float())[0].T.contiguous()
-        if keep == "cosines"
-        else torch.eye(features.shape[1], device=features.device)
-    )
+    cosines = keep == "cosines"
+    axes = unit(weight.float())[0].T.contiguous() if cosines else torch.eye(features.shape[1], device=features.device)
     if (width := axes.shape[1]) > SKETCH_WIDTH:
         random = np.random.default_rng(width).standard_normal((width, SKETCH_WIDTH)).astype(np.float32)
         axes = axes @ torch.from_numpy(random / SKETCH_WIDTH**0.5).to(features.device)
-    sketch = (unit(features)[0] @ axes).cpu().numpy().astype(np.float16)
-    if len(weight) > MOST_PROBABILITIES:
-        return {"sketch": as_lists(sketch)}
-    # In float64, so that they agree with the scores.
-    logits = as_float64(features) @ as_float64(weight).T + (0 if bias is None else as_float64(bias))
-    return {"sketch": as_lists(sketch), "probabilities": as_lists(logits.softmax(1).float().cpu().numpy())}
-
-
-_NO_ROWS = pa.table({"id": pa.array([], pa.string())})
+    vectors = {"sketch": as_lists((unit(features)[0] @ axes).cpu().numpy().astype(np.float16))}
+    if len(weight) <= MOST_PROBABILITIES:  # in float64, so that they agree with the scores
+        logits = as_float64(features) @ as_float64(weight).T + (0 if bias is None else as_float64(bias))
+        vectors["probabilities"] = as_lists(logits.softmax(1).float().cpu().numpy())
+    return vectors
 
 
 def bad_table(bad: Sequence[tuple[str, str]]) -> pa.Table:
     """Ids and reasons as a table."""
-    ids, errors = zip(*bad, strict=True) if bad else ((), ())
-    return pa.table({"id": pa.array(ids, pa.string()), "error": pa.array(errors, pa.string())})
+    return pa.table({name: pa.array([row[i] for row in bad], pa.string()) for i, name in enumerate(("id", "error"))})
 
 
-def as_table(blocks: Sequence[Block], meta: Mapping[str, Any] | None = None) -> SampleTable:
-    """The blocks as one table."""
+def concatenate(blocks: Sequence[Block]) -> Block:
+    """Several blocks as one; those without a row lack most columns."""
+    rows, bad = (pa.concat_tables(part, promote_options="default") for part in list(zip(*blocks, strict=True))[:2])
     vectors = [block.vectors for block in blocks if block.vectors is not None]
-    rows = pa.concat_tables([block.rows for block in blocks if len(block.rows)] or [_NO_ROWS])
-    bad = pa.concat_tables([block.bad for block in blocks] or [bad_table([])])
-    return SampleTable(rows, meta, bad, pa.concat_tables(vectors) if vectors else None)
+    return Block(rows, bad, pa.concat_tables(vectors) if vectors else None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -18,20 +17,20 @@ from torch.utils.data import Dataset
 from hardsight.data import Samples, View, all_labels
 from hardsight.devices import find_device
 from hardsight.ensemble import matrix
-from hardsight.errors import InputError, StateError
+from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, returned_model
-from hardsight.runs import FEATURES, STAGES, Meta, content_hash
-from hardsight.scoring.blocks import as_table, score_block
+from hardsight.runs import FEATURES, content_hash
+from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import class_count
 from hardsight.scoring.network import (
-    ClassOrder,
-    Stage,
-    Staged,
     check_same_classes,
+    combine,
+    complete_table,
     make_plan,
-    score_in_stages,
+    open_run,
     score_network,
+    stage,
 )
 from hardsight.scoring.options import ScoreOptions
 from hardsight.scoring.refit import choose_strength, fit_head
@@ -71,9 +70,9 @@ class TrainingData(Dataset[Any]):
         try:
             x = self._samples.load(place, None)[0]
         except Exception as error:
-            id_ = printable(self._samples.ids[place])
             raise InputError(
-                f"sample {id_!r} cannot be read ({first_line(error)}); catch this to train without it."
+                f"sample {printable(self._samples.ids[place])!r} cannot be read ({first_line(error)}); catch this to "
+                "train without it."
             ) from error
         if isinstance(x, (np.ndarray, Tensor)):
             x = x.copy() if isinstance(x, np.ndarray) else x.clone()  # a change in place must not reach the data
@@ -95,164 +94,143 @@ def assign_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return fold
 
 
-def check_folds(samples: Samples, folds: int) -> None:
-    """Refuse data that cannot be divided."""
+def score_folds(
+    model: Model | Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int
+) -> SampleTable:
+    """Score every fold by a head fitted to the other folds or, of a training function, by a network trained on them."""
     if not 2 <= folds <= len(samples):
         raise InputError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
     if samples.labels is None and next((label for _, label in samples.readable()), 0) is None:
         raise InputError(f"DATA: --folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
+    method = _score_refitted if isinstance(model, Model) else _score_trained
+    # The seed only where it is not the usual one, so that older runs are resumed.
+    division = {"folds": folds, "seeds": options.seeds} | ({"seed": options.seed} if options.seed else {})
+    return method(model, samples, options, folds, division)  # pyrefly: ignore[bad-argument-type]
 
 
-def _division(folds: int, options: ScoreOptions, retrained: str) -> dict[str, Any]:
-    """How the data are divided, as a run says it; the seed only where it is not the usual one."""
-    division = {"folds": folds, "seeds": options.seeds, "retrained": retrained}
-    return division | ({"seed": options.seed} if options.seed else {})
-
-
-def score_refitted(model: Model, samples: Samples, options: ScoreOptions, folds: int) -> SampleTable:
+def _score_refitted(
+    model: Model, samples: Samples, options: ScoreOptions, folds: int, division: dict[str, Any]
+) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
     plan = make_plan([model], samples, options)
-    about = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
-    division = _division(folds, options, "head")
-    plan |= {"model": about, "preprocessing": model.preprocessing, "out_of_sample": division}
-
-    def score(stage: Stage) -> Staged:
-        whole = stage(FEATURES, lambda o: score_network(model, samples, replace(o, vectors=True), keep="features"))
-        if "label" not in whole:
-            raise InputError("DATA: --folds needs labels, and these data have none.")
-        features = _features(whole).to(find_device(options.device))
+    network = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
+    plan |= {"model": network, "preprocessing": model.preprocessing, "out_of_sample": {**division, "retrained": "head"}}
+    with open_run(plan, options) as run:
+        if run is not None and run.complete:
+            return complete_table(run)
+        gather = partial(score_network, model, samples, keep="features")
+        whole = stage(replace(options, vectors=True), FEATURES, gather)
+        vectors: Any = whole.vectors
+        place = pc.index_in(whole.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
+        features = torch.from_numpy(matrix(vectors, "features", np.asarray(place))).to(find_device(options.device))
         # Classes without a sample have no direction, and would count in every sum of angles.
         present, labels = np.unique(whole["label"], return_inverse=True)
         if len(present) < 2:
             raise InputError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
-        seeds = range(options.seed, options.seed + options.seeds)
-        names = [model.name] if options.seeds == 1 else [f"{model.name} seed {seed}" for seed in seeds]
-        tables, strengths = {}, set()
-        for seed, name in zip(seeds, names, strict=True):
-            fold = assign_folds(labels, folds, seed)
-            parts = []
-            for held_out in range(folds):
-                part, strength = _refit(whole, features, labels, fold == held_out, seed, options)
-                parts.append(part)
-                strengths.add(strength)
-            tables[name] = _joined(parts, whole["id"].tolist(), whole.bad)
+        strengths = set()
+
+        def score_fold(held_out: np.ndarray, _: int, seed: int) -> SampleTable:
+            train = torch.from_numpy(~held_out).to(features.device)
+            x, y = features[train], torch.from_numpy(labels).to(features.device)[train]
+            strength = choose_strength(x, y, len(present), seed, bias=options.use_bias)
+            strengths.add(strength)
+            weight, bias = fit_head(x, y, len(present), strength, bias=options.use_bias)
+            ids, targets = whole["id"][held_out].tolist(), torch.from_numpy(labels[held_out])
+            keep = "direction" if options.vectors else None
+            rows, bad, kept = score_block(ids, features[~train], weight, targets, bias, options.scores, keep)
+            return SampleTable(rows, {"model": {"name": _seed_name(model.name, seed, options)}}, bad, kept)
+
+        parts = _over_folds(score_fold, labels, options, folds)
         mapping = np.full(max(class_count(samples, 0), int(present.max()) + 1), -1)
         mapping[present] = np.arange(len(present))
-        class_names, gaps = list(samples.classes or ()), len(mapping) > len(present)
-        if class_names or gaps:
-            class_names = [class_names[k] if k < len(class_names) else str(k) for k in present.tolist()]
-        head = f"refitted on {folds - 1} of {folds} folds"
-        meta = {
-            **{key: getattr(whole.meta, key) for key in ("weights", "preprocessing")},
-            "model": {**about, "classes": len(present), "head": head},
-            "class_names": class_names,
+        names, gaps = list(samples.classes or ()), len(mapping) > len(present)
+        if names or gaps:
+            names = [names[k] if k < len(names) else str(k) for k in present.tolist()]
+        about = {
+            "weights": whole.meta.weights,
+            "preprocessing": whole.meta.preprocessing,
+            "model": {**network, "classes": len(present), "head": f"refitted on {folds - 1} of {folds} folds"},
+            "class_names": names,
             "label_mapping": mapping.tolist() if gaps else None,
             "strengths": sorted(strengths),
+            "warnings": _rare_class_notes(labels),
         }
-        return Staged(tables, meta, _rare_class_notes(labels))
-
-    return score_in_stages(plan, options, score)
+        return combine(run, {**plan, **about}, parts, whole["id"].tolist(), options, whole.bad)
 
 
-def _features(table: SampleTable) -> Tensor:
-    """The stored features in the order of the rows."""
-    vectors = table.vectors
-    if vectors is None:
-        raise StateError(f"RUN: the features in {STAGES}/{FEATURES} are missing; --overwrite the run.")
-    place = pc.index_in(table.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
-    return torch.from_numpy(matrix(vectors, "features", np.asarray(place)))
-
-
-def _refit(
-    whole: SampleTable, features: Tensor, labels: np.ndarray, held_out: np.ndarray, seed: int, options: ScoreOptions
-) -> tuple[SampleTable, float]:
-    """The held-out samples as a head judges them that was fitted to all others, and how strongly it was penalized."""
-    classes, train = int(labels.max()) + 1, torch.from_numpy(~held_out).to(features.device)
-    x, y = features[train], torch.from_numpy(labels).to(features.device)[train]
-    strength = choose_strength(x, y, classes, seed, bias=options.use_bias)
-    weight, bias = fit_head(x, y, classes, strength, bias=options.use_bias)
-    ids, targets = whole["id"][held_out].tolist(), torch.from_numpy(labels[held_out])
-    keep = "direction" if options.vectors else None
-    block = score_block(ids, features[~train], weight, targets, bias, options.scores, keep)
-    return as_table([block]), strength
-
-
-def score_trained(
-    train: Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int
+def _score_trained(
+    train: Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int, division: dict[str, Any]
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
+    name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
+    network = {"name": name, "function": full_name(train)}
+    labels = all_labels(samples, "DATA: --folds")
+    plan = make_plan([], samples, options, train) | {"model": network, "labels": content_hash(labels)}
+    plan["out_of_sample"] = {**division, "retrained": "model"}
+    with open_run(plan, options) as run:
+        if run is not None and run.complete:
+            return complete_table(run)
+        metas = []
+
+        def score_fold(held_out: np.ndarray, fold: int, seed: int) -> SampleTable:
+            def score(stage_options: ScoreOptions) -> SampleTable:
+                data = TrainingData(samples, np.flatnonzero(~held_out), labels, fold, seed * folds + fold)
+                with torch.random.fork_rng():
+                    torch.manual_seed(data.seed)
+                    model = returned_model(train(data), name)
+                model = replace(model, name=_seed_name(model.name, seed, options))
+                rest = View(samples, np.flatnonzero(held_out))
+                table = score_network(model, rest, replace(stage_options, out=None, progress=False), keep="cosines")
+                if stage_options.out is not None:  # whole or not at all: the rows of a fold belong to one training
+                    table.save(stage_options.out, overwrite=True)
+                return table
+
+            table = stage(options, f"seed{seed}-fold{fold}", score)
+            metas.append(table.meta)
+            orders = [(meta.model.classes, meta.class_names, meta.label_mapping) for meta in (metas[0], table.meta)]
+            check_same_classes(dict(zip(("the first fold", f"fold {fold + 1}"), orders, strict=True)))
+            return table
+
+        parts = _over_folds(score_fold, labels, options, folds)
+        first = parts[0][1].meta
+        trained = {"name": str(first.model.name).removesuffix(f" seed {options.seed}"), "classes": first.model.classes}
+        about = {
+            **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")},
+            "model": {**network, **trained, "head": first.model.head},
+            "weights": "trained on the other folds",
+            "warnings": _rare_class_notes(labels),
+        }
+        return combine(run, {**plan, **about}, parts, samples.ids, options)
+
+
+def _over_folds(
+    score_fold: Callable[[np.ndarray, int, int], SampleTable], labels: np.ndarray, options: ScoreOptions, folds: int
+) -> list[tuple[str, SampleTable]]:
+    """A table for every fold of every seed, with the name of its network. `score_fold` takes what is held out."""
     from tqdm import tqdm
 
-    name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
-    about = {"name": name, "function": full_name(train)}
-    labels = all_labels(samples, "DATA: --folds")
-    division = _division(folds, options, "model")
-    plan = make_plan([], samples, options, train)
-    plan |= {"model": about, "labels": content_hash(labels), "out_of_sample": division}
-
-    def score_fold(fold: np.ndarray, held_out: int, seed: int, stage: ScoreOptions) -> SampleTable:
-        """Written whole or not at all: the rows of a fold belong to one training."""
-        data = TrainingData(samples, np.flatnonzero(fold != held_out), labels, held_out, seed * folds + held_out)
-        with torch.random.fork_rng():
-            torch.manual_seed(data.seed)
-            model = returned_model(train(data), name)
-        if options.seeds > 1:
-            model = replace(model, name=f"{model.name} seed {seed}")
-        rest = View(samples, np.flatnonzero(fold == held_out))
-        table = score_network(model, rest, replace(stage, out=None, progress=False), keep="cosines")
-        if stage.out is not None:
-            table.save(stage.out, overwrite=True)
-        return table
-
-    def score(stage: Stage) -> Staged:
-        tables: dict[str, SampleTable] = {}
-        metas: list[Meta] = []
-        hidden = None if options.progress else True
-        with tqdm(total=options.seeds * folds, unit=" folds", desc="training", disable=hidden) as bar:
-            for seed in range(options.seed, options.seed + options.seeds):
-                fold = assign_folds(labels, folds, seed)
-                parts = []
-                for held_out in range(folds):
-                    part = stage(f"seed{seed}-fold{held_out}", partial(score_fold, fold, held_out, seed))
-                    parts.append(part)
-                    metas.append(part.meta)
-                    order = _class_order(f"fold {held_out + 1}", part.meta)
-                    check_same_classes(_class_order("the first fold", metas[0]), order)
-                    bar.update()
-                tables[str(parts[0].meta.model.name)] = _joined(parts, samples.ids)
-        first = metas[0]
-        trained = {"name": str(first.model.name).removesuffix(f" seed {options.seed}"), "classes": first.model.classes}
-        meta = {
-            **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")},
-            "model": {**about, **trained, "head": first.model.head},
-            "weights": "trained on the other folds",
-        }
-        return Staged(tables, meta, _rare_class_notes(labels))
-
-    return score_in_stages(plan, options, score)
+    parts = []
+    hidden = None if options.progress else True
+    with tqdm(total=options.seeds * folds, unit=" folds", desc="folds", disable=hidden) as bar:
+        for seed in range(options.seed, options.seed + options.seeds):
+            fold = assign_folds(labels, folds, seed)
+            for k in range(folds):
+                table = score_fold(fold == k, k, seed)
+                parts.append((str(table.meta.model.name), table.with_column("fold", np.full(len(table), k))))
+                bar.update()
+    return parts
 
 
-def _class_order(network: str, meta: Meta) -> ClassOrder:
-    return ClassOrder(network, meta.model.classes or 0, meta.class_names, meta.label_mapping)
+def _seed_name(name: str, seed: int, options: ScoreOptions) -> str:
+    return f"{name} seed {seed}" if options.seeds > 1 else name
 
 
 def full_name(train: Callable[..., Any]) -> str:
     """Module and name of a training function."""
     inner = train.function if isinstance(train, FileFunction) else train.func if isinstance(train, partial) else train
     return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
-
-
-def _joined(parts: Sequence[SampleTable], ids: Sequence[str], bad: pa.Table | None = None) -> SampleTable:
-    """The tables of the folds as one with a column ``fold``, in the order of `ids`."""
-    rows = [part.to_arrow().append_column("fold", pa.repeat(k, len(part))) for k, part in enumerate(parts)]
-    rows = pa.concat_tables(rows)
-    rows = rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=pa.array(ids, pa.string()))))
-    vectors = [part.vectors for part in parts if part.vectors is not None]
-    bad = pa.concat_tables([*(part.bad for part in parts), *([] if bad is None else [bad])])
-    notes = [note for part in parts for note in part.meta.warnings]
-    return SampleTable(rows, {"warnings": notes}, bad, pa.concat_tables(vectors) if vectors else None)
 
 
 def _rare_class_notes(labels: np.ndarray) -> list[str]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,65 +19,75 @@ from hardsight.data import Samples, class_mapping
 from hardsight.devices import find_device
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
-from hardsight.heads import find_head, uncompiled, unwrap
+from hardsight.extras import printable
+from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
 from hardsight.models import Model
 from hardsight.runs import SCHEMAS, STAGES, UNIDENTIFIED, Meta, RunWriter, content_hash, identify, provenance
-from hardsight.scoring.blocks import Keep, as_table, row_blocks
-from hardsight.scoring.checks import check_samples, class_order_note
+from hardsight.scores import MOST_CLASSES
+from hardsight.scoring.blocks import Keep, concatenate, row_blocks
+from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
-from hardsight.table import SampleTable, split_rows
+from hardsight.table import SampleTable, read_vectors, split_rows
 from hardsight.userfile import FileFunction
 
 
 def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: Keep = "direction") -> SampleTable:
     """Rows of every sample, written to ``options.out`` while they are computed if it is given."""
+    # A head that is fitted later has the classes of the data, not those of the model.
+    fitted_later = keep == "features"
+    layer, mapping = _layer_and_mapping(model, samples, options, fitted_later)
+    check_samples(samples, None if fitted_later else layer.classes)
+    limit = class_count(samples, MOST_CLASSES) if fitted_later else len(samples.classes or range(layer.classes))
+    plan = make_plan([model], samples, options)
+    network = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
+    plan |= {
+        "model": {**network, "head": layer.path, "classes": layer.classes},
+        "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
+        "class_names": list(model.classes or samples.classes or ()),
+        "label_mapping": mapping,
+        "vectors": keep if options.vectors else None,
+    }
+    with open_run(plan, options) as run:
+        if run is not None and run.complete:
+            return complete_table(run)
+        started, done, notes, blocks = time.time(), set() if run is None else run.done(), [], []
+        outputs = np.array(mapping or range(limit))
+        for block in row_blocks(model, samples, options, layer, outputs, plan["vectors"], done, notes):
+            if options.strict and len(block.bad):
+                id_, error = block.bad.to_pylist()[0].values()
+                raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
+            if run is not None:
+                run.write(split_rows(block.rows, block.bad, model.name, block.vectors))
+                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
+            blocks.append(block)
+        if run is not None and (done or options.shard.world > 1):  # with the rows of earlier or other processes
+            table = SampleTable.load(run.path, partial=True)
+            if len(table) + len(table.bad) < len(samples):
+                return table  # other processes are still scoring; the last one finishes the run
+        else:
+            rows, bad, vectors = concatenate(blocks)
+            table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
+        if not len(table):
+            id_, error = table.bad.to_pylist()[0].values()
+            raise InputError(f"DATA: no sample could be scored; first: {id_}: {error}.")
+        if not fitted_later and (note := class_order_note(table, layer.classes)):
+            notes.append(note)
+        for note in notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
+        about = {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
+        return _finish(run, table, {**plan, **about, "seconds": round(time.time() - started, 2)}, options)
+
+
+def _layer_and_mapping(
+    model: Model, samples: Samples, options: ScoreOptions, any_classes: bool = False
+) -> tuple[HeadLayer, list[int] | None]:
+    """The head of a network, and where each label of the data lies among its outputs; None: at the same place."""
     layer = find_head(uncompiled(model.module), options.head)
     if model.classes is not None and len(model.classes) != layer.classes:
         names = len(model.classes)
         raise InputError(f"MODEL has {names} class names but {layer.classes} outputs; give one name per output.")
-    # A head that is fitted later has the classes of the data, not those of the model.
-    fitted_later = keep == "features"
-    mapping = None if fitted_later else class_mapping(model.classes, samples.classes, layer.classes)
-    check_samples(samples, None if fitted_later else layer.classes)
-    plan = make_plan([model], samples, options)
-    fingerprint = plan.pop("networks")[0]
-    plan |= {
-        "model": {"name": model.name, "fingerprint": fingerprint, "head": layer.path, "classes": layer.classes},
-        "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
-        "class_names": list(model.classes or samples.classes or ()),
-        "label_mapping": None if mapping is None else mapping.tolist(),
-        "vectors": keep if options.vectors else None,
-    }
-    with _begin(plan, options) as run:
-        if run is not None and run.complete:
-            return _complete(run)
-        started, done, notes, blocks = time.time(), set() if run is None else run.done(), [], []
-        keep_here = keep if options.vectors else None
-        for block in row_blocks(model, samples, options, layer, mapping, keep_here, done, notes):
-            if run is not None:
-                tables = split_rows(block.rows, block.bad, model.name, block.vectors)
-                run.write(tables if len(block.rows) else {"samples": tables["samples"]})
-                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
-            blocks.append(block)
-        table = as_table(blocks)
-        if run is not None and (done or options.shard.world > 1):  # with the rows of earlier or other processes
-            table = SampleTable.load(run.path, partial=True)
-        if options.shard.world > 1 and len(table) + len(table.bad) < len(samples):
-            return table  # other processes are still scoring; the last one finishes the run
-        if not len(table):
-            first = table.bad.to_pylist()[0]
-            raise InputError(f"DATA: no sample could be scored; first: {first['id']}: {first['error']}.")
-        order = None if fitted_later else class_order_note(table, layer.classes)
-        notes += [] if order is None else [order]
-        for note in notes:
-            warnings.warn(note, UserWarning, stacklevel=2)
-        about = {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
-        about |= {"seconds": round(time.time() - started, 2), **row_counts(table)}
-        table.meta = Meta.from_json({**provenance(find_device(options.device)), **plan, **about})
-        if run is None:
-            return table
-        run.finish(table.meta)
-        return SampleTable(table.to_arrow(), table.meta, table.bad, lambda: SampleTable.load(run.path).vectors)
+    mapping = None if any_classes else class_mapping(model.classes, samples.classes, layer.classes)
+    return layer, None if mapping is None else mapping.tolist()
 
 
 def make_plan(
@@ -112,17 +123,26 @@ def make_plan(
     return plan
 
 
-def _begin(plan: Mapping[str, Any], options: ScoreOptions) -> AbstractContextManager[RunWriter | None]:
+def open_run(plan: Mapping[str, Any], options: ScoreOptions) -> AbstractContextManager[RunWriter | None]:
     """The run folder, new or to be resumed; None where rows stay in memory."""
     if options.out is None:
         return nullcontext()
-    shard = (options.shard.rank, options.shard.world)
-    return RunWriter(options.out, plan, overwrite=options.overwrite, shard=shard, meet=options.shard.meet)
+    rank, world, meet = options.shard
+    return RunWriter(options.out, plan, overwrite=options.overwrite, shard=(rank, world), meet=meet)
 
 
-def _complete(run: RunWriter) -> SampleTable:
+def complete_table(run: RunWriter) -> SampleTable:
+    """The table of a run in which nothing is left to do."""
     table = SampleTable.load(run.path)
     table.meta.already_complete = True
+    return table
+
+
+def _finish(run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], options: ScoreOptions) -> SampleTable:
+    """The table with all that is to be said about it, in a run that is whole."""
+    table.meta = Meta.from_json({**provenance(find_device(options.device)), **about, **row_counts(table)})
+    if run is not None:
+        run.finish(table.meta)
     return table
 
 
@@ -136,57 +156,52 @@ def row_counts(table: SampleTable) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs made in stages: each stage is a run of its own in ``stages/`` until the last one is done.
 
-# A stage by name: read if it is complete, else scored by a function of the stage's options.
-Stage = Callable[[str, Callable[[ScoreOptions], SampleTable]], SampleTable]
+
+def stage(options: ScoreOptions, name: str, score: Callable[[ScoreOptions], SampleTable]) -> SampleTable:
+    """A stage of a run: read if it is complete, else scored with options of its own."""
+    path = None if options.out is None else options.out / STAGES / name
+    if path is not None and (path / "meta.json").exists():
+        return SampleTable.load(path)
+    return score(replace(options, out=path, overwrite=True))
 
 
-class Staged(NamedTuple):
-    """What the stages of a run leave: one table per network, and what to say about all of them."""
+def combine(
+    run: RunWriter | None,
+    about: Mapping[str, Any],
+    parts: Sequence[tuple[str, SampleTable]],
+    ids: Sequence[str],
+    options: ScoreOptions,
+    *bad: pa.Table,
+) -> SampleTable:
+    """The tables of all networks as one: means over them, in the order of `ids`.
 
-    tables: Mapping[str, SampleTable]
-    meta: Mapping[str, Any]
-    notes: Sequence[str] = ()
+    A network may have parts with some of the samples each. A sample that is bad for one network is bad for all.
+    """
+    unscored = pa.concat_tables([*(part.bad for _, part in parts), *bad]).group_by("id", use_threads=False)
+    unscored = unscored.aggregate([("error", "first")]).rename_columns(["id", "error"])
+    order = {"value_set": pa.array(ids, pa.string())}
 
+    def gather(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
+        named = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in tables]
+        rows = pa.concat_tables(named, promote_options="default")
+        rows = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=unscored["id"].combine_chunks())))
+        return rows.take(pc.array_sort_indices(pc.index_in(rows["id"], **order)))
 
-def score_in_stages(plan: Mapping[str, Any], options: ScoreOptions, score: Callable[[Stage], Staged]) -> SampleTable:
-    """The tables of all stages as one: means over the networks. A sample that is bad for one of them is bad for all."""
-    with _begin(plan, options) as run:
-        if run is not None and run.complete:
-            return _complete(run)
-
-        def stage(name: str, score_stage: Callable[[ScoreOptions], SampleTable]) -> SampleTable:
-            path = None if run is None else run.path / STAGES / name
-            if path is not None and (path / "meta.json").exists():
-                return SampleTable.load(path)
-            return score_stage(replace(options, out=path, overwrite=True))
-
-        tables, meta, notes = score(stage)
-        bad = pa.concat_tables([table.bad for table in tables.values()]).group_by("id", use_threads=False)
-        bad = bad.aggregate([("error", "first")]).rename_columns(["id", "error"])
-        rows = {name: _without(table.to_arrow(), bad) for name, table in tables.items()}
-        vectors = {name: _without(table.vectors, bad) for name, table in tables.items() if table.vectors is not None}
-        several = {"models": list(tables)} if len(tables) > 1 else {}
-        mean = mean_over_nets(_with_model(rows)).drop_columns(["model"]) if several else next(iter(rows.values()))
-        table = SampleTable(mean, None, bad, mean_vectors(_with_model(vectors)) if vectors else None)
-        accuracies = [accuracy for part in tables.values() if (accuracy := part.accuracy) is not None]
-        notes = [*notes, *(note for part in tables.values() for note in part.meta.warnings)]
-        about = {"accuracies": accuracies, "warnings": notes, **several, **row_counts(table)}
-        table.meta = Meta.from_json({**provenance(find_device(options.device)), **plan, **meta, **about})
+    rows = gather([(name, part.to_arrow()) for name, part in parts])
+    stored = [(name, part.vectors) for name, part in parts if part.vectors is not None]
+    vectors = gather(stored) if stored else None
+    names, accuracies = list(dict.fromkeys(name for name, _ in parts)), []
+    for name in names:
+        network = SampleTable(rows.filter(pc.equal(rows["model"], name)).drop_columns(["model"]))
+        kept = None if vectors is None else vectors.filter(pc.equal(vectors["model"], name)).drop_columns(["model"])
+        accuracies += [] if network.accuracy is None else [network.accuracy]
         if run is not None:
-            for name in tables:
-                run.write(split_rows(rows[name], bad, name, vectors.get(name)))
-            run.finish(table.meta)
-        return table
-
-
-def _without(rows: pa.Table, bad: pa.Table) -> pa.Table:
-    return rows.filter(pc.invert(pc.is_in(rows["id"], value_set=bad["id"].combine_chunks()))) if len(bad) else rows
-
-
-def _with_model(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """The rows of all networks, with a column ``model``."""
-    named = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in tables.items()]
-    return pa.concat_tables(named, promote_options="default")
+            run.write(split_rows(network.to_arrow(), unscored, name, kept))
+    mean = (mean_over_nets(rows) if len(names) > 1 else rows).drop_columns(["model"])
+    table = SampleTable(mean, None, unscored, None if vectors is None else mean_vectors(vectors))
+    notes = [*about.get("warnings", ()), *(note for _, part in parts for note in part.meta.warnings)]
+    several = {"models": names} if len(names) > 1 else {}
+    return _finish(run, table, {**about, **several, "accuracies": accuracies, "warnings": notes}, options)
 
 
 def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptions) -> SampleTable:
@@ -196,45 +211,33 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
     names = [model.name for model in models]
     repeats = [names[:i].count(name) for i, name in enumerate(names)]
     models = [replace(m, name=f"{m.name} ({n + 1})" if n else m.name) for m, n in zip(models, repeats, strict=True)]
-    layers = [find_head(uncompiled(model.module), options.head) for model in models]
-    orders = []
-    for model, layer in zip(models, layers, strict=True):
-        mapping = class_mapping(model.classes, samples.classes, layer.classes)
-        places = None if mapping is None else mapping.tolist()
-        orders.append(ClassOrder(model.name, layer.classes, model.classes, places))
-        check_same_classes(orders[0], orders[-1])
+    heads = {model.name: _layer_and_mapping(model, samples, options) for model in models}
+    check_same_classes({m.name: (heads[m.name][0].classes, m.classes, heads[m.name][1]) for m in models})
     plan = make_plan(models, samples, options)
-    nets = [
-        {"name": model.name, "fingerprint": fingerprint, "head": layer.path}
-        for model, fingerprint, layer in zip(models, plan.pop("networks"), layers, strict=True)
-    ]
-    plan |= {"nets": nets, "preprocessing": [model.preprocessing for model in models]}
-
-    def score(stage: Stage) -> Staged:
-        scoring = [(model.name, partial(score_network, model, samples)) for model in models]
-        tables = {name: stage(f"net{i}", score_net) for i, (name, score_net) in enumerate(scoring)}
-        first = tables[models[0].name].meta
-        shared = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
-        return Staged(tables, {"model": {"name": " + ".join(tables), "classes": layers[0].classes}, **shared})
-
-    return score_in_stages(plan, options, score)
+    hashes = zip(heads, plan.pop("networks"), strict=True)
+    plan["nets"] = [{"name": name, "fingerprint": hash_, "head": heads[name][0].path} for name, hash_ in hashes]
+    plan["preprocessing"] = [model.preprocessing for model in models]
+    with open_run(plan, options) as run:
+        if run is not None and run.complete:
+            return complete_table(run)
+        passes = [(model.name, partial(score_network, model, samples)) for model in models]
+        parts = [(name, stage(options, f"net{i}", score)) for i, (name, score) in enumerate(passes)]
+        first = parts[0][1].meta
+        about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
+        about["model"] = {"name": " + ".join(heads), "classes": first.model.classes}
+        return combine(run, {**plan, **about}, parts, samples.ids, options)
 
 
-class ClassOrder(NamedTuple):
-    """How a network numbers its classes; `mapping` says where each label of the data lies among its outputs."""
+def check_same_classes(orders: Mapping[str, tuple[int | None, Sequence[str] | None, list[int] | None]]) -> None:
+    """Refuse networks that number their classes differently: their rows could not be put together.
 
-    network: str
-    outputs: int
-    names: Sequence[str] | None
-    mapping: Sequence[int] | None
-
-
-def check_same_classes(first: ClassOrder, other: ClassOrder) -> None:
-    """Refuse networks that number their classes differently: their rows could not be put together."""
-    same_names = not first.names or not other.names or list(first.names) == list(other.names)
-    if first.outputs != other.outputs or first.mapping != other.mapping or not same_names:
-        sizes = f" ({first.outputs} and {other.outputs})" if first.outputs != other.outputs else ""
-        raise InputError(
-            "the networks must have the same classes in the same order, but "
-            f"{first.network!r} and {other.network!r} differ{sizes}."
-        )
+    Of each network: its number of outputs, their names, and where each label of the data lies among them.
+    """
+    (first, (outputs, names, mapping)), *others = orders.items()
+    for network, (count, other_names, other_mapping) in others:
+        same_names = not names or not other_names or list(names) == list(other_names)
+        if count != outputs or other_mapping != mapping or not same_names:
+            raise InputError(
+                "the networks must have the same classes in the same order, but "
+                f"{first!r} and {network!r} ({outputs} and {count} outputs) differ."
+            )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hardsight.errors import InputError
 from hardsight.registry import whole_number
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """The share of one of several processes: every `world`-th sample, starting with `rank`.
 
     `meet` waits until every process has called it; without it, several processes cannot overwrite a run.
@@ -66,22 +66,18 @@ class ScoreOptions:
     strict: bool = False
     overwrite: bool = False
     progress: bool = True
-    shard: Shard = Shard()
+    shard: Shard = Shard()  # noqa: RUF009 - it cannot be changed
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shard", self.shard if isinstance(self.shard, Shard) else Shard(*self.shard))
+        object.__setattr__(self, "shard", Shard(*self.shard))
         object.__setattr__(self, "out", None if self.out is None else Path(self.out))
-
-    def check(self) -> None:
-        """Refuse options that cannot be, or not together. (Tyro would put a box around what the constructor raises.)"""
-        rank, world = self.shard.rank, self.shard.world
         for name in ("batch_size", "seeds"):
             whole_number(name, getattr(self, name), 1)
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
-        if not 0 <= rank < world:
-            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got ({rank}, {world}).")
-        if world > 1 and self.out is None:
+        if not 0 <= self.shard.rank < self.shard.world:
+            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got {self.shard[:2]}.")
+        if self.shard.world > 1 and self.out is None:
             raise InputError("shard needs out, the run folder that the processes share.")
-        if world > 1 and self.folds is not None:
+        if self.shard.world > 1 and self.folds is not None:
             raise InputError("shard: folds are scored in one process; leave it out.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from torch import nn
 
@@ -17,10 +17,10 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model, load_model
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, provenance
-from hardsight.scores import check_triple
-from hardsight.scoring.blocks import as_table, score_block
-from hardsight.scoring.checks import score_names, warn_if_chance
-from hardsight.scoring.folds import TrainingData, check_folds, score_refitted, score_trained
+from hardsight.scores import SCORES, check_triple
+from hardsight.scoring.blocks import score_block
+from hardsight.scoring.checks import warn_if_chance
+from hardsight.scoring.folds import TrainingData, score_folds
 from hardsight.scoring.network import row_counts, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
 from hardsight.table import SampleTable
@@ -62,17 +62,15 @@ def score_features(
         ['data:2']
     """
     features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
-    names = score_names(scores)
+    names = _score_names(scores)
     if denominator not in ("exact", "series"):
         raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if not len(features):
         raise InputError("features hold no rows: the data set is empty.")
-    ids = [f"data:{i}" for i in range(len(features))] if ids is None else id_texts(ids)
-    if len(ids) != len(features):
-        raise InputError(f"ids must hold one id per row: expected {len(features)}, got {len(ids)}.")
-    exact = denominator == "exact"
-    keep = "direction" if vectors else None
-    table = as_table([score_block(ids, features, weight, labels, bias, names if exact else None, keep)])
+    ids = [f"data:{i}" for i in range(len(features))] if ids is None else id_texts(ids, "ids", len(features))
+    exact, keep = denominator == "exact", "direction" if vectors else None
+    rows, bad, stored = score_block(ids, features, weight, labels, bias, names if exact else None, keep)
+    table = SampleTable(rows, None, bad, stored)
     origin = f"{len(features):,} features of width {features.shape[1]}"
     about = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}, "scores": table.scores}
     about |= {"bias": bias is not None and exact, **row_counts(table)}
@@ -106,15 +104,16 @@ def score(
     names = [field.name for field in fields(ScoreOptions)]
     if unknown := [name for name in options if name not in names]:
         raise InputTypeError(f"score has no option {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
+    options["scores"] = _score_names(options.get("scores"))
     settings = ScoreOptions(**options)
-    settings.check()
-    settings = replace(settings, scores=score_names(settings.scores))
-    loader_workers(settings.workers, find_device(settings.device))
+    loader_workers(settings.workers, find_device(settings.device))  # before a model is built or downloaded
     if isinstance(preprocess, str) and preprocess != "raw":
         raise InputError(f"preprocess must be a transform or 'raw', got {preprocess!r}.")
     models: list[Any] = list(model) if isinstance(model, (list, tuple)) else [model]
     if not models:
         raise InputError("model must name at least one network.")
+    if len(models) > 1 and settings.folds is not None:
+        raise InputError("folds take one model or one training function; score the others as runs of their own.")
     opened = [open_model(item, folds=settings.folds, preprocess=preprocess) for item in models]
     samples = open_data(data, split=split, ids=ids, columns=columns, root=settings.root, version=settings.version)
     if preprocess is None and samples.pixels and any(isinstance(item, nn.Module) for item in models):
@@ -123,19 +122,19 @@ def score(
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
     with hashed_once():
-        if settings.folds is None and len(opened) == 1:
-            table = score_network(opened[0], samples, settings)
-        elif settings.folds is None:
+        if settings.folds is not None:
+            table = score_folds(opened[0], samples, settings, settings.folds)
+        elif len(opened) > 1:
             table = score_several(opened, samples, settings)
         else:
-            check_folds(samples, settings.folds)
-            if len(opened) > 1:
-                raise InputError(
-                    "folds take one model or one training function; score the others as runs of their own."
-                )
-            by_fold: Callable[..., SampleTable] = score_refitted if isinstance(opened[0], Model) else score_trained
-            table = by_fold(opened[0], samples, settings, settings.folds)
+            table = score_network(opened[0], samples, settings)
     return warn_if_chance(table)
+
+
+def _score_names(scores: str | Iterable[str] | None) -> list[str]:
+    """Registered names, all of them by default; always with the norm, by which zero features are counted."""
+    names = SCORES.names(SCORES if scores is None else scores)
+    return names if "norm" in names else [*names, "norm"]
 
 
 def open_model(
@@ -146,7 +145,7 @@ def open_model(
     checkpoint: Path | None = None,
 ) -> Any:
     """A `Model`; with folds, a function that takes training data as it is."""
-    if isinstance(model, str) and folds is not None and is_file_function(model):
+    if isinstance(model, str) and is_file_function(model):
         model = load_function(model)
     in_file = isinstance(model, FileFunction)
     trains = takes_training_data(model) if in_file else inspect.isroutine(model) or isinstance(model, partial)
@@ -157,16 +156,9 @@ def open_model(
     return as_model(load_model(model, checkpoint) if in_file or isinstance(model, str) else model, preprocess)
 
 
-def _declare_options() -> None:
-    """Give `score` the signature and the docstring of all its options, for `help`, notebooks and the reference."""
-    explicit = [p for p in inspect.signature(score).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    hints, kind = get_type_hints(ScoreOptions), inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(ScoreOptions)
-    ]
-    score.__signature__ = inspect.Signature([*explicit, *options], return_annotation=SampleTable)  # pyrefly: ignore
-    _, _, about = str(ScoreOptions.__doc__).partition("Args:\n")
-    score.__doc__ = f"{str(score.__doc__).rstrip()}\n{about}"
-
-
-_declare_options()
+# `help`, notebooks and the reference show every option of `score`.
+_signature, _options = inspect.signature(score), inspect.signature(ScoreOptions).parameters.values()
+_explicit = [parameter for parameter in _signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+_all = [*_explicit, *(option.replace(kind=option.KEYWORD_ONLY) for option in _options)]
+score.__signature__ = _signature.replace(parameters=_all)  # pyrefly: ignore[missing-attribute]
+score.__doc__ = str(score.__doc__).rstrip(" ") + str(ScoreOptions.__doc__).partition("Args:\n")[2]
