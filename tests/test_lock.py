@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,37 +14,46 @@ import torch
 from command_line import run
 
 import hardsight as hs
-from hardsight.runs import Lock, Meta, RunWriter, beside_lock, folder_lock, lock
+from hardsight.runs import Meta, RunWriter, beside_lock, folder_lock
 from hardsight.table import SampleTable
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from hardsight.runs import beside_lock, folder_lock
+FORK = multiprocessing.get_context("fork")
 
-path, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-lock = folder_lock(path, shard=(rank, world)) if world else beside_lock(path)
-print("locked", flush=True)
-time.sleep(60)
-"""
+
+def hold(path, shard, ready, lingering=0.0):
+    lock = beside_lock(path) if shard is None else folder_lock(path, shard)
+    if lingering:
+        FORK.Process(target=time.sleep, args=(lingering,)).start()
+    ready.set()
+    time.sleep(60)
+    lock.close()
 
 
 @pytest.fixture
 def holder():
-    """Starts processes that hold the lock of a folder, or with `world` 0 beside a target, until they are killed."""
+    """Starts processes that hold the lock of a folder, or without a shard beside a target, until they are killed."""
     started = []
 
-    def start(folder, rank=0, world=1):
-        command = [sys.executable, "-c", HOLD, str(folder), str(rank), str(world)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    def start(folder, shard=(0, 1), lingering=0.0):
+        ready = FORK.Event()
+        process = FORK.Process(target=hold, args=(Path(folder), shard, ready, lingering))
+        process.start()
         started.append(process)
-        assert process.stdout.readline() == "locked\n"
+        assert ready.wait(60)
         return process
 
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.join()
+
+
+def is_free(lock, path):
+    """Whether another process can take a lock."""
+    process = FORK.Process(target=lock, args=(path,))
+    process.start()
+    process.join()
+    return process.exitcode == 0
 
 
 def test_the_second_process_is_told_who_the_first_is(tmp_path, holder):
@@ -54,36 +62,46 @@ def test_the_second_process_is_told_who_the_first_is(tmp_path, holder):
     with pytest.raises(RuntimeError, match=f"process {process.pid}"):
         RunWriter(tmp_path / "run", {"a": 1}, overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before  # nothing was written
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    (tmp_path / "run" / ".lock").write_bytes(b"\xff{")  # names nobody
     with RunWriter(tmp_path / "run", {"a": 1}) as writer:
+        assert f"process {os.getpid()}" in (tmp_path / "run" / ".lock").read_text()
         writer.finish(Meta())
     assert not list((tmp_path / "run").glob(".lock*"))
 
 
-def test_processes_of_one_job_share_a_folder_and_others_do_not(tmp_path, holder):
-    holder(tmp_path, 0, 3)
+def test_processes_of_one_job_share_a_folder_and_others_do_not(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr("hardsight.runs.lock._PATIENCE", 0.2)
+    process = holder(tmp_path, (0, 3))
     with folder_lock(tmp_path, shard=(1, 3)):
         pass
+    for shard in ((0, 3), (0, 1)):  # a second job's
+        with pytest.raises(RuntimeError, match=f"process {process.pid}"):
+            folder_lock(tmp_path, shard=shard)
+    holder(tmp_path / "whole")
     with pytest.raises(RuntimeError, match="process"):
-        folder_lock(tmp_path, shard=(0, 3))  # a second job's
-    with pytest.raises(RuntimeError, match="process"):
-        folder_lock(tmp_path)
-
-
-def is_free(kind, path):
-    code = f"import sys, pathlib; from hardsight.runs import {kind}; {kind}(pathlib.Path(sys.argv[1]))"
-    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=120).returncode == 0
+        folder_lock(tmp_path / "whole", shard=(1, 3))
 
 
 def test_a_process_can_take_what_it_has_until_the_last_use_is_over(tmp_path):
     one, two = beside_lock(tmp_path / "a"), beside_lock(tmp_path / "a")
-    one.release()
-    one.release()
-    assert not is_free("beside_lock", tmp_path / "a")
-    del two  # also without a release
-    assert is_free("beside_lock", tmp_path / "a")
+    one.close()
+    one.close()
+    child = FORK.Process(target=two.close)  # which has no part in it
+    child.start()
+    child.join()
+    assert not is_free(beside_lock, tmp_path / "a")
+    two.close()
     assert not list(tmp_path.iterdir())
+    assert is_free(beside_lock, tmp_path / "a")
+
+
+def test_the_lock_of_a_killed_process_is_free_though_its_children_live(tmp_path, holder):
+    process = holder(tmp_path, lingering=5.0)
+    process.kill()
+    process.join()
+    assert is_free(folder_lock, tmp_path)
 
 
 def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
@@ -93,39 +111,9 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
     recorder.end_epoch()
-    assert not is_free("folder_lock", tmp_path / "run")
+    assert not is_free(folder_lock, tmp_path / "run")
     recorder.close()
-    assert is_free("folder_lock", tmp_path / "run")
-
-
-def test_a_forked_process_neither_holds_nor_frees_the_lock(tmp_path):
-    with Lock(tmp_path / "lock", tmp_path):
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
-        child.start()
-        child.join()
-        assert (tmp_path / "lock").exists()
-    assert not (tmp_path / "lock").exists()
-
-
-def test_a_lock_is_never_on_a_file_that_its_last_owner_just_removed(tmp_path, monkeypatch):
-    tries = []
-
-    def after_removal(descriptor, shared, attempt=lock._try):
-        if not tries:
-            (tmp_path / "lock").unlink()
-        tries.append(shared)
-        return attempt(descriptor, shared)
-
-    monkeypatch.setattr(lock, "_try", after_removal)
-    with Lock(tmp_path / "lock", tmp_path):
-        assert (tmp_path / "lock").exists()
-    assert len(tries) == 2
-
-
-def test_a_lock_file_that_names_nobody_is_no_trouble(tmp_path):
-    (tmp_path / ".lock").write_bytes(b"\xff{")
-    with folder_lock(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_bytes())["pid"] == os.getpid()
+    assert is_free(folder_lock, tmp_path / "run")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -206,10 +194,10 @@ def test_commands_leave_a_folder_alone_that_another_writes(place, holder, capsys
 
 def test_clean_leaves_lists_alone_that_another_writes(place, holder, capsys):
     assert run(capsys, "score", "net.py:build", "data.npz", "-o", "run")[0] == 0
-    process = holder("run/lists", world=0)
+    process = holder("run/lists", None)
     code, _, err = run(capsys, "clean", "run", "--count", "3")
     process.kill()
-    process.wait()
+    process.join()
     assert code == 2
     assert f"process {process.pid}" in err
     assert not Path("run/lists").exists()

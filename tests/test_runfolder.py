@@ -136,28 +136,25 @@ def test_a_folder_is_taken_resumed_refused_or_discarded(tmp_path):
         RunWriter(run, PLAN)
 
 
-@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_folder_with_files_of_the_users_is_never_touched(tmp_path, marked, overwrite):
-    """Neither a meta.json of another program nor a file put into a run makes it ours to delete."""
-    folder = finished(tmp_path / "mine", part(["a"])) if marked else tmp_path / "mine"
-    folder.mkdir(exist_ok=True)
-    (folder / "thesis.tex").write_text("dear")
-    if not marked:
-        (folder / "meta.json").write_text("{}")
-    with pytest.raises(ExistingPathError, match="other things"):
-        RunWriter(folder, {**PLAN, "model": "other"}, overwrite=overwrite)
-    assert (folder / "thesis.tex").exists()
+@pytest.mark.parametrize("name", ["thesis.tex", "meta.json", "plan.json"])
+def test_a_folder_of_other_things_is_never_touched(tmp_path, name, overwrite):
+    """Also where another program wrote files of the same names."""
+    (tmp_path / name).write_text('{"model": "mine"}')
+    with pytest.raises(ExistingPathError, match=f"other things.*{name}"):
+        RunWriter(tmp_path, PLAN, overwrite=overwrite)
     with pytest.raises(ExistingPathError, match="is a file"):
-        RunWriter(folder / "thesis.tex", PLAN, overwrite=overwrite)
+        RunWriter(tmp_path / name, PLAN, overwrite=overwrite)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(name, '{"model": "mine"}')]
 
 
-def test_leftovers_of_a_kill_are_swept(tmp_path):
-    RunWriter(tmp_path / "run", PLAN)
-    stray = tmp_path / "run" / "scores" / ".0000-000007-ab12.parquet.cd34.tmp"
+def test_leftovers_of_a_kill_are_swept_and_no_empty_folder_is_left(tmp_path):
+    stray = tmp_path / "run" / "scores" / ".0000-000007-ab12.parquet.cd34ef56.tmp"
+    stray.parent.mkdir(parents=True)
     stray.write_bytes(b"half")
-    RunWriter(tmp_path / "run", PLAN).finish(Meta())
+    run = finished(tmp_path / "run", part(["a"]))
     assert not stray.exists()
+    assert {p.name for p in run.iterdir()} == {"plan.json", "meta.json", "parts", "samples", "scores"}
 
 
 def test_two_models_are_two_rows(tmp_path):
@@ -176,7 +173,7 @@ def test_markers_cannot_point_elsewhere(tmp_path):
         read_run(run)
     for content in ("[1]", "", "{"):
         marker.write_text(content)
-        with pytest.raises(RuntimeError, match=r"damaged.*JSON"):
+        with pytest.raises(RuntimeError, match=r"damaged: it "):
             read_run(run)
 
 
@@ -225,6 +222,7 @@ def first_edition(tmp_path, request):
     (run / "parts").mkdir()
     (run / "parts" / f"{name}.json").write_text(json.dumps(files))
     (run / "meta.json").write_text(json.dumps(FIRST_EDITION))
+    (run / "plan.json").write_text(json.dumps({name: FIRST_EDITION[name] for name in ("model", "hardsight_format")}))
     return run
 
 

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.runs import DYNAMICS, SCHEMAS, disk_errors, sweep, write_text
+from hardsight.runs import DYNAMICS, INDEX, SCHEMAS, disk_errors, sweep, write_text
 from hardsight.untrusted import read_json
 
-INDEX = "index.json"
 VERSION = SCHEMAS[DYNAMICS].version
 
 # Epochs are stored in 32 bits.
@@ -76,11 +75,13 @@ def read_index(run: str | Path) -> Index:
     file = Path(run) / DYNAMICS / INDEX
     if not file.is_file():
         return Index()
-    stored = read_json(file, {})
+    stored = read_json(file, dict[str, Any])
     try:
         return _checked(stored, file)
     except MissingPathError as error:
-        if has_records(run) and read_json(file, {}) != stored:  # a recorder has just put other files in their place
+        if (
+            has_records(run) and read_json(file, dict[str, Any]) != stored
+        ):  # a recorder has just put other files in their place
             return read_index(run)
         raise StateError(f"RUN: {run} is damaged: {error}") from None
 
@@ -179,7 +180,7 @@ def commit(run: Path, index: Index) -> None:
     folder, named = run / DYNAMICS, index.names()
     with disk_errors(run):
         write_text(folder / INDEX, json.dumps(vars(index)))
-        sweep(folder, re.compile(rf"{_NAME.pattern}|{re.escape(INDEX)}"))
+        sweep(folder)
         for stray in folder.iterdir():
             if _NAME.fullmatch(stray.name) and stray.name not in named and not stray.is_dir():
                 stray.unlink(missing_ok=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import stat
 import zipfile
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 
@@ -33,61 +35,72 @@ def check_regular(path: Path, argument: str) -> None:
         raise InputError(f"{argument}: {path} is a pipe or a device, expected a regular file.")
 
 
-def read_json(path: Path, shape: Any, argument: str = "RUN") -> Any:
-    """The content of a JSON file, checked once against the shape that readers rely on; see `misfit`.
+def read_json(path: Path, hint: Any, argument: str = "RUN") -> Any:
+    """The content of a JSON file, checked once against the type that readers rely on; see `typed`.
 
     Raises:
-        StateError: It is not JSON, or not of that shape.
+        StateError: It is not JSON, or of another type.
     """
+    check_regular(path, argument)
     try:
-        check_regular(path, argument)
-    except InputError:
-        raise StateError(f"{argument}: {path} is damaged: it is not a regular file.") from None
-    if path.stat().st_size > MOST_JSON:
-        raise StateError(f"{argument}: {path} is damaged: it is larger than {MOST_JSON >> 20} MiB.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content, shape = None, {}
-    if (place := misfit(content, shape)) is not None:
-        what = f"its entry {place} is of another type than is written there" if place else "it holds no JSON object"
-        raise StateError(f"{argument}: {path} is damaged: {what}.")
-    return content
+        if path.stat().st_size > MOST_JSON:
+            raise InputError(f"it is larger than {MOST_JSON >> 20} MiB")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            raise InputError("it holds no JSON") from None
+        return typed(content, hint)
+    except InputError as error:
+        raise StateError(f"{argument}: {path} is damaged: {error}.") from None
 
 
-def misfit(value: Any, shape: Any, place: str = "") -> str | None:
-    """Where a JSON value is not of a shape, None where it fits.
+def typed(value: Any, hint: Any, place: str = "") -> Any:
+    """A JSON value as a type hint says: objects become dataclasses where it names some.
 
-    Args:
-        value: The content of a JSON file, or a part of it.
-        shape: A type; ``[shape]`` for a list; ``{name: shape}`` for an object, whose other entries are free unless
-            ``{str: shape}`` is among them; a tuple of alternatives; None for null; ``object`` for anything. Entries of
-            an object may be absent. ``int`` means what fits into 64 bits, ``float`` any number.
-        place: What the value is called.
+    Entries of a dataclass may be missing or null, those of a `TypedDict` only where it says so; both may have further
+    ones, which a dataclass does not take. ``int`` means what fits into 64 bits, ``float`` any number.
+
+    Raises:
+        InputError: The value, or an entry of it, which the error names, is missing or of another type.
 
     Examples:
-        >>> shape = {"epochs": [int], "note": (str, None)}
-        >>> misfit({"epochs": [1, 2], "other": 3}, shape) is None, misfit({"epochs": [1, "2"]}, shape)
-        (True, 'epochs[1]')
+        >>> typed({"a": [1, 2]}, dict[str, list[int] | None])
+        {'a': [1, 2]}
+        >>> typed({"a": [1, "2"]}, dict[str, list[int] | None])
+        Traceback (most recent call last):
+        hardsight.errors.InputError: its entry a[1] is missing or of another type than is written there
     """
-    if isinstance(shape, tuple):
-        places = [misfit(value, kind, place) for kind in shape]
-        return None if None in places else places[0]
-    if isinstance(shape, list) and isinstance(value, list):
-        inner = (misfit(entry, shape[0], f"{place}[{i}]") for i, entry in enumerate(value))
-        return next((problem for problem in inner if problem is not None), None)
-    if isinstance(shape, dict) and isinstance(value, dict):
-        rest = shape.get(str, object)
-        inner = (misfit(entry, shape.get(k, rest), f"{place}.{k}".lstrip(".")) for k, entry in value.items())
-        return next((problem for problem in inner if problem is not None), None)
-    if isinstance(shape, (list, dict)):
-        return place
-    if isinstance(value, bool) and shape in (int, float):
-        return place
-    if shape is int:
-        return None if isinstance(value, int) and -(2**63) <= value < 2**63 else place
-    kind = {float: (int, float), None: type(None)}.get(shape, shape)
-    return None if isinstance(value, kind) else place
+    kind, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if kind in (Union, UnionType):
+        errors = []
+        for alternative in inner:
+            try:
+                return typed(value, alternative, place)
+            except InputError as error:
+                errors.append(error)
+        raise errors[0]
+    if kind is list and isinstance(value, list):
+        return [typed(entry, inner[0], f"{place}[{i}]") for i, entry in enumerate(value)]
+    if isinstance(value, dict) and kind is dict:
+        return {name: typed(entry, inner[1], f"{place}.{name}".lstrip(".")) for name, entry in value.items()}
+    if isinstance(value, dict) and (is_dataclass(hint) or is_typeddict(hint)):
+        hints = get_type_hints(hint, include_extras=True)
+        if is_dataclass(hint):
+            entries = {name: entry for name, entry in value.items() if name in hints and entry is not None}
+        else:
+            required = [name for name in hints if hint.__total__ and get_origin(hints[name]) is not NotRequired]
+            entries = dict.fromkeys(required) | value
+        parts = {k: typed(entry, hints.get(k, Any), f"{place}.{k}".lstrip(".")) for k, entry in entries.items()}
+        return hint(**parts)
+    if kind is NotRequired:
+        return typed(value, inner[0], place)
+    accepted = {int: type(value) is int and -(2**63) <= value < 2**63, float: type(value) in (int, float)}
+    if accepted.get(hint, type(value) is hint):
+        return value
+    what = f"its entry {place} is missing or" if place else "it is"
+    raise InputError(f"{what} of another type than is written there")
 
 
 class Arrays:

@@ -29,26 +29,29 @@ import pyarrow.parquet as pq
 
 from hardsight.adaptation.rounds import schema
 from hardsight.errors import MissingPathError, StateError
-from hardsight.runs import (
-    SUMMARY,
-    Layout,
-    disk_errors,
-    remove_files,
-    write_json,
-    write_whole,
-)
+from hardsight.runs import SUMMARY, disk_errors, remove_files, sweep, write_json, write_whole
 from hardsight.runs import begin as begin_folder
 from hardsight.runs import discard as discard_run
 from hardsight.training.checkpoint import discard as discard_training
 
 PLAN, ROUNDS, TABLE = "adaptation.json", "rounds", "rounds.parquet"
 SOURCE, TEST, TRAINING, SELECTION = "source", "test", "training", "selection.parquet"
-_FILES = re.compile("|".join(map(re.escape, (PLAN, TABLE, SUMMARY, SELECTION))))
+_SELECTION = re.compile(re.escape(SELECTION))
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> list[dict[str, Any]]:
     """Make the folder ready, with its lock in `locks`; returns the rows of the rounds that are whole."""
-    locks.enter_context(begin_folder(path, plan, _LAYOUT, overwrite=overwrite))
+    lock = begin_folder(
+        path / PLAN,
+        plan,
+        "adaptation",
+        finished=(path / SUMMARY).exists,
+        discard=lambda: _discard(path),
+        overwrite=overwrite,
+    )
+    locks.enter_context(lock)
+    for folder in (path, *path.glob(f"{ROUNDS}/*/")):
+        sweep(folder)
     return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
@@ -57,20 +60,10 @@ def _discard(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
     for folder in (path / ROUNDS).glob("*/"):
         discard_training(folder / TRAINING)
-        remove_files(folder, _FILES)
-    remove_files(path / ROUNDS, _FILES)
+        remove_files(folder, _SELECTION)
+    remove_files(path / ROUNDS, _SELECTION)
     discard_training(path / SOURCE)
     discard_run(path / TEST)
-
-
-_LAYOUT = Layout(
-    kind="adaptation",
-    plan_file=PLAN,
-    finished=lambda path: (path / SUMMARY).exists(),
-    discard=_discard,
-    files=_FILES,
-    folders=f"{ROUNDS}/*/",
-)
 
 
 def round_folder(path: Path, number: int) -> Path:
@@ -120,7 +113,6 @@ def write_selection(path: Path, number: int, table: pa.Table) -> None:
 
 def _write(file: Path, table: pa.Table) -> None:
     with disk_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, partial(pq.write_table, table))
 
 

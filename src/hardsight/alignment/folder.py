@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,19 +43,31 @@ _NEEDED = {
 }
 _TABLES = tuple(_NEEDED)
 _TEXTS = ("id", "score", "coefficient", "bin", "kind", "words", "first", "second", "test")
-_CEILING = {"coefficient": str, "ceiling": float, "low": float, "high": float}
-_SUMMARY = {
-    "source": str,
-    "words": str,
-    "notes": [str],
-    "samples": int,
-    "epoch": (int, None),
-    "other": (int, None),
-    "coefficient": str,
-    "ceilings": [_CEILING],
-    "hypotheses": [{"name": str, "verdict": str, "words": str}],
-}
-_TOLD = _SUMMARY.keys() - {"notes", "other"}
+
+
+class _Ceiling(TypedDict):
+    coefficient: str
+    ceiling: float
+    low: float
+    high: float
+
+
+class _Hypothesis(TypedDict):
+    name: str
+    verdict: str
+    words: str
+
+
+class _Summary(TypedDict):
+    source: str
+    words: str
+    notes: NotRequired[list[str]]
+    samples: int
+    epoch: int | None
+    other: NotRequired[int | None]
+    coefficient: str
+    ceilings: list[_Ceiling]
+    hypotheses: list[_Hypothesis]
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,6 @@ def write_alignment(run: str | Path, found: Aligned) -> Path:
     folder = Path(run) / ALIGNMENT
     check_replaceable(folder / SUMMARY, is_alignment)
     with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)  # until it is back there is no alignment, rather than half of two
         for name in _TABLES:
             write_whole(folder / f"{name}.parquet", partial(pq.write_table, getattr(found, name)))
@@ -122,11 +133,7 @@ def read_alignment(run: str | Path) -> Aligned | None:
 
 
 def _read(folder: Path) -> Aligned:
-    summary = read_json(folder / SUMMARY, _SUMMARY)
-    entries = [(summary, _TOLD), *((entry, _CEILING.keys()) for entry in summary.get("ceilings", ()))]
-    entries += [(entry, {"name", "verdict", "words"}) for entry in summary.get("hypotheses", ())]
-    if not all(entry.keys() >= needed for entry, needed in entries):
-        raise StateError(f"RUN: {folder / SUMMARY} is damaged: it lacks what it must say.")
+    summary = read_json(folder / SUMMARY, _Summary)
     return Aligned(**{name: _read_table(folder / f"{name}.parquet", name) for name in _TABLES}, summary=summary)
 
 

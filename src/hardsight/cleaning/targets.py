@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import ExistingPathError, InputError
-from hardsight.runs import is_half_written, temporary_name
+from hardsight.runs import TEMPORARY, temporary_name
 
 # A file in every folder that was written here: what was done, and how many files there are beside it.
 MARK = "hardsight-cleaned.json"
@@ -84,9 +83,10 @@ def _beside(target: Path) -> Iterator[Path]:
     """A temporary name in the same folder, gone afterwards whatever happens, like those that a kill left before."""
     temporary = temporary_name(target.absolute())
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    ours = re.compile(re.escape(target.name))
-    for stray in [path for path in temporary.parent.iterdir() if is_half_written(path, ours)]:
-        _remove(stray)
+    for path in list(temporary.parent.glob(".*.tmp")):
+        stray = TEMPORARY.fullmatch(path.name)
+        if stray is not None and stray["target"] == target.name:
+            _remove(path)
     try:
         yield temporary
     finally:

@@ -37,13 +37,12 @@ import pyarrow.parquet as pq
 from hardsight import untrusted
 from hardsight.answers import Answer
 from hardsight.errors import StateError
-from hardsight.runs import LOCK_FILES, Layout, disk_errors, remove_files, write_json, write_text, write_whole
 from hardsight.runs import begin as begin_folder
+from hardsight.runs import disk_errors, remove_files, sweep, write_json, write_text, write_whole
 
 PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
-_WRITTEN = {PLAN, PARTS, *(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv"))}
-_WRITTEN |= {WORDS, TABLE, SAMPLES, MAPS, PAGE}
+_RESULTS = (*(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv")), WORDS, TABLE, PAGE)
 
 _OOD = "scores-"  # before the name of a part: its scores of OOD data
 
@@ -79,14 +78,18 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
     Returns:
         The folder's lock, to be closed at the end.
     """
-    lock = begin_folder(path, {**plan, "whole": False}, _LAYOUT, overwrite=overwrite)
-    (path / PARTS).mkdir(exist_ok=True)
-    return lock
-
-
-def _foreign(path: Path) -> list[str]:
-    names = {file.name for file in path.iterdir() if not LOCK_FILES.fullmatch(file.name)}
-    return sorted(names - _WRITTEN) or ([] if names & {PLAN, PARTS} else sorted(names))
+    with begin_folder(
+        path / PLAN,
+        {**plan, "whole": False},
+        "evaluation",
+        finished=lambda: (path / PLAN).is_file() and bool(read_json(path / PLAN).get("whole")),
+        discard=lambda: _discard(path),
+        differing=_differing,
+        overwrite=overwrite,
+    ) as lock:
+        for folder in (path, *path.glob("*/")):
+            sweep(folder)
+        return lock.pop_all()
 
 
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
@@ -97,30 +100,18 @@ def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def _discard(path: Path) -> None:
-    for name in (PLAN, *sorted(_WRITTEN - {PLAN, PARTS, SAMPLES, MAPS})):  # what would call the rest whole
+    for name in _RESULTS:
         (path / name).unlink(missing_ok=True)
     for name in (PARTS, SAMPLES, MAPS):
         remove_files(path / name, INSIDE)
 
 
-_LAYOUT = Layout(
-    kind="evaluation",
-    plan_file=PLAN,
-    foreign=_foreign,
-    finished=lambda path: (path / PLAN).is_file() and bool(read_json(path / PLAN).get("whole")),
-    discard=_discard,
-    differing=_differing,
-    files=re.compile(".+"),
-    folders="*/",
-)
-
-
 def read_json(file: Path) -> dict[str, Any]:
     """What a file of the folder says."""
     try:
-        return untrusted.read_json(file, {}, "out")
+        return untrusted.read_json(file, dict[str, Any], "out")
     except StateError:
-        raise StateError(f"out: {file} is damaged; remove it, and the same call goes on with what is there.") from None
+        raise StateError(f"out: {file} is damaged; overwrite the evaluation, or choose another folder.") from None
 
 
 def committed(path: Path, key: str) -> bool:
@@ -158,7 +149,6 @@ def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table, pa.Table 
 
 def write_table(file: Path, table: pa.Table) -> None:
     """A table as Parquet, whole or not at all."""
-    file.parent.mkdir(exist_ok=True)
     write_whole(file, partial(pq.write_table, table))
 
 

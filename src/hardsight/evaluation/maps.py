@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     first = list({case.group: case for case in reversed(cases)}.values())[::-1]
     made_of = {"networks": [case.network for case in first], "ids": ids}
     index = path / MAPS / "index.json"
-    if index.is_file() and made_of.items() <= read_json(index, {}, "out").items():
+    if index.is_file() and made_of.items() <= read_json(index, dict[str, Any], "out").items():
         return
     models = {case.name: case.opened() for case in first}
     found = cam_gallery(models, data, ids, device=device)
@@ -54,7 +54,6 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
     told = []
     with disk_errors(path):
         remove_files(path / MAPS, INSIDE)
-        (path / MAPS).mkdir(exist_ok=True)
         for k, id_ in enumerate(ids):
             strip = Image.fromarray(_strip([found.pictures[k], *(one[k] for one in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"
@@ -67,7 +66,17 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
         write_json(index, {**made_of, "runs": list(models), "pictures": told})
 
 
-_PICTURE = {"file": str, "id": str, "label": str, "classes": {str: str}, "confidence": {str: float}}
+class _Image(TypedDict):
+    file: str
+    id: str
+    label: str
+    classes: dict[str, str]
+    confidence: dict[str, float]
+
+
+class _Index(TypedDict):
+    runs: list[str]
+    pictures: list[_Image]
 
 
 def read_maps(path: Path) -> dict[str, Any] | None:
@@ -79,15 +88,15 @@ def read_maps(path: Path) -> dict[str, Any] | None:
     file = path / MAPS / "index.json"
     if not file.is_file():
         return None
-    index = read_json(file, {"runs": [str], "pictures": [_PICTURE]}, "OUT")
-    runs = set(index.get("runs", ()))
-    for entry in index.get("pictures", ()):
-        whole = entry.keys() >= _PICTURE.keys() and runs <= entry["classes"].keys() & entry["confidence"].keys()
-        image = file.parent / Path(entry.get("file", "")).name
+    index = read_json(file, _Index, "OUT")
+    runs = set(index["runs"])
+    for entry in index["pictures"]:
+        whole = runs <= entry["classes"].keys() & entry["confidence"].keys()
+        image = file.parent / Path(entry["file"]).name
         if not whole or entry["file"] != image.name or image.suffix != ".png" or image.is_symlink():
             raise StateError(f"OUT: {file} is damaged: it does not say what each of its images shows.")
         check_regular(image, "OUT")
-    if not runs or not index.get("pictures"):
+    if not runs or not index["pictures"]:
         raise StateError(f"OUT: {file} is damaged: it names no images.")
     return index
 

@@ -202,7 +202,7 @@ def _from_run(run: Path, data: Any = None) -> _Draft:
 
 def _epochs(training: Path) -> int:
     """Epochs that a training has behind it."""
-    return len(read_json(training / HISTORY, [{}])) if (training / HISTORY).is_file() else 0
+    return len(read_json(training / HISTORY, list[dict[str, Any]])) if (training / HISTORY).is_file() else 0
 
 
 def _checked_data(draft: _Draft) -> Samples:

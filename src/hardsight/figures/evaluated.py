@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -88,6 +88,24 @@ class Evaluated:
         }
 
 
+class _Words(TypedDict, total=False):
+    question: str
+    run: str
+    group: str
+    words: str
+
+
+class _Run(TypedDict, total=False):
+    name: str
+    group: str
+
+
+class _Plan(TypedDict, total=False):
+    runs: list[_Run]
+    data: dict[str, Any]
+    command: list[str]
+
+
 def read_evaluated(out: str | Path) -> Evaluated:
     """The folder that `hardsight evaluate` wrote, or a sentence."""
     path = Path(out)
@@ -99,8 +117,8 @@ def read_evaluated(out: str | Path) -> Evaluated:
         )
     with damage_errors(path):
         rows, tests, points = (check_table(pq.read_table(path / name)).to_pylist() for name in _FILES[:3])
-    words = read_json(path / _FILES[3], [dict.fromkeys(("question", "run", "group", "words"), str)], "OUT")
-    plan = read_json(path / _FILES[4], {"runs": [{"name": str, "group": str}], "data": {}, "command": [str]}, "OUT")
+    words = read_json(path / _FILES[3], list[_Words], "OUT")
+    plan = read_json(path / _FILES[4], _Plan, "OUT")
     if not rows:
         raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
     return Evaluated(path, rows, tests, points, words, plan)

@@ -1,11 +1,10 @@
 """The run folder: layout, meta data, tables in parts, locks, and what decides whether a result may be reused."""
 
-from hardsight.runs.begin import Layout, begin, differing
+from hardsight.runs.begin import begin, differing
 from hardsight.runs.files import (
+    TEMPORARY,
     check_replaceable,
     disk_errors,
-    is_alignment,
-    is_half_written,
     is_page,
     remove_files,
     sweep,
@@ -19,18 +18,19 @@ from hardsight.runs.folder import (
     DEGRADED,
     DYNAMICS,
     FEATURES,
+    INDEX,
     LISTS,
     REPORT,
     STAGES,
     SUMMARY,
     RunWriter,
     discard,
-    foreign_in,
+    is_alignment,
     is_run,
     read_run,
 )
 from hardsight.runs.identity import UNIDENTIFIED, Identity, content_hash, identify, module_attributes
-from hardsight.runs.lock import LOCK_FILES, Lock, beside_lock, folder_lock
+from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
 from hardsight.runs.provenance import provenance
 from hardsight.runs.tables import SCHEMAS, check_classes, checked_rows, damage_errors, is_number

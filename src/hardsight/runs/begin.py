@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardsight.errors import ExistingPathError, StateError
-from hardsight.runs.files import disk_errors, sweep, write_json
+from hardsight.runs.files import TEMPORARY, disk_errors, write_json
 from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.untrusted import read_json
+
+FORMAT_KEY = "hardsight_format"  # marks plan.json and meta.json as ours
 
 
 def differing(stored: Any, plan: Any, name: str = "") -> list[str]:
@@ -31,95 +30,76 @@ def differing(stored: Any, plan: Any, name: str = "") -> list[str]:
     return [] if stored == plan else [name]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What one kind of result leaves in its folder.
-
-    Attributes:
-        kind: What messages call it.
-        plan_file: Name of the file that holds the plan.
-        finished: Whether nothing is left to do; then `overwrite` starts again.
-        discard: Removes everything of this kind but the plan, first what would call the rest whole.
-        foreign: Names in a folder that are not of this kind; a folder with any is never written to. If not given,
-            everything in a folder without a plan, and nothing in one that has it.
-        differing: What differs between the plan in the folder and the new one.
-        files: Names of files whose half-written remains are swept at the start, in the folder and in `folders`.
-        folders: A glob pattern.
-    """
-
-    kind: str
-    plan_file: str
-    finished: Callable[[Path], bool]
-    discard: Callable[[Path], None]
-    foreign: Callable[[Path], Sequence[str]] | None = None
-    differing: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differing
-    files: re.Pattern[str] = re.compile(r"(?!)")
-    folders: str = ""
-
-
 def begin(
-    path: Path, plan: Mapping[str, Any], layout: Layout, *, overwrite: bool = False, shard: tuple[int, int] = (0, 1)
+    file: Path,
+    plan: Mapping[str, Any],
+    kind: str,
+    *,
+    finished: Callable[[], bool],
+    discard: Callable[[], None],
+    differing: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differing,
+    overwrite: bool = False,
+    shard: tuple[int, int] = (0, 1),
 ) -> ExitStack:
     """Lock a folder, which is made if needed, and make it hold a plan.
 
-    A free folder takes the plan, the same plan is resumed, another is refused or, with `overwrite`, discarded. An
-    unfinished result of the same plan is resumed even then.
+    An empty folder takes the plan, the same plan is resumed, another is refused or, with `overwrite`, discarded. An
+    unfinished result of the same plan is resumed even then. A folder with files but no plan is never written to.
+
+    Args:
+        file: Where the plan is stored in the folder.
+        plan: Everything that decides the result.
+        kind: What messages call the result.
+        finished: Whether nothing is left to do; then `overwrite` starts again.
+        discard: Removes the result and nothing else, first what would call the rest whole; the plan is replaced later.
+        differing: Names of what differs between the plan in the folder and the new one.
+        overwrite: Discard a finished result, or one of another plan.
+        shard: Rank of this process and number of processes.
 
     Returns:
         The lock, to be closed at the end.
     """
-    plan, file = json.loads(json.dumps(plan, default=str)), path / layout.plan_file
+    path, plan = file.parent, json.loads(json.dumps(plan, default=str))
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
-    with disk_errors(path), ExitStack() as stack:
-        stack.enter_context(folder_lock(path, shard=shard))
-        for folder in (path, *(path.glob(layout.folders) if layout.folders else ())):
-            sweep(folder, layout.files)
-        if foreign := (layout.foreign or partial(_unplanned, file))(path):
-            raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
-        stored = _stored_plan(file, layout, overwrite)
-        names = [] if stored is None else layout.differing(stored, plan)
-        if overwrite and (names or layout.finished(path)):
-            layout.discard(path)
-        elif names and not (shard[1] == 1 and _only_planned(path, file)):
-            raise ExistingPathError(_refusal(path, layout.kind, names, plan))
+    with disk_errors(path), folder_lock(path, shard) as lock:
+        stored = _stored(file, kind, overwrite)
+        other = content_beside(file)
+        if stored is not None and FORMAT_KEY in plan and FORMAT_KEY not in stored:  # a plan of another program
+            stored, other = None, file
+        if stored is None and other is not None:
+            raise ExistingPathError(f"out: {path} has other things in it ({other.name} …); choose another folder.")
+        names = [] if stored is None else differing(stored, plan)
+        if overwrite and (names or finished()):
+            discard()
+        elif names and (shard[1] > 1 or other is not None):  # a start that computed nothing binds nobody
+            raise ExistingPathError(_refusal(path, kind, names, plan))
         if stored != plan:
             write_json(file, plan)
-        return stack.pop_all()
+        return lock.pop_all()
 
 
-def _stored_plan(file: Path, layout: Layout, overwrite: bool) -> dict[str, Any] | None:
-    if not file.exists():
-        return None
+def _stored(file: Path, kind: str, overwrite: bool) -> dict[str, Any] | None:
     try:
-        return read_json(file, {}, "out")
-    except StateError:
+        return read_json(file, dict[str, Any], "out") if file.exists() else None
+    except StateError as error:
         if overwrite:
             return {}
-        raise StateError(
-            f"out: {file} is damaged; bring it back, overwrite the {layout.kind}, or choose another folder."
-        ) from None
+        raise StateError(f"{error} Bring it back, overwrite the {kind}, or choose another folder.") from None
 
 
-def _unplanned(file: Path, path: Path) -> list[str]:
-    return [] if file.exists() else [item.name for item in path.iterdir() if not LOCK_FILES.fullmatch(item.name)]
-
-
-def _only_planned(path: Path, file: Path) -> bool:
-    """Whether a start ended before it computed anything: it binds nobody."""
-    return all(item.is_dir() or item == file or LOCK_FILES.fullmatch(item.name) for item in path.rglob("*"))
+def content_beside(file: Path) -> Path | None:
+    """Some file in the folder of a plan or below, but for the plan, locks and what is half-written."""
+    passing = (LOCK_FILES, TEMPORARY)
+    files = (item for item in file.parent.rglob("*") if item != file and not item.is_dir())
+    return next((item for item in files if not any(names.fullmatch(item.name) for names in passing)), None)
 
 
 def _refusal(path: Path, kind: str, names: list[str], plan: Mapping[str, Any]) -> str:
     names = [name for name in names if not name.startswith(UNIDENTIFIED)] or names
-    sentence = (
-        f"out: {path} holds another {kind} (not the same: {', '.join(names)}); choose another folder, or overwrite it "
-        "(--overwrite)."
-    )
+    sentence = f"out: {path} holds another {kind} (not the same: {', '.join(names)}); choose another folder, or "
+    sentence += "overwrite it (--overwrite)."
     if UNIDENTIFIED in plan:
-        what = ", ".join(plan[UNIDENTIFIED]["what"])
-        sentence += (
-            f" {what} can change unnoticed; with a version (open_data(…, version=…), or --data-version of score) it "
-            "can be resumed."
-        )
+        sentence += f" {', '.join(plan[UNIDENTIFIED]['what'])} can change unnoticed; with a version (open_data(…, "
+        sentence += "version=…), or --data-version of score) it can be resumed."
     return sentence

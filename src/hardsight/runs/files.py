@@ -15,10 +15,10 @@ from typing import Any
 from hardsight.errors import DiskError, ExistingPathError
 
 # The name of a file or folder until it is whole; a kill leaves it behind.
-TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]+\.tmp")
+TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.tmp")
 
 # What every page says of itself, and what pages said before they did.
-_PAGE = re.compile(r'<meta name="generator" content="hardsight">| · (hardness report|comparison)</title>')
+_PAGE = re.compile(rb'<meta name="generator" content="hardsight">| \xc2\xb7 (hardness report|comparison)</title>')
 
 
 def temporary_name(target: Path) -> Path:
@@ -27,8 +27,9 @@ def temporary_name(target: Path) -> Path:
 
 
 def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
-    """Write beside, flush to disk, rename: the name appears only when the content is there."""
+    """Write beside, flush to disk, rename: the name appears only when the content is there. Makes the folder."""
     temporary = temporary_name(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         writer(temporary)
         with temporary.open("rb") as file:
@@ -49,30 +50,19 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, default=str))
 
 
-def is_half_written(file: Path, target: re.Pattern[str]) -> bool:
-    """Whether a file is what a kill left of one whose name matches a pattern."""
-    temporary = TEMPORARY.fullmatch(file.name)
-    return temporary is not None and target.fullmatch(temporary["target"]) is not None
-
-
-def sweep(folder: Path, target: re.Pattern[str]) -> None:
-    """Remove what kills left half-written in a folder."""
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if is_half_written(file, target) and not file.is_dir():
+def sweep(folder: Path) -> None:
+    """Remove what kills left half-written in a folder that nobody else writes to now."""
+    for file in folder.glob(".*.tmp"):
+        if TEMPORARY.fullmatch(file.name) and not file.is_dir():
             file.unlink(missing_ok=True)
 
 
 def remove_files(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove the files of a folder whose names match, whole or half-written, and the folder unless others are there."""
-    sweep(folder, names)
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if file.is_file() and names.fullmatch(file.name):
+    """Remove the files of a folder whose names match, half-written ones, and the folder unless others are in it."""
+    sweep(folder)
+    for file in folder.glob("*"):
+        if names.fullmatch(file.name) and file.is_file():
             file.unlink()
-    remove_empty(folder)
-
-
-def remove_empty(folder: Path) -> None:
-    """Remove a folder unless something is in it."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 
@@ -107,14 +97,5 @@ def is_page(file: Path) -> bool:
     """Whether a file is a page that hardsight wrote."""
     if not file.is_file():
         return False
-    with file.open(encoding="utf-8", errors="replace") as text:
-        return _PAGE.search(text.read(8192)) is not None
-
-
-def is_alignment(file: Path) -> bool:
-    """Whether a file is the summary of an alignment that hardsight wrote."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "coefficient" in content
+    with file.open("rb") as stream:
+        return _PAGE.search(stream.read(8192)) is not None

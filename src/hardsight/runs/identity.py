@@ -14,13 +14,12 @@ import inspect
 import secrets
 import sys
 import sysconfig
-import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,11 +34,6 @@ class Identity(NamedTuple):
 
     hash: str
     gaps: tuple[str, ...]
-
-    @property
-    def once(self) -> str:
-        """The hash where it takes in everything; otherwise a text that equals no other."""
-        return f"{self.hash}-{secrets.token_hex(8)}" if self.gaps else self.hash
 
 
 Identity.__module__ = "hardsight.identity"  # where it was first: fingerprints of data in existing runs hold the name
@@ -61,14 +55,15 @@ def identify(*values: Any) -> Identity:
 
 def content_hash(*values: Any) -> str:
     """Hash of values that holds all of them; it equals no other where one of them cannot be hashed."""
-    return identify(*values).once
+    identity = identify(*values)
+    return f"{identity.hash}-{secrets.token_hex(8)}" if identity.gaps else identity.hash
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(Ellipsis))
 # What every module has and what does not decide its output; hooks are looked at by themselves.
 # The last three are set by compiling, by torch and by Lightning.
 _MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile", "_compile_kwargs"}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
 
 
 def module_attributes(module: nn.Module) -> dict[str, Any]:
@@ -89,22 +84,18 @@ class _Hasher:
             return _plain(value)
         if id(value) in self._stack:  # a cycle: how far up it leads
             return _join("cycle", str(len(self._stack) - self._stack.index(id(value))))
-        if id(value) in self._cache:
-            return self._cache[id(value)][1]
-        self._stack.append(id(value))
-        try:
-            digest = self._composite(value)
-        except RecursionError:
-            digest = self._gap(value)
-        finally:
-            self._stack.pop()
-        self._cache[id(value)] = (value, digest)
-        return digest
-
-    def _gap(self, value: Any) -> bytes:
-        name = getattr(value, "__qualname__", None) if isinstance(value, (FunctionType, type)) else None
-        self.gaps[str(name or type(value).__name__)] = None
-        return _join("gap", type(value).__qualname__)
+        if id(value) not in self._cache:
+            self._stack.append(id(value))
+            try:
+                digest = self._composite(value)
+            except Exception:  # it has no source text, no storage, cannot be pickled, is nested too deeply …
+                name = value.__qualname__ if isinstance(value, (FunctionType, type)) else type(value).__name__
+                self.gaps[name] = None
+                digest = _join("gap", type(value).__qualname__)
+            finally:
+                self._stack.pop()
+            self._cache[id(value)] = (value, digest)
+        return self._cache[id(value)][1]
 
     def _composite(self, value: Any) -> bytes:
         kind = type(value)
@@ -115,99 +106,63 @@ class _Hasher:
         if kind is dict:
             return _join("dict", *sorted(self.digest(key) + self.digest(item) for key, item in value.items()))
         if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
-            return self._array(np.asarray(value))
+            array = np.ascontiguousarray(value)
+            content = self.digest(value.tolist()) if array.dtype.hasobject else array.reshape(-1).view(np.uint8).data
+            return _join("array", str(array.dtype), str(value.shape), content)
         if isinstance(value, Tensor):
-            return self._tensor(value)
+            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            return _join("tensor", str(value.dtype), str(tuple(value.shape)), content)
         if isinstance(value, nn.Module):
-            return self._module(value)
+            hooks = [list(vars(value)[name].values()) for name in ("_forward_hooks", "_forward_pre_hooks")]
+            tensors = [dict(value._parameters), dict(value._buffers), dict(value._modules)]
+            parts = map(self.digest, [*tensors, module_attributes(value), hooks])
+            return _join("module", self.digest(kind), *parts)
         if isinstance(value, PurePath):
             return _join("path", value.as_posix())
         if kind is FunctionType:
             return self._function(value)
-        if kind is MethodType:
-            return _join("method", self.digest(value.__self__), self.digest(value.__func__))
-        if kind is BuiltinFunctionType:
-            of = value.__self__
-            return _join("builtin", value.__qualname__, b"" if isinstance(of, ModuleType) else self.digest(of))
         if isinstance(value, type):
             return self._class(value)
-        if isinstance(value, ModuleType) and _in_library(value.__name__):
-            return _join("import", value.__name__)
         if isinstance(value, ModuleType):
-            with suppress(AttributeError, TypeError, OSError):  # it has no file, or has lost it
-                return _join("import", value.__name__, Path(str(value.__file__)).read_bytes())
-            return self._gap(value)
-        if isinstance(value, (property, staticmethod, classmethod, cached_property)):
+            name = value.__name__
+            return _join("import", name, *([] if _in_library(name) else [Path(str(value.__file__)).read_bytes()]))
+        if isinstance(value, _DESCRIPTORS):
             names = ("fget", "fset", "__func__", "func")
             return _join(kind.__name__, *(self.digest(getattr(value, name, None)) for name in names))
         return self._reduced(value)
 
-    def _array(self, value: np.ndarray) -> bytes:
-        about = ("array", str(value.dtype), str(value.shape))
-        if value.dtype.hasobject:
-            return _join(*about, self.digest(value.tolist()))
-        return _join(*about, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-
-    def _tensor(self, value: Tensor) -> bytes:
-        about = ("tensor", str(value.dtype), str(tuple(value.shape)))
-        try:
-            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantized or without storage
-            return self._gap(value)
-        return _join(*about, content)
-
-    def _module(self, value: nn.Module) -> bytes:
-        hooks = [list(vars(value)[name].values()) for name in _HOOKS]
-        parts = [dict(value._parameters), dict(value._buffers), dict(value._modules), module_attributes(value), hooks]
-        return _join("module", self._class(type(value)), *map(self.digest, parts))
-
     def _function(self, value: Any) -> bytes:
-        about = ("function", value.__module__ or "", value.__qualname__)
         cells = []
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # it is empty until its variable is set
                 cells.append(cell.cell_contents)
         state = self.digest([value.__defaults__, value.__kwdefaults__, cells])
-        if _in_library(value.__module__):
-            return _join(*about, state)
-        text = _source(value.__code__)
-        if text is None:
-            return self._gap(value)
-        read = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
-        return _join(*about, state, text, self.digest(read))
+        parts: list[str | bytes] = ["function", value.__module__ or "", value.__qualname__, state]
+        if not _in_library(value.__module__):
+            read = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
+            parts += [_source(value.__code__), self.digest(read)]
+        return _join(*parts)
 
     def _class(self, value: type) -> bytes:
-        about = ("class", value.__module__, value.__qualname__)
-        if _in_library(value.__module__):
-            return _join(*about)
-        generated = is_dataclass(value) or hasattr(value, "_fields")
-        parts = [self.digest(list(value.__bases__))]
-        for name, item in sorted(vars(value).items()):
-            function = inspect.isroutine(item) or isinstance(item, (property, cached_property))
-            if (name.startswith("__") and not function) or inspect.ismemberdescriptor(item) or name == "_abc_impl":
-                continue
-            if generated and isinstance(item, FunctionType) and _source(inspect.unwrap(item).__code__) is None:
-                continue  # written by dataclass or NamedTuple from the fields
-            parts += [_plain(name), self.digest(item)]
-        if is_dataclass(value):
-            parts += [self.digest(list(value.__dataclass_fields__))]
-        return _join(*about, *parts)
+        parts: list[str | bytes] = ["class", value.__module__, value.__qualname__]
+        if not _in_library(value.__module__):
+            parts += [self.digest(list(value.__bases__)), self.digest(list(getattr(value, "__dataclass_fields__", ())))]
+            for name, item in sorted(vars(value).items()):
+                if _is_written(value, name, item):
+                    parts += [_plain(name), self.digest(item)]
+        return _join(*parts)
 
     def _reduced(self, value: Any) -> bytes:
         """Any other object, by what pickle would store of it."""
-        try:
-            reducer = copyreg.dispatch_table.get(type(value))
-            reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
-        except Exception:  # whatever an object that cannot be pickled raises
-            return self._gap(value)
-        if isinstance(reduced, str):  # a global
-            if hasattr(value, "__wrapped__"):
-                return _join("wrapped", self.digest(value.__wrapped__))
+        reducer = copyreg.dispatch_table.get(type(value))
+        reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
+        if isinstance(reduced, str):  # a global of a library, or one with the user's function inside
             module = getattr(value, "__module__", None) or type(value).__module__
-            return _join("global", module, reduced) if _in_library(module) else self._gap(value)
+            inner = [] if _in_library(module) else [self.digest(value.__wrapped__)]
+            return _join("global", module, reduced, *inner)
         make, arguments, state, items, pairs = (*reduced[:5], None, None, None)[:5]
         parts = [make, arguments, state, None if items is None else list(items), None if pairs is None else [*pairs]]
-        return _join("object", self._class(type(value)), *map(self.digest, parts))
+        return _join("object", self.digest(type(value)), *map(self.digest, parts))
 
 
 def _plain(value: Any) -> bytes:
@@ -226,14 +181,20 @@ def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:
     return digest.digest()
 
 
-def _source(code: CodeType) -> str | None:
+def _is_written(owner: type, name: str, item: Any) -> bool:
+    """Whether a member of a class was written by the user, not made by Python, `dataclass` or `NamedTuple`."""
+    function = inspect.isroutine(item) or isinstance(item, _DESCRIPTORS)
+    if (name.startswith("__") and not function) or inspect.ismemberdescriptor(item) or name == "_abc_impl":
+        return False
+    if isinstance(item, FunctionType) and (is_dataclass(owner) or hasattr(owner, "_fields")):
+        return inspect.unwrap(item).__code__.co_filename != "<string>"
+    return True
+
+
+def _source(code: CodeType) -> str:
     """The text of a function, with its columns, which tell two functions in one line apart."""
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-        return None
     columns = [column for _, _, *both in code.co_positions() for column in both if column is not None]
-    return f"{min(columns, default=0)}-{max(columns, default=0)} {text}"
+    return f"{min(columns, default=0)}-{max(columns, default=0)} {inspect.getsource(code)}"
 
 
 def _names(code: CodeType) -> Iterator[str]:

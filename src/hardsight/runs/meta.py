@@ -6,17 +6,16 @@ A run may be damaged, or come from somebody else. The types are checked once, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Self, TypedDict
 
 from hardsight.errors import InputError, StateError
+from hardsight.runs.begin import FORMAT_KEY
 from hardsight.scores import MOST_CLASSES
-from hardsight.untrusted import misfit, read_json
+from hardsight.untrusted import read_json, typed
 
 FORMAT = 1
-FORMAT_KEY = "hardsight_format"  # marks plan.json and meta.json as ours
 PLAN_FILE, META_FILE = "plan.json", "meta.json"
 
 
@@ -113,12 +112,10 @@ class Meta:
     weights: str | None = None
     preprocessing: str | list[str] | None = None
     bias: bool | None = None
-    strengths: list[float] = field(default_factory=list)
     command: list[str] | str | None = None
     versions: dict[str, str] | str | None = None
     created: str | None = None
     python: str | None = None
-    platform: str | None = None
     device: str | None = None
     seed: Any = None
     comparison: dict[str, Any] = field(default_factory=dict)
@@ -135,15 +132,11 @@ class Meta:
             InputError: An entry is of another type, or out of range.
         """
         entries = {name: entry for name, entry in content.items() if entry is not None and name != FORMAT_KEY}
-        extra = {name: entries.pop(name) for name in [*entries] if name not in _TYPES}
-        if (place := misfit(entries, _SHAPE)) is not None:
-            raise InputError(f"its entry {place} is of another type than is written there")
-        meta = cls(**{name: _typed(_TYPES[name], entry) for name, entry in entries.items()}, extra=extra)
+        extra = {name: entries.pop(name) for name in [*entries] if name not in _STORED}
+        meta = replace(typed(entries, cls), extra=extra)
         classes, features = meta.model.classes or 0, meta.model.features or 0
-        if not 0 <= classes <= MOST_CLASSES:
-            raise InputError(f"it names {classes:,} classes, expected {MOST_CLASSES:,} at most")
-        if features < 0:
-            raise InputError("it names a negative number of features")
+        if not 0 <= classes <= MOST_CLASSES or features < 0:
+            raise InputError(f"it names {classes:,} classes, expected {MOST_CLASSES:,} at most, or {features} features")
         most = max(classes, len(meta.class_names)) or MOST_CLASSES
         if any(not -1 <= place < most for place in meta.label_mapping or ()):
             raise InputError("its label_mapping names classes beyond the model's")
@@ -151,53 +144,22 @@ class Meta:
 
     def to_json(self) -> dict[str, Any]:
         """What ``meta.json`` holds: every entry that there is."""
-        entries = {name: _plain(getattr(self, name)) for name in _TYPES}
-        return {**self.extra, **{name: entry for name, entry in entries.items() if entry not in (None, {})}, **_VERSION}
+        entries = asdict(self, dict_factory=lambda items: {name: entry for name, entry in items if entry is not None})
+        stored = {name: entry for name, entry in entries.items() if name in _STORED and entry != {}}
+        return {**self.extra, **stored, FORMAT_KEY: FORMAT}
 
 
-def _shape(hint: Any) -> Any:
-    """A type as `misfit` takes it."""
-    if hint is Any:
-        return object
-    if is_dataclass(hint) or is_typeddict(hint):
-        return {name: (_shape(inner), None) for name, inner in get_type_hints(hint).items()}
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind is UnionType:
-        return tuple(map(_shape, arguments))
-    if kind is list:
-        return [_shape(arguments[0])]
-    if kind is dict:
-        return {str: _shape(arguments[1])}
-    return None if hint is NoneType else hint
-
-
-def _typed(hint: Any, entry: Any) -> Any:
-    """An entry that has its shape, as the dataclass that its type names."""
-    kind = next((kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)), None)
-    if not isinstance(kind, type) or not isinstance(entry, Mapping):
-        return entry
-    return kind(**{f.name: entry[f.name] for f in fields(kind) if entry.get(f.name) is not None})
-
-
-def _plain(entry: Any) -> Any:
-    if not is_dataclass(entry) or isinstance(entry, type):
-        return entry
-    return {name: inner for name, inner in asdict(entry).items() if inner is not None}
-
-
-_VERSION = {FORMAT_KEY: FORMAT}
-_NOT_STORED = ("unfinished", "already_complete")
-_TYPES = {name: hint for name, hint in get_type_hints(Meta).items() if name not in ("extra", *_NOT_STORED)}
-_SHAPE = {name: _shape(hint) for name, hint in _TYPES.items()}
+_STORED = {f.name for f in fields(Meta)} - {"unfinished", "already_complete", "extra"}
 
 
 def read_meta(path: Path) -> Meta:
     """What ``meta.json`` or ``plan.json`` says."""
-    content = read_json(path, {FORMAT_KEY: int})
-    if content.get(FORMAT_KEY, 0) > FORMAT:
+    content = read_json(path, dict[str, Any])
+    version = content.get(FORMAT_KEY)
+    if isinstance(version, int) and version > FORMAT:
         raise StateError(
-            f"RUN: {path.parent} was written by a newer hardsight (format {content[FORMAT_KEY]}, this one reads "
-            f"{FORMAT}); upgrade hardsight."
+            f"RUN: {path.parent} was written by a newer hardsight (format {version}, this one reads {FORMAT}); upgrade "
+            "hardsight."
         )
     try:
         return Meta.from_json(content)

@@ -42,43 +42,42 @@ SCHEMAS = {
 
 def as_written(kind: str, table: pa.Table) -> pa.Table:
     """Rows with the columns and types of their kind, and its version beside them."""
-    schema = SCHEMAS[kind]
-    for name, type_ in schema.columns.items():
-        index = table.schema.get_field_index(name)
-        if index < 0:
-            raise InputError(f"a {kind} table must have a column {name!r}, got {table.column_names}.")
-        table = table.set_column(index, name, table[name].cast(type_))
-    return table.replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": str(schema.version)})
+    if missing := [name for name in SCHEMAS[kind].columns if name not in table.column_names]:
+        raise InputError(f"a {kind} table must have a column {missing[0]!r}, got {table.column_names}.")
+    version = str(SCHEMAS[kind].version)
+    return _cast(table, kind).replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": version})
+
+
+def _cast(table: pa.Table, kind: str) -> pa.Table:
+    for name, type_ in SCHEMAS[kind].columns.items():
+        if table[name].type != type_:
+            table = table.set_column(table.column_names.index(name), name, table[name].cast(type_))
+    return table
 
 
 def read_part(file: Path, kind: str) -> pa.Table:
     """The rows of a part's file, checked."""
-    schema = SCHEMAS[kind]
     with damage_errors(file):
         with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
-        version = int((table.schema.metadata or {}).get(b"hardsight_version", b"0"))
-    if version > schema.version:
-        raise StateError(
-            f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
-            f"{schema.version}); upgrade hardsight."
-        )
-    with damage_errors(file):
+        version, newest = int((table.schema.metadata or {}).get(b"hardsight_version", b"0")), SCHEMAS[kind].version
+        if version > newest:
+            raise StateError(
+                f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
+                f"{newest}); upgrade hardsight."
+            )
         return checked_rows(table, kind)
 
 
 def checked_rows(table: pa.Table, kind: str) -> pa.Table:
     """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
-    schema = SCHEMAS[kind]
-    for name, type_ in schema.columns.items():
-        column = table[name]
-        if column.type != type_:
-            table = table.set_column(table.column_names.index(name), name, column.cast(type_))
-        if name in schema.key and column.null_count:
-            raise InputError(f"{name} is missing in {column.null_count:,} rows")
-        if name in ("label", "pred"):
-            check_classes(column, name)
+    schema, table = SCHEMAS[kind], _cast(table, kind)
+    for name in schema.key:
+        if missing := table[name].null_count:
+            raise InputError(f"{name} is missing in {missing:,} rows")
+    for name in schema.columns.keys() & {"label", "pred"}:
+        check_classes(table[name], name)
     for field in table.schema:
         if field.name in schema.columns or kind == "samples":  # which may have further columns of any type
             continue
@@ -106,11 +105,9 @@ def damage_errors(path: Path) -> Iterator[None]:
     """What a damaged Parquet file provokes, as a sentence."""
     try:
         yield
-    except StateError:
+    except (StateError, FileNotFoundError):  # a recorder may have put another file in its place
         raise
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, pa.ArrowException) as error:
-        if isinstance(error, FileNotFoundError):  # a recorder may have put another file in its place
-            raise
         if isinstance(error, OSError) and error.errno is not None:  # no permission, too many open files
             raise StateError(f"RUN: {path} cannot be read: {os.strerror(error.errno)}.") from error
         why = str(error) if isinstance(error, InputError) else "it is not as it was written"
@@ -119,35 +116,21 @@ def damage_errors(path: Path) -> Iterator[None]:
 
 def merged(table: pa.Table, kind: str) -> pa.Table:
     """Of a row that was written twice (around a kill, in another batch) the first; unequal ones are an error."""
-    key = list(SCHEMAS[kind].key)
-    if len(table.group_by(key).aggregate([])) == len(table):
-        return table
-    row = np.arange(len(table))
-    groups = table.select(key).append_column("row", pa.array(row)).group_by(key, use_threads=False)
-    first = groups.aggregate([("row", "min")]).rename_columns([*key, "first"])
-    joined = table.select(key).append_column("row", pa.array(row)).join(first, key).sort_by("row")
-    first = np.asarray(joined["first"])
-    clash = np.zeros(len(table), bool)
-    if kind != "vectors":  # what belongs to a row that was written twice is the same
-        for name in table.column_names:
-            clash |= _unequal(table[name], first, tied=name == "pred")
-    if clash.any():
-        ids = table[key[0]].filter(clash)
-        raise StateError(
-            f"RUN: {len(pc.unique(ids)):,} samples have two different {kind} rows (first: {ids[0].as_py()!r}): "
-            "two runs wrote into one folder, or ids collide."
-        )
-    return table.take(np.unique(first))
-
-
-def _unequal(column: pa.ChunkedArray, first: np.ndarray, tied: bool) -> np.ndarray:
-    """Where a value is not the one in its first row. Numbers may differ by rounding, and so may a tied prediction."""
-    if tied:  # the scores beside it tell
-        return np.zeros(len(column), bool)
-    other = column.take(pa.array(first))
-    if pa.types.is_floating(column.type):
-        values = column.to_numpy()
-        size = np.abs(values[np.isfinite(values)]).max(initial=0)
-        return ~np.isclose(values, other.to_numpy(), rtol=1e-3, atol=1e-5 * size, equal_nan=True)
-    differing = pc.fill_null(pc.not_equal(column, other), False)
-    return np.asarray(pc.or_(differing, pc.not_equal(column.is_null(), other.is_null())))
+    key, *others = (table[name] for name in SCHEMAS[kind].key)
+    for other in others:
+        key = pc.binary_join_element_wise(key, other, "\0")
+    first = pc.index_in(key, value_set=key.combine_chunks()).to_numpy()
+    again = np.flatnonzero(first != np.arange(len(table)))
+    for field in table.schema if len(again) else ():
+        if field.name == "label" or pa.types.is_floating(field.type):  # not a prediction, which may be tied
+            values = table[field.name].to_numpy().astype(float)
+            largest = np.abs(values[np.isfinite(values)]).max(initial=0)
+            rtol, atol = (0, 0) if field.name == "label" else (1e-3, 1e-5 * largest)
+            close = np.isclose(values[again], values[first[again]], rtol=rtol, atol=atol, equal_nan=True)
+            if not close.all():
+                ids = table["id"].take(again[~close])
+                raise StateError(
+                    f"RUN: {len(pc.unique(ids)):,} samples have two different {kind} rows (first: "
+                    f"{ids[0].as_py()!r}): two runs wrote into one folder, or ids collide."
+                )
+    return table.take(np.unique(first)) if len(again) else table

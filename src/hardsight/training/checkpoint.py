@@ -21,37 +21,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardsight.errors import ExistingPathError, MissingPathError, StateError
+from hardsight.errors import MissingPathError, StateError
 from hardsight.recipes import Recipe, saved_settings
 from hardsight.records import read_index
-from hardsight.runs import (
-    LOCK_FILES,
-    Layout,
-    differing,
-    disk_errors,
-    foreign_in,
-    remove_files,
-    write_json,
-    write_whole,
-)
+from hardsight.runs import LOCK_FILES, differing, disk_errors, remove_files, sweep, write_json, write_whole
 from hardsight.runs import begin as begin_folder
 from hardsight.runs import discard as discard_run
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
-_FILES = re.compile("|".join(map(re.escape, (PLAN, CHECKPOINT, HISTORY))))
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> dict[str, Any] | None:
     """Make the folder ready, with its lock in `locks`; returns the checkpoint to resume from, None at the beginning."""
-    layout = Layout(
-        kind="training run",
-        plan_file=PLAN,
-        finished=lambda path: _finished(path, plan),
-        discard=_replaced,
+    lock = begin_folder(
+        path / PLAN,
+        plan,
+        "training run",
+        finished=lambda: _finished(path, plan),
+        discard=lambda: _remove(path),
         differing=_differing,
-        files=_FILES,
+        overwrite=overwrite,
     )
-    locks.enter_context(begin_folder(path, plan, layout, overwrite=overwrite))
+    locks.enter_context(lock)
+    sweep(path)
     state = _state(path)
     if lacking := _lacking(path, plan, state):
         raise MissingPathError(
@@ -71,12 +63,6 @@ def _state(path: Path) -> dict[str, Any] | None:
     return load(path) if (path / CHECKPOINT).exists() else None
 
 
-def _replaced(path: Path) -> None:
-    if foreign := [name for record in RECORDS for name in foreign_in(path / record)]:
-        raise ExistingPathError(f"out: {path} has other things in it ({foreign[0]} …); choose another folder.")
-    _remove(path)
-
-
 def _remove(path: Path) -> None:
     for name in (CHECKPOINT, HISTORY):  # first what would let the rest be resumed
         (path / name).unlink(missing_ok=True)
@@ -88,7 +74,7 @@ def discard(path: Path) -> None:
     """Remove a training run, and nothing that is not the run's."""
     if (path / PLAN).is_file():
         _remove(path)
-        remove_files(path, re.compile(rf"{_FILES.pattern}|{LOCK_FILES.pattern}"))
+        remove_files(path, re.compile(rf"{re.escape(PLAN)}|{LOCK_FILES.pattern}"))
 
 
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:

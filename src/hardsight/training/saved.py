@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from hardsight.errors import InputError, StateError
 from hardsight.extras import first_line
@@ -48,18 +48,24 @@ def is_training(run: Any) -> bool:
     return isinstance(run, (str, Path)) and (Path(run) / PLAN).is_file()
 
 
-_PLAN = {
-    "model": {"name": str, "preprocessing": str},
-    "recipe": {"epochs": int, "seed": int, "batch_size": int, "steps": [float]},
-    "loss": (str, None),
-}
+class _Model(TypedDict):
+    name: str
+    preprocessing: str
+
+
+class _Recipe(TypedDict):
+    epochs: int
+    seed: int
+    batch_size: NotRequired[int]
+    steps: NotRequired[list[float]]
+
+
+class _Plan(TypedDict):
+    model: _Model
+    recipe: _Recipe
+    loss: NotRequired[str | None]
 
 
 def training_plan(run: Path) -> dict[str, Any]:
     """What a training run says about itself: model, recipe and loss."""
-    plan = read_json(run / PLAN, _PLAN)
-    needed = {"model": ("name", "preprocessing"), "recipe": ("epochs", "seed")}
-    for entry, names in needed.items():
-        if missing := [name for name in names if name not in plan.get(entry, {})]:
-            raise StateError(f"RUN: {run / PLAN} is damaged: {entry} has no {missing[0]}.")
-    return plan
+    return read_json(run / PLAN, _Plan)
