@@ -1,4 +1,8 @@
+import importlib
 import os
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 torch.set_num_threads(1)  # also where torch was imported before this file
+os.fsync = lambda descriptor: None  # tests wait for the disk thousands of times, and none of them cuts the power
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +23,6 @@ def _same_every_time():
 @pytest.fixture
 def device_waits():
     """A context that lists where a program waits for the GPU, every time it does."""
-    import warnings
-    from contextlib import contextmanager
 
     @contextmanager
     def listed():
@@ -38,10 +41,17 @@ def device_waits():
     return listed
 
 
+@pytest.fixture
+def benchmark_module(monkeypatch):
+    """Imports a module of benchmarks/, which is no part of the package."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
 # A browser for the page, and recorded runs that several files look at.
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
     from report_pages import chromium
 
@@ -57,15 +67,39 @@ def show(browser, tmp_path):
         yield open_page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(tmp_path_factory):
     from report_runs import whole_run
 
     return whole_run(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gaps(tmp_path_factory):
     from report_runs import run_with_gaps
 
     return run_with_gaps(tmp_path_factory.mktemp("gaps"))
+
+
+# Data with planted errors, as cleaning meets them.
+
+
+@pytest.fixture
+def noisy():
+    from noisy_digits import noisy_digits
+
+    return noisy_digits()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    from cleaning_cases import make_photos
+
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def archive(noisy, tmp_path):
+    from cleaning_cases import make_archive
+
+    return make_archive(noisy, tmp_path / "digits.npz")

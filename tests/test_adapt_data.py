@@ -8,15 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from hardsight.data import (
-    ArraySamples,
-    JoinedSamples,
-    View,
-    in_form,
-    in_form_of,
-    load_digits,
-    open_data,
-)
+from hardsight.data import ArraySamples, JoinedSamples, View, in_form, in_form_of, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
@@ -342,10 +334,7 @@ def test_training_starts_from_the_weights_and_refuses_to_go_on_from_others(tmp_p
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"0.weight": torch.zeros(9, 1, 3, 3)},
-            r"0\.weight .*\(9, 1, 3, 3\)",
-        ),
+        ({"0.weight": torch.zeros(9, 1, 3, 3)}, r"0\.weight .*\(9, 1, 3, 3\)"),
         ({"3.weight": None}, r"3\.weight is not"),
         ({key: None for key in small_cnn().state_dict() if key != "1.num_batches_tracked"}, r"0\.weight is not"),
     ],

@@ -81,16 +81,8 @@ CONVNEXT = [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)]
 RECIPES = {
     "timm ViT": (tiny_vit, "blocks.1.norm1", lambda v: v[1:].T.reshape(-1, 4, 4)),
     "timm ViT, averaged": (lambda: tiny_vit(global_pool="avg"), "blocks.1.norm1", lambda v: v[1:].T.reshape(-1, 4, 4)),
-    "timm ViT, registers": (
-        lambda: tiny_vit(reg_tokens=3),
-        "blocks.1.norm1",
-        lambda v: v[4:].T.reshape(-1, 4, 4),
-    ),
-    "torchvision ViT": (
-        torchvision_vit,
-        "encoder.layers.encoder_layer_1.ln_1",
-        lambda v: v[1:].T.reshape(-1, 4, 4),
-    ),
+    "timm ViT, registers": (lambda: tiny_vit(reg_tokens=3), "blocks.1.norm1", lambda v: v[4:].T.reshape(-1, 4, 4)),
+    "torchvision ViT": (torchvision_vit, "encoder.layers.encoder_layer_1.ln_1", lambda v: v[1:].T.reshape(-1, 4, 4)),
     "timm ConvNeXt": (
         lambda: ConvNeXt(depths=(1, 1, 1, 1), dims=(8, 8, 8, 16), output_stride=8, num_classes=5),
         "norm_pre",
@@ -246,10 +238,7 @@ class TestHostile:
         with pytest.raises(ValueError, match=r"tokens .*name"):
             cam(net, torch.rand(2, 1, 8, 8))
 
-    @pytest.mark.parametrize(
-        ("layer", "sentence"),
-        [("Tanh", "layer='Tanh'"), ("7", "'7' .*positions")],
-    )
+    @pytest.mark.parametrize(("layer", "sentence"), [("Tanh", "layer='Tanh'"), ("7", "'7' .*positions")])
     def test_layers_that_cannot_be(self, layer, sentence):
         with pytest.raises(ValueError, match=sentence):
             cam(gap_net(), torch.rand(2, 3, 8, 8), layer=layer)

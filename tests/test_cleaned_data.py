@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cleaning_cases import accepted, cleaned, files_of, make_archive, make_photos, run_on, scored, shades
-from noisy_digits import noisy_digits
+from cleaning_cases import accepted, cleaned, files_of, run_on, scored, shades
+from forked import exit_code, fork
 from PIL import Image
 from torch import zeros
 from torch.utils.data import TensorDataset
@@ -25,22 +23,6 @@ from hardsight.cleaning import clean, in_words
 from hardsight.data import open_data
 from hardsight.errors import InputError
 from hardsight.runs import DataInfo
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return noisy_digits()
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return make_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def archive(digits, tmp_path):
-    return make_archive(digits, tmp_path / "digits.npz")
-
 
 # Cleaned folders.
 
@@ -207,28 +189,21 @@ def test_an_error_half_way_leaves_nothing(photos, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
 
 
-KILLED = """
-import os, shutil, sys, pyarrow as pa, hardsight as hs
-from hardsight.cleaning import clean
-copied = []
-def copy(*a):
-    copied.append(a)
-    if len(copied) > 4:
-        os._exit(9)  # as kill -9 does: nothing is tidied up
-shutil.copy2 = copy
-table = hs.SampleTable.load(sys.argv[1])
-decisions = {"id": table["id"][:1].tolist(), "action": ["keep"]}
-clean(table, sys.argv[2], data=sys.argv[3], dataset=sys.argv[4], decisions=decisions)
-"""
-
-
-@pytest.mark.slow
 def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, tmp_path):
     samples = open_data(str(photos))
     run = scored(samples, samples.labels, {0: 1}, classes=3).save(tmp_path / "run")
-    arguments = [str(run), str(tmp_path / "lists"), str(photos), str(tmp_path / "cleaned")]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
-    assert killed.returncode == 9
+    left = [None] * 4
+
+    def copy(*_):
+        if not left:
+            os._exit(9)  # as kill -9 does: nothing is tidied up
+        left.pop()
+
+    def killed():
+        shutil.copy2 = copy
+        cleaned(run, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+
+    assert exit_code(fork(killed)) == 9
     assert not (tmp_path / "cleaned").exists()
     assert list(tmp_path.glob(".cleaned.*.tmp"))
     (tmp_path / ".cleaned.mine.tmp").write_text("not theirs")
@@ -240,8 +215,8 @@ def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, 
 # Cleaned arrays.
 
 
-def test_a_cleaned_npz_holds_the_right_labels(digits, archive, tmp_path):
-    table = run_on(digits.table, f"{archive}:test", "test")
+def test_a_cleaned_npz_holds_the_right_labels(noisy, archive, tmp_path):
+    table = run_on(noisy.table, f"{archive}:test", "test")
     summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
     done = summary["dataset"]
     decisions = accepted(table)
@@ -257,19 +232,19 @@ def test_a_cleaned_npz_holds_the_right_labels(digits, archive, tmp_path):
         assert dict(zip(ids.tolist(), labels[:, 0].tolist(), strict=True)) == expected
         at = [int(id_.split(":")[1]) for id_ in ids]
         assert at == sorted(at)  # in the order of the data
-        np.testing.assert_array_equal(copy["test_images"], digits.pictures[at])
+        np.testing.assert_array_equal(copy["test_images"], noisy.pictures[at])
         np.testing.assert_array_equal(copy["test_source"], [f"scan {i}" for i in at])
         for key in ("train_images", "train_labels", "classes", "about"):
             np.testing.assert_array_equal(copy[key], old[key])
         assert json.loads(str(copy["hardsight_cleaned"]))["kept"] == done["kept"]
-        right = labels[:, 0] == digits.true[at]
-    assert right.mean() > 0.99 > (digits.given == digits.true).mean()
-    assert (done["kept"] + done["relabeled"], done["dropped"]) == (len(expected), len(digits.given) - len(expected))
+        right = labels[:, 0] == noisy.true[at]
+    assert right.mean() > 0.99 > (noisy.given == noisy.true).mean()
+    assert (done["kept"] + done["relabeled"], done["dropped"]) == (len(expected), len(noisy.given) - len(expected))
     assert len(open_data(f"{tmp_path / 'cleaned.npz'}:test")) == len(expected)
 
 
-def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, archive, tmp_path):
-    table = run_on(digits.table, f"{archive}:test", "test")
+def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(noisy, archive, tmp_path):
+    table = run_on(noisy.table, f"{archive}:test", "test")
     before = archive.read_bytes()
     with pytest.raises(ValueError, match="the data themselves"):
         cleaned(table, tmp_path / "lists", dataset=archive, overwrite=True)
@@ -287,8 +262,8 @@ def test_an_npz_is_replaced_only_if_it_is_ours_and_never_the_source(digits, arch
     assert archive.read_bytes() == before
 
 
-def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_path):
-    cleaned(run_on(digits.table, f"{archive}:test", "test"), tmp_path / "a", dataset=tmp_path / "once.npz")
+def test_cleaned_again_ids_stay_those_of_the_first_time(noisy, archive, tmp_path):
+    cleaned(run_on(noisy.table, f"{archive}:test", "test"), tmp_path / "a", dataset=tmp_path / "once.npz")
     once = open_data(f"{tmp_path / 'once.npz'}:test")
     table = scored(once, once.labels, {0: (once.labels[0] + 1) % 10}, classes=10, source=once.source)
     cleaned(table, tmp_path / "b", dataset=tmp_path / "twice.npz", count=1)
@@ -297,8 +272,8 @@ def test_cleaned_again_ids_stay_those_of_the_first_time(digits, archive, tmp_pat
         assert second["test_labels"][0, 0] == (first["test_labels"][0, 0] + 1) % 10
 
 
-def test_arrays_without_a_file_become_an_npz(digits, tmp_path):
-    table = hs.SampleTable(digits.table.to_arrow(), replace(digits.table.meta, source={"data": "digits"}))
+def test_arrays_without_a_file_become_an_npz(noisy, tmp_path):
+    table = hs.SampleTable(noisy.table.to_arrow(), replace(noisy.table.meta, source={"data": "digits"}))
     done = cleaned(table, tmp_path / "lists", dataset=tmp_path / "new" / "cleaned.npz")["dataset"]
     again = open_data(str(tmp_path / "new" / "cleaned.npz"))
     assert len(again) == done["kept"] + done["relabeled"]
@@ -343,7 +318,7 @@ def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_data_that_cannot_be_written_are_named(digits, tmp_path):
+def test_data_that_cannot_be_written_are_named(noisy, tmp_path):
     data = TensorDataset(zeros(2, 3), zeros(2).long())
     table = hs.SampleTable.from_columns({"id": ["data:0"], "label": [0], "pred": [1], "avh": [0.1]})
     with pytest.raises(ValueError, match=r"TensorDataset, 2 .*lists"):

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from cleaning_cases import cleaned, files_of, make_archive, make_photos, run_on, scored
-from noisy_digits import noisy_digits
+from cleaning_cases import cleaned, files_of, run_on, scored
 from PIL import Image
 
 import hardsight as hs
@@ -23,52 +22,37 @@ from hardsight.runs import DataInfo
 FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "review.txt", "samples.parquet"]
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return noisy_digits()
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return make_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def archive(digits, tmp_path):
-    return make_archive(digits, tmp_path / "digits.npz")
-
-
 # Lists.
 
 
-def test_lists_are_whole_and_agree(digits, tmp_path):
-    summary = clean(digits.table, tmp_path / "lists", data="digits")
+def test_lists_are_whole_and_agree(noisy, tmp_path):
+    summary = clean(noisy.table, tmp_path / "lists", data="digits")
     assert files_of(tmp_path / "lists") == FILES
     rows = pq.read_table(tmp_path / "lists" / "actions.parquet")
-    expected = actions(digits.table)
+    expected = actions(noisy.table)
     assert rows["id"].to_pylist() == expected["id"].tolist()
     assert rows["action"].to_pylist() == expected["action"].tolist()
-    assert set(digits.table.scores) <= set(rows.column_names)
+    assert set(noisy.table.scores) <= set(rows.column_names)
     for action in ACTIONS:
         ids = read_ids(tmp_path / "lists" / f"{action}.txt")
         assert ids == [row["id"] for row in rows.to_pylist() if row["action"] == action]
         assert len(ids) == summary[action]
-    assert summary["samples"] == len(digits.table) == sum(summary[action] for action in ACTIONS)
+    assert summary["samples"] == len(noisy.table) == sum(summary[action] for action in ACTIONS)
     with (tmp_path / "lists" / "actions.csv").open(newline="", encoding="utf-8") as file:
         read = list(csv.DictReader(file))
     assert [row["id"] for row in read] == rows["id"].to_pylist()
     assert [row["suggested_name"] for row in read] == [value or "" for value in rows["suggested_name"].to_pylist()]
     np.testing.assert_allclose([float(row["avh"]) for row in read], rows["avh"].to_numpy())
-    by_id = dict(zip(digits.table["id"], digits.table["avh"], strict=True))
+    by_id = dict(zip(noisy.table["id"], noisy.table["avh"], strict=True))
     assert [by_id[id_] for id_ in rows["id"].to_pylist()] == rows["avh"].to_pylist()
 
 
-def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
-    run = digits.table.save(tmp_path / "run")
+def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(noisy, tmp_path):
+    run = noisy.table.save(tmp_path / "run")
     summary = clean(run)
     assert summary["lists"] == str(run / "lists")
     assert any("--data" in note for note in summary["notes"])
-    assert len(hs.SampleTable.load(run)) == len(digits.table)
+    assert len(hs.SampleTable.load(run)) == len(noisy.table)
     with pytest.raises(FileExistsError, match=r"already; .*--overwrite"):
         clean(run)
     assert clean(run, overwrite=True, count=3)["review"] == 3
@@ -76,21 +60,21 @@ def test_a_run_folder_gets_its_lists_inside_and_stays_a_run(digits, tmp_path):
     assert not list(run.glob(".*"))
 
 
-def test_arguments_are_passed_on(digits, tmp_path):
-    summary = clean(digits.table, tmp_path / "a", by="avh", share=0.01)
+def test_arguments_are_passed_on(noisy, tmp_path):
+    summary = clean(noisy.table, tmp_path / "a", by="avh", share=0.01)
     assert summary["by"] == "avh"
-    assert summary["relabel"] + summary["review"] == round(0.01 * len(digits.table))
+    assert summary["relabel"] + summary["review"] == round(0.01 * len(noisy.table))
     assert "estimate" in summary
     with pytest.raises(ValueError, match=r"out .*folder"):
-        clean(digits.table)
+        clean(noisy.table)
     with pytest.raises(ValueError, match="mean disagreement"):
-        clean(digits.table, tmp_path / "b", by="disagrement")
+        clean(noisy.table, tmp_path / "b", by="disagrement")
     assert not (tmp_path / "b").exists()
 
 
-def test_bad_rows_are_in_the_lists(digits, tmp_path):
+def test_bad_rows_are_in_the_lists(noisy, tmp_path):
     bad = pa.table({"id": ["digits:x"], "error": ["a truncated file"]})
-    table = hs.SampleTable(digits.table.to_arrow(), digits.table.meta, bad)
+    table = hs.SampleTable(noisy.table.to_arrow(), noisy.table.meta, bad)
     summary = clean(table, tmp_path / "lists")
     assert summary["unreadable"] == 1
     assert "digits:x" in read_ids(tmp_path / "lists" / "drop.txt")
@@ -154,27 +138,27 @@ def test_ordinary_ids_are_lines_as_they_are(tmp_path):
 # For viewers.
 
 
-def test_arrays_become_pictures_for_viewers(digits, tmp_path, monkeypatch):
-    summary = clean(digits.table, tmp_path / "lists", data="digits")
+def test_arrays_become_pictures_for_viewers(noisy, tmp_path, monkeypatch):
+    summary = clean(noisy.table, tmp_path / "lists", data="digits")
     seen = pq.read_table(tmp_path / "lists" / "samples.parquet")
-    assert summary["pictures"] == len(digits.table)
+    assert summary["pictures"] == len(noisy.table)
     for row in seen.slice(0, 20).to_pylist():
         pixels = np.asarray(Image.open(io.BytesIO(row["image"])))
-        np.testing.assert_array_equal(pixels, digits.pictures[int(row["id"].split(":")[1])])
-        assert row["ground_truth"] == str(digits.given[int(row["id"].split(":")[1])])
+        np.testing.assert_array_equal(pixels, noisy.pictures[int(row["id"].split(":")[1])])
+        assert row["ground_truth"] == str(noisy.given[int(row["id"].split(":")[1])])
     plain = (pa.types.is_string, pa.types.is_binary, pa.types.is_floating, pa.types.is_integer)
     assert all(any(check(field.type) for check in plain) for field in seen.schema)
     assert {"filepath", "prediction", "suggested", "action", "avh", "confidence", "p_pred"} <= set(seen.column_names)
     monkeypatch.setattr(viewers, "PICTURE_BYTES", 2_000)
-    few = clean(digits.table, tmp_path / "few", data="digits")["pictures"]
+    few = clean(noisy.table, tmp_path / "few", data="digits")["pictures"]
     assert 5 < few < 30
     images = pq.read_table(tmp_path / "few" / "samples.parquet")["image"].to_pylist()
     assert sum(map(len, images[:few])) <= 2_000  # the most suspicious have theirs
-    assert images[few:] == [None] * (len(digits.table) - few)
+    assert images[few:] == [None] * (len(noisy.table) - few)
 
 
-def test_moved_data_leave_lists_without_pictures(digits, tmp_path):
-    gone = hs.SampleTable(digits.table.to_arrow(), replace(digits.table.meta, source={"data": str(tmp_path / "gone")}))
+def test_moved_data_leave_lists_without_pictures(noisy, tmp_path):
+    gone = hs.SampleTable(noisy.table.to_arrow(), replace(noisy.table.meta, source={"data": str(tmp_path / "gone")}))
     summary = clean(gone, tmp_path / "lists")
     assert summary["pictures"] == summary["paths"] == 0
     assert any("with --data" in note for note in summary["notes"])
@@ -203,8 +187,8 @@ def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
 # Words, and cleanlab.
 
 
-def test_the_closing_lines_say_what_was_done_and_what_is_next(digits, archive, tmp_path):
-    table = run_on(digits.table, f"{archive}:test", "test")
+def test_the_closing_lines_say_what_was_done_and_what_is_next(noisy, archive, tmp_path):
+    table = run_on(noisy.table, f"{archive}:test", "test")
     summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
     text = "\n".join(in_words(summary))
     assert all(f"{action} {summary[action]:,}" in text for action in ACTIONS)
@@ -214,21 +198,21 @@ def test_the_closing_lines_say_what_was_done_and_what_is_next(digits, archive, t
     assert "--decisions" in lists_alone  # what to do next
 
 
-def test_a_datalab_has_our_labels_probabilities_and_scores(digits, capsys):
-    lab = to_datalab(digits.table, "avh")
+def test_a_datalab_has_our_labels_probabilities_and_scores(noisy, capsys):
+    lab = to_datalab(noisy.table, "avh")
     assert capsys.readouterr().out == ""
     issues = lab.get_issues("label")
-    assert len(issues) == len(digits.table)
-    wrong = digits.wrong[[int(id_.split(":")[1]) for id_ in lab.data["id"]]]
+    assert len(issues) == len(noisy.table)
+    wrong = noisy.wrong[[int(id_.split(":")[1]) for id_ in lab.data["id"]]]
     assert issues["is_label_issue"][wrong].mean() > 0.7
-    assert np.allclose(lab.data["suspicion"], digits.table["avh"])
-    quality = 1 - label_errors(digits.table, "cleanlab_self_confidence")["suspicion"]
+    assert np.allclose(lab.data["suspicion"], noisy.table["avh"])
+    quality = 1 - label_errors(noisy.table, "cleanlab_self_confidence")["suspicion"]
     np.testing.assert_allclose(np.sort(issues["label_score"]), np.sort(quality), atol=1e-6)
 
 
-def test_a_datalab_of_some_classes(digits):
-    some = digits.table.to_arrow().filter(pa.array(np.isin(digits.given, [1, 4, 7])))
-    lab = to_datalab(hs.SampleTable(some, digits.table.meta, None, digits.table.vectors))
+def test_a_datalab_of_some_classes(noisy):
+    some = noisy.table.to_arrow().filter(pa.array(np.isin(noisy.given, [1, 4, 7])))
+    lab = to_datalab(hs.SampleTable(some, noisy.table.meta, None, noisy.table.vectors))
     assert len(lab.get_issues("label")) == len(some)
     with pytest.raises(ValueError, match="keep the probabilities"):
-        to_datalab(hs.SampleTable(some, digits.table.meta))
+        to_datalab(hs.SampleTable(some, noisy.table.meta))

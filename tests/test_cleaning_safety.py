@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cleaning_cases import files_of, make_photos, scored, shades
+from cleaning_cases import files_of, scored, shades
 from command_line import run as command
 from scipy import stats
 
@@ -255,11 +255,6 @@ def test_the_commands_say_chance_first(tmp_path, capsys, monkeypatch):
 
 
 # What a person decides.
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return make_photos(tmp_path / "photos")
 
 
 def test_an_edited_list_decides_and_nothing_else_changes(photos, tmp_path):

@@ -9,11 +9,7 @@ import torch
 from PIL import Image
 from scipy import ndimage, stats
 
-from hardsight.degradation import (
-    DEGRADATIONS,
-    chosen_levels,
-    degrade,
-)
+from hardsight.degradation import DEGRADATIONS, chosen_levels, degrade
 from hardsight.degradation.randomness import sample_keys, threefry, uniform
 
 IDS = [f"test:{i}" for i in range(40)]
@@ -201,18 +197,12 @@ def test_occlusion_hides_its_share_at_a_place_of_the_samples_own():
         ({"name": "jpeg", "level": 7.5}, r"jpeg .*got 7\.5"),
         ({"ids": None}, r"ids .*noise"),
         ({"ids": ["a"]}, r"expected 2, got 1"),
-        (
-            {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)},
-            r"torch\.uint8 \(2, 3, 4, 4\)",
-        ),
+        ({"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}, r"torch\.uint8 \(2, 3, 4, 4\)"),
         ({"images": torch.zeros(3, 4, 4)}, r"channels.* torch\.float32 \(3, 4, 4\)"),
         ({"images": np.zeros((2, 3, 4, 4))}, r"got ndarray"),
         ({"images": torch.zeros(2, 4, 4, 4)}, r"1 or 3 channels .*\(2, 4, 4, 4\)"),
         ({"images": torch.zeros(2, 3, 0, 4)}, r"pixels, got \(2, 3, 0, 4\)"),
-        (
-            {"images": torch.full((2, 3, 4, 4), 1.1)},
-            r"\[0, 1\] .*1\.1 to 1\.1",
-        ),
+        ({"images": torch.full((2, 3, 4, 4), 1.1)}, r"\[0, 1\] .*1\.1 to 1\.1"),
         ({"images": torch.full((2, 3, 4, 4), float("nan"))}, r"nan to nan"),
     ],
 )

@@ -23,16 +23,18 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
 def frame(run):
     """All rows as anyone's pandas would hold them."""
-    rows = [{"id": id_, **row} for (id_, _), row in as_rows(hs.Dynamics(run)).items()]
-    labels = dict(zip(hs.Dynamics(run).ids, hs.Dynamics(run).labels, strict=True))
+    dynamics = hs.Dynamics(run)
+    rows = [{"id": id_, **row} for (id_, _), row in as_rows(dynamics).items()]
+    labels = dict(zip(dynamics.ids, dynamics.labels, strict=True))
     return pd.DataFrame(rows).assign(label=lambda f: f["id"].map(labels)).sort_values(["id", "epoch"])
 
 
-def test_the_summary_is_what_a_loop_over_the_rows_gives(run):
+def test_the_summary_is_what_a_loop_over_the_rows_gives(run, frame):
     found = hs.Dynamics(run).summary().to_pandas().set_index("id")
-    for id_, rows in frame(run).groupby("id"):
+    for id_, rows in frame.groupby("id"):
         right = (rows["pred"] == rows["label"]).tolist()
         own = found.loc[id_]
         assert own["seen"] == len(rows)
@@ -60,12 +62,7 @@ def test_worked_examples_of_forgetting_and_learning(tmp_path):
         recorder.end_epoch()
     found = {row["id"]: row for row in recorder.summary().to_arrow().to_pylist()}
     assert {name: row["forgetting"] for name, row in found.items()} == {"never": 0, "always": 0, "twice": 2, "late": 0}
-    assert {name: row["learned"] for name, row in found.items()} == {
-        "never": None,
-        "always": 1,
-        "twice": 2,
-        "late": 6,
-    }
+    assert {name: row["learned"] for name, row in found.items()} == {"never": None, "always": 1, "twice": 2, "late": 6}
     assert found["twice"]["correctness"] == 0.5
     assert found["always"]["aum"] == 1.0
     assert found["never"]["aum"] == -1.0
@@ -75,9 +72,8 @@ def test_worked_examples_of_forgetting_and_learning(tmp_path):
     assert found["twice"]["variability"] == pytest.approx(p - 0.5, rel=1e-5)  # half the time p, half 1 − p
 
 
-def test_a_summary_of_some_epochs(run):
-    rows = frame(run)
-    early = rows[rows["epoch"] <= 3].groupby("id")["el2n"].mean()
+def test_a_summary_of_some_epochs(run, frame):
+    early = frame[frame["epoch"] <= 3].groupby("id")["el2n"].mean()
     found = hs.Dynamics(run).summary((1, 3)).to_pandas().set_index("id")["el2n"]
     pd.testing.assert_series_equal(found.sort_index(), early.sort_index(), check_names=False, rtol=1e-12)
 
@@ -90,12 +86,12 @@ def test_hardest_follows_the_direction_of_each_column(run):
     assert summary.hardest(1, "variability")["variability"][0] == summary["variability"].max()
 
 
-def test_curves_are_means_and_deviations_of_the_rows(run):
-    dynamics, rows = hs.Dynamics(run), frame(run)
+def test_curves_are_means_and_deviations_of_the_rows(run, frame):
+    dynamics = hs.Dynamics(run)
     values = ("avh", "norm", "confidence", "nll", "correct", "angle", "margin")
     for by, key in ((None, None), ("label", "label")):
         found = dynamics.curves(by, values).to_pandas()
-        expected = rows.groupby(["epoch"] if key is None else [key, "epoch"])[list(values)].agg(
+        expected = frame.groupby(["epoch"] if key is None else [key, "epoch"])[list(values)].agg(
             ["count", "mean", "std"]
         )
         assert len(found) == len(expected)
@@ -161,10 +157,10 @@ def test_moments_joined_block_by_block_are_those_of_the_whole():
             assert moments.sd()[g, e] == pytest.approx(np.nanstd(own, ddof=1), rel=1e-8)
 
 
-def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run):
+def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run, frame):
     dynamics = hs.Dynamics(run)
     table = dynamics.at(12)
-    rows = frame(run).query("epoch == 12").set_index("id")
+    rows = frame.query("epoch == 12").set_index("id")
     for column in ("avh", "confidence", "nll", "norm", "margin", "angle", "el2n"):
         np.testing.assert_allclose(table[column], rows.loc[table["id"], column], rtol=1e-12)
     loaded = hs.SampleTable.load(run)

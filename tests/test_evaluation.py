@@ -4,8 +4,7 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from command_line import run as command
+from forked import beside
 from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -29,6 +29,7 @@ from hardsight.margins import margins_answer
 from hardsight.models import Model
 from hardsight.networks import build_network
 from hardsight.predictions import predict
+from hardsight.runs import folder_lock
 from hardsight.uncertainty import uncertainty_answer
 
 PICTURES, LABELS = load_digits()
@@ -242,22 +243,20 @@ def test_a_killed_evaluation_goes_on_where_it_stopped(digits, tmp_path, monkeypa
 
 
 def test_a_second_evaluation_of_a_folder_waits_and_removes_nothing_of_the_first(digits, tmp_path):
-    first = (
-        "import sys, pathlib, time; from hardsight.runs import folder_lock\n"
-        "with folder_lock(pathlib.Path(sys.argv[1])):\n"
-        "    (pathlib.Path(sys.argv[1]) / 'parts').mkdir()\n"
-        "    (pathlib.Path(sys.argv[1]) / 'parts' / '.margins-0.json.0123abcd.tmp').write_text('half')\n"
-        "    print('ready', flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", first, str(tmp_path / "out")], stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout.readline() == b"ready\n"
-            for overwrite in (False, True):
-                with pytest.raises(StateError, match=str(other.pid)):
-                    run(subjects(digits, "a"), tmp_path, overwrite=overwrite)
-            assert (tmp_path / "out" / "parts" / ".margins-0.json.0123abcd.tmp").read_text() == "half"
-        finally:
-            other.kill()
+    half = tmp_path / "out" / "parts" / ".margins-0.json.0123abcd.tmp"
+
+    def first(ready):
+        with folder_lock(tmp_path / "out"):
+            half.parent.mkdir()
+            half.write_text("half")
+            ready()
+            time.sleep(600)
+
+    with beside(first) as other:
+        for overwrite in (False, True):
+            with pytest.raises(StateError, match=str(other)):
+                run(subjects(digits, "a"), tmp_path, overwrite=overwrite)
+        assert half.read_text() == "half"
     found = run(subjects(digits, "a"), tmp_path)  # the lock of a killed process is free
     assert {file.name for file in found.path.iterdir()} >= {"rows.parquet", "evaluation.json"}
     assert not list(found.path.rglob(".*"))
@@ -452,11 +451,7 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     a = Subject("a", network(), digits)
     for given, options, words in (
         ([], {}, "run folder .*none"),
-        (
-            [a, Subject("b", network(1), other)],
-            {},
-            "b .*other digits",
-        ),
+        ([a, Subject("b", network(1), other)], {}, "b .*other digits"),
         ([a, Subject("b", network(1, 12), digits)], {}, "b has 12 .* 10"),
         ([a, Subject("b", network(0), digits)], {}, "b is .*same"),
         ([a, Subject("a", network(1), digits)], {}, "names .*'a' repeats"),

@@ -272,10 +272,7 @@ def test_one_run_named_twice_is_refused(runs, tmp_path):
         ({"name": "embeddings"}, "embeddings .*--data"),
         ({"name": "iterations"}, "iterations .*--data, .*RUN"),
         ({"name": "data-map", "runs": ["a"], "human": "h.csv"}, "data-map .*not .*--human"),
-        (
-            {"name": "dynamics", "runs": ["a"], "human": "h.csv", "groups": "g.csv"},
-            "--groups .*--human, .*both",
-        ),
+        ({"name": "dynamics", "runs": ["a"], "human": "h.csv", "groups": "g.csv"}, "--groups .*--human, .*both"),
         ({"name": "norm-growth", "out": "figure.jpg"}, r"out .*'figure\.jpg'"),
         ({"name": "norm-growth", "out": "nowhere/figure.png"}, "out: .*folder nowhere"),
         ({"name": "data-map", "runs": ["nowhere"]}, "nowhere .*no records"),

@@ -218,10 +218,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypa
         ("name,hsf\na,1", "id, got name"),
         ("id,hsf\na,1.5\nb,-1", r"got 1\.5 .*2 outside"),
         ("id,hsf\na,many", "hsf .*got string"),
-        (
-            "id,hsf\na,1\na,0.5",
-            "1 id repeats",
-        ),
+        ("id,hsf\na,1\na,0.5", "1 id repeats"),
         ("id\na", "rows .*got id"),
         ("id,hsf\n", "rows .* id, hsf"),
         ("id,a,b\nx,1,-3", "counts .*got -3"),
@@ -315,10 +312,7 @@ def test_frequencies_are_taken_from_mappings_tables_and_arrays():
         (np.full(4, np.nan), "frequency, got none"),
         (np.full(4, np.inf), "0 and 1, got inf"),
         (np.zeros((4, 3)), "nobody was asked"),
-        (
-            np.zeros((2, 3)),
-            "2 rows .*got 'test:2'",
-        ),
+        (np.zeros((2, 3)), "2 rows .*got 'test:2'"),
         (np.ones((4, 2)), "2 classes, .*label is 2"),
         (np.ones((4, 3, 2)), "one frequency .*shape"),
         (Human(None, None, None, "mine"), "mine: counts"),

@@ -14,20 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 import hardsight as hs
 from hardsight.ensemble import as_lists, mean_over_nets
-from hardsight.labelerrors import (
-    DEFAULT,
-    RANKINGS,
-    actions,
-    confident_joint,
-    label_errors,
-    noise,
-    probability_matrix,
-)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return noisy_digits()
+from hardsight.labelerrors import DEFAULT, RANKINGS, actions, confident_joint, label_errors, noise, probability_matrix
 
 
 def with_probabilities(p, labels, *, keep=True, **meta):
@@ -55,43 +42,43 @@ def without_vectors(table):
 
 
 @pytest.mark.parametrize("name", list(RANKINGS))
-def test_every_ranking_finds_planted_errors(digits, name):
-    suspicion = RANKINGS[name].function(digits.table)
-    assert suspicion.shape == (len(digits.table),)
+def test_every_ranking_finds_planted_errors(noisy, name):
+    suspicion = RANKINGS[name].function(noisy.table)
+    assert suspicion.shape == (len(noisy.table),)
     assert suspicion.dtype.kind == "f"
     assert np.isfinite(suspicion).all()
-    assert roc_auc_score(digits.wrong, suspicion) > 0.95
+    assert roc_auc_score(noisy.wrong, suspicion) > 0.95
 
 
 @pytest.mark.parametrize("name", list(RANKINGS))
-def test_every_ranking_says_what_it_is_and_needs(digits, name):
+def test_every_ranking_says_what_it_is_and_needs(noisy, name):
     ranking = RANKINGS[name]
     assert ranking.name == name
     assert ranking.summary.endswith(".")
     assert ranking.reference
-    bare = digits.table.to_arrow().select(["id", "label", "pred"])
+    bare = noisy.table.to_arrow().select(["id", "label", "pred"])
     with pytest.raises(ValueError, match=f"{name} needs the"):
         label_errors(hs.SampleTable(bare), name, count=3)
 
 
-def test_every_score_that_needs_labels_is_a_ranking_in_its_direction(digits):
+def test_every_score_that_needs_labels_is_a_ranking_in_its_direction(noisy):
     for name, score in hs.SCORES.items():
         assert (name in RANKINGS) == score.needs_labels
-    table = digits.table
+    table = noisy.table
     np.testing.assert_array_equal(RANKINGS["nll"].function(table), table["nll"])
     np.testing.assert_array_equal(RANKINGS["margin"].function(table), -table["margin"])
     assert DEFAULT in RANKINGS
 
 
-def test_disagreement_is_cleanlabs_normalised_margin(digits):
-    ours = RANKINGS["disagreement"].function(digits.table)
-    cleanlabs = RANKINGS["cleanlab_normalized_margin"].function(digits.table)
+def test_disagreement_is_cleanlabs_normalised_margin(noisy):
+    ours = RANKINGS["disagreement"].function(noisy.table)
+    cleanlabs = RANKINGS["cleanlab_normalized_margin"].function(noisy.table)
     np.testing.assert_allclose((1 + ours) / 2, cleanlabs, atol=1e-6)
 
 
-def test_disagreement_from_columns_is_that_from_probabilities(digits):
-    ours = RANKINGS["disagreement"].function(without_vectors(digits.table))
-    np.testing.assert_allclose(ours, RANKINGS["disagreement"].function(digits.table), atol=1e-5)
+def test_disagreement_from_columns_is_that_from_probabilities(noisy):
+    ours = RANKINGS["disagreement"].function(without_vectors(noisy.table))
+    np.testing.assert_allclose(ours, RANKINGS["disagreement"].function(noisy.table), atol=1e-5)
 
 
 def test_angular_disagreement_by_a_loop():
@@ -111,24 +98,24 @@ def test_angular_disagreement_where_the_angle_vanishes():
     assert suspicion.argmax() == 2
 
 
-def test_adjusted_rankings_have_no_class_mean(digits):
+def test_adjusted_rankings_have_no_class_mean(noisy):
     for name in ("confidence_adjusted", "avh_adjusted"):
-        values = RANKINGS[name].function(digits.table)
-        means = [values[digits.given == k].mean() for k in range(10)]
+        values = RANKINGS[name].function(noisy.table)
+        means = [values[noisy.given == k].mean() for k in range(10)]
         np.testing.assert_allclose(means, 0, atol=1e-12)
 
 
-def test_cleanlabs_list_comes_first(digits):
+def test_cleanlabs_list_comes_first(noisy):
     from cleanlab.filter import find_label_issues
 
-    listed = find_label_issues(digits.given, digits.probabilities, return_indices_ranked_by="normalized_margin")
-    found = label_errors(digits.table, "cleanlab_issues")
+    listed = find_label_issues(noisy.given, noisy.probabilities, return_indices_ranked_by="normalized_margin")
+    found = label_errors(noisy.table, "cleanlab_issues")
     assert set(found["id"][: len(listed)]) == {f"digits:{i}" for i in listed}
 
 
-def test_unknown_rankings_get_a_suggestion(digits):
+def test_unknown_rankings_get_a_suggestion(noisy):
     with pytest.raises(ValueError, match=r"'disagrement'; .*disagreement"):
-        label_errors(digits.table, "disagrement")
+        label_errors(noisy.table, "disagrement")
 
 
 # Counting.
@@ -153,15 +140,15 @@ def test_the_confident_joint_is_cleanlabs(case):
     np.testing.assert_allclose(noise(table).thresholds, get_confident_thresholds(labels, wide), rtol=1e-12)
 
 
-def test_the_confident_joint_of_real_digits_is_cleanlabs(digits):
-    wide = digits.probabilities.astype(np.float64)
-    theirs = compute_confident_joint(digits.given, wide, calibrate=False)
-    np.testing.assert_array_equal(confident_joint(digits.table).toarray(), theirs)
-    ours = confident_joint(digits.table, calibrate=True).toarray()
-    calibrated = compute_confident_joint(digits.given, wide, calibrate=True)
+def test_the_confident_joint_of_real_digits_is_cleanlabs(noisy):
+    wide = noisy.probabilities.astype(np.float64)
+    theirs = compute_confident_joint(noisy.given, wide, calibrate=False)
+    np.testing.assert_array_equal(confident_joint(noisy.table).toarray(), theirs)
+    ours = confident_joint(noisy.table, calibrate=True).toarray()
+    calibrated = compute_confident_joint(noisy.given, wide, calibrate=True)
     np.testing.assert_array_equal(round_preserving_row_totals(ours), calibrated)
-    estimated = num_label_issues(digits.given, wide, estimation_method="off_diagonal_calibrated")
-    assert noise(digits.table).count == pytest.approx(estimated, abs=5)  # ten rows, each rounded
+    estimated = num_label_issues(noisy.given, wide, estimation_method="off_diagonal_calibrated")
+    assert noise(noisy.table).count == pytest.approx(estimated, abs=5)  # ten rows, each rounded
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -175,23 +162,23 @@ def test_counting_without_probabilities_errs_where_it_says(case):
     assert moved <= noise(lean).unsure + case[1]
 
 
-def test_counting_without_probabilities_is_exact_on_digits(digits):
-    lean = noise(without_vectors(digits.table))
-    assert lean.count == pytest.approx(noise(digits.table).count, abs=1e-9)
+def test_counting_without_probabilities_is_exact_on_digits(noisy):
+    lean = noise(without_vectors(noisy.table))
+    assert lean.count == pytest.approx(noise(noisy.table).count, abs=1e-9)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.05, 0.2])
 def test_the_estimate_is_near_the_planted_noise(rate):
-    digits = noisy_digits(rate)
-    found = noise(digits.table)
-    assert found.low - 0.01 <= digits.wrong.mean() <= found.high
-    assert found.count == pytest.approx(digits.wrong.sum(), rel=0.25)
-    assert found.rows["n"].to_pylist() == np.bincount(digits.given).tolist()
+    noisy = noisy_digits(rate)
+    found = noise(noisy.table)
+    assert found.low - 0.01 <= noisy.wrong.mean() <= found.high
+    assert found.count == pytest.approx(noisy.wrong.sum(), rel=0.25)
+    assert found.rows["n"].to_pylist() == np.bincount(noisy.given).tolist()
     assert sum(found.rows["count"].to_pylist()) == pytest.approx(found.count)
 
 
-def test_intervals_are_wilsons(digits):
-    found, joint = noise(digits.table), confident_joint(digits.table).toarray()
+def test_intervals_are_wilsons(noisy):
+    found, joint = noise(noisy.table), confident_joint(noisy.table).toarray()
     for k, row in enumerate(found.rows.to_pylist()):
         wrong, counted = int(joint[k].sum() - joint[k, k]), int(joint[k].sum())
         witness = binomtest(wrong, counted).proportion_ci(method="wilson")
@@ -256,39 +243,40 @@ def test_a_million_samples_of_5000_classes_take_seconds():
 # Suspects.
 
 
-def test_rows_are_as_promised(digits):
-    found = label_errors(digits.table)
+def test_rows_are_as_promised(noisy):
+    found = label_errors(noisy.table)
     columns = ["id", "label", "pred", "suspicion", "rank", "suspect", "suggested", "p_label", "p_pred"]
     assert found.columns == columns
     assert found["rank"].tolist() == list(range(1, len(found) + 1))
     assert (np.diff(found["suspicion"]) <= 0).all()
     assert found.meta.label_errors["by"] == DEFAULT
     differing = found["id"][found["label"] != found["pred"]]
-    expected = set(differing[: round(noise(digits.table).count)])
+    expected = set(differing[: round(noise(noisy.table).count)])
     assert set(found["id"][found["suspect"]]) == expected
     assert found.meta.label_errors["suspects"] == len(expected)
     at = [int(id_.split(":")[1]) for id_ in found["id"]]
-    np.testing.assert_allclose(found["p_label"], digits.probabilities[at, found["label"]], atol=1e-7)
-    np.testing.assert_allclose(found["p_pred"], digits.probabilities[at].max(1), atol=1e-7)
-    lean = label_errors(without_vectors(digits.table))
+    np.testing.assert_allclose(found["p_label"], noisy.probabilities[at, found["label"]], atol=1e-7)
+    np.testing.assert_allclose(found["p_pred"], noisy.probabilities[at].max(1), atol=1e-7)
+    lean = label_errors(without_vectors(noisy.table))
     np.testing.assert_allclose(np.sort(lean["p_pred"]), np.sort(found["p_pred"]), atol=1e-6)
 
 
-def test_suspects_differ_from_their_label_and_suggestions_are_sure(digits):
-    for row in label_errors(digits.table, "avh", share=0.1).to_arrow().to_pylist():
+def test_suspects_differ_from_their_label_and_suggestions_are_sure(noisy):
+    thresholds = noise(noisy.table).thresholds
+    for row in label_errors(noisy.table, "avh", share=0.1).to_arrow().to_pylist():
         if row["suspect"]:
             assert row["pred"] != row["label"]
-        enough = min(noise(digits.table).thresholds[row["pred"]] - 1e-6, 0.9)
+        enough = min(thresholds[row["pred"]] - 1e-6, 0.9)
         sure = row["p_pred"] >= enough if row["suspect"] else False
         assert row["suggested"] == (row["pred"] if sure else None)
 
 
-def test_count_and_share_say_how_many(digits):
-    assert label_errors(digits.table, count=7).meta.label_errors["suspects"] == 7
-    assert label_errors(digits.table, share=0.01).meta.label_errors["suspects"] == 18
-    assert label_errors(digits.table, count=0).meta.label_errors["suspects"] == 0
-    differing = int((digits.table["label"] != digits.table["pred"]).sum())
-    assert label_errors(digits.table, count=10**9).meta.label_errors["suspects"] == differing
+def test_count_and_share_say_how_many(noisy):
+    assert label_errors(noisy.table, count=7).meta.label_errors["suspects"] == 7
+    assert label_errors(noisy.table, share=0.01).meta.label_errors["suspects"] == 18
+    assert label_errors(noisy.table, count=0).meta.label_errors["suspects"] == 0
+    differing = int((noisy.table["label"] != noisy.table["pred"]).sum())
+    assert label_errors(noisy.table, count=10**9).meta.label_errors["suspects"] == differing
     for wrong, words in (
         ({"count": -1}, "count .*got -1"),
         ({"share": 1.5}, r"share .*got 1\.5"),
@@ -296,7 +284,7 @@ def test_count_and_share_say_how_many(digits):
         ({"count": 1, "share": 0.1}, "not both"),
     ):
         with pytest.raises(ValueError, match=words):
-            label_errors(digits.table, **wrong)
+            label_errors(noisy.table, **wrong)
 
 
 def test_ties_are_in_the_order_of_ids_whatever_the_order_of_rows():
@@ -321,8 +309,8 @@ def test_samples_without_a_label_come_last_and_are_kept():
     assert noise(table).rows["n"].to_pylist() == [2, 1]
 
 
-def test_angles_alone_rank_when_told_how_many(digits):
-    angles = hs.SampleTable(digits.table.to_arrow().select(["id", "label", "pred", "avh"]))
+def test_angles_alone_rank_when_told_how_many(noisy):
+    angles = hs.SampleTable(noisy.table.to_arrow().select(["id", "label", "pred", "avh"]))
     with pytest.raises(ValueError, match="count or share"):
         label_errors(angles, "avh")
     with pytest.raises(ValueError, match="confidence, max_logit, free_energy"):
@@ -332,16 +320,16 @@ def test_angles_alone_rank_when_told_how_many(digits):
     assert found.to_arrow()["p_label"].null_count == found.to_arrow()["suggested"].null_count == len(found)
 
 
-def test_probabilities_of_some_samples_are_not_enough(digits):
-    some = hs.SampleTable(digits.table.to_arrow(), digits.table.meta, None, digits.table.vectors.slice(0, 100))
+def test_probabilities_of_some_samples_are_not_enough(noisy):
+    some = hs.SampleTable(noisy.table.to_arrow(), noisy.table.meta, None, noisy.table.vectors.slice(0, 100))
     assert not noise(some).exact
     with pytest.raises(ValueError, match="keep the probabilities"):
         probability_matrix(some)
 
 
-def test_the_note_says_when_samples_may_have_been_trained_on(digits):
+def test_the_note_says_when_samples_may_have_been_trained_on(noisy):
     def notes(**meta):
-        found = label_errors(hs.SampleTable(digits.table.to_arrow(), {"model": {"classes": 10}, **meta}))
+        found = label_errors(hs.SampleTable(noisy.table.to_arrow(), {"model": {"classes": 10}, **meta}))
         return [note for note in found.meta.label_errors["notes"] if "contradicts" not in note]
 
     assert notes(out_of_sample={"folds": 5, "retrained": "model"}) == []
@@ -349,20 +337,20 @@ def test_the_note_says_when_samples_may_have_been_trained_on(digits):
     assert "Only the head was refitted" in notes(out_of_sample={"folds": 5, "retrained": "head"})[0]
 
 
-def test_a_net_that_contradicts_many_labels_says_so(digits):
-    rows, meta = digits.table.to_arrow(), {"out_of_sample": {"folds": 5}}
+def test_a_net_that_contradicts_many_labels_says_so(noisy):
+    rows, meta = noisy.table.to_arrow(), {"out_of_sample": {"folds": 5}}
     (note,) = label_errors(hs.SampleTable(rows, meta), count=3).meta.label_errors["notes"]
-    assert f"contradicts {1 - digits.table.accuracy:.1%}" in note
+    assert f"contradicts {1 - noisy.table.accuracy:.1%}" in note
     right = rows.set_column(1, "label", rows["pred"])
     assert label_errors(hs.SampleTable(right, meta), count=3).meta.label_errors["notes"] == []
 
 
-def test_means_over_several_nets_stay_probabilities(digits):
-    labels, x = digits.table.to_arrow()["label"], digits.pictures.reshape(len(digits.given), -1) / 255
+def test_means_over_several_nets_stay_probabilities(noisy):
+    labels, x = noisy.table.to_arrow()["label"], noisy.pictures.reshape(len(noisy.given), -1) / 255
     random = np.random.default_rng(0).standard_normal((10, x.shape[1]))  # a net that agrees with the other by chance
     nets = {
-        "trained": digits.table.to_arrow(),
-        "random": hs.score_features(x, random, digits.given, ids=digits.table["id"]).to_arrow(),
+        "trained": noisy.table.to_arrow(),
+        "random": hs.score_features(x, random, noisy.given, ids=noisy.table["id"]).to_arrow(),
     }
     rows = [rows.append_column("model", pa.repeat(name, len(rows))) for name, rows in nets.items()]
     mean = mean_over_nets(pa.concat_tables(rows).drop_columns(["label"])).append_column("label", labels)
@@ -377,32 +365,32 @@ def test_means_over_several_nets_stay_probabilities(digits):
 # Actions.
 
 
-def test_planted_errors_are_reviewed_and_the_rest_is_kept(digits):
-    rows = actions(digits.table).to_arrow().to_pylist()
-    true = {f"digits:{i}": int(k) for i, k in enumerate(digits.true)}
-    wrong = {f"digits:{i}": bool(k) for i, k in enumerate(digits.wrong)}
+def test_planted_errors_are_reviewed_and_the_rest_is_kept(noisy):
+    rows = actions(noisy.table).to_arrow().to_pylist()
+    true = {f"digits:{i}": int(k) for i, k in enumerate(noisy.true)}
+    wrong = {f"digits:{i}": bool(k) for i, k in enumerate(noisy.wrong)}
     by_action = {name: [row for row in rows if row["action"] == name] for name in ("keep", "review")}
-    assert sum(map(len, by_action.values())) == len(digits.table)  # too few for any to be relabeled
+    assert sum(map(len, by_action.values())) == len(noisy.table)  # too few for any to be relabeled
     suggested = [row for row in by_action["review"] if row["suggested"] is not None]
-    assert len(suggested) > 0.6 * digits.wrong.sum()
+    assert len(suggested) > 0.6 * noisy.wrong.sum()
     assert np.mean([row["suggested"] == true[row["id"]] for row in suggested]) > 0.95
     assert np.mean([wrong[row["id"]] for row in by_action["keep"]]) < 0.01
     assert all(row["suggested"] is None for row in by_action["keep"])
     assert all((row["reason"] is None) == (row["action"] == "keep") for row in rows)
 
 
-def test_what_could_not_be_read_is_dropped_with_its_reason(digits):
+def test_what_could_not_be_read_is_dropped_with_its_reason(noisy):
     bad = pa.table({"id": ["digits:x"], "error": ["a truncated file"]})
-    found = actions(hs.SampleTable(digits.table.to_arrow(), digits.table.meta, bad))
+    found = actions(hs.SampleTable(noisy.table.to_arrow(), noisy.table.meta, bad))
     last = found.to_arrow().to_pylist()[-1]
     assert (last["id"], last["action"], last["reason"], last["label"]) == ("digits:x", "drop", "a truncated file", None)
-    assert len(found) == len(digits.table) + 1
+    assert len(found) == len(noisy.table) + 1
 
 
-def test_a_sample_without_a_confidence_does_not_spoil_its_class(digits):
-    rows = without_vectors(digits.table).to_arrow()
+def test_a_sample_without_a_confidence_does_not_spoil_its_class(noisy):
+    rows = without_vectors(noisy.table).to_arrow()
     confidence = rows["confidence"].to_numpy().copy()
     confidence[0] = np.nan
     spoilt = rows.set_column(rows.column_names.index("confidence"), "confidence", pa.array(confidence))
-    before, after = (noise(hs.SampleTable(r, digits.table.meta)).count for r in (rows, spoilt))
+    before, after = (noise(hs.SampleTable(r, noisy.table.meta)).count for r in (rows, spoilt))
     assert after == pytest.approx(before, abs=3)

@@ -3,16 +3,14 @@
 import itertools
 import json
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from forked import beside
 from naive import triple
 from recorded import CLASSES, SAMPLES, WIDTH, Seen, as_rows, data, network, train
 from torch import nn
@@ -133,10 +131,7 @@ def test_the_loss_divides_between_angles_and_norms(tmp_path):
                 w @ x / np.linalg.norm(w, axis=1) / max(np.linalg.norm(x), 1e-300) for x, w in ((x0, w0), (x1, w1))
             ]
             norms = [np.linalg.norm(w, axis=1) * np.linalg.norm(x) for x, w in ((x0, w0), (x1, w1))]
-            for name, z in (
-                ("nll_angles", cosines[1] * norms[0] + b0),
-                ("nll_norms", cosines[0] * norms[1] + b1),
-            ):
+            for name, z in (("nll_angles", cosines[1] * norms[0] + b0), ("nll_norms", cosines[0] * norms[1] + b1)):
                 expected = np.log(np.exp(z - z[y]).sum())
                 assert curve[epoch - 1][name] == pytest.approx(expected, rel=2**-16 + 1e-6, abs=1e-6)
 
@@ -373,28 +368,16 @@ def test_a_folder_with_other_things_in_it_is_never_touched(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-_LOOP = """
-import sys, time
-sys.path[:0] = [sys.argv[2]]
-import torch
-torch.set_num_threads(1)
-from recorded import train
-print("ready", flush=True)
-train(__import__("pathlib").Path(sys.argv[1]), 100_000)
-"""
-
-
-@pytest.mark.slow
 def test_a_real_kill_leaves_whole_epochs(tmp_path):
+    def loop(ready):
+        ready()
+        train(run, 100_000)
+
     run = tmp_path / "run"
-    command = [sys.executable, "-c", _LOOP, str(run), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            while not records.has_records(run) or len(records.read_index(run).epochs) < 20:
-                assert process.poll() is None
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
+    with beside(loop) as child:
+        while not records.has_records(run) or len(records.read_index(run).epochs) < 20:
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it is alive
+            time.sleep(0.01)
     dynamics = hs.Dynamics(run)
     assert not np.isnan(dynamics.matrix("angle")).any()
     hs.Recorder(run, epoch=len(dynamics.epochs) + 1)

@@ -344,11 +344,7 @@ def test_two_groups_are_one_test():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("id,cam,cam\nx:00000,a,b\n", "cam repeats"),
-        ("id,id,cam\nx:00000,x,b\n", "id repeats"),
-    ],
+    ("text", "words"), [("id,cam,cam\nx:00000,a,b\n", "cam repeats"), ("id,id,cam\nx:00000,x,b\n", "id repeats")]
 )
 def test_columns_that_repeat_are_refused(text, words, tmp_path):
     (tmp_path / "groups.csv").write_text(text)

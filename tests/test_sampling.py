@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import multiprocessing
 import pickle
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from forked import in_two_processes
 from torch.utils.data import DataLoader, TensorDataset
 
 import hardsight as hs
@@ -286,17 +286,8 @@ def test_samplers_can_be_sent_to_another_process(name):
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # Python 3.12; the children use no lock
 def test_processes_that_see_different_losses_draw_what_the_first_one_sees(tmp_path):
-    both = multiprocessing.get_context("fork")
-    target = draw_in_one_of_two_processes
-    jobs = [both.Process(target=target, args=(rank, tmp_path), daemon=True) for rank in range(2)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(timeout=240)
-        assert job.exitcode == 0
+    in_two_processes(draw_in_one_of_two_processes, tmp_path)
     parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert len(parts[0]) == len(parts[1]) == 3
     assert set(parts[0] + parts[1]) == {0, 1, 2, 3, 4, 5}

@@ -156,11 +156,7 @@ def test_soft_labels_are_trained_on_as_they_were_chosen_also_after_a_kill(net, t
 
 def test_labels_of_the_target_never_reach_training(net, tmp_path):
     x, y = TARGET.tensors
-    others = {
-        "as they are": TARGET,
-        "permuted": TensorDataset(x, y[torch.randperm(len(y))]),
-        "none": TensorDataset(x),
-    }
+    others = {"as they are": TARGET, "permuted": TensorDataset(x, y[torch.randperm(len(y))]), "none": TensorDataset(x)}
     results = {name: adapted(net, tmp_path / name, target=data) for name, data in others.items()}
     first = results["as they are"]
     for name, result in results.items():

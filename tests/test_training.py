@@ -565,10 +565,7 @@ def test_a_single_grey_picture_does_not_make_a_grey_network(tmp_path):
         ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.zeros(9, int), "a", "a"),)}, "two classes"),
         ({"data": (digits("train", 0, 0),)}, "DATA is empty"),
         ({"data": (TensorDataset(torch.rand(9, 1, 8, 8), torch.rand(9)),)}, "labels.*class indices"),
-        (
-            {"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) - 1, "a", "a"),)},
-            "indices.* got -1",
-        ),
+        ({"data": (ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) - 1, "a", "a"),)}, "indices.* got -1"),
         ({"model": net(classes=5)}, r"labels .*\[0, 4\] .*model .*5"),
         ({"recipe": Recipe(batch_size=501)}, r"batch_size.*\(500\), got 501"),
         ({"recipe": Recipe(batch_size=1)}, "batch_size.* 2, got 1"),
