@@ -2,29 +2,29 @@
 
 import json
 import os
-import signal
+import socket
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from forked import beside, in_two_processes
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import hardsight as hs
+from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics import Dynamics
+from hardsight.recipes import Recipe
+from hardsight.training import checkpoint, train
 
 pytestmark = pytest.mark.slow
 
-TRAIN = """
-import json, os, sys, time
-import torch, torch.nn as nn
-from hardsight.data import ArraySamples, load_digits
-from hardsight.recipes import Recipe
-from hardsight.training import train
-
-torch.set_num_threads(1)
 
 def run(out, epochs, log=None):
     torch.manual_seed(0)
@@ -35,32 +35,25 @@ def run(out, epochs, log=None):
     recipe = Recipe(epochs=epochs, batch_size=50, lr=0.05, schedule="constant", ema=0.5)
     return train(net, data, test, out=out, recipe=recipe, device="cpu", log=log)
 
-"""
+
+def in_both(work):
+    """Run ``work(rank)`` in two processes that know of each other what torchrun tells."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def told(rank):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()})
+        work(rank)
+
+    in_two_processes(told)
 
 
-def run_here(*arguments):
-    """The same training in this process."""
-    names = {}
-    exec(TRAIN, names)
-    return names["run"](*arguments)
-
-
-def started(script, *arguments, processes=2):
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, *(launcher if processes > 1 else ()), str(script), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-
-
-def finished(process):
-    out, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, out[-3000:]
-    return out
-
-
-def written(path, text):
-    path.write_text(textwrap.dedent(text))
-    return path
+def error_of(work):
+    try:
+        work()
+    except Exception as error:
+        return type(error).__name__
 
 
 def timeless(history):
@@ -68,28 +61,23 @@ def timeless(history):
 
 
 def test_two_processes_train_what_one_would_also_when_they_are_stopped(tmp_path):
-    script = written(
-        tmp_path / "both.py",
-        TRAIN
-        + """
-def stop(row, step):
-    if sys.argv[2] == "stop":
+    def stop(row, step):
         raise RuntimeError("stopped")
 
-result = run(sys.argv[1], 2, stop)
-state = {k: v.double().flatten().tolist() for k, v in result.model.module.state_dict().items()}
-open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps([result.history, state]))
-""",
-    )
-    out, _ = started(script, tmp_path / "run", "stop").communicate(timeout=240)
-    assert "stopped" in out
-    out = finished(started(script, tmp_path / "run", "go on"))
-    assert out.count("epoch 2/2") == 1  # only the first process talks
-    assert "epoch 1 of 2" in out
+    in_both(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 2, stop))))
+    assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == ["RuntimeError"] * 2
+    # The launcher itself goes on: this file is the script of both its processes.
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *launcher, __file__, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("epoch 2/2") == 1  # only the first process talks
+    assert "epoch 1 of 2" in done.stdout
     (first, state), (second, state_2) = (json.loads(Path(f"{tmp_path}/run-{r}.json").read_text()) for r in (0, 1))
     assert timeless(first) == timeless(second)
     assert state == state_2
-    alone = run_here(tmp_path / "alone", 2)
+    alone = run(tmp_path / "alone", 2)
     for name, values in alone.model.module.state_dict().items():
         np.testing.assert_allclose(state[name], values.flatten(), rtol=1e-4, atol=1e-6)
     for row, expected in zip(timeless(first), timeless(alone.history), strict=True):
@@ -103,64 +91,53 @@ open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps([result.h
         np.testing.assert_allclose(dynamics.matrix("avh"), other.matrix("avh"), rtol=1e-3)
 
 
-def test_an_error_of_the_first_process_is_everyones(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("…")
-    out, _ = started(written(tmp_path / "both.py", TRAIN + "run(sys.argv[1], 1)"), tmp_path / "run").communicate(
-        timeout=240
-    )
-    assert out.count("ExistingPathError: out: ") == 2
+def launched(out):
+    """What each of the launcher's processes does."""
+    torch.set_num_threads(1)
+    result = run(out, 2, lambda row, step: None)
+    state = {k: v.double().flatten().tolist() for k, v in result.model.module.state_dict().items()}
+    Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps([result.history, state]))
 
 
-def test_a_full_disk_of_the_first_process_ends_all(tmp_path):
-    script = TRAIN + textwrap.dedent(
-        """
-        from hardsight.training import checkpoint
+def full(*_):
+    raise OSError(28, "No space left on device")
 
-        def full(*_):
-            raise OSError(28, "No space left on device")
 
-        checkpoint._save = full  # the checkpoint is written beside the training, by the first process
-        try:
-            run(sys.argv[1], 3)
-        except Exception as error:
-            print(f"{type(error).__name__} in {os.environ['RANK']}", flush=True)
-        """
-    )
-    out = finished(started(written(tmp_path / "both.py", script), tmp_path / "run"))
-    assert [out.count(f"DiskError in {rank}") for rank in range(2)] == [1, 1]
+@pytest.mark.parametrize("what", ["other things in the folder", "a full disk"])
+def test_an_error_of_the_first_process_is_everyones(tmp_path, monkeypatch, what):
+    if what == "a full disk":
+        monkeypatch.setattr(checkpoint, "_save", full)  # written beside the training, by the first process
+    else:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "thesis.tex").write_text("…")
+    in_both(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 3))))
+    expected = "DiskError" if what == "a full disk" else "ExistingPathError"
+    assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == [expected] * 2
+
+
+def padded_loop(out):
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.arange(31), torch.randn(31, 6), torch.arange(31) % 3)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)))
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    sampler = DistributedSampler(data)  # pads 31 to 32
+    recorder = hs.Recorder(out)
+    with hs.capture(model) as head:
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for ids, x, y in DataLoader(data, 4, sampler=sampler):
+                loss = F.cross_entropy(model(x), y)
+                recorder.update(ids, head, y)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            recorder.end_epoch()
+    dist.destroy_process_group()
 
 
 def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):
-    script = written(
-        tmp_path / "loop.py",
-        """
-        import sys, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
-        from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
-        import hardsight as hs
-
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        torch.manual_seed(0)
-        data = TensorDataset(torch.arange(31), torch.randn(31, 6), torch.arange(31) % 3)
-        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)))
-        optimiser = torch.optim.SGD(model.parameters(), 0.1)
-        sampler = DistributedSampler(data)  # pads 31 to 32
-        recorder = hs.Recorder(sys.argv[1])
-        with hs.capture(model) as head:
-            for epoch in range(2):
-                sampler.set_epoch(epoch)
-                for ids, x, y in DataLoader(data, 4, sampler=sampler):
-                    loss = F.cross_entropy(model(x), y)
-                    recorder.update(ids, head, y)
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
-                recorder.end_epoch()
-        dist.destroy_process_group()
-        """,
-    )
-    finished(started(script, tmp_path / "run"))
+    in_both(lambda rank: padded_loop(tmp_path / "run"))
     dynamics = Dynamics(tmp_path / "run")
     assert sorted(dynamics.ids) == sorted(f"data:{i}" for i in range(31))
     assert not np.isnan(dynamics.matrix("avh")).any()
@@ -168,22 +145,22 @@ def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):
 
 
 def test_a_killed_process_leaves_a_run_that_ends_the_same(tmp_path):
-    script = written(tmp_path / "one.py", TRAIN + "run(sys.argv[1], 5, lambda row, step: time.sleep(0.3))")
+    def until(ready, epoch):
+        run(tmp_path / "run", 5, lambda row, step: (row["epoch"] == epoch and ready(), time.sleep(0.3)))
+
     for epoch, wait in ((2, 0.0), (4, 0.2)):  # while the checkpoint is being written, and later
-        process = started(script, tmp_path / "run", processes=1)
-        for line in process.stdout:
-            if line.startswith(f"epoch {epoch}/"):
-                time.sleep(wait)
-                process.send_signal(signal.SIGKILL)
-                break
-        assert process.wait() == -signal.SIGKILL
-        process.stdout.close()
-    run_here(tmp_path / "run", 5)
-    run_here(tmp_path / "whole", 5)
+        with beside(until, epoch):
+            time.sleep(wait)
+    run(tmp_path / "run", 5)
+    run(tmp_path / "whole", 5)
     one, two = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("whole", "run"))
     assert one["epoch"] == two["epoch"] == 5
     for part in ("model", "online"):
         assert all(torch.equal(value, two[part][name]) for name, value in one[part].items())
     for split in ("train", "test"):
-        whole, run = Dynamics(tmp_path / "whole" / split), Dynamics(tmp_path / "run" / split)
-        np.testing.assert_array_equal(whole.matrix("avh"), run.matrix("avh"))
+        whole, again = Dynamics(tmp_path / "whole" / split), Dynamics(tmp_path / "run" / split)
+        np.testing.assert_array_equal(whole.matrix("avh"), again.matrix("avh"))
+
+
+if __name__ == "__main__":
+    launched(sys.argv[1])
