@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import textwrap
 from pathlib import Path
 
@@ -30,16 +31,18 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes fail in any way, and the error may quote them
-        if "weights_only" in str(error) or "Unsupported" in str(error):
+        lines = [line.strip() for line in str(error).splitlines()]
+        if not any("weights_only" in line or "Unsupported" in line for line in lines):
             raise InputError(
-                f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could "
-                f"execute code ({_refused(error)}). If you trust it, save the weights alone: "
-                "torch.save(model.state_dict(), …)."
+                f"--checkpoint: {path.name} cannot be read as a checkpoint ({type(error).__name__}): it is truncated, "
+                "or not a file of torch or safetensors; save or copy it again."
             ) from error
-        kind = "safetensors" if path.suffix == ".safetensors" else "torch"
+        # What the unpickler refused, without torch's advice to allow it.
+        refused = [line for line in lines if "GLOBAL" in line or "Unsupported" in line] or [type(error).__name__]
+        what = refused[0].split(" was not an allowed")[0].removeprefix("WeightsUnpickler error: ")[:160]
         raise InputError(
-            f"--checkpoint: {path.name} is no {kind} file ({type(error).__name__}); it may be cut short: save or copy "
-            "it again."
+            f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could execute "
+            f"code ({what}). If you trust it, save the weights alone: torch.save(model.state_dict(), …)."
         ) from error
     for _ in range(3):  # no deeper: a file may nest itself
         inner = [content[key] for key in _NESTED if isinstance(content, dict) and isinstance(content.get(key), dict)]
@@ -59,25 +62,21 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     return state
 
 
-def _refused(error: BaseException) -> str:
-    """What an unpickler refused, without torch's advice to allow it."""
-    lines = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
-    reason = (lines or [type(error).__name__])[0].split(" was not an allowed")[0]
-    return reason.removeprefix("WeightsUnpickler error: ")[:160]
-
-
 def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
-    """Load a state dict by torch's strict rules: missing, unexpected or misshapen keys are an error that names them."""
-    module = unwrap(module)
-    state = without_prefix(state, module)
-    real = (key for key, tensor in module.state_dict().items() if not tensor.is_complex())
-    if cast := next((key for key in real if key in state and state[key].is_complex()), None):
-        raise InputError(f"--checkpoint: {Path(name).name} does not fit the model: {cast} is complex.")
+    """Load a state dict by torch's strict rules: missing, unexpected or misshapen keys are an error that names them.
+
+    A module that a state dict does not fit keeps its weights.
+    """
+    module, file = unwrap(module), Path(name).name
+    state, before = without_prefix(state, module), copy.deepcopy(module.state_dict())
+    if cast := [key for key, value in state.items() if value.is_complex() and not before.get(key, value).is_complex()]:
+        raise InputError(f"--checkpoint: {file} does not fit the model: {cast[0]} is complex.")
     try:
         module.load_state_dict(state)  # a plain dict has no versions, so torch fills in counters that are newer than it
     except (RuntimeError, IndexError) as error:
+        module.load_state_dict(before)
         problems = [textwrap.shorten(printable(line.strip(" \t.")), 200) for line in str(error).splitlines()[1:5]]
-        raise InputError(f"--checkpoint: {Path(name).name} does not fit the model: {'; '.join(problems)}.") from error
+        raise InputError(f"--checkpoint: {file} does not fit the model: {'; '.join(problems)}.") from error
 
 
 def without_prefix(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
@@ -103,8 +102,8 @@ def read_head(path: str | Path) -> tuple[Tensor, Tensor | None]:
             raise InputError(f"--head: {path.name} is not an .npz file of numeric arrays.") from None
     else:
         state = read_checkpoint(path)
-    layers = {k: v for k, v in state.items() if k.split(".")[-1] == "weight" and v.ndim in (2, 4)}
-    weights = ["weight"] if "weight" in layers else list(layers)
+    layers = [key for key, value in state.items() if key.split(".")[-1] == "weight" and value.ndim in (2, 4)]
+    weights = ["weight"] if "weight" in layers else layers
     if len(weights) != 1:
         raise InputError(
             f"--head: {path.name} must hold one (classes, features) weight, got {', '.join(weights or state)}."

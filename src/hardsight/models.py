@@ -1,9 +1,4 @@
-"""Model names → a model, the preprocessing that belongs to it, and its class names.
-
-``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` (a network of `hardsight.networks`) or
-``path/to/file.py:function``. Weights come from the library, or from a checkpoint file, which is read as data and never
-executed.
-"""
+"""Model names → a model, the preprocessing that belongs to it, and its class names."""
 
 from __future__ import annotations
 
@@ -13,9 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import UnpicklingError
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -58,9 +52,7 @@ class Model:
     @property
     def preprocessing(self) -> str:
         """The preprocessing as text, as it is printed and recorded."""
-        if self.transform is None:
-            return "none: pixels in [0, 1]"
-        return describe(self.transform)
+        return "none: pixels in [0, 1]" if self.transform is None else describe(self.transform)
 
 
 def describe(function: Any) -> str:
@@ -74,11 +66,11 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
     """Build the model that a name stands for.
 
     Args:
-        spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` or ``path/to/file.py:function``. The
-            function (also one that is loaded already) returns the network, ``(network, transform)`` or ``(network,
-            transform, class_names)``.
-        checkpoint: State dict (``.safetensors``, or ``.pt`` read with ``weights_only``) that replaces the weights. The
-            network is built for the number of classes that the checkpoint holds.
+        spec: ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``hardsight:NAME`` (a network of `hardsight.networks`)
+            or ``path/to/file.py:function``, also loaded already. The function returns the network, ``(network,
+            transform)`` or ``(network, transform, class_names)``.
+        checkpoint: State dict (``.safetensors`` or ``.pt``, read as data and never executed) that replaces the weights.
+            The network is built for the number of classes that the checkpoint holds.
     """
     state = None if checkpoint is None else read_checkpoint(checkpoint)
     if isinstance(spec, FileFunction) or is_file_function(spec):
@@ -87,7 +79,12 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
             raise InputError(f"MODEL: {build.name} must be given training data: it trains, so score it with --folds 5.")
         model = returned_model(build(), build.name)
     elif (kind := spec.partition(":")[0]) in _SOURCES and (name := spec.partition(":")[2]):
-        model = _sized(lambda **classes: _SOURCES[kind](name, state, **classes), state)
+        model = _SOURCES[kind](name, state)
+        if state is not None:  # with as many classes as the checkpoint holds
+            key = f"{find_head(model.module).path}.weight"
+            weight, built = (d.get(key) for d in (without_prefix(state, model.module), model.module.state_dict()))
+            if weight is not None and built is not None and weight.ndim and weight.shape[1:] == built.shape[1:]:
+                model = model if len(weight) == len(built) else _SOURCES[kind](name, state, num_classes=len(weight))
         path = None if checkpoint is None else str(Path(checkpoint).absolute())
         model = replace(model, built={"model": spec, "checkpoint": path})
     else:
@@ -142,6 +139,24 @@ def architecture(module: nn.Module) -> str:
     return content_hash(parts, [(k, str(v.dtype), list(v.shape)) for k, v in unwrap(module).state_dict().items()])
 
 
+def returned_model(returned: Any, name: str) -> Model:
+    """What a user's function returned, as a `Model`."""
+    if isinstance(returned, Model):
+        return returned
+    parts = returned if isinstance(returned, tuple) else (returned,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise InputError(
+            f"MODEL: {name} must return an nn.Module, (module, transform) or (module, transform, class_names), "
+            f"got {type(returned).__name__}."
+        )
+    network, transform, classes = (*parts, None, None)[:3]
+    if transform is not None and not callable(transform):
+        raise InputError(f"MODEL: the transform of {name} must be callable, got {type(transform).__name__}.")
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
+        raise InputError(f"MODEL: class_names of {name} must be a list of names, got {type(classes).__name__}.")
+    return Model(network, name, transform, "any", None if classes is None else list(classes))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Where models come from: (name, state dict that will be loaded) → Model. Without a state dict (None) the model has the
 # weights of the library; with one nothing is downloaded.
@@ -167,10 +182,9 @@ def _torchvision(name: str, state: State | None, **classes: int) -> Model:
     with _loading(f"torchvision:{name}"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # two networks tell how they will initialize weights
         module = models.get_model(name, weights=weights if state is None else None, **classes)
-    model = Model(module, name, weights.transforms(), "pil", weights="new")
-    if state is None:  # the class names belong to these weights, the transform to the architecture
-        model = replace(model, classes=weights.meta["categories"], weights=f"torchvision, {weights}")
-    return model
+    # The class names belong to these weights, the transform to the architecture.
+    names, source = (weights.meta["categories"], f"torchvision, {weights}") if state is None else (None, "new")
+    return Model(module, name, weights.transforms(), "pil", names, source)
 
 
 @_SOURCES.register("hf")
@@ -206,34 +220,17 @@ def _check_name(library: str, name: str, names: Collection[str]) -> None:
         raise InputError(f"MODEL: {library} has no model {name!r}; {did_you_mean(name, names)}")
 
 
-# What libraries raise when weights cannot be fetched or read. Anything else is a bug and keeps its traceback.
-_LOADING_ERRORS = (OSError, EOFError, ImportError, RuntimeError, ValueError, UnpicklingError)
-_FETCHERS = ("httpx", "huggingface_hub", "requests", "safetensors", "urllib3")
-
-
 @contextmanager
 def _loading(spec: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
-        if not isinstance(error, _LOADING_ERRORS) and not type(error).__module__.startswith(_FETCHERS):
-            raise
+    except (AttributeError, LookupError, NameError, TypeError):  # a bug keeps its traceback
+        raise
+    except Exception as error:  # whatever libraries raise when weights cannot be fetched or read
         raise StateError(
             f"MODEL: {spec} could not be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check the name and the network, or give a file with --checkpoint."
         ) from error
-
-
-def _sized(build: Callable[..., Model], state: State | None) -> Model:
-    """The model with as many classes as the checkpoint holds."""
-    model = build()
-    if state is not None:
-        head = find_head(model.module)
-        weight = without_prefix(state, model.module).get(f"{head.path}.weight")
-        built = cast("Tensor", head.module.weight)
-        if weight is not None and weight.ndim and weight.shape[1:] == built.shape[1:] and len(weight) != len(built):
-            model = build(num_classes=len(weight))
-    return model
 
 
 @dataclass(frozen=True)
@@ -247,21 +244,3 @@ class _Processor:
 
     def __repr__(self) -> str:
         return repr(self.processor)
-
-
-def returned_model(returned: Any, name: str) -> Model:
-    """What a user's function returned, as a `Model`."""
-    if isinstance(returned, Model):
-        return returned
-    parts = returned if isinstance(returned, tuple) else (returned,)
-    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
-        raise InputError(
-            f"MODEL: {name} must return an nn.Module, (module, transform) or (module, transform, class_names), "
-            f"got {type(returned).__name__}."
-        )
-    network, transform, classes = (*parts, None, None)[:3]
-    if transform is not None and not callable(transform):
-        raise InputError(f"MODEL: the transform of {name} must be callable, got {type(transform)}.")
-    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
-        raise InputError(f"MODEL: class_names of {name} must be a list of names, got {type(classes).__name__}.")
-    return Model(network, name, transform, "any", None if classes is None else list(classes))

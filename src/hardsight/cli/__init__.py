@@ -59,7 +59,7 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(0) from None
     except Exception as error:
         sentence = _sentence(error)
-        if sentence is None:
+        if sentence is None or os.environ.get("HARDSIGHT_TRACEBACK"):
             raise
         alarm(sentence, "error")
         raise SystemExit(2) from None
