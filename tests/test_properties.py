@@ -23,19 +23,7 @@ FOLLOWS_WEIGHT_LENGTH = ALL - IGNORES_WEIGHT_LENGTH
 IGNORES_BIAS = {"avh", "avc", "angle", "angular_margin", "norm"}
 FOLLOWS_BIAS = ALL - IGNORES_BIAS
 
-IGNORES_A_SHIFT_OF_ALL_LOGITS = {
-    "avh",
-    "avc",
-    "angle",
-    "angular_margin",
-    "norm",
-    "confidence",
-    "nll",
-    "soft_margin",
-    "margin",
-    "entropy",
-    "el2n",
-}
+IGNORES_A_SHIFT_OF_ALL_LOGITS = IGNORES_BIAS | {"confidence", "nll", "soft_margin", "margin", "entropy", "el2n"}
 FOLLOWS_A_SHIFT_OF_ALL_LOGITS = {"max_logit", "free_energy"}
 
 NEEDS_LABELS = {"avh", "avc", "confidence", "nll", "soft_margin", "margin", "angle", "angular_margin", "el2n"}
@@ -44,7 +32,7 @@ NEEDS_NO_LABELS = {"norm", "entropy", "max_logit", "free_energy"}
 HARDER_WHEN_HIGHER = {"avh", "nll", "soft_margin", "angle", "angular_margin", "entropy", "el2n", "free_energy"}
 HARDER_WHEN_LOWER = {"avc", "confidence", "norm", "margin", "max_logit"}
 
-SIZES = [5, 80]  # float64 throughout, and float32 where that will do
+SIZES = [5, 80]
 
 
 def test_the_sets_cover_the_registry():
@@ -68,7 +56,7 @@ def test_the_registry_says_what_the_sets_say():
         assert score.name == name
         assert score.reference
         assert score.summary
-        assert score.tolerance.relative > 0 or score.tolerance.absolute > 0
+        assert max(score.tolerance) > 0
         assert score.range[0] < score.range[1]
 
 

@@ -11,7 +11,7 @@ import torch
 from naive import naive_scores, triple
 
 import hardsight as hs
-from hardsight.scores import SCORES, check_triple, compute_scores, read_classes
+from hardsight.scores import SCORES, check_triple, compute_scores
 
 
 def within(values, truth, name):
@@ -19,7 +19,6 @@ def within(values, truth, name):
     np.testing.assert_allclose(values, truth, rtol=relative, atol=absolute, err_msg=name)
 
 
-# C < 64 is computed in float64, C ≥ 64 in float32 where that will do, C > 1024 in several blocks of classes.
 @pytest.mark.parametrize(
     ("n", "d", "c", "scale"),
     [(40, 16, 2, 1), (40, 16, 10, 1), (40, 8, 100, 1), (30, 32, 100, 5), (20, 16, 1500, 1), (6, 8, 2100, 3)],
@@ -53,14 +52,10 @@ def test_worked_example():
     """x along the first axis; weights at 60°, 90° and 180° from it."""
     weight = torch.tensor([[0.5, math.sqrt(3) / 2], [0.0, 2.0], [-3.0, 0.0]])
     x, y = torch.tensor([[10.0, 0.0]]), torch.tensor([0])
-    assert hs.avh(x, weight, y).item() == pytest.approx(60 / 330)
-    assert hs.avc(x, weight, y).item() == pytest.approx(120 / 210)
-    assert hs.angle(x, weight, y).item() == pytest.approx(math.pi / 3)
-    assert hs.angular_margin(x, weight, y).item() == pytest.approx(math.radians(60 - 90))
-    assert hs.norm(x, weight, y).item() == pytest.approx(10)
-    assert hs.margin(x, weight, y).item() == pytest.approx(5)
-    assert hs.max_logit(x, weight, y).item() == pytest.approx(5)
-    assert hs.confidence(x, weight, y).item() == pytest.approx(1 / (1 + math.exp(-5) + math.exp(-35)))
+    expected = {"avh": 60 / 330, "avc": 120 / 210, "angle": math.pi / 3, "angular_margin": math.radians(60 - 90)}
+    expected |= {"norm": 10, "margin": 5, "max_logit": 5, "confidence": 1 / (1 + math.exp(-5) + math.exp(-35))}
+    for name, value in expected.items():
+        assert SCORES[name](x, weight, y).item() == pytest.approx(value), name
 
 
 def test_values_of_the_paper_for_twelve_classes():
@@ -211,8 +206,22 @@ def test_without_labels_the_prediction_is_judged(classes):
 def test_every_score_is_differentiable(classes):
     features, weight, labels, bias = triple(4, 5, classes, dtype=torch.float64)
     inputs = [t.requires_grad_() for t in (features, weight, bias)]
-    for score in SCORES.values():
-        assert torch.autograd.gradcheck(lambda f, w, b, s=score: s(f, w, labels, bias=b), inputs)
+
+    def scores(f, w, b):
+        values = compute_scores(f, w, labels, b)
+        return tuple(values[name] for name in SCORES)
+
+    assert torch.autograd.gradcheck(scores, inputs)
+
+
+def test_gradients_do_not_depend_on_the_block(monkeypatch):
+    inputs = [t.requires_grad_() for t in triple(100, 5, 6, dtype=torch.float64) if t.is_floating_point()]
+    labels, gradients = torch.arange(100) % 6, []
+    for block in (2**20, 1):  # all rows at a time, and 32
+        monkeypatch.setattr("hardsight.reading._CPU_BLOCK", block)
+        values = compute_scores(inputs[0], inputs[1], labels, inputs[2])
+        gradients.append(torch.autograd.grad(sum(values[name].sum() for name in SCORES), inputs))
+    torch.testing.assert_close(*gradients)
 
 
 def test_gradients_at_a_zero_feature_are_finite():
@@ -315,13 +324,6 @@ def test_arrays_and_integer_features_are_welcome():
     assert hs.avh(np.eye(3, dtype=int), np.eye(3), [0, 1, 2]).tolist() == [0.0] * 3
 
 
-def test_reading_without_logits_says_so():
-    features, weight, labels, _ = triple()
-    reading = read_classes(features, weight, labels, logits=False)
-    assert reading.logit.isnan().all()
-    assert torch.isfinite(reading.angle_sum).all()
-
-
 def test_tied_runners_up_share_the_gradient():
     weight = torch.tensor([[0.0, 1], [1, 0], [1, 0], [-1, 0.3]], dtype=torch.float64, requires_grad=True)
     features = torch.tensor([[2.0, 0.5]], dtype=torch.float64, requires_grad=True)
@@ -363,7 +365,7 @@ def test_scores_travel_between_processes():
     assert pickle.loads(pickle.dumps(hs.avh)) is hs.avh
 
 
-# Where float32 cannot tell.
+# Where float32 could not tell.
 
 
 def large_logits():
@@ -386,7 +388,7 @@ def twins():
 
 
 @pytest.mark.parametrize("make", [large_logits, large_bias, twins])
-def test_rows_are_read_again_where_float32_is_too_coarse(make):
+def test_large_and_nearly_equal_logits(make):
     features, weight, labels, bias = make()
     target = labels[:1].expand(len(labels)) if make is large_bias else labels  # it must not be written to
     truth, values = naive_scores(features, weight, target, bias), compute_scores(features, weight, target, bias)
@@ -395,9 +397,9 @@ def test_rows_are_read_again_where_float32_is_too_coarse(make):
         within(values[name], truth[name], name)
 
 
-@pytest.mark.parametrize("apart", [40, 1030])  # in one block of classes, and across two
+@pytest.mark.parametrize("apart", [40, 1030])
 def test_near_ties_of_small_logits_are_settled_in_float64(apart):
-    """Every class twice, apart by less than float32 can tell, where nothing else has the rows computed again."""
+    """Every class twice, apart by less than float32 can tell."""
     draw = torch.Generator().manual_seed(0)
     weight = torch.randn(40, 64, generator=draw)
     weight[:, 0] = 0
@@ -417,7 +419,7 @@ def test_near_ties_of_small_logits_are_settled_in_float64(apart):
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_opposite_weights_in_one_block_of_classes(last):
+def test_opposite_weights(last):
     """A third of the weights point away but for 2e-4 radians, which float32 cosines round to π."""
     draw = torch.Generator().manual_seed(0)
     direction = torch.randn(1, 64, generator=draw)

@@ -307,8 +307,8 @@ def _loss_options(part: LossPart) -> str:
 
 
 def _tolerance(score: hardsight.scores.Score) -> str:
-    kinds = {"relative": score.tolerance.relative, "absolute": score.tolerance.absolute}
-    return " + ".join(f"{_power(size)} {kind}" for kind, size in kinds.items() if size) or "exact"
+    kinds = zip(score.tolerance, ("relative", "absolute"), strict=True)
+    return " + ".join(f"{_power(size)} {kind}" for size, kind in kinds if size) or "exact"
 
 
 def _power(size: float) -> str:

@@ -43,7 +43,7 @@ _MOVED = {
     "robustness": "attack ATTACKS check_masking",
     "sampling": "hardness_of latest_hardness PACINGS within_class",
     "schedules": "deferred ramp_down ramp_up Scheduled",
-    "scores": "avh_series norm_within_class Score Tolerance",
+    "scores": "avh_series norm_within_class Score",
     "scoring.folds": "TrainingData",
     "training": "Trained",
 }

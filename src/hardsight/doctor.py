@@ -130,6 +130,6 @@ def _self_test() -> tuple[str, str]:
             angles.append(math.acos(max(-1.0, min(1.0, dot / size))) if size else math.pi / 2)
         truth = angles[y] / math.fsum(angles)
         worst = max(worst, abs(avh - truth) / truth if truth > 1e-7 else avh)
-    limit = SCORES["avh"].tolerance.relative
+    limit = SCORES["avh"].tolerance[0]
     text = f"AVH of 64 samples, 100 classes: off by {worst:.1e} at most (allowed {limit:.0e})"
     return "ok" if worst <= limit else "PROBLEM", text

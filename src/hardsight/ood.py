@@ -127,7 +127,7 @@ def ood_scores(
                 f"{len(features):,} features and {len(weight):,} classes; take all three from one forward."
             )
         with torch.no_grad():
-            angles = read_classes(features.detach(), weight.detach(), reading.target.to(features.device), logits=False)
+            angles = read_classes(features.detach(), weight.detach(), reading.target)
         reading = replace(
             reading, angle=angles.angle, angle_sum=angles.angle_sum, other_angle=angles.other_angle, norm=angles.norm
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +22,6 @@ from hardsight.registry import Registry
 from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits, check_triple  # noqa: F401
 
 
-class Tolerance(NamedTuple):
-    """How far a score may be from a naive float64 computation: ``absolute + relative · |truth|``."""
-
-    relative: float
-    absolute: float
-
-
 @dataclass(frozen=True)
 class Score:
     """A score and what people must know about it. Call it with the triple: ``avh(features, weight, labels)``.
@@ -36,9 +29,8 @@ class Score:
     Attributes:
         name: Its name in `SCORES`, in tables and on the command line.
         of_reading: The score as a function of a `Reading`.
-        summary: What it is, in one line.
         higher_is_harder: Direction: True when a larger value means a harder sample.
-        tolerance: How far it may be from a naive float64 computation.
+        tolerance: How far it may be from a naive float64 computation: relative to the true value, plus absolute.
         reference: Where it is defined.
         range: Smallest and largest value it can take.
         needs_labels: Judged at the label; without labels it is judged at the prediction and becomes ``<name>_pred``.
@@ -47,9 +39,8 @@ class Score:
 
     name: str
     of_reading: Callable[[Reading], Tensor]
-    summary: str
     higher_is_harder: bool
-    tolerance: Tolerance
+    tolerance: tuple[float, float]
     reference: str
     range: tuple[float, float] = (-math.inf, math.inf)
     needs_labels: bool = True
@@ -69,11 +60,16 @@ class Score:
         """
         if validate:
             features, weight, labels, bias = check_triple(features, weight, labels, bias)
-        reading = read_classes(features, weight, labels, bias, logits=self.logits or labels is None)
+        reading = read_classes(features, weight, labels, bias)
         return self.of_reading(reading).to(working_dtype(features, weight)).to(features.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.name,)  # a score is its entry in the registry, in every process
+
+    @property
+    def summary(self) -> str:
+        """What it is, in one line."""
+        return str(self.of_reading.__doc__)
 
     def column(self, labeled: bool) -> str:
         """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
@@ -84,13 +80,11 @@ def _by_name(name: str) -> Score:
     return SCORES[name]
 
 
-def _entry(name: str, function: Callable[[Reading], Tensor], *, tolerance: tuple[float, float], **facts: Any) -> Score:
-    return Score(name, function, str(function.__doc__), tolerance=Tolerance(*tolerance), **facts)
-
-
-SCORES: Registry[Score] = Registry("score", _entry)
+SCORES: Registry[Score] = Registry("score", Score)
 _AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
 _EL = "Zhao et al., Encouraging Loss, AAAI 2022"
+_EL2N = "Paul et al., Deep Learning on a Data Diet, NeurIPS 2021"
+_ENERGY = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
 
 
 def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
@@ -99,16 +93,14 @@ def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
     return torch.where(nothing, 1 / classes, part / total.masked_fill(nothing, 1.0))
 
 
-@SCORES.register(
-    higher_is_harder=True, logits=False, range=(0.0, 1.0), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 1"
-)
+@SCORES.register(higher_is_harder=True, logits=False, range=(0, 1), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 1")
 def avh(r: Reading) -> Tensor:
     """Angular visual hardness: angle to the target class over the sum of the angles to all classes."""
     return _share(r.angle, r.angle_sum, r.classes)
 
 
 @SCORES.register(
-    higher_is_harder=False, logits=False, range=(0.0, 1.0), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 3"
+    higher_is_harder=False, logits=False, range=(0, 1), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 3"
 )
 def avc(r: Reading) -> Tensor:
     """Angular visual confidence: ``π − angle`` of the target over the same sum for all classes."""
@@ -117,9 +109,9 @@ def avc(r: Reading) -> Tensor:
 
 @SCORES.register(
     higher_is_harder=False,
-    range=(0.0, 1.0),
+    range=(0, 1),
     tolerance=(0.0, 1e-6),
-    reference=f"{_AVH}, Definition 1 (with the bias where there is one)",
+    reference=f"{_AVH}, Definition 1 (plus the bias, if any)",
 )
 def confidence(r: Reading) -> Tensor:
     """Model confidence: softmax probability of the target class."""
@@ -127,7 +119,7 @@ def confidence(r: Reading) -> Tensor:
 
 
 @SCORES.register(
-    higher_is_harder=True, range=(0.0, math.inf), tolerance=(1e-5, 1e-12), reference="cross-entropy of one sample"
+    higher_is_harder=True, range=(0, math.inf), tolerance=(1e-5, 1e-12), reference="cross-entropy of one sample"
 )
 def nll(r: Reading) -> Tensor:
     """Negative log-likelihood of the target class: the cross-entropy of the sample."""
@@ -135,9 +127,7 @@ def nll(r: Reading) -> Tensor:
 
 
 @SCORES.register(
-    higher_is_harder=True,
-    tolerance=(1e-5, 1e-5),
-    reference=f"log-odds against the target; {_EL}, Eq. 4 (its conservative end)",
+    higher_is_harder=True, tolerance=(1e-5, 1e-5), reference=f"log-odds; {_EL}, Eq. 4 (its conservative end)"
 )
 def soft_margin(r: Reading) -> Tensor:
     """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks."""
@@ -148,7 +138,7 @@ def soft_margin(r: Reading) -> Tensor:
     higher_is_harder=False,
     needs_labels=False,
     logits=False,
-    range=(0.0, math.inf),
+    range=(0, math.inf),
     tolerance=(1e-6, 0.0),
     reference=f"{_AVH}, Section 3",
 )
@@ -164,7 +154,7 @@ def margin(r: Reading) -> Tensor:
 
 
 @SCORES.register(
-    higher_is_harder=True, logits=False, range=(0.0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 2"
+    higher_is_harder=True, logits=False, range=(0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 2"
 )
 def angle(r: Reading) -> Tensor:
     """Angle between the feature and the target's weight, in radians: AVH's numerator."""
@@ -176,7 +166,7 @@ def angle(r: Reading) -> Tensor:
     logits=False,
     range=(-math.pi, math.pi),
     tolerance=(0.0, 1e-6),
-    reference="angular gap: target angle minus the nearest other class's",
+    reference="angular gap to the nearest class",
 )
 def angular_margin(r: Reading) -> Tensor:
     """Angle to the target minus the angle to the nearest other class, in radians."""
@@ -184,11 +174,7 @@ def angular_margin(r: Reading) -> Tensor:
 
 
 @SCORES.register(
-    higher_is_harder=True,
-    needs_labels=False,
-    range=(0.0, math.inf),
-    tolerance=(1e-5, 2e-5),
-    reference="Shannon, in nats",
+    higher_is_harder=True, needs_labels=False, range=(0, math.inf), tolerance=(1e-5, 2e-5), reference="Shannon, in nats"
 )
 def entropy(r: Reading) -> Tensor:
     """Entropy of the softmax, in nats."""
@@ -198,12 +184,7 @@ def entropy(r: Reading) -> Tensor:
     return target_or_not + lost * (r.exp_sum.log() - r.lin_sum / r.exp_sum)
 
 
-@SCORES.register(
-    higher_is_harder=True,
-    range=(0.0, math.sqrt(2)),
-    tolerance=(1e-5, 1e-12),
-    reference="Paul et al., Deep Learning on a Data Diet, NeurIPS 2021",
-)
+@SCORES.register(higher_is_harder=True, range=(0, math.sqrt(2)), tolerance=(1e-5, 1e-12), reference=_EL2N)
 def el2n(r: Reading) -> Tensor:
     """Length of the softmax minus the one-hot label."""
     return r.soft_margin.sigmoid() * (1 + r.exp2_sum / r.exp_sum.square()).sqrt()
@@ -213,19 +194,14 @@ def el2n(r: Reading) -> Tensor:
     higher_is_harder=False,
     needs_labels=False,
     tolerance=(1e-6, 1e-5),
-    reference=f"minus the smallest conditional energy; {_EL}",
+    reference=f"minus the least conditional energy; {_EL}",
 )
 def max_logit(r: Reading) -> Tensor:
     """Largest logit."""
     return torch.maximum(r.logit, r.other_logit)
 
 
-@SCORES.register(
-    higher_is_harder=True,
-    needs_labels=False,
-    tolerance=(1e-6, 1e-5),
-    reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020",
-)
+@SCORES.register(higher_is_harder=True, needs_labels=False, tolerance=(1e-6, 1e-5), reference=_ENERGY)
 def free_energy(r: Reading) -> Tensor:
     """Free energy ``−logsumexp(z)`` at temperature 1."""
     return -torch.logaddexp(r.logit, r.other_logit + r.exp_sum.log())
@@ -235,10 +211,9 @@ def compute_scores(
     features: Tensor, weight: Tensor, labels: Tensor | None, bias: Tensor | None, names: Iterable[str] = tuple(SCORES)
 ) -> dict[str, Tensor]:
     """Several scores from one pass over checked inputs: ``pred`` and one float64 ``(N,)`` per column."""
-    chosen = [SCORES[name] for name in names]
-    reading = read_classes(features, weight, labels, bias, logits=True)
-    columns = {score.column(labels is not None): score.of_reading(reading) for score in chosen}
-    return {"pred": reading.pred, **columns}
+    scores = [SCORES[name] for name in names]
+    reading = read_classes(features, weight, labels, bias)
+    return {"pred": reading.pred} | {score.column(labels is not None): score.of_reading(reading) for score in scores}
 
 
 def norm_within_class(norms: Any, labels: Any) -> Tensor:
@@ -261,9 +236,7 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
 
 
 def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """AVH in O(D²) per sample however many classes there are, with a bound on its error.
-
-    The sum of angles comes from `hardsight.angles.angle_sum_series`. Use it for features without logits and C ≫ D.
+    """AVH from `hardsight.angles.angle_sum_series`: O(D²) per sample however many classes there are; for C ≫ D.
 
     Returns:
         ``(avh, error)``: two ``(N,)`` float64 tensors; the exact AVH lies within ``avh ± error``.

@@ -25,36 +25,29 @@ def check_triple(
         bias: ``(C,)`` or None.
         finite: Also refuse NaN and infinite features (weights are always checked).
     """
-    features, weight = _floats("features", features, 2), _floats("weight", weight, 2)
+    features, weight = _floats("features", features, "(N, D)"), _floats("weight", weight, "(C, D)")
     classes, width = weight.shape
     if features.shape[1] != width:
         raise InputError(
             f"features must be as wide as weight: expected (N, {width}), got {tuple(features.shape)}; "
             "pass the input of the last linear layer and that layer's own weight."
         )
-    if classes < 2:
-        raise InputError(f"weight must hold at least 2 classes, got shape {tuple(weight.shape)}.")
-    if classes > MOST_CLASSES:
-        raise InputError(f"weight must hold at most {MOST_CLASSES:,} classes, got shape {tuple(weight.shape)}.")
-    if not width:
-        raise InputError(f"features and weight must have a width, got shape {tuple(weight.shape)}.")
+    if not 2 <= classes <= MOST_CLASSES or not width:
+        raise InputError(
+            f"weight must hold at least 2 classes, at most {MOST_CLASSES:,}, and a feature, got {(classes, width)}."
+        )
     weight = weight.to(features.device)
     if bias is not None:
-        bias = _floats("bias", bias, 1).to(features.device)
+        bias = _floats("bias", bias, "(C,)").to(features.device)
         if len(bias) != classes:
             raise InputError(f"bias must hold one number per class: expected ({classes},), got {tuple(bias.shape)}.")
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and bad_rows(tensor.reshape(len(tensor), -1)).any():
+        if tensor is not None and bad_rows(tensor.reshape(classes, -1)).any():
             raise InputError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
     if labels is not None:
         labels = check_labels(labels, len(features), classes).to(features.device)
     if finite:
-        bad = bad_rows(features)
-        if bad.any():
-            raise InputError(
-                f"features hold NaN or infinity in {int(bad.sum()):,} of {len(features):,} rows "
-                f"(first: row {int(bad.nonzero()[0, 0])}); drop those rows or use score_features, which lists them."
-            )
+        _refuse_bad_rows(features, "features", "drop those rows or use score_features, which lists them.")
     return features, weight, labels, bias
 
 
@@ -64,8 +57,8 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
     if labels.shape != (rows,):
-        hint = "; take argmax(1) of one-hot labels." if labels.ndim == 2 else "; give one label per row of features."
-        raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}{hint}")
+        hint = "take argmax(1) of one-hot labels" if labels.ndim == 2 else "give one label per row of features"
+        raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}; {hint}.")
     labels = labels.long()  # some unsigned types cannot be compared
     outside = ((labels < 0) | (labels >= classes)).nonzero()
     if len(outside):
@@ -86,12 +79,7 @@ def check_logits(logits: Any, name: str = "logits") -> Tensor:
         raise InputError(f"{name} must hold a row or more and at least 2 classes, got shape {tuple(logits.shape)}.")
     logits = logits.detach().to("cpu" if logits.device.type == "mps" else logits.device)  # mps has no float64
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    bad = bad_rows(logits)
-    if bad.any():
-        raise InputError(
-            f"{name} hold NaN or infinity in {int(bad.sum()):,} of {len(logits):,} rows "
-            f"(first: row {int(bad.nonzero()[0, 0])}); leave those rows out, or train with a lower rate."
-        )
+    _refuse_bad_rows(logits, name, "leave those rows out, or train with a lower rate.")
     return logits
 
 
@@ -100,6 +88,14 @@ def bad_rows(features: Tensor) -> Tensor:
     bad = ~torch.isfinite(features.detach().sum(1))  # one cheap look; large finite rows may overflow here
     bad[bad.clone()] = ~torch.isfinite(features[bad]).all(1)
     return bad
+
+
+def _refuse_bad_rows(values: Tensor, name: str, remedy: str) -> None:
+    bad = bad_rows(values).nonzero()[:, 0]
+    if len(bad):
+        raise InputError(
+            f"{name} hold NaN or infinity in {len(bad):,} of {len(values):,} rows (first: row {int(bad[0])}); {remedy}"
+        )
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -113,10 +109,9 @@ def _tensor(name: str, value: Any) -> Tensor:
         raise InputTypeError(f"{name} must be a tensor or an array of numbers, got {kind}.") from None
 
 
-def _floats(name: str, value: Any, dims: int) -> Tensor:
+def _floats(name: str, value: Any, shape: str) -> Tensor:
     tensor = _tensor(name, value)
-    if tensor.ndim != dims:
-        shape = "(N, D)" if name == "features" else "(C, D)" if name == "weight" else "(C,)"
+    if tensor.ndim != 1 + shape.count("D"):
         raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
     if tensor.is_complex():
         raise InputError(f"{name} must be real numbers, got {tensor.dtype}.")
