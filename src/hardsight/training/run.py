@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FunctionType
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hardsight.data import Samples, hashed_once, open_data, version_hint
 from hardsight.dynamics import Recorder
@@ -122,7 +119,10 @@ def train(
         used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
         plan |= version_hint(samples, tested)
-        plan |= {"targets": _plain(source.targets), "weights": None if weights is None else network.weights}
+        plan |= {
+            "targets": None if source.targets is None else content_hash(source.targets),
+            "weights": None if weights is None else network.weights,
+        }
         if loss is None and parse_loss(recipe.loss).clamped:
             plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
         state = group.told(lambda: begin(out, plan, overwrite, locks))
@@ -277,33 +277,20 @@ def _plan(
         "test": None if tested is None else f"{tested.split} {tested.identity()}",
         "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
         "loss": loss,
-        "sampler": _sampler_in_words(sampler),
+        "sampler": _sampler(sampler),
         "record": sorted(record),
         "format": 1,
     }
 
 
-def _sampler_in_words(sampler: Any) -> Any:
-    """The kind of a sampler with its plain values and its arrays, but for the epoch it is in and private numbers."""
-    if sampler is None or _plain(sampler) is not None:
-        return _plain(sampler)
-    told = {"kind": type(sampler).__name__}
-    for name, value in getattr(sampler, "__dict__", {}).items():
+def _sampler(sampler: Any) -> Any:
+    """The kind of a sampler and the hash of each of its values, but for its epoch and for what it keeps to itself."""
+    if not hasattr(sampler, "__dict__"):
+        return None if sampler is None else content_hash(sampler)
+    hashes = {"kind": type(sampler).__name__}
+    for name, value in vars(sampler).items():
         value = getattr(value, "__self__", value)  # a method of an array stands for it
-        private = name.startswith("_") and not isinstance(value, (np.ndarray, Tensor))
-        if not private and name != "epoch" and (plain := _plain(value)) is not None:
-            told[name] = plain
-    return told
-
-
-def _plain(value: Any) -> Any:
-    """A number or text as it is written, numbers as their hash, a function in words; None for anything else."""
-    if isinstance(value, (bool, int, float, str)):
-        return repr(value)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    elif isinstance(value, (list, tuple, range)) and all(isinstance(inner, (int, float)) for inner in value):
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:8]}"
-    return content_hash(value) if isinstance(value, FunctionType) else None
+        state = name.startswith("_") and (isinstance(value, bool) or callable(value))
+        if not state and name not in ("epoch", "generator"):
+            hashes[name] = content_hash(value)
+    return hashes
