@@ -1,6 +1,5 @@
 """The run folder: layout, meta data, tables in parts, locks, and what decides whether a result may be reused."""
 
-from hardsight.runs.begin import begin, differing
 from hardsight.runs.files import (
     TEMPORARY,
     check_replaceable,
@@ -24,6 +23,8 @@ from hardsight.runs.folder import (
     STAGES,
     SUMMARY,
     RunWriter,
+    begin,
+    differing,
     discard,
     is_alignment,
     is_run,

@@ -73,18 +73,14 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error):
-            message = (
-                f"RUN: the disk of {path} is full; what was committed is safe. Free some space and run the same "
-                "command again to resume."
-            )
-        elif any(parent.is_file() for parent in path.parents):
-            message = f"{path} cannot be written: a file stands in its way."
-        elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            message = f"RUN: {path} cannot be written; choose another folder."
-        else:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
+        if not full and error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
             raise
-        raise DiskError(error.errno, message) from error
+        if full:
+            why = "the disk is full; what was committed is safe. Free some space and run the same command again"
+        else:
+            why = f"{os.strerror(error.errno or 0)}; choose another place"
+        raise DiskError(error.errno, f"RUN: {path} cannot be written: {why}.") from error
 
 
 def check_replaceable(target: Path, ours: Callable[[Path], bool]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from hardsight.errors import InputError, StateError
-from hardsight.runs.begin import FORMAT_KEY
 from hardsight.scores import MOST_CLASSES
 from hardsight.untrusted import read_json, typed
 
 FORMAT = 1
+FORMAT_KEY = "hardsight_format"  # marks plan.json and meta.json as ours
 PLAN_FILE, META_FILE = "plan.json", "meta.json"
 
 
@@ -135,9 +135,9 @@ class Meta:
         extra = {name: entries.pop(name) for name in [*entries] if name not in _STORED}
         meta = replace(typed(entries, cls), extra=extra)
         classes, features = meta.model.classes or 0, meta.model.features or 0
-        if not 0 <= classes <= MOST_CLASSES or features < 0:
-            raise InputError(f"it names {classes:,} classes, expected {MOST_CLASSES:,} at most, or {features} features")
         most = max(classes, len(meta.class_names)) or MOST_CLASSES
+        if not 0 <= classes <= MOST_CLASSES or features < 0:
+            raise InputError(f"it names {classes:,} classes (expected {MOST_CLASSES:,} at most) or {features} features")
         if any(not -1 <= place < most for place in meta.label_mapping or ()):
             raise InputError("its label_mapping names classes beyond the model's")
         return meta

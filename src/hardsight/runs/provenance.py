@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import Distribution, version
 from typing import Any
 
 import torch
@@ -23,16 +22,7 @@ def provenance(device: torch.device | None = None) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": installed_versions(_PACKAGES),
+        "versions": {name: version(name) for name in _PACKAGES if any(Distribution.discover(name=name))},
         "device": torch.cuda.get_device_name(device) if on_gpu else str(device or "cpu"),
         "seed": torch.initial_seed(),
     }
-
-
-def installed_versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions of those packages that are installed."""
-    versions = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
