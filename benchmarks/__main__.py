@@ -55,7 +55,7 @@ def folder() -> list[dict]:
             Path(root, "pics", str(i % 4)).mkdir(parents=True, exist_ok=True)
             picture = Image.fromarray(generator.integers(0, 256, (24, 24, 3), dtype=np.uint8)).resize((256, 256))
             picture.save(f"{root}/pics/{i % 4}/{i}.jpg")
-        loader = DataLoader(Prepared(open_data(f"{root}/pics"), model, 3), 64, collate_fn=collate)
+        loader = DataLoader(Prepared(open_data(f"{root}/pics"), model), 64, collate_fn=collate)
         runs = iter(range(1000))
 
         def bare() -> None:

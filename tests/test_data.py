@@ -15,8 +15,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 import hardsight as hs
-from hardsight.data import collate, open_data
-from hardsight.data.open import absolute_name
+from hardsight.data import DataName, open_data
 
 
 def image(seed, size=(8, 8)):
@@ -69,7 +68,7 @@ def assert_same_rows(one, other):
 # Folders.
 
 
-def test_folder(folder):
+def test_folder(folder, monkeypatch):
     samples = open_data(str(folder))
     assert samples.ids == ["val/cat/1.png", "val/cat/2.jpg", "val/dog/sub/1.png", "val/owl/1.PNG"]
     assert samples.classes == ["cat", "dog", "owl"]
@@ -79,13 +78,9 @@ def test_folder(folder):
     assert samples.load(2, channels=1)[0].mode == "L"
     assert samples.path(2) == folder / "dog" / "sub" / "1.png"
     assert samples.find(["val/owl/1.PNG", "val/owl/2.png"]) == [3, None]
-
-
-def test_folder_ids_do_not_depend_on_how_the_folder_is_named(folder, monkeypatch):
-    expected = open_data(folder).ids
     for place, name in ((folder.parent, "val"), (folder.parent, "val/"), (folder, ".")):
         monkeypatch.chdir(place)
-        assert open_data(name).ids == expected
+        assert open_data(name).ids == samples.ids
 
 
 def test_folder_ids_stay_when_files_are_added(folder):
@@ -105,9 +100,7 @@ def test_folder_ids_stay_when_files_are_added(folder):
 def test_flat_folder_has_no_labels(tmp_path):
     samples = open_data(save_images(tmp_path / "new", "2.png", "1.png"))
     assert samples.ids == ["new/1.png", "new/2.png"]
-    assert samples.labels is None
-    assert samples.classes is None
-    assert samples.load(0, 3)[1] is None
+    assert (samples.labels, samples.classes, samples.load(0, 3)[1]) == (None, None, None)
 
 
 def test_folder_without_images(tmp_path):
@@ -118,18 +111,12 @@ def test_folder_without_images(tmp_path):
             open_data(place)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.npz", "nowhere:test", "nowhere.npz:test"])
-def test_data_that_is_not_there(name, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"DATA: .*nowhere"):
-        open_data(f"{tmp_path}/{name}")
-
-
-def test_data_of_no_known_kind(tmp_path):
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.npz", "nowhere:test", "nowhere.npz:test", "x.csv", 3])
+def test_data_that_is_not_there_or_of_no_known_kind(name, tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"DATA: x\.csv"):
-        open_data(tmp_path / "x.csv")
-    with pytest.raises(TypeError, match=r"data must.* int"):
-        open_data(3)
+    error = {"x.csv": ValueError, 3: TypeError}.get(name, FileNotFoundError)
+    with pytest.raises(error, match=rf"(?i)data.*{'int' if name == 3 else name.partition(':')[0]}"):
+        open_data(name if name == 3 else f"{tmp_path}/{name}")
 
 
 def test_names_of_data_mean_the_same_everywhere(tmp_path, monkeypatch):
@@ -144,7 +131,15 @@ def test_names_of_data_mean_the_same_everywhere(tmp_path, monkeypatch):
         "hf": f"{tmp_path}/hf",
         "digits": "digits",
     }.items():
-        assert absolute_name(name) == expected
+        assert str(DataName.parse(name)) == expected
+
+
+def test_a_folder_called_digits_is_not_taken_for_those_of_scikit_learn(tmp_path, monkeypatch):
+    save_images(tmp_path / "digits", "a/1.png", "b/2.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"\./digits"):
+        open_data("digits")
+    assert (len(open_data("./digits")), len(open_data("sklearn:digits"))) == (2, 1797)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -185,14 +180,10 @@ def test_images_of_every_kind_in_one_folder(tmp_path, tiny):
         hs.score(tiny, root, preprocess="raw", strict=True)
 
 
-def test_no_good_image_at_all(tmp_path, tiny):
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "x.png").write_text("no image")
-    with pytest.raises(ValueError, match=r"DATA: .*bad/x\.png: .*identify"):
-        hs.score(tiny, tmp_path / "bad", preprocess="raw")
-
-
-def test_images_of_different_sizes_need_preprocessing(tmp_path, tiny):
+def test_folders_that_cannot_be_scored(tmp_path, tiny):
+    (tmp_path / "x.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"DATA: .*/x\.png: .*identify"):  # no good image at all
+        hs.score(tiny, tmp_path, preprocess="raw")
     for size in (8, 9):
         image(0, (size, size)).save(tmp_path / f"{size}.png")
     with pytest.raises(ValueError, match=r"different sizes"):
@@ -226,6 +217,9 @@ def npz(tmp_path):
         return str(tmp_path / "set.npz")
 
     return save
+
+
+OBJECTS = np.array([{"a": 1}] * 4, object)  # np.savez pickles them
 
 
 def test_npz(arrays, npz):
@@ -276,7 +270,10 @@ def test_npz_without_labels(arrays, npz, tiny):
         ({"test_images": np.zeros((4, 8, 8), bool)}, "", "images .*bool"),
         ({"test_ids": np.array(["a", "b"])}, "", "ids .*4, got 2"),
         ({"classes": np.array([["a", "b"]])}, "", r"classes .*\(1, 2\)"),
-        ({}, ":val", r"'val'.*test_images.*train_labels"),
+        ({}, ":val", r"val_images.*test_images.*train_labels"),
+        ({"test_images": OBJECTS}, "", "test_images .*Python"),
+        ({"test_labels": OBJECTS}, "", "test_labels .*Python"),
+        ({"classes": OBJECTS}, "", "classes .*Python"),
     ],
 )
 def test_npz_that_does_not_fit(changes, split, message, arrays, npz):
@@ -287,14 +284,6 @@ def test_npz_that_does_not_fit(changes, split, message, arrays, npz):
 def test_npz_without_images(npz):
     with pytest.raises(ValueError, match=r"set\.npz .*test_labels, got a\b"):
         open_data(npz(a=np.zeros(3)))
-
-
-@pytest.mark.parametrize("key", ["test_images", "test_labels", "classes"])
-def test_npz_with_pickles_is_refused(key, arrays, npz):
-    objects = np.empty(4, object)
-    objects[:] = [{"a": 1}] * 4
-    with pytest.raises(ValueError, match=rf"DATA: {key} .*Python"):
-        open_data(npz(**arrays | {key: objects}))
 
 
 def test_npz_cut_short_or_damaged(arrays, tmp_path, npz):
@@ -346,20 +335,14 @@ def test_digits():
 # torchvision and torch.
 
 
-def test_torchvision_fake_data():
+def test_torchvision_by_name(tmp_path, monkeypatch):
     samples = open_data("torchvision:FakeData")
     assert (len(samples), samples.ids[7]) == (1000, "data:7")
     x, label = samples.load(7, 3)
-    assert x.size == (224, 224)
-    assert label == torchvision.datasets.FakeData()[7][1]
-
-
-def test_torchvision_unknown_name():
+    assert (x.size, label) == ((224, 224), torchvision.datasets.FakeData()[7][1])
     with pytest.raises(ValueError, match=r"DATA: .*'CIFAR11'.*CIFAR10\b"):
         open_data("torchvision:CIFAR11")
 
-
-def test_torchvision_that_cannot_be_downloaded(tmp_path, monkeypatch):
     def offline(*_, **__):
         raise OSError("no route to host")
 
@@ -395,24 +378,11 @@ LABELS = [0, 1, 2, 0, 1, 2]
 def test_torch_dataset():
     samples = open_data(Own())
     assert samples.ids == [f"data:{i}" for i in range(6)]
-    assert samples.labels is None  # not listed by the data set
     assert samples.load(4, 3)[1] == 1
-    assert samples.pixels
-    assert samples.tensor() is None
-    assert samples.path(0) is None
-
-
-@pytest.mark.parametrize(
-    ("facts", "options", "split"),
-    [
-        ({}, {"split": "mine"}, "mine"),
-        ({"train": True}, {}, "train"),
-        ({"train": False}, {}, "test"),
-        ({"split": "extra"}, {}, "extra"),
-    ],
-)
-def test_split_of_a_torch_dataset(facts, options, split):
-    assert open_data(Own(**facts), **options).ids[0] == f"{split}:0"
+    assert (samples.labels, samples.tensor(), samples.path(0), samples.pixels) == (None, None, None, True)
+    for more, split in (({"train": True}, "train"), ({"train": False}, "test"), ({"split": "extra"}, "extra")):
+        assert open_data(Own(**more)).ids[0] == f"{split}:0"
+    assert open_data(Own(), split="mine").ids[0] == "mine:0"
 
 
 def test_ids_of_ones_own(tiny):
@@ -430,7 +400,7 @@ def test_subset_ids_name_the_sample_not_the_place():
     whole = Own(targets=LABELS)
     samples = open_data(Subset(whole, [4, 1, 3]))
     assert samples.ids == ["data:4", "data:1", "data:3"]
-    assert samples.listed.tolist() == [1, 1, 0]
+    assert samples.declared.tolist() == [1, 1, 0]
     assert samples.load(0, 3)[0].tobytes() == image(4).tobytes()
     assert open_data(Subset(Subset(whole, [4, 1, 3]), [2, 0])).ids == ["data:3", "data:4"]
     halves = random_split(whole, [3, 3], torch.Generator().manual_seed(0))
@@ -442,10 +412,10 @@ def test_subset_ids_name_the_sample_not_the_place():
 
 @pytest.mark.parametrize("form", [list, np.array, torch.tensor])
 def test_targets_are_listed_labels_where_they_are_class_indices(form):
-    assert open_data(Own(targets=form(LABELS))).listed.tolist() == LABELS
+    assert open_data(Own(targets=form(LABELS))).declared.tolist() == LABELS
     assert open_data(Own(targets=form(LABELS))).labels is None  # its items may yield others
-    assert open_data(Own(targets=form([1.5] * 6))).listed is None
-    assert open_data(Own(targets=form([0]))).listed is None
+    assert open_data(Own(targets=form([1.5] * 6))).declared is None
+    assert open_data(Own(targets=form([0]))).declared is None
 
 
 def test_image_folder_instance(folder):
@@ -470,17 +440,12 @@ def test_tensor_dataset(tiny):
     assert torch.equal(open_data(Subset(data, [4, 1])).tensor(), x[[4, 1]])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_ids_do_not_depend_on_workers_or_batches(workers, batch_size, folder, tiny):
+@pytest.mark.parametrize(("workers", "batch_size"), [(0, 1), (1, 1), (2, 3)])
+def test_rows_do_not_depend_on_workers_batches_or_order(workers, batch_size, folder, tiny):
     expected = hs.score(tiny, folder, preprocess="raw")
     assert_same_rows(hs.score(tiny, folder, preprocess="raw", workers=workers, batch_size=batch_size), expected)
-
-
-def test_order_does_not_change_a_row(tiny):
-    data = Own(targets=LABELS)
-    shuffled = Subset(data, [5, 2, 0, 4, 1, 3])
-    assert_same_rows(hs.score(tiny, shuffled, preprocess="raw"), hs.score(tiny, data, preprocess="raw"))
+    shuffled = Subset(Own(), [5, 2, 0, 4, 1, 3])
+    assert_same_rows(hs.score(tiny, shuffled, preprocess="raw"), hs.score(tiny, Own(), preprocess="raw"))
 
 
 def test_mappings_with_columns_of_ones_own():
@@ -493,7 +458,7 @@ def test_mappings_with_columns_of_ones_own():
     with pytest.raises(ValueError, match=r"'picture'.*photo, species"):
         open_data(data, columns=hs.Columns(image="picture"))
     for wrong in (data, [(image(0), 1)]):  # another column, and items without any
-        with pytest.raises(ValueError, match=r"--id-column: .*'name'"):
+        with pytest.raises(ValueError, match=r"DATA .*'name'"):
             open_data(wrong, columns=hs.Columns(image="photo", id="name")).ids  # noqa: B018
 
 
@@ -534,13 +499,19 @@ def test_a_broken_sample_is_a_bad_row(tiny):
     assert "no sample 4" in table.bad["error"][1].as_py()
 
 
-def test_empty_data(tiny):
+def test_an_unreadable_sample_of_ones_own_data_does_not_stop_training(tmp_path):
+    class Broken(Own):
+        def __getitem__(self, i):
+            return (torch.full((3, 8, 8), i / 9), i % 3) if i != 4 else 1 / 0
+
+    options = {"recipe": hs.Recipe(epochs=1, batch_size=3), "device": "cpu", "progress": False}
+    with pytest.warns(UserWarning, match=r"1 of 9 samples.*data:4"):
+        trained = hs.train(Tiny(), Broken(9), out=tmp_path / "run", **options)
+    assert trained.history[0]["unreadable"]["samples"] == 1
+    with pytest.raises(ValueError, match=r"no sample .*can be read"):
+        hs.train(Tiny(), Items(lambda i: 1 / 0), out=tmp_path / "none", **options)
     with pytest.raises(ValueError, match="DATA is empty"):
-        hs.score(tiny, Own(0), preprocess="raw")
-
-
-def test_collate_of_nothing_good():
-    assert collate([("a", None, None, "broken")]) == ([], None, [], [("a", "broken")])
+        hs.score(Tiny(), Own(0), preprocess="raw")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -593,13 +564,8 @@ def test_hugging_face_id_column(hf, tiny):
     assert open_data(hf, columns=columns).ids == [f"k{i}" for i in range(6)]
     assert open_data(Subset(hf, [4, 1]), columns=columns).ids == ["k4", "k1"]
     assert open_data(hf.shuffle(seed=1), columns=columns).ids == hf.shuffle(seed=1)["key"][:]
-    with pytest.raises(ValueError, match=r"--id-column: .*'name'.*key"):
+    with pytest.raises(ValueError, match=r"DATA .*'name'.*key"):
         hs.score(tiny, hf, columns=hs.Columns(id="name"), preprocess="raw")
-
-
-def test_hugging_face_without_labels(hf, tiny):
-    assert open_data(hf.remove_columns("label")).labels is None
-    assert "avh_pred" in hs.score(tiny, hf.remove_columns("label"), preprocess="raw")
 
 
 def test_labels_that_are_names(tiny):
@@ -618,22 +584,22 @@ def test_labels_that_are_names(tiny):
             hs.score(hs.Model(tiny, "tiny", classes=classes), items)
 
 
-def test_hugging_face_missing_labels(tiny):
+def test_hugging_face_without_labels(hf, tiny):
+    assert open_data(hf.remove_columns("label")).labels is None
+    assert "avh_pred" in hs.score(tiny, hf.remove_columns("label"), preprocess="raw")
     with pytest.raises(ValueError, match=r"1 of 6 labels"):
         hs.score(tiny, hf_data([0, 1, 2, None, 1, 2], datasets.Value("int64")), preprocess="raw")
 
 
-def test_hugging_face_from_disk(hf, tmp_path):
+def test_hugging_face_by_name(hf, tmp_path, monkeypatch):
     hf.save_to_disk(tmp_path / "one")
     assert open_data(f"hf:{tmp_path}/one").ids[:2] == ["test:0", "test:1"]
     datasets.DatasetDict({"train": hf, "test": hf.select(range(2))}).save_to_disk(tmp_path / "all")
     assert len(open_data(f"hf:{tmp_path}/all")) == 2
-    assert len(open_data(f"hf:{tmp_path}/all:train")) == 6
+    assert len(open_data(f"hf:{tmp_path}/all:train")) == len(open_data(f"hf:{tmp_path}/all", training=True)) == 6
     with pytest.raises(ValueError, match=r"DATA: .*network"):
         open_data(f"hf:{tmp_path}/all:validation")
 
-
-def test_hugging_face_that_is_not_there(monkeypatch):
     def offline(*_, **__):
         raise ConnectionError("no route to host\nand a long trace")
 
@@ -698,15 +664,12 @@ def test_labels_out_of_range(kind, labels, came, tmp_path, tiny):
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_out_of_range_where_only_the_batch_tells():
-    with pytest.raises(ValueError, match=r"labels .*\[0, 1\] .*got 2"):
-        hs.score(Tiny(outputs=2), Own(), preprocess="raw")
-
-
 def test_class_names_and_labels_that_do_not_fit(tiny, folder):
     data = Own(targets=LABELS, classes=["cat", "dog"])  # two names, three labels
     with pytest.raises(ValueError, match=r"labels .*\[0, 1\] .*data .*2"):
         hs.score(hs.Model(tiny, "tiny", classes=CLASSES), data)
+    with pytest.raises(ValueError, match=r"labels .*\[0, 1\] .*got 2"):  # where only the batch tells
+        hs.score(Tiny(outputs=2), Own(), preprocess="raw")
     with pytest.raises(ValueError, match=r"2 class names.*3 outputs"):
         hs.score(hs.Model(tiny, "tiny", classes=["cat", "dog"]), data)
     model = Tiny(outputs=5)

@@ -20,6 +20,7 @@ from torchvision.datasets import ImageFolder
 import hardsight as hs
 from hardsight.checkpoints import load_weights, read_checkpoint, read_head
 from hardsight.data import Prepared, open_data, read_features
+from hardsight.images import to_image, to_tensor
 from hardsight.errors import HardsightError, InputError, InputTypeError
 from hardsight.models import Model
 from hardsight.untrusted import Arrays
@@ -128,7 +129,7 @@ class Rows(Dataset):
 
 def takes(transform, values):
     samples = open_data(Rows(values))
-    return Prepared(samples, Model(flat(), "net", transform), 3)._takes
+    return {to_image: "pil", to_tensor: "tensor"}[Prepared(samples, Model(flat(), "net", transform)).form]
 
 
 def test_one_bad_sample_does_not_decide_for_all():

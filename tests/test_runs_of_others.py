@@ -79,7 +79,7 @@ def test_what_the_user_names_is_opened(scored, tmp_path, monkeypatch):
 
 def test_a_root_that_a_run_names_is_not_written_to(scored, tmp_path, monkeypatch):
     roots = []
-    monkeypatch.setattr(hardsight.data.open, "_torchvision", lambda name, split, root, columns: roots.append(root))
+    monkeypatch.setattr(hardsight.data.open, "_torchvision", lambda name, split, root: roots.append(root))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AttributeError):  # the stand-in opens nothing
         data_of(hs.SampleTable.load(scored("torchvision:MNIST")).meta, "torchvision:MNIST")

@@ -19,7 +19,7 @@ from torch import nn
 from hardsight.adaptation import folder
 from hardsight.adaptation.methods import Method, parse_method
 from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds, to_train_on
-from hardsight.adaptation.roles import Role, Roles, open_roles
+from hardsight.adaptation.roles import Roles, open_roles
 from hardsight.adaptation.rounds import (
     alarm,
     chosen_row,
@@ -35,7 +35,7 @@ from hardsight.adaptation.thresholds import check_balance
 from hardsight.adaptation.validators import picked
 from hardsight.chance import chance_agreement
 from hardsight.checkpoints import load_weights, read_checkpoint
-from hardsight.data import View, class_mapping, hashed_once, version_hint
+from hardsight.data import View, class_mapping
 from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, fingerprint
@@ -43,7 +43,7 @@ from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.recipes import MOST_EPOCHS, Recipe
 from hardsight.registry import whole_number
-from hardsight.runs import SUMMARY, provenance
+from hardsight.runs import SUMMARY, gaps_entry, provenance
 from hardsight.scoring.score import score
 from hardsight.training import train
 from hardsight.training.checkpoint import CHECKPOINT
@@ -146,17 +146,15 @@ def self_train(
     given, out, where = _given(model), Path(out), {"device": device, "workers": workers}
     if given is not None:
         roles = _agreed(given, roles)
-    with hashed_once():
-        plan = {
-            "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
-            **{name: _told(getattr(roles, name)) for name in ("source", "target", "test", "labelled")},
-            **asdict(settings),
-            "balance": shares if isinstance(shares, str) else shares.tolist(),
-            "format": 1,
-            **version_hint(
-                *(role.samples for role in (roles.source, roles.target, roles.test, roles.labelled) if role)
-            ),
-        }
+    data = {name: getattr(roles, name) for name in ("source", "target", "test", "labelled")}
+    plan = {
+        "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
+        **{name: role and f"{role.samples.split} {role.samples.fingerprint()}" for name, role in data.items()},
+        **asdict(settings),
+        "balance": shares if isinstance(shares, str) else shares.tolist(),
+        "format": 1,
+        **gaps_entry(*(role.samples.identity for role in data.values() if role)),
+    }
     locks = ExitStack()
     rows = folder.begin(out, plan, overwrite, locks)
     say = print if progress else lambda *_, **__: None
@@ -320,10 +318,6 @@ def _agreed(model: Model, roles: Roles) -> Roles:
         )
     order = class_mapping(model.classes, roles.names, outputs) if model.classes else None
     return roles.renumbered(order, list(model.classes or roles.names or ()) or None)
-
-
-def _told(role: Role | None) -> str | None:
-    return None if role is None else f"{role.samples.split} {role.samples.identity()}"
 
 
 def _go_on(out: Path, rows: list[dict[str, Any]], rounds: int, network: Model) -> None:

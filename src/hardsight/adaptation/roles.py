@@ -14,7 +14,6 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.scoring.checks import check_samples, class_count
 from hardsight.training.batches import as_pixels
-from hardsight.training.prepare import training_split
 
 # Data sets hold a few pictures twice; more than this share of the test in the target is no accident.
 _SHARED = 0.01
@@ -81,15 +80,15 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
         labelled: A few samples of the target domain whose labels are trained on.
         same_images: Whether `test` may hold pictures of `target`.
     """
-    own = _opened(training_split(source), "source")
+    own = _opened(source, "source", training=True)
     labels = all_labels(own, "source")
     classes, names = class_count(own, int(labels.max()) + 1), None if own.classes is None else list(own.classes)
     if classes < 2:
         raise InputError(f"source: it must have two classes or more, got {classes}.")
 
-    def role(data: Any, argument: str, use: str, needed: bool = False) -> Role:
-        samples = _opened(data, argument)
-        known = all_labels(samples, argument) if needed or samples.listed is not None else samples.labels
+    def role(data: Any, argument: str, use: str, needed: bool = False, training: bool = True) -> Role:
+        samples = _opened(data, argument, training)
+        known = all_labels(samples, argument) if needed or samples.declared is not None else samples.labels
         if samples.pixels != own.pixels:
             raise InputError(
                 f"{argument}: raw pictures and tensors ready to use cannot be mixed; give it as the source is given."
@@ -98,11 +97,11 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
         use = use if known is not None else "without labels"
         return Role(in_form_of(samples, own), known, f"{argument}: {_counted(samples)}, {use}")
 
-    unseen = role(training_split(target), "target", "whose labels are for reporting only")
-    few = None if labelled is None else role(training_split(labelled), "labelled", "trained on in every round", True)
+    unseen = role(target, "target", "whose labels are for reporting only")
+    few = None if labelled is None else role(labelled, "labelled", "trained on in every round", True)
     if few is not None and (part := _shared(few, unseen)[0]):
         few = replace(few, words=f"{few.words}; {part:.1%} are pictures of the target, too")
-    tested = None if test is None else role(test, "test", "for reporting only")
+    tested = None if test is None else role(test, "test", "for reporting only", training=False)
     true = Role(own, labels, f"source: {_counted(own)}, {classes} classes")
     for name, one in (("source", true), ("labelled", few)):  # of a few labelled ones all may be in a large test
         if tested is not None and one is not None and max(_shared(tested, one)) > _SHARED:
@@ -122,9 +121,9 @@ def _counted(samples: Samples) -> str:
     return printable(samples.origin).removesuffix(count) + count
 
 
-def _opened(data: Any, argument: str) -> Samples:
+def _opened(data: Any, argument: str, training: bool) -> Samples:
     try:
-        samples = open_data(data)
+        samples = open_data(data, training=training)
         check_samples(samples, None)
     except (InputError, MissingPathError) as error:
         raise type(error)(f"{argument}: {str(error).removeprefix('DATA: ').replace('DATA is', 'it is')}") from None

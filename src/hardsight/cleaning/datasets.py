@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.cleaning.targets import check_apart, check_target, our_folder, write_file, write_folder
-from hardsight.data import Samples, split_off
+from hardsight.data import DataName, Samples
 from hardsight.errors import InputError
 
 _KEY = "hardsight_cleaned"  # in an .npz that was written here: what was done
@@ -118,7 +118,7 @@ def _npz_file(source: str | None) -> Path | None:
     """The .npz file that a name of data (``FILE.npz[:split]``) means."""
     if source is None:
         return None
-    path = Path(source if Path(source).exists() else split_off(source)[0])
+    path = Path(DataName.parse(source).name)
     return path if path.suffix == ".npz" and path.is_file() else None
 
 
@@ -162,11 +162,9 @@ def _changed_arrays(
     """The arrays of the cleaned split: those with one entry per sample, for the chosen samples."""
     split = samples.split
     with np.load(file, allow_pickle=False) as arrays:
-        label_key = samples.label_key
-        if label_key not in arrays.files:
-            raise InputError(
-                f"DATA: {file.name} has no {label_key!r} any more; name the data that were scored with --data."
-            )
+        label_key = next((k for k in (f"{split}_labels", f"y_{split}", "labels") if k in arrays.files), None)
+        if label_key is None:
+            raise InputError(f"DATA: {file.name} has no labels any more; name the data that were scored with --data.")
         whole = label_key == "labels"  # without splits everything belongs to the samples
         own = [
             k

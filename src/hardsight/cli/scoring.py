@@ -99,7 +99,7 @@ def score(
         hardsight score timm:resnet50 photos -o run
         hardsight score train.py:train digits --folds 5 -o run
     """
-    from hardsight.data import Columns, is_feature_file, open_data
+    from hardsight.data import FEATURE_FILES, Columns, open_data
     from hardsight.distributed import wait_for_all
     from hardsight.human import read_human
     from hardsight.scores import SCORES
@@ -113,7 +113,7 @@ def score(
     ScoreOptions(**vars(scoring))  # checks them, before a model is built or downloaded
     out, columns = scoring.out or Path("run"), Columns(image_column, label_column, id_column)
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    if is_feature_file(data or model):
+    if (data or model).endswith(FEATURE_FILES):
         if scoring.folds is not None or scoring.seeds != 1 or also:
             raise InputError("--folds, --seeds and --also need a model and images; features are scored as they are.")
         if processes > 1:

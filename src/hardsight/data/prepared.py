@@ -1,107 +1,105 @@
-"""Samples as a loader hands them to a model, and whether their labels mean what the model's outputs mean."""
+"""Batches as a loader hands them to a model, and whether labels mean what the model's outputs mean."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from hardsight.data.samples import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import first_line
 from hardsight.images import to_image, to_tensor
-from hardsight.models import Model
+from hardsight.models import Model, input_channels
 
-# Id, network input, label, and the reason why there is no input.
-Item = tuple[str, Any, int | None, str | None]
+# Rows of the data set that could be loaded, their inputs stacked, their labels, and why other rows could not.
+Batch = tuple[list[int], Any, list[int | None], dict[int, str]]
+
+
+def load_batches(
+    samples: Samples,
+    model: Model,
+    rows: Sequence[list[int]],
+    device: torch.device,
+    workers: int,
+    *,
+    labeled: bool = True,
+) -> Iterator[Batch]:
+    """Samples after the model's preprocessing, in batches of the given rows; labels only where they are asked for."""
+    options: Any = {"num_workers": workers, "collate_fn": collate, "pin_memory": device.type == "cuda"}
+    for batch in DataLoader(Prepared(samples, model, labeled), batch_sampler=rows, **options):
+        if isinstance(batch, InputError):
+            raise batch
+        yield batch
 
 
 class Prepared(torch.utils.data.Dataset[Any]):
-    """Samples after the model's preprocessing; what cannot be loaded becomes a bad row with its reason."""
+    """Samples after the model's preprocessing: row, input, label, and the reason where there is no input."""
 
-    def __init__(self, samples: Samples, model: Model, channels: int | None) -> None:
-        self.samples, self.model, self.channels = samples, model, channels
-        self._takes = model.takes if model.takes in ("pil", "tensor") else self._probe()
+    def __init__(self, samples: Samples, model: Model, labeled: bool = True) -> None:
+        self.samples, self.model, self.labeled = samples, model, labeled
+        self.channels = input_channels(model.module)
+        self.form = {"pil": to_image, "tensor": to_tensor}.get(model.takes) or self._probe()
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Item:
-        return self.item(self.samples.ids[index], lambda: self.samples.load(index, self.channels))
-
-    def item(self, id_: str, load: Callable[[], tuple[Any, Any]]) -> Item:
-        """A sample ready for the network, or why it is not."""
+    def __getitem__(self, index: int) -> tuple[int, Any, int | None, str | None]:
         try:
-            x, label = load()
-            return id_, self.ready(x), self.index(label), None
+            x, label = self.samples.load(index, self.channels)
+            return index, self._input(x), self._class_index(label) if self.labeled else None, None
         except Exception as error:  # anything a decoder, a transform or a user's data set may raise
-            return id_, None, None, f"{type(error).__name__}: {first_line(error)}"
+            return index, None, None, f"{type(error).__name__}: {first_line(error)}"
 
-    def index(self, label: Any) -> int | None:
+    def _class_index(self, label: Any) -> int | None:
         """A label as a class index; a name is looked up among the model's."""
-        if label is None:
-            return None
         if isinstance(label, str):
             classes = list(self.model.classes or ())
             if label not in classes:
-                why = "does not know it" if classes else "has no class names"
-                raise InputError(f"the label {label!r} is a name and the model {why}; give class indices")
+                raise InputError(f"the label {label!r} is not among the model's class names; give class indices")
             return classes.index(label)
-        with contextlib.suppress(TypeError):
-            return class_index(label)
-        raise InputError(f"the label must be a class index (an integer), got {type(label).__name__}")
+        return None if label is None else class_index(label)
 
-    def ready(self, x: Any) -> Any:
-        """The input of the network."""
+    def _input(self, x: Any) -> Any:
         transform = self.model.transform
         if isinstance(x, (Tensor, dict)):  # ready to use, unless the user has said what else to do
             return transform(x) if transform is not None and self.model.takes == "items" else x
         if transform is None:
             return to_tensor(x, self.channels)
-        out = transform(to_image(x, self.channels) if self._takes == "pil" else to_tensor(x, self.channels))
+        out = transform(self.form(x, self.channels))
         return out if isinstance(out, Tensor) else to_tensor(out, self.channels)
 
-    def _probe(self) -> str:
-        """Whether a user's transform takes Pillow images or tensors in [0, 1].
-
-        It takes tensors where it refuses the Pillow images of the first few samples and accepts a tensor of one of
-        them. A sample that fails in both forms says nothing about the others: it is a bad row later.
+    def _probe(self) -> Callable[[Any, int | None], Any]:
+        """The form that a user's transform takes: tensors in [0, 1] where it refuses the Pillow images of the first few
+        samples and accepts a tensor. A sample that fails in both forms says nothing: it is a bad row later.
         """
-        takes_tensors = False
-        for x, _ in self.samples.readable(self.channels) if self.model.transform is not None else ():
-            if isinstance(x, (Tensor, dict)) or self._accepts(x, to_image):
-                return "pil"
-            takes_tensors = takes_tensors or self._accepts(x, to_tensor)
-        return "tensor" if takes_tensors else "pil"
-
-    def _accepts(self, x: Any, form: Callable[[Any, int | None], Any]) -> bool:
-        """Whether the transform takes a sample in a form."""
-        try:
-            self.model.transform(form(x, self.channels))  # pyrefly: ignore[not-callable]
-        except Exception:
-            return False
-        return True
+        transform = self.model.transform
+        first = [] if transform is None else [x for x, _ in self.samples.readable(self.channels)]
+        for form, x in itertools.product((to_image, to_tensor), first):
+            with suppress(Exception):
+                transform(form(x, self.channels))  # pyrefly: ignore[not-callable]
+                return form
+        return to_image
 
 
-def collate(items: Sequence[Item]) -> tuple[list[str], Any, list[int | None], list[tuple[str, str]]]:
-    """Good samples stacked, bad ones listed."""
-    bad = [(item[0], item[3]) for item in items if item[3] is not None]
+def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch | InputError:
+    """Good samples stacked, bad ones with their reasons."""
+    bad = {row: reason for row, _, _, reason in items if reason is not None}
     good = [item for item in items if item[3] is None]
-    if not good:
-        return [], None, [], bad
-    ids, inputs, labels, _ = zip(*good, strict=True)
-    shapes = {tuple(x.shape) for x in inputs} if isinstance(inputs[0], Tensor) else ()
-    if len(shapes) > 1:
-        sizes = " and ".join(map(str, sorted(shapes)[:2]))
-        # Handed over, not raised: a loader's worker would wrap it in its own traceback.
-        mixed = InputError(f"images of different sizes ({sizes}) cannot form a batch: preprocess them to one size.")
-        return [], mixed, [], bad
-    return list(ids), torch.utils.data.default_collate(list(inputs)), list(labels), bad
+    inputs = [item[1] for item in good]
+    shapes = sorted({tuple(x.shape) for x in inputs if isinstance(x, Tensor)})
+    if len(shapes) > 1:  # handed over, not raised: a loader's worker would wrap it in its own traceback
+        sizes = " and ".join(map(str, shapes[:2]))
+        return InputError(f"images of different sizes ({sizes}) cannot form a batch: preprocess them to one size.")
+    stacked = torch.utils.data.default_collate(inputs) if inputs else None
+    return [item[0] for item in good], stacked, [item[2] for item in good], bad
 
 
 def class_mapping(
@@ -112,16 +110,15 @@ def class_mapping(
     Raises:
         InputError: The data have more classes than the model, or names that the model does not know.
     """
-    names = model_classes or ()
-    if data_classes is None or list(data_classes) == list(names):
+    names = list(model_classes or ())
+    if data_classes is None or list(data_classes) == names:
         return None
     if (mapping := places_by_name(data_classes, names)) is not None:
         return None if np.array_equal(mapping, np.arange(len(mapping))) else mapping
     model_names = {_plain(name) for name in names}
     unknown = [name for name in data_classes if _plain(name) not in model_names]
-    if names and not unknown:
-        counts = Counter(map(_plain, data_classes)) | Counter(map(_plain, names))
-        repeated = counts.most_common(1)[0][0]
+    if not unknown:
+        repeated = (Counter(map(_plain, data_classes)) | Counter(map(_plain, names))).most_common(1)[0][0]
         raise InputError(f"class names repeat ({repeated}), so they cannot tell which label is which output.")
     if len(unknown) < len(data_classes):
         raise InputError(

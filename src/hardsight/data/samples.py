@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import operator
 import os
-import secrets
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, printable
-from hardsight.runs import UNIDENTIFIED, content_hash
+from hardsight.runs import Identity, content_hash
 from hardsight.scores import MOST_CLASSES
 
 
@@ -31,44 +33,34 @@ class MissingColumnError(InputError):
 
 
 class Samples:
-    """A data set: `load` gives one sample, and the attributes are known without loading any.
+    """A data set: `load` gives one sample, and the attributes are known without loading any."""
 
-    Attributes:
-        ids: One id per sample.
-        labels: All labels, where they are known without loading the samples.
-        listed: Labels that the data set lists although its items may yield others; None where `labels` are known.
-        classes: Names of the labels, or None.
-        split: First part of every id.
-        pixels: Whether samples are raw images (they need a model's preprocessing) or tensors ready to use.
-        images: All images as one array, where they are one.
-        label_key: Name of the labels in their ``.npz``.
-        root: The folder, where the data set is a folder of images.
-        origin: What the data set is called in messages.
-        source: How to open it again, as `data_of` takes it; None when it was given as an object.
-        version: The user's label for this state of data that can change unnoticed; see `unseen`.
-    """
-
-    labels: np.ndarray | None = None
-    listed: np.ndarray | None = None
-    classes: Sequence[str] | None = None
-    split: str = "data"
-    pixels: bool = True
-    images: Any = None
-    label_key: str = "labels"
-    root: Path | None = None
-    origin: str = ""
-    source: dict[str, Any] | None = None
-    version: str | None = None
+    labels: np.ndarray | None = None  #: All labels, where they are known without loading the samples.
+    declared: np.ndarray | None = None  #: Labels that the data set lists although its items may yield others.
+    classes: Sequence[str] | None = None  #: Names of the labels, or None.
+    split: str = "data"  #: First part of every id.
+    pixels: bool = True  #: Whether samples are raw images, for a model's preprocessing, or tensors ready to use.
+    images: Any = None  #: All images as one array, where they are one.
+    root: Path | None = None  #: The folder, where the data set is a folder of images.
+    origin: str = ""  #: What the data set is called in messages.
+    source: dict[str, Any] | None = None  #: How `data_of` opens it again; None when it was given as an object.
+    version: str | None = None  #: The user's name for this state of data that can change unnoticed.
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     @cached_property
     def ids(self) -> list[str]:
+        """One id per sample."""
         return [f"{self.split}:{index}" for index in range(len(self))]
 
     def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         """Sample and label (None when there is none). May raise: that makes one bad row."""
+        x, label = self._load(index, channels)
+        return x, label if self.labels is None else int(self.labels[index])
+
+    def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        """Sample and the label that comes with it, if any."""
         raise NotImplementedError
 
     def tensor(self) -> Tensor | None:
@@ -81,9 +73,8 @@ class Samples:
 
     def find(self, ids: Sequence[str]) -> list[int | None]:
         """Indices of the samples with these ids; None for ids that the data do not have."""
-        index: dict[str, int | None] = dict.fromkeys(ids)
-        index |= {id_: i for i, id_ in enumerate(self.ids) if id_ in index}
-        return [index[id_] for id_ in ids]
+        index = {id_: i for i, id_ in enumerate(self.ids)}
+        return [index.get(id_) for id_ in ids]
 
     def readable(self, channels: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Those of the first eight samples that can be read, with their labels."""
@@ -100,71 +91,73 @@ class Samples:
         """The first sample that can be read, or None."""
         return next(self.readable(), (None, None))[0]
 
-    def fingerprint(self) -> str:
-        """Hash that changes when the data do; of data that can change unnoticed it holds in this process only."""
+    @cached_property
+    def identity(self) -> Identity:
+        """A hash that changes when the data do, computed once; its gaps name data that can change unnoticed."""
         raise NotImplementedError
 
-    def identity(self) -> str:
-        """The fingerprint for a plan on disk: of data that can change unnoticed, different on every call."""
-        return self.fingerprint() if self.unseen is None else f"{self.fingerprint()}-{secrets.token_hex(8)}"
+    def fingerprint(self) -> str:
+        """The hash of the data; of data that can change unnoticed it holds in this process only."""
+        return self.identity.hash
 
-    @property
-    def unseen(self) -> str | None:
-        """The kind of data, where they can change unnoticed and have no version; otherwise None."""
-        return None
-
-
-def version_hint(*several: Samples | None) -> dict[str, Any]:
-    """An entry for a plan over data that can change unnoticed, so that a refusal to resume says what to do."""
-    kinds = [samples.unseen for samples in several if samples is not None and samples.unseen]
-    return {UNIDENTIFIED: {"what": kinds}} if kinds else {}
+    def reopened(self) -> Self:
+        """The same data set, to be hashed again: it may have changed in place since it was opened."""
+        samples = copy(self)
+        vars(samples).pop("identity", None)
+        return samples
 
 
 def class_indices(labels: np.ndarray, origin: str) -> np.ndarray:
     """Labels that are class indices, or an error: no booleans, durations, or unlimited numbers."""
     if labels.dtype.kind not in "iu":
-        got = "integers beyond 64 bits" if labels.dtype.kind == "O" else str(labels.dtype)
-        raise InputError(f"DATA: labels of {origin} must be integers, got {got}; labels are class indices.")
+        raise InputError(f"DATA: labels of {origin} must be class indices (64-bit integers), got {labels.dtype}.")
     if labels.size and int(labels.max()) >= MOST_CLASSES:
         raise InputError(f"DATA: labels of {origin} must be class indices below {MOST_CLASSES:,}, got {labels.max()}.")
     return labels
 
 
-def all_labels(samples: Samples, argument: str) -> np.ndarray:
-    """Every label as a class index; where the data do not list them, every sample is read once."""
+def class_index(label: Any) -> int:
+    """A label as a class index."""
+    if "bool" not in str(getattr(label, "dtype", type(label))):
+        with suppress(TypeError):
+            return operator.index(label)
+    raise InputTypeError(f"a label must be a class index (an integer), got {type(label).__name__}.")
+
+
+def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.ndarray:
+    """Every label as a class index; where they are not known beforehand, every sample is read once.
+
+    A sample that cannot be read is an error. With `skip` it is given the most frequent label, for whoever leaves it
+    out when it cannot be read again.
+    """
     if not len(samples):
         raise InputError(f"{argument} is empty: {samples.origin}.")
     labels = samples.labels
     if labels is None:
-        labels = np.array([_label_of(samples, index, argument) for index in range(len(samples))])
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        got = "none" if all(label is None for label in labels.flat) else f"{labels.flat[0]!r} for one"
-        origin = printable(samples.origin)
-        raise InputError(f"{argument}: a class index (an integer) is needed for every sample of {origin}, got {got}.")
+        read = [_label_of(samples, index, argument, skip) for index in range(len(samples))]
+        usual = Counter(label for label in read if label is not None).most_common(1)
+        if not usual:
+            raise InputError(f"{argument}: no sample of {printable(samples.origin)} can be read.")
+        labels = np.array([usual[0][0] if label is None else label for label in read])
     if labels.min() < 0:
         raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
     return labels.astype(np.int64)
 
 
-def class_index(label: Any) -> int:
-    """A label as a class index, or a TypeError; a boolean is none."""
-    if isinstance(label, bool) or str(getattr(label, "dtype", "")) in ("bool", "torch.bool"):
-        raise InputTypeError("a boolean is no class index.")
-    return operator.index(label)
-
-
-def _label_of(samples: Samples, index: int, argument: str) -> Any:
-    """The label that a sample yields, as a plain number where it is one."""
+def _label_of(samples: Samples, index: int, argument: str, skip: bool) -> int | None:
     try:
         label = samples.load(index, None)[1]
     except MissingColumnError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{argument}: sample {printable(samples.ids[index])!r} cannot be read ({first_line(error)}), and its label "
-            "is known from nowhere else; leave it out."
-        ) from error
-    return label.item() if isinstance(label, Tensor) and label.numel() == 1 else label
+        if skip:
+            return None
+        id_ = printable(samples.ids[index])
+        raise InputError(f"{argument}: sample {id_!r} cannot be read ({first_line(error)}); leave it out.") from error
+    try:
+        return class_index(label)
+    except InputTypeError as error:
+        raise InputError(f"{argument}: {error} Every sample of {printable(samples.origin)} must have one.") from None
 
 
 def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:
@@ -172,9 +165,9 @@ def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) ->
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
         raise InputTypeError(f"{name} must be a list with one id per sample, got {type(ids).__name__}.")
     values = [id_.item() if getattr(id_, "ndim", 1) == 0 else id_ for id_ in ids]
-    for index, value in enumerate(values):
+    for row, value in enumerate(values):
         if value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT"):
-            raise InputError(f"{name}: every sample must have an id, and that of row {index:,} is missing.")
+            raise InputError(f"{name}: every sample must have an id, and that of row {row:,} is missing.")
     if count is not None and len(values) != count:
         raise InputError(f"{name} must be one id per sample: expected {count:,}, got {len(values):,}.")
     return [str(value) for value in values]
@@ -192,26 +185,24 @@ class ArraySamples(Samples):
         classes: Sequence[str] | None = None,
         ids: Sequence[str] | None = None,
     ) -> None:
-        if images.ndim not in (3, 4) or (len(images) and not images.size):
-            raise InputError(f"DATA: images of {origin} must be (N, H, W[, C]), got shape {images.shape}.")
-        if images.dtype.kind not in "uif":
-            raise InputError(f"DATA: images of {origin} must be numbers, got {images.dtype}.")
+        if images.ndim not in (3, 4) or (len(images) and not images.size) or images.dtype.kind not in "uif":
+            got = f"{images.dtype} {images.shape}"
+            raise InputError(f"DATA: images of {origin} must be numbers (N, H, W[, C]), got {got}.")
         if labels is not None:
             labels = labels[:, 0] if labels.shape == (len(images), 1) else labels
             if labels.shape != (len(images),):
                 raise InputError(f"DATA: {origin} has {len(images):,} images but labels of shape {labels.shape}.")
             labels = class_indices(labels, origin)
         self.images, self.labels, self.split, self.origin, self.classes = images, labels, split, origin, classes
-        self._hashed_ids: list[list[str]] = []  # given ids are part of the fingerprint
+        self._has_ids = ids is not None
         if ids is not None:
             self.ids = id_texts(ids, f"DATA: ids of {origin}", len(images))
-            self._hashed_ids = [self.ids]
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
-        return self.images[index], None if self.labels is None else int(self.labels[index])
+    def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        return self.images[index], None
 
     def tensor(self) -> Tensor | None:
         images = self.images[:, None] if self.images.ndim == 3 else self.images
@@ -221,8 +212,10 @@ class ArraySamples(Samples):
             images = images.transpose(0, 3, 1, 2)
         return torch.from_numpy(images if images.flags.writeable else images.copy())
 
-    def fingerprint(self) -> str:
-        return content_hash(self.images, self.labels, self.split, *self._hashed_ids)
+    @cached_property
+    def identity(self) -> Identity:
+        ids = [self.ids] if self._has_ids else []
+        return Identity(content_hash(self.images, self.labels, self.split, *ids), ())
 
 
 _IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
@@ -240,14 +233,11 @@ class Columns:
     def read(self, item: Any) -> tuple[Any, Any]:
         """``(x, label)`` of an item in any of the usual forms."""
         if isinstance(item, Mapping):
-            image = pick_column(item, self.image, _IMAGE_COLUMNS)
+            image, label = pick_column(item, self.image, _IMAGE_COLUMNS), self.label_in(item)
             if image is None:
-                raise MissingColumnError(f"DATA has no image column; columns: {listed(item)}.")
-            label = self.label_in(item)
+                raise MissingColumnError(f"DATA has no image column; columns: {shortened(item)}.")
             return item[image], None if label is None else item[label]
-        if isinstance(item, (tuple, list)):
-            return item[0], item[1] if len(item) > 1 else None
-        return item, None
+        return (*item[:2], None)[:2] if isinstance(item, (tuple, list)) else (item, None)
 
     def label_in(self, names: Collection[str]) -> str | None:
         """The label column among these names, or None."""
@@ -257,11 +247,11 @@ class Columns:
 def pick_column(names: Collection[str], given: str | None, usual: Sequence[str], data: str = "DATA") -> str | None:
     """The column that the user names, or the first with a usual name; None where there is none."""
     if given is not None and given not in names:
-        raise MissingColumnError(f"{data} has no column {given!r}; columns: {listed(names)}.")
+        raise MissingColumnError(f"{data} has no column {given!r}; columns: {shortened(names)}.")
     return given or next((name for name in usual if name in names), None)
 
 
-def listed(names: Iterable[str]) -> str:
+def shortened(names: Iterable[str]) -> str:
     """The first dozen names, for a message."""
     return ", ".join(printable(name)[:80] for name in islice(names, 12)) or "nothing"
 
@@ -278,8 +268,7 @@ def file_id(split: str, name: str) -> str:
 
 def file_stamp(path: str | Path) -> tuple[int, int] | None:
     """What changes when a file is edited; None where there is none (a dangling link)."""
-    try:
+    with suppress(OSError):
         status = os.stat(path)  # noqa: PTH116 - fast
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hardsight.data.samples import Samples
 from hardsight.errors import InputError
-from hardsight.runs import content_hash
+from hardsight.runs import Identity, content_hash
 
 _GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue, as in Pillow (ITU-R 601)
 _BLOCK = 4096
@@ -44,10 +44,12 @@ class View(Samples):
     ) -> None:
         self.whole, self._all, self._resized = whole, rows is None, resized
         self.rows = np.arange(len(whole)) if rows is None else np.asarray(rows, dtype=np.int64)
-        self._relabeled = labels is not None or resized is not None
-        self.labels = whole.labels[self.rows] if labels is None and whole.labels is not None else labels
-        self.listed = whole.listed[self.rows] if labels is None and whole.listed is not None else None
-        self.classes = whole.classes if labels is None else classes
+        self.labels, self.classes = labels, classes
+        if labels is None:
+            self.labels, self.declared = (
+                None if values is None else values[self.rows] for values in (whole.labels, whole.declared)
+            )
+            self.classes = whole.classes
         self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if self._all else None
         self.origin = whole.origin if self._all else f"{len(self):,} samples of {whole.origin}"
         if resized is not None:
@@ -64,23 +66,24 @@ class View(Samples):
     def path(self, index: int) -> Path | None:
         return self.whole.path(int(self.rows[index]))
 
-    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
-        if self._resized is None:
-            x, label = self.whole.load(int(self.rows[index]), channels)
-        else:
-            x, label = _sample(self._resized[index], self.pixels), None
-        return x, int(self.labels[index]) if self._relabeled and self.labels is not None else label
+    def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+        if self._resized is not None:
+            return _sample(self._resized[index], self.pixels), None
+        return self.whole.load(int(self.rows[index]), channels)
 
     def tensor(self) -> Tensor | None:
         values = self.whole.tensor() if self._resized is None else self._resized
         return values if values is None or self._all else values[torch.from_numpy(self.rows)]
 
-    def fingerprint(self) -> str:
-        return self.whole.fingerprint() if self._all else content_hash(self.whole.fingerprint(), self.rows)
+    @cached_property
+    def identity(self) -> Identity:
+        whole = self.whole.identity
+        return whole if self._all else whole._replace(hash=content_hash(whole.hash, self.rows))
 
-    @property
-    def unseen(self) -> str | None:
-        return self.whole.unseen
+    def reopened(self) -> Self:
+        view = super().reopened()
+        view.whole = self.whole.reopened()
+        return view
 
 
 class JoinedSamples(Samples):
@@ -92,8 +95,8 @@ class JoinedSamples(Samples):
 
     split = "joined"
 
-    def __init__(self, parts: dict[str, Samples], classes: Sequence[str] | None = None) -> None:
-        self._names, self._parts, self.classes = list(parts), list(parts.values()), classes
+    def __init__(self, parts: dict[str, Samples]) -> None:
+        self._names, self._parts = list(parts), list(parts.values())
         self.pixels = self._parts[0].pixels
         self.labels = np.concatenate([np.asarray(part.labels) for part in self._parts])
         self.origin = " and ".join(part.origin for part in self._parts)
@@ -106,12 +109,11 @@ class JoinedSamples(Samples):
     def ids(self) -> list[str]:
         return [f"{name}/{id_}" for name, part in zip(self._names, self._parts, strict=True) for id_ in part.ids]
 
-    def load(self, index: int, channels: int | None) -> tuple[Any, Any]:
+    def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         if self._tensor is not None:
-            return _sample(self._tensor[index], self.pixels), int(np.asarray(self.labels)[index])
+            return _sample(self._tensor[index], self.pixels), None
         part = int(np.searchsorted(self._ends, index, side="right"))
-        start = self._ends[part] - len(self._parts[part])
-        return self._parts[part].load(index - int(start), channels)
+        return self._parts[part].load(index - int(self._ends[part]) + len(self._parts[part]), channels)
 
     def tensor(self) -> Tensor | None:
         return self._tensor
@@ -125,12 +127,11 @@ class JoinedSamples(Samples):
             tensors = [_unit(values).float() for values in tensors]
         return torch.cat([in_form(values, tensors[0].shape[1:]) for values in tensors])
 
-    def fingerprint(self) -> str:
-        return content_hash(self._names, [part.fingerprint() for part in self._parts], self.labels)
-
-    @property
-    def unseen(self) -> str | None:
-        return next((part.unseen for part in self._parts if part.unseen), None)
+    @cached_property
+    def identity(self) -> Identity:
+        parts = [part.identity for part in self._parts]
+        gaps = tuple(gap for part in parts for gap in part.gaps)
+        return Identity(content_hash(self._names, [part.hash for part in parts], self.labels), gaps)
 
 
 def _sample(values: Tensor, pixels: bool) -> Any:

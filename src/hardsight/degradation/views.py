@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hardsight.data import ArraySamples, Samples, View, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, chosen_levels, degrade
 from hardsight.errors import InputError
 from hardsight.images import to_tensor
+from hardsight.runs import Identity
 
 GREY = ", grey"  # how the origin of grey pictures ends
 _BLOCK = 256
@@ -54,9 +56,11 @@ class DegradedSamples(View):
     def path(self, index: int) -> None:
         return None
 
-    def fingerprint(self) -> str:
-        told = f"{self.whole.fingerprint()} {self.name} {self.level!r} {self.grey} {self.rounded}"
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+    @cached_property
+    def identity(self) -> Identity:
+        whole = self.whole.identity
+        text = f"{whole.hash} {self.name} {self.level!r} {self.grey} {self.rounded}"
+        return whole._replace(hash=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, *, grey: bool = False) -> ArraySamples:

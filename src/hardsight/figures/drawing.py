@@ -152,11 +152,10 @@ def _adaptation(given: Inputs) -> Figure:
 def _adaptation_gallery(given: Inputs) -> Figure:
     from hardsight.adaptation import read_rounds, read_selection
     from hardsight.data import open_data
-    from hardsight.training.prepare import training_split
 
     first, second = ((name, read_selection(path, 1)) for name, path in given.named.items())
     names = json.loads((read_rounds(given.paths[0]).schema.metadata or {}).get(b"classes", "null"))
-    return plot_adaptation_gallery(first, second, open_data(training_split(given.data)), given.seed, names=names)
+    return plot_adaptation_gallery(first, second, open_data(given.data, training=True), given.seed, names=names)
 
 
 def _evaluated(plot: Callable[..., Figure], *which: str) -> Callable[[Inputs], Figure]:

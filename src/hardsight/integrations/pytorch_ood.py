@@ -122,7 +122,7 @@ def detect(
         return _Batches(samples, found, batch_size, where, workers)
 
     if fit is not None:
-        fit = View(fit, labels=all_labels(fit, "fit")) if fit.listed is not None else fit
+        fit = View(fit, labels=all_labels(fit, "fit"))
         if kind is None:
             with evaluating(found.module, where):
                 detector.fit(seen(fit))

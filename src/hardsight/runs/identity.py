@@ -36,6 +36,12 @@ class Identity(NamedTuple):
     gaps: tuple[str, ...]
 
 
+def gaps_entry(*identities: Identity) -> dict[str, Any]:
+    """What a plan says of gaps: it equals no other plan, and a refusal to resume tells what has no version."""
+    gaps = [gap for identity in identities for gap in identity.gaps]
+    return {UNIDENTIFIED: {"what": gaps, "once": secrets.token_hex(8)}} if gaps else {}
+
+
 Identity.__module__ = "hardsight.identity"  # where it was first: fingerprints of data in existing runs hold the name
 
 

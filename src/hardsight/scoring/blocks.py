@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -11,16 +11,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from hardsight.angles import angle_between_units, as_float64, unit
-from hardsight.data import Prepared, Samples, collate
+from hardsight.data import Samples, load_batches
 from hardsight.devices import evaluating, find_device, loader_workers, moved
 from hardsight.ensemble import as_lists
 from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line
 from hardsight.heads import Head, HeadLayer, capture, uncompiled
-from hardsight.models import Model, input_channels
+from hardsight.models import Model
 from hardsight.scores import avh_series, bad_rows, check_labels, compute_scores
 from hardsight.scoring.checks import output_note
 from hardsight.scoring.options import ScoreOptions
@@ -66,20 +65,14 @@ def row_blocks(
 
     network, device, shard = uncompiled(model.module), find_device(options.device), options.shard
     todo = [i for i in range(shard.rank, len(samples), shard.world) if not done or samples.ids[i] not in done]
-    loader = DataLoader(
-        Prepared(samples, model, input_channels(network)),
-        options.batch_size,
-        sampler=todo,
-        num_workers=loader_workers(options.workers, device),
-        collate_fn=collate,
-        pin_memory=device.type == "cuda",
-    )
+    parts = [todo[i : i + options.batch_size] for i in range(0, len(todo), options.batch_size)]
+    loader = load_batches(samples, model, parts, device, loader_workers(options.workers, device))
     hidden = None if options.progress else True
     bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:
         pending, rows, started = [], 0, time.monotonic()
         try:
-            for batch in _batches(network, loader, head, device, torch.from_numpy(outputs), notes):
+            for batch in _batches(network, loader, samples.ids, head, device, torch.from_numpy(outputs), notes):
                 pending.append(batch)
                 rows += len(batch[0])
                 bar.update(len(batch[0]) + len(batch[3]))
@@ -95,13 +88,18 @@ def row_blocks(
 
 
 def _batches(
-    network: nn.Module, loader: DataLoader[Any], head: Head, device: torch.device, outputs: Tensor, notes: list[str]
+    network: nn.Module,
+    loader: Iterable[Any],
+    all_ids: Sequence[str],
+    head: Head,
+    device: torch.device,
+    outputs: Tensor,
+    notes: list[str],
 ) -> Iterator[_Batch]:
     """The batches of a loader after the forward pass; the first tells whether the head makes the model's output."""
     labeled: set[bool] = set()
-    for ids, inputs, labels, bad in loader:
-        if isinstance(inputs, Exception):  # raised here: a worker would wrap it in its traceback
-            raise inputs
+    for rows, inputs, labels, reasons in loader:
+        ids, bad = [all_ids[row] for row in rows], [(all_ids[row], reason) for row, reason in reasons.items()]
         if not ids:
             yield [], [], [], bad
             continue

@@ -28,9 +28,9 @@ def check_samples(samples: Samples, outputs: int | None = None) -> None:
         raise InputError(f"ids must be unique, but {printable(Counter(samples.ids).most_common(1)[0][0])!r} repeats.")
     if outputs is None:
         return
-    labels, listed = samples.labels, samples.listed
-    if labels is None and listed is not None:  # the items may yield others: look at the first few that do not fit
-        doubtful = np.flatnonzero((listed < 0) | (listed >= len(samples.classes or range(outputs))))[:8]
+    labels, declared = samples.labels, samples.declared
+    if labels is None and declared is not None:  # the items may yield others: look at the first few that do not fit
+        doubtful = np.flatnonzero((declared < 0) | (declared >= len(samples.classes or range(outputs))))[:8]
         labels = np.empty(0, int)
         for index in doubtful.tolist():
             with suppress(Exception):  # a bad row later, not a failure here

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
 from hardsight.models import Model
-from hardsight.runs import SCHEMAS, STAGES, UNIDENTIFIED, Meta, RunWriter, content_hash, identify, provenance
+from hardsight.runs import SCHEMAS, STAGES, Meta, RunWriter, content_hash, gaps_entry, identify, provenance
 from hardsight.scores import MOST_CLASSES
 from hardsight.scoring.blocks import Keep, concatenate, row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
@@ -101,9 +100,7 @@ def make_plan(
     # Of a function named by its file the whole file counts, since that is what the user edits.
     in_file = isinstance(training, FileFunction)
     trained = identify((training.path.read_bytes(), training.function) if in_file else training)
-    unidentified = [gap for identity in (transforms, trained, *networks) for gap in identity.gaps]
-    unidentified += [] if samples.unseen is None else [samples.unseen]
-    plan = {
+    return {
         "data": {"origin": samples.origin, "fingerprint": samples.fingerprint(), "split": samples.split},
         "source": samples.source,
         "labels": content_hash(samples.labels, samples.classes),
@@ -117,10 +114,8 @@ def make_plan(
         "vectors": options.vectors,
         "version": options.version,
         "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
+        **(gaps_entry(transforms, trained, *networks, samples.identity) if options.version is None else {}),
     }
-    if unidentified and options.version is None:
-        plan[UNIDENTIFIED] = {"what": unidentified, "once": secrets.token_hex(8)}
-    return plan
 
 
 def open_run(plan: Mapping[str, Any], options: ScoreOptions) -> AbstractContextManager[RunWriter | None]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from hardsight.data import Columns, hashed_once, id_texts, open_data
+from hardsight.data import Columns, id_texts, open_data
 from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model, load_model
@@ -121,13 +121,12 @@ def score(
             "preprocess must be given: the data are raw images and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
-    with hashed_once():
-        if settings.folds is not None:
-            table = score_folds(opened[0], samples, settings, settings.folds)
-        elif len(opened) > 1:
-            table = score_several(opened, samples, settings)
-        else:
-            table = score_network(opened[0], samples, settings)
+    if settings.folds is not None:
+        table = score_folds(opened[0], samples, settings, settings.folds)
+    elif len(opened) > 1:
+        table = score_several(opened, samples, settings)
+    else:
+        table = score_network(opened[0], samples, settings)
     return warn_if_chance(table)
 
 

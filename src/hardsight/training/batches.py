@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from hardsight.angles import as_float64
-from hardsight.data import Prepared, Samples, collate
+from hardsight.data import Samples, load_batches
 from hardsight.devices import moved
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.models import Model, input_channels
+from hardsight.models import Model
 
 # Rows of the data set; network inputs, labels, and what to train toward, on the device.
 Batch = tuple[Tensor, Any, Tensor, Tensor]
@@ -73,37 +72,19 @@ class Source:
         return torch.cat([x.cpu() for _, x, *_ in self._loaded(rows.split(64))])
 
     def _loaded(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
-        prepared = _Numbered(Prepared(self.samples, self.model, input_channels(self.model.module)))
-        loader = DataLoader(
-            prepared,
-            batch_sampler=[part.tolist() for part in parts],
-            num_workers=self.workers,
-            collate_fn=collate,
-            pin_memory=self.device.type == "cuda",
-        )
-        for numbers, inputs, _, bad in loader:
-            if isinstance(inputs, Exception):  # raised here, a worker would wrap it in its traceback
-                raise inputs
-            reasons = {printable(self.samples.ids[int(number)]): reason for number, reason in bad}
+        numbers = [part.tolist() for part in parts]
+        for places, inputs, _, bad in load_batches(
+            self.samples, self.model, numbers, self.device, self.workers, labeled=False
+        ):
+            reasons = {printable(self.samples.ids[row]): reason for row, reason in bad.items()}
             self.unreadable |= reasons
-            if not numbers:
+            if not places:
                 first = ": ".join(next(iter(reasons.items())))
                 raise InputError(f"DATA: no sample of a whole batch can be read; first: {first}.")
-            rows = torch.tensor([int(number) for number in numbers])
+            rows = torch.tensor(places)
             targets = self.labels if self.targets is None else self.targets
             y, t = (values[rows].to(self.device, non_blocking=True) for values in (self.labels, targets))
             yield rows, moved(inputs, self.device), y, t
-
-
-class _Numbered(Dataset[Any]):
-    """Prepared samples that are called by their row."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        self.prepared = prepared
-
-    def __getitem__(self, index: int) -> Any:
-        prepared = self.prepared
-        return prepared.item(str(index), lambda: (prepared.samples.load(index, prepared.channels)[0], None))
 
 
 def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> Tensor | None:

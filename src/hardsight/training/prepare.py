@@ -24,24 +24,12 @@ from hardsight.training.batches import Source, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of, steady
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from
-from hardsight.untrusted import Arrays
 from hardsight.userfile import is_file_function, load_function
 
 # So many pictures tell the mean and spread of data that are loaded one by one.
 _MEASURED = 1024
 # So many tell whether they have colour.
 _LOOKED_AT = 32
-
-
-def training_split(data: Any) -> Any:
-    """A named data set without a split stands for its training samples."""
-    if not isinstance(data, (str, Path)):
-        return data
-    name = str(data)
-    whole = name.endswith(".npz") or (name.startswith(("torchvision:", "hf:")) and name.count(":") == 1)
-    if name.endswith(".npz") and Path(name).is_file():
-        whole = "images" not in Arrays(Path(name), "DATA").names
-    return f"{name}:train" if whole else data
 
 
 def execute_file(model: Any, seed: int) -> None:
@@ -66,7 +54,7 @@ def prepared(
     weights: str | Path | None = None,
 ) -> tuple[Model, Source, Source | None]:
     """The network, and the data on the device or behind a loader, after every check that can be made beforehand."""
-    labels = all_labels(samples, "DATA")
+    labels = all_labels(samples, "DATA", skip=True)
     classes = class_count(samples, int(labels.max()) + 1)
     if classes < 2 or len(set(labels.tolist())) < 2:
         raise InputError("DATA: training needs two classes or more to tell apart, and all samples are of one.")
@@ -104,7 +92,7 @@ def prepared(
     if recipe.resized_crop and own is not None and found.preprocessing == describe(image_transform(own.size)):
         transform = image_transform(own.size, margin=True)
     train = source(samples, labels, "DATA", transform, targets)
-    test = None if tested is None else source(tested, all_labels(tested, "test"), "test", found.transform)
+    test = None if tested is None else source(tested, all_labels(tested, "test", skip=True), "test", found.transform)
     if network is not None and network.standardize:
         first: Any = found.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # else the weights have told how

@@ -13,19 +13,19 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Samples, hashed_once, open_data, version_hint
+from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.losses import parse_loss
 from hardsight.models import Model, architecture
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import Recipe, learning_rate
-from hardsight.runs import content_hash
+from hardsight.runs import content_hash, gaps_entry
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady
 from hardsight.training.losses import Loss, chosen_loss, in_words
-from hardsight.training.prepare import execute_file, prepared, training_split
+from hardsight.training.prepare import execute_file, prepared
 from hardsight.training.processes import Processes, processes
 
 # So many of the samples that cannot be read are named in an epoch's row.
@@ -110,15 +110,15 @@ def train(
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
     out, said = Path(out), _checked_records(record)
-    with processes(device) as group, steady(group.device), ExitStack() as locks, hashed_once():
-        samples, tested = open_data(training_split(data)), None if test is None else open_data(test)
+    with processes(device) as group, steady(group.device), ExitStack() as locks:
+        samples, tested = open_data(data, training=True), None if test is None else open_data(test)
         network, source, target = prepared(model, samples, tested, recipe, group, workers, targets, weights)
         talk = progress and group.first
         blended = bool(recipe.mixup) and "train" in said
         said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
         used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
-        plan |= version_hint(samples, tested)
+        plan |= gaps_entry(*(data.identity for data in (samples, tested) if data is not None))
         plan |= {
             "targets": None if source.targets is None else content_hash(source.targets),
             "weights": None if weights is None else network.weights,
@@ -273,8 +273,8 @@ def _plan(
     network = {"layers": architecture(model.module), "transform": content_hash(model.transform, model.takes)}
     return {
         "model": {"name": model.name, **network, "preprocessing": model.preprocessing},
-        "data": f"{samples.split} {samples.identity()}",
-        "test": None if tested is None else f"{tested.split} {tested.identity()}",
+        "data": f"{samples.split} {samples.fingerprint()}",
+        "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
         "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
         "loss": loss,
         "sampler": _sampler(sampler),
