@@ -20,8 +20,8 @@ from torchvision.datasets import ImageFolder
 import hardsight as hs
 from hardsight.checkpoints import load_weights, read_checkpoint, read_head
 from hardsight.data import Prepared, open_data, read_features
-from hardsight.images import to_image, to_tensor
 from hardsight.errors import HardsightError, InputError, InputTypeError
+from hardsight.images import to_image, to_tensor
 from hardsight.models import Model
 from hardsight.untrusted import Arrays
 
