@@ -121,7 +121,8 @@ def class_index(label: Any) -> int:
     if "bool" not in str(getattr(label, "dtype", type(label))):
         with suppress(TypeError):
             return operator.index(label)
-    raise InputTypeError(f"a label must be a class index (an integer), got {type(label).__name__}.")
+    got = "none" if label is None else type(label).__name__
+    raise InputTypeError(f"a label must be a class index (an integer), got {got}.")
 
 
 def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.ndarray:
