@@ -139,7 +139,7 @@ def test_what_data_are_made_of(digits):
 def test_the_same_object_is_the_same_data_within_a_process(digits):
     data = Items(*digits)
     assert open_data(data).fingerprint() == open_data(data).fingerprint() != open_data(Items(*digits)).fingerprint()
-    assert open_data(data).identity.once != open_data(data).identity.once  # but not for a plan on disk
+    assert open_data(data).identity.key != open_data(data).identity.key  # but not for a plan on disk
     assert open_data(data, version="1").identity == open_data(Items(*digits), version="1").identity
 
 

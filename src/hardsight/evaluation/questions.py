@@ -108,7 +108,7 @@ def jobs(options: Options) -> list[Job]:
     found = [Job("samples", None, _samples)]
     found += [Job(name, options.seed, _ASKED[name]) for name in options.questions]
     for one in options.strangers:
-        found.append(Job("ood", [one.name, one.samples.identity.once], partial(_ood, strangers=one)))
+        found.append(Job("ood", [one.name, one.samples.identity.key], partial(_ood, strangers=one)))
     drawn_in_batches = [options.batch_size, options.device.type]
     if options.dropout:
         found.append(Job("uncertainty", [options.dropout, options.seed, *drawn_in_batches], _dropout))

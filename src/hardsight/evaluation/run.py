@@ -138,7 +138,7 @@ def _plan(cases: Sequence[Case], data: Samples, options: Options) -> dict[str, A
             {"name": case.name, "group": case.group, "seed": case.seed, "network": case.network, **case.told}
             for case in cases
         ],
-        "data": {"origin": data.origin, "fingerprint": data.identity.once, "samples": len(data)},
+        "data": {"origin": data.origin, "fingerprint": data.identity.key, "samples": len(data)},
         "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in options.strangers],
         **told,
         "seed": options.seed,

@@ -35,6 +35,11 @@ class Identity(NamedTuple):
     hash: str
     gaps: tuple[str, ...]
 
+    @property
+    def key(self) -> str:
+        """The hash where it takes in everything; otherwise a text that equals no other."""
+        return f"{self.hash}-{secrets.token_hex(8)}" if self.gaps else self.hash
+
 
 def gaps_entry(*identities: Identity) -> dict[str, Any]:
     """What a plan says of gaps: it equals no other plan, and a refusal to resume tells what has no version."""
@@ -61,8 +66,7 @@ def identify(*values: Any) -> Identity:
 
 def content_hash(*values: Any) -> str:
     """Hash of values that holds all of them; it equals no other where one of them cannot be hashed."""
-    identity = identify(*values)
-    return f"{identity.hash}-{secrets.token_hex(8)}" if identity.gaps else identity.hash
+    return identify(*values).key
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(Ellipsis))
