@@ -162,9 +162,11 @@ def _changed_arrays(
     """The arrays of the cleaned split: those with one entry per sample, for the chosen samples."""
     split = samples.split
     with np.load(file, allow_pickle=False) as arrays:
-        label_key = next((k for k in (f"{split}_labels", f"y_{split}", "labels") if k in arrays.files), None)
-        if label_key is None:
-            raise InputError(f"DATA: {file.name} has no labels any more; name the data that were scored with --data.")
+        label_key = samples.label_key
+        if label_key not in arrays.files:
+            raise InputError(
+                f"DATA: {file.name} has no {label_key!r} any more; name the data that were scored with --data."
+            )
         whole = label_key == "labels"  # without splits everything belongs to the samples
         own = [
             k

@@ -223,7 +223,7 @@ def _npz(path: Path, split: str | None, default: str | None, most: int | None) -
     ids, classes = arrays.get("ids" if label_key == "labels" else f"{split}_ids"), arrays.get("classes")
     if classes is not None and classes.ndim != 1:
         raise InputError(f"DATA: classes of {path.name} must be one name per class, got shape {classes.shape}.")
-    return ArraySamples(
+    samples = ArraySamples(
         arrays[image_key],
         arrays.get(label_key),
         split,
@@ -231,6 +231,8 @@ def _npz(path: Path, split: str | None, default: str | None, most: int | None) -
         None if classes is None else [str(name) for name in classes],
         None if ids is None or ids.ndim != 1 else ids.tolist(),
     )
+    samples.label_key = label_key
+    return samples
 
 
 def _torchvision(name: str, split: str | None, root: Path) -> Samples:

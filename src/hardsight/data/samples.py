@@ -41,6 +41,7 @@ class Samples:
     split: str = "data"  #: First part of every id.
     pixels: bool = True  #: Whether samples are raw images, for a model's preprocessing, or tensors ready to use.
     images: Any = None  #: All images as one array, where they are one.
+    label_key: str = "labels"  #: Name of the labels in their ``.npz``.
     root: Path | None = None  #: The folder, where the data set is a folder of images.
     origin: str = ""  #: What the data set is called in messages.
     source: dict[str, Any] | None = None  #: How `data_of` opens it again; None when it was given as an object.
