@@ -31,7 +31,7 @@ def text_table(
     """
     names = list(columns if columns is not None else rows[0] if rows else ())
     titles = columns if isinstance(columns, Mapping) else {name: name for name in names}
-    table = [[titles[name], *(_cell(row.get(name, "")) for row in rows)] for name in names]
+    table = [[titles[name], *(cell(row.get(name, "")) for row in rows)] for name in names]
     return ["  ".join(line).rstrip() for line in zip(*map(_aligned, table), strict=True)]
 
 
@@ -41,7 +41,8 @@ def _aligned(column: Sequence[str]) -> list[str]:
     return [cell.rjust(width) if numbers else cell.ljust(width) for cell in column]
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value of a table as text."""
     if value is None or value != value:
         return "–"
     if isinstance(value, int) and not isinstance(value, bool):

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import ExistingPathError, InputError, MissingKeyError, StateError
 from hardsight.extras import need, printable
-from hardsight.idtables import as_arrow
+from hardsight.idtables import as_arrow, read_by_id
+from hardsight.printing import cell, text_table
 from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
@@ -79,11 +80,13 @@ def larger_is_harder(column: str) -> bool | None:
     return larger_is_harder(column.removesuffix(ending)) if ending else None
 
 
-def hardness_sign(column: str) -> int:
-    """1 where a larger value is harder, −1 where a smaller one is; a column without a direction is refused."""
-    larger = larger_is_harder(column)
+def hardness_sign(column: str, largest: bool | None = None) -> int:
+    """1 where a larger value is harder, −1 where a smaller one is, as the column's name says unless `largest` does."""
+    larger = larger_is_harder(column) if largest is None else largest
     if larger is None:
-        raise InputError(f"nothing says whether larger or smaller values of {column!r} are harder.")
+        raise InputError(
+            f"nothing says which values of {column!r} are harder; to rank by it give largest=True or False."
+        )
     return 1 if larger else -1
 
 
@@ -170,29 +173,22 @@ class SampleTable:
 
     @property
     def _title(self) -> str:
-        name, accuracy = self.meta.model.name, self.accuracy
-        facts = [*([name] if name else []), *([] if accuracy is None else [f"accuracy {accuracy:.1%}"])]
-        size = f"SampleTable: {len(self):,} rows × {len(self.columns)} columns"
-        return f"{size} ({printable(', '.join(facts))})" if facts else size
-
-    def _cells(self, n: int) -> list[list[str]]:
-        """The names of the columns and the first `n` rows, as text."""
-        rows = ([_cell(value) for value in row.values()] for row in self._rows.slice(0, n).to_pylist())
-        return [[printable(name) for name in self.columns], *rows]
+        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        notes = ", ".join(filter(None, (printable(self.meta.model.name or ""), accuracy)))
+        return f"SampleTable: {len(self):,} rows × {len(self.columns)} columns" + (f" ({notes})" if notes else "")
 
     def __repr__(self) -> str:
-        columns = [
-            [cell.ljust(max(map(len, column))) for cell in column] for column in zip(*self._cells(5), strict=True)
-        ]
-        while len(columns) > 1 and sum(len(column[0]) + 2 for column in columns) > 120:
-            columns.pop()
-        lines = ["  ".join(row) + "  …" * (len(columns) < len(self.columns)) for row in zip(*columns, strict=True)]
-        return "\n".join([self._title, *lines, *(["…"] if len(self) > 5 else [])])
+        rows, shown = self._rows.slice(0, 5).to_pylist(), self.columns
+        while len((lines := text_table(rows, {name: printable(name) for name in shown}))[0]) > 120 and len(shown) > 1:
+            shown = shown[:-1]
+        more = "  …" if len(shown) < len(self.columns) else ""
+        return "\n".join([self._title, *(line + more for line in lines), *(["…"] if len(self) > 5 else [])])
 
     def _repr_html_(self) -> str:
-        head, *rows = [[html.escape(cell) for cell in row] for row in self._cells(10)]
-        lines = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
-        table = f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{lines}</tbody></table>"
+        rows = [[cell(value) for value in row.values()] for row in self._rows.slice(0, 10).to_pylist()]
+        head, *lines = [[html.escape(text) for text in row] for row in ([printable(n) for n in self.columns], *rows)]
+        body = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in lines)
+        table = f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{body}</tbody></table>"
         return f"<p>{html.escape(self._title)}</p>{table}{'<p>…</p>' if len(self) > 10 else ''}"
 
     def head(self, n: int = 5) -> SampleTable:
@@ -225,22 +221,16 @@ class SampleTable:
         Args:
             by: The column. Where ``learned`` is null (never learned) the sample counts as learned one epoch after the
                 last that was.
-            largest: Whether the largest values are the hardest. None: as the column's name says, which must be one
-                that hardsight writes and that has a direction.
+            largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
         name = self._score_name(by)
         values = self[name]
         if values.dtype.kind not in "fiub":
             raise InputError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
-        largest = larger_is_harder(name) if largest is None else largest
-        if largest is None:
-            raise InputError(
-                f"by: nothing says whether larger or smaller values of {by!r} are harder; give largest=True or False."
-            )
-        values = values.astype(np.float64)
+        sign, values = hardness_sign(name, largest), values.astype(np.float64)
         if name == "learned":
             values = np.where(np.isnan(values), np.fmax.reduce(values, initial=0) + 1, values)
-        return values if largest else -values
+        return sign * values
 
     def quantiles(self, by: str = "avh", q: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)) -> np.ndarray:
         """Quantiles of a score over the rows."""
@@ -260,20 +250,17 @@ class SampleTable:
         """
         if how not in ("left", "inner"):
             raise InputError(f"how must be 'left' or 'inner', got {how!r}.")
-        right = as_arrow(other, "other")
-        if "id" not in right.column_names:
-            raise InputError(f"the other table needs a column id, got {', '.join(right.column_names)}.")
-        if len(pc.unique(right["id"])) != len(right):
-            raise InputError("ids of the other table must be unique.")
-        rows, ids = self._rows, right["id"].cast(pa.string()).combine_chunks()
-        where = pc.index_in(rows["id"].cast(pa.string()), value_set=ids)
+        right, rows = read_by_id(other, "other"), self._rows
+        where = pc.index_in(rows["id"].cast(pa.string()), value_set=right["id"].combine_chunks())
         if how == "inner":
             rows, where = rows.filter(pc.is_valid(where)), where.drop_null()
         for name in right.column_names:
-            if name != "id":
-                if name in rows.column_names and name + suffix in rows.column_names:
-                    raise InputError(f"the table has {name + suffix!r} already; give another suffix.")
-                rows = rows.append_column(name + suffix if name in rows.column_names else name, right[name].take(where))
+            if name == "id":
+                continue
+            new = name + suffix if name in rows.column_names else name
+            if new in rows.column_names:
+                raise InputError(f"the table has {new!r} already; give another suffix.")
+            rows = rows.append_column(new, right[name].take(where))
         return self.with_rows(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
@@ -337,35 +324,7 @@ class SampleTable:
                 ``rank``, ``rank_low``, ``rank_high`` (by AVH; 1 is the hardest; the range over the networks).
             partial: Also read a run that is not finished.
         """
-        tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
-        if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
-            if not read_index(path).epochs:
-                raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
-            rows = read_with(path, lambda index: read_epoch(path, index, index.epochs[-1]))
-            if (classes := meta.model.classes) is None:
-                raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
-            return cls(scores_of(rows, classes), meta)
-        samples = tables.get("samples", _no_rows("id", "label", "error"))
-        scores = tables.get("scores", _no_rows("id", "model", "pred"))
-        names = pc.unique(scores["model"]).to_pylist()
-        if model is not None:
-            if model not in names:
-                raise InputError(f"RUN: {path} holds no model {model!r}; {did_you_mean(model, names)}")
-            scores = scores.filter(pc.equal(scores["model"], model))
-        elif len(names) > 1:
-            scores, meta = mean_over_nets(scores), replace(meta, models=names)
-        bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
-        where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
-        columns = {"id": scores["id"], "label": samples["label"].take(where), "pred": scores["pred"]}
-        columns |= {name: scores[name] for name in scores.column_names if name not in (*columns, "model")}
-        extra = [name for name in samples.column_names if name not in ("id", "label", "error")]
-        columns |= {name: samples[name].take(where) for name in extra}
-        if columns["label"].null_count == len(scores):
-            del columns["label"]
-        rows = pa.table(columns)
-        del tables, samples, scores, columns
-        table = cls(rows, meta, bad, lambda: read_vectors(path, model, partial))
-        del rows
+        table = cls(*_read_table(path, model, partial))
         pa.default_memory_pool().release_unused()  # a large run would keep twice its size
         return table
 
@@ -388,18 +347,43 @@ class SampleTable:
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
     """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
-    label = rows["label"] if "label" in rows.column_names else pa.nulls(len(rows), pa.int64())
-    pred = rows["pred"] if "pred" in rows.column_names else pa.nulls(len(rows), pa.int64())
-    columns = {name: rows[name] for name in rows.column_names if name not in ("id", "label", "pred")}
+    columns, missing = dict(zip(rows.column_names, rows.columns, strict=True)), pa.nulls(len(rows), pa.int64())
+    ids, label, pred = columns.pop("id"), columns.pop("label", missing), columns.pop("pred", missing)
     texts = {name: values for name, values in columns.items() if not is_number(values.type)}
     numbers = {name: values for name, values in columns.items() if name not in texts}
-    samples = pa.table({"id": rows["id"], "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
-    unscored = pa.table({"id": bad["id"], "label": pa.nulls(len(bad), pa.int64()), "error": bad["error"]})
-    scores = pa.table({"id": rows["id"], "model": pa.repeat(model, len(rows)), "pred": pred, **numbers})
-    tables = {"samples": pa.concat_tables([samples, unscored], promote_options="default"), "scores": scores}
+    samples = pa.table({"id": ids, "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
+    scores = pa.table({"id": ids, "model": pa.repeat(model, len(rows)), "pred": pred, **numbers})
+    tables = {"samples": pa.concat_tables([samples, bad], promote_options="default"), "scores": scores}
     if vectors is not None:
         tables["vectors"] = vectors.add_column(1, "model", pa.repeat(model, len(vectors)))
     return tables
+
+
+def _read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
+    """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
+    tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
+    if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
+        if not read_index(path).epochs:
+            raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
+        if (classes := meta.model.classes) is None:
+            raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
+        return scores_of(read_with(path, lambda index: read_epoch(path, index, index.epochs[-1])), classes), meta
+    samples = tables.get("samples", _no_rows("id", "label", "error"))
+    scores = tables.get("scores", _no_rows("id", "model", "pred"))
+    names = pc.unique(scores["model"]).to_pylist()
+    if model is not None:
+        if model not in names:
+            raise InputError(f"RUN: {path} holds no model {model!r}; {did_you_mean(model, names)}")
+        scores = scores.filter(pc.equal(scores["model"], model))
+    elif len(names) > 1:
+        scores, meta = mean_over_nets(scores), replace(meta, models=names)
+    bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
+    where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
+    about = {name: samples[name].take(where) for name in samples.column_names if name not in ("id", "error")}
+    label = about.pop("label")
+    columns = {"id": scores["id"], **({} if label.null_count == len(scores) else {"label": label})}
+    columns |= {name: scores[name] for name in scores.column_names if name not in ("id", "model")}
+    return pa.table(columns | about), meta, bad, lambda: read_vectors(path, model, partial)
 
 
 def read_vectors(path: str | Path, model: str | None = None, partial: bool = False) -> pa.Table | None:
@@ -415,7 +399,3 @@ def read_vectors(path: str | Path, model: str | None = None, partial: bool = Fal
 
 def _no_rows(*columns: str) -> pa.Table:
     return pa.table({name: pa.array([], pa.string()) for name in columns})
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(value)
