@@ -153,9 +153,9 @@ def test_compiles_whole_and_so_looks_at_no_value():
         (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(3).long()), r"got \(3,\) .*for \(4, 3\)"),
         (lambda: MirrorMSELoss()(torch.zeros(4), torch.zeros(4)), r"got \(4,\) .*for \(4,\)"),
         (lambda: MirrorMSELoss()(torch.zeros(4, 3), torch.zeros(4)), r"integers, .*torch\.float32"),
-        (lambda: CHECKED(torch.zeros(2, 3), torch.tensor([-100, 3])), r"target .*\[0, 2\] .*got 3"),
+        (lambda: CHECKED(torch.zeros(2, 3), torch.tensor([-100, 3])), r"target .*\[0, 2\], got 3"),
         (lambda: CHECKED(torch.zeros(1, 2), torch.tensor([[0.5, 1.5]])), r"target .*\[0, 1\], got 1\.5"),
-        (lambda: CHECKED(torch.zeros(1, 2) / 0, torch.tensor([0])), "input holds NaN"),
+        (lambda: CHECKED(torch.zeros(1, 2) / 0, torch.tensor([0])), "input must .*NaN"),
     ],
 )
 def test_bad_input_is_a_sentence(call, says):

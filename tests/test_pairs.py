@@ -330,7 +330,7 @@ X, Y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
         (lambda kind: kind()(X.long(), Y), r"features .* torch\.int64"),
         (lambda kind: kind()(X, Y[:3]), r"labels .*\(4,\), got \(3,\)"),
         (lambda kind: kind()(X, torch.randn(4, 2)), r"\(4, 2\); .*logits\.argmax\(1\)"),
-        (lambda kind: kind(validate=True)(X / 0 * 0, Y), "features hold NaN"),
+        (lambda kind: kind(validate=True)(X / 0 * 0, Y), "features must .*NaN"),
     ],
 )
 def test_bad_input_is_a_sentence(kind, call, says):
@@ -343,13 +343,13 @@ def test_bad_input_is_a_sentence(kind, call, says):
     [
         (lambda: AMCLoss(3.5), r"margin .*3\.1416\], got 3\.5"),
         (lambda: pair_indices(Y, "none"), "pairs .*'none'"),
-        (lambda: CenterLoss(0, 3), "classes must"),
+        (lambda: CenterLoss(0, 3), "classes .*must"),
         (lambda: CenterLoss(2, 3, rate=1.5), r"rate .*1\.5"),
         (lambda: CenterLoss(2, 3, weight=math.nan), "weight must"),
         (lambda: CenterLoss(2, 4)(X, Y), r"features .*\(N, 4\) .*\(4, 3\)"),
         (lambda: CenterLoss(2, 3)(X, Y[:1]), r"labels .*\(4,\)"),
         (lambda: CenterLoss(2, 3, validate=True)(X, Y + 1), r"labels .*\[0, 1\], got 2"),
-        (lambda: CenterLoss(2, 3, validate=True)(X * math.inf, Y), "features hold NaN"),
+        (lambda: CenterLoss(2, 3, validate=True)(X * math.inf, Y), "features must .*NaN"),
     ],
 )
 def test_bad_options_are_a_sentence(call, says):

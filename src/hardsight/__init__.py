@@ -34,8 +34,7 @@ _MOVED = {
     "losses": (
         "adjusted_logits arcface_logits CenterLoss CompositeLoss cosface_logits cosine_logits "
         "deferred_weights effective_number_weights encouraging_loss EncouragingBCELoss "
-        "EuclideanContrastiveLoss FocalLoss ldam_margins soft_margin soft_margins sphereface_logits "
-        "spherical_logits taylor_logits"
+        "EuclideanContrastiveLoss FocalLoss ldam_margins soft_margin soft_margins sphereface_logits"
     ),
     "margins": "energy_by_class logit_margin",
     "ood": "Detection detection DETECTORS ood_scores",

@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hardsight.errors import InputError
 
@@ -42,15 +42,20 @@ class Registry(dict[str, T]):
     def __init__(self, kind: str, entry: Callable[..., T] = lambda name, function: function) -> None:
         super().__init__()
         self.kind, self._entry = kind, entry
+        self._origins: dict[str, tuple[str, object]] = {}
 
     def register(self, name: str | None = None, **facts: Any) -> Callable[[Callable[..., Any]], T]:
-        """A decorator that adds a function, under its own name if none is given, and returns the entry."""
+        """A decorator that adds a function, under its own name if none is given, and returns the entry.
+
+        The same function of the same module replaces its entry: the file was edited, or a notebook's cell run again.
+        """
 
         def add(function: Callable[..., Any]) -> T:
-            key = name or function.__name__
-            if key in self:
+            key, origin = name or function.__name__, (function.__module__, getattr(function, "__qualname__", function))
+            if key in self and self._origins.get(key) != origin:
                 raise InputError(f"there is a {self.kind} {key!r} already.")
-            return self.setdefault(key, self._entry(key, function, **facts))
+            self[key], self._origins[key] = self._entry(key, function, **facts), origin
+            return self[key]
 
         return add
 
@@ -96,7 +101,7 @@ class Option(NamedTuple):
     type: type
     default: Any
     range: Range = ANY
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     several: bool = False
 
     @classmethod
@@ -109,10 +114,10 @@ class Option(NamedTuple):
         hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if get_origin(hint) is tuple:
             return cls.of(name, get_args(hint)[0], default)._replace(several=True)
-        if isinstance(hint, UnionType):  # float of float | Tensor
+        if get_origin(hint) in (Union, UnionType):  # float of float | Tensor
             hint = get_args(hint)[0]
         choices = get_args(hint) if get_origin(hint) is Literal else ()
-        choices = next((tuple(extra) for extra in extras if isinstance(extra, Registry)), choices)
+        choices = next((extra for extra in extras if isinstance(extra, Registry)), choices)  # which may grow
         limits = next((extra for extra in extras if isinstance(extra, Range)), ANY)
         return cls(name, str if choices else hint, default, limits, choices)
 
@@ -143,8 +148,13 @@ class Option(NamedTuple):
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters with a default, and others with a default and a `Range`: what a user may set."""
+    """The keyword-only parameters with a default, and others with a default and a `Range`: what a user may set.
+
+    Of a class, those of its constructor; its attributes of the same names may hold the annotations.
+    """
     hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    if isinstance(function, type):
+        hints = get_type_hints(function.__init__, include_extras=True) | hints
     options = {name: Option.of(name, hints.get(name, float), p.default) for name, p in parameters.items()}
     return {
         name: option

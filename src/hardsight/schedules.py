@@ -1,4 +1,4 @@
-"""Schedules as plain functions of time, and a hook that sets what torch's schedulers cannot: losses and Adam's β₁.
+"""Schedules as plain functions of time, and a hook that sets what torch's schedulers cannot: the options of a loss.
 
 Times are in epochs from 0 and may be fractions: epoch E, counted from 1, lies between E − 1 and E. No torch here.
 """
@@ -38,14 +38,10 @@ def deferred(time: float, start: float) -> float:
 
 
 class Scheduled:
-    """Sets attributes of a loss, or the rates of an optimizer, as functions of time.
+    """Sets attributes of a loss as functions of time; `functions` are ``name=function``.
 
-    Where a learning rate is all that changes, torch's ``LambdaLR`` does it; this adds Adam's β₁, and everything of a
-    loss: numbers are replaced, tensors (a learnable scale, class weights) are written in place.
-
-    Args:
-        target: A loss, or an optimizer.
-        functions: ``name=function of time``; of an optimizer ``lr``, a factor of its first rate, and ``beta1``.
+    Numbers are replaced, tensors (a learnable scale, class weights) are written in place. For the learning rate of an
+    optimizer there is torch's ``LambdaLR``.
 
     Examples:
         >>> from types import SimpleNamespace
@@ -56,41 +52,26 @@ class Scheduled:
     """
 
     def __init__(self, target: Any, **functions: Callable[[float], Any]) -> None:
-        self._target, self._functions, self._groups = target, functions, getattr(target, "param_groups", None)
-        rates = {"lr", *(["beta1"] if all("betas" in group for group in self._groups or ()) else [])}
+        self._target, self._functions = target, functions
         for name in functions:
-            settable = getattr(target, name, None) is not None if self._groups is None else name in rates
-            if not settable:
+            if getattr(target, name, None) is None:
                 raise InputError(f"{name}: a {type(target).__name__} has no {name} that could be scheduled.")
-        for group in self._groups or ():
-            group.setdefault("initial_lr", float(group["lr"]))  # where torch's own schedulers keep it
 
     def at(self, time: float) -> bool:
-        """Set everything as it is after so many epochs; returns whether a number of a loss was replaced.
+        """Set everything as it is after so many epochs; returns whether a number was replaced.
 
         What was recorded with the old number, such as a CUDA graph, must then be recorded again. It sees the change of
         a tensor.
         """
         replaced = False
         for name, function in self._functions.items():
-            value = function(time)
-            if self._groups is not None:
-                self._set_rate(name, value)
+            value, current = function(time), getattr(self._target, name)
+            if not hasattr(current, "detach"):
+                replaced |= current != value
+                setattr(self._target, name, value)
             elif isinstance(getattr(type(self._target), name, None), property):
                 setattr(self._target, name, value)
-            elif hasattr(current := getattr(self._target, name), "detach"):
+            else:
                 tensor = current.detach()  # the same memory; autograd does not allow writing to a parameter
                 tensor.copy_(value) if hasattr(value, "detach") else tensor.fill_(value)
-            elif current != value:
-                setattr(self._target, name, value)
-                replaced = True
         return replaced
-
-    def _set_rate(self, name: str, value: float) -> None:
-        for group in self._target.param_groups:  # which loading a state replaces
-            if name == "beta1":
-                group["betas"] = (value, group["betas"][1])
-            elif hasattr(group["lr"], "fill_"):  # a rate on the device, which a captured step reads
-                group["lr"].fill_(group["initial_lr"] * value)
-            else:
-                group["lr"] = group["initial_lr"] * value

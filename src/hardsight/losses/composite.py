@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
-from hardsight.losses.encouraging import EncouragingLoss
 from hardsight.losses.grammar import BoundPart, LossName, parse_loss
-from hardsight.losses.imbalance import deferred_weights, effective_number_weights
+from hardsight.losses.imbalance import deferred_weights
 from hardsight.losses.logits import BoundLogits
+from hardsight.losses.objectives import EncouragingLoss
 from hardsight.losses.pairs import CenterLoss
-from hardsight.registry import options_of
+from hardsight.registry import check_choice, options_of
 from hardsight.schedules import Scheduled, ramp_down, ramp_up
 
 
@@ -39,8 +39,7 @@ class CompositeLoss(nn.Module):
             `match_gradient`), or ``ce`` or ``objective``, and ``pairs``. Detached, on the device.
         pair_weight: Factor of the term of pairs; a schedule may change it.
         needs_head: Whether features and class weights must be given.
-        one_norm: Whether the logits see directions only. Predict then with a head without bias whose class weights
-            have the same length.
+        one_norm: Whether the logits see directions only: predict with a head without bias and one length of weights.
 
     Examples:
         >>> from hardsight.losses import AMCLoss, arcface_logits
@@ -60,8 +59,8 @@ class CompositeLoss(nn.Module):
         hooks: Sequence[Scheduled] = (),
     ) -> None:
         super().__init__()
-        if pair_labels not in ("predicted", "true", None):
-            raise InputError(f"pair_labels must be 'predicted' or 'true', got {pair_labels!r}.")
+        self.pair_labels = pair_labels or ("true" if isinstance(pairs, CenterLoss) else "predicted")
+        check_choice(self.pair_labels, ("predicted", "true"), "pair_labels")
         if isinstance(objective, nn.Module) and "features" in inspect.signature(objective.forward).parameters:
             raise InputError(
                 f"objective must take logits and targets, and {type(objective).__name__} takes features; pass logits= "
@@ -71,12 +70,11 @@ class CompositeLoss(nn.Module):
             if getattr(part, "reduction", "mean") == "none":
                 raise InputError(f"{name}: its reduction must be 'mean' or 'sum', got 'none'.")
         if logits is not None and not isinstance(logits, BoundLogits):
-            bound = logits if isinstance(logits, partial) else partial(logits)
+            bound = partial(logits)
             if bound.args:
                 raise InputError("logits: name its options, as in partial(arcface_logits, margin=0.5).")
             logits = BoundLogits(bound.func, **bound.keywords)
         self.objective, self.logits, self.pairs, self.pair_weight = objective, logits, pairs, 1.0
-        self.pair_labels = pair_labels or ("true" if isinstance(pairs, CenterLoss) else "predicted")
         self.hooks = tuple(hooks)
         self.needs_head = pairs is not None or (logits is not None and logits.of_features)
         self.one_norm = logits is not None and logits.directions
@@ -85,13 +83,9 @@ class CompositeLoss(nn.Module):
     def forward(
         self, logits: Tensor, target: Tensor, features: Tensor | None = None, weight: Tensor | None = None
     ) -> Tensor:
-        """The loss of a batch.
+        """The loss of the network's logits ``(N, C)`` at class indices ``(N,)`` or, where parts take them, ``(N, C)``.
 
-        Args:
-            logits: ``(N, C)``, what the network returned.
-            target: ``(N,)`` class indices, or distributions ``(N, C)`` where the parts take them.
-            features: ``(N, D)`` input of the last linear layer, as `hardsight.capture` gives it.
-            weight: ``(C, D)`` weight of that layer.
+        Features ``(N, D)`` and weight ``(C, D)`` are input and weight of its last layer: see `hardsight.capture`.
         """
         if self.needs_head and (features is None or weight is None):
             raise InputError(
@@ -100,9 +94,22 @@ class CompositeLoss(nn.Module):
             )
         logits = logits.to(working_dtype(logits))
         z = logits if self.logits is None else self.logits(logits, target, features, weight)
-        value, parts = self._objective(z, target)
+        # Margins once for loss and parts; methods of a subclass may not take them.
+        terms = [self.objective.terms(z, target)] if type(self.objective) is EncouragingLoss else []
+        value = self.objective(z, target, *terms)
+        if isinstance(self.objective, EncouragingLoss):
+            with torch.no_grad():
+                parts = self.objective.parts(z, target, *terms)._asdict()
+        else:
+            parts = {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
         if self.pairs is not None and features is not None:
-            pairs = self.pair_weight * self.pairs(features, self._labels(logits, target))
+            if self.pair_labels == "true" and target.is_floating_point():
+                raise InputError(
+                    f"target must hold class indices (N,) for pairs of true labels, got {tuple(target.shape)}; leave "
+                    "mixup out, or use pair_labels='predicted'."
+                )
+            labels = target if self.pair_labels == "true" else logits.detach().argmax(1)
+            pairs = self.pair_weight * self.pairs(features, labels)
             parts["pairs"], value = pairs.detach(), value + pairs
         self.last_parts = parts if len(parts) > 1 else {}
         return value
@@ -110,31 +117,6 @@ class CompositeLoss(nn.Module):
     def at(self, time: float) -> bool:
         """Set what changes with time, in epochs from 0; returns whether a number was replaced (see `Scheduled.at`)."""
         return sum(hook.at(time) for hook in self.hooks) > 0  # every one, not only up to the first
-
-    def extra_repr(self) -> str:
-        functions = {"objective": self.objective, "pairs": self.pairs}
-        shown = [f"{k}={f}" for k, f in functions.items() if f is not None and not isinstance(f, nn.Module)]
-        return ", ".join([*shown, *[f"pair_labels={self.pair_labels!r}"] * (self.pairs is not None)])
-
-    def _objective(self, z: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective and, detached, its parts."""
-        # Once for both; methods of a subclass may not take them.
-        terms = [self.objective.terms(z, target)] if type(self.objective) is EncouragingLoss else []
-        value = self.objective(z, target, *terms)
-        if isinstance(self.objective, EncouragingLoss):
-            with torch.no_grad():
-                return value, self.objective.parts(z, target, *terms)._asdict()
-        return value, {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
-
-    def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.pair_labels == "predicted":
-            return logits.detach().argmax(1)
-        if target.is_floating_point():
-            raise InputError(
-                f"target must hold class indices (N,) for pairs of true labels, got {tuple(target.shape)}; leave mixup "
-                "out, or use pair_labels='predicted'."
-            )
-        return target
 
 
 def build_loss(
@@ -154,8 +136,7 @@ def build_loss(
 
     Args:
         name: Such as ``"el:0.5@arcface:0.3+amc"``.
-        counts: ``(C,)`` training samples of each class, for parts that need them.
-        width: Number of features, for parts that need it.
+        counts, width: Training samples of each class ``(C,)``, and number of features, for parts that need them.
         label_smoothing: Of the objective.
         epochs: Of the whole training.
         warmup: Epochs in which the weight of pairs rises.
@@ -166,52 +147,46 @@ def build_loss(
         tensor(0.1733)
     """
     name = parse_loss(name) if isinstance(name, str) else name
-    context = {"counts": counts, "width": width}
-    options, weight = name.objective.options, None
-    weighted = name.objective.part.weighted
-    if weighted and options["weight"] == "effective":
-        weight = effective_number_weights(_require(name.objective, "counts", counts), options["beta"])
-    built = _build(name.objective, context | {"label_smoothing": label_smoothing, "weight": weight})
+    options, context = name.objective.options, {"counts": counts, "width": width, "label_smoothing": label_smoothing}
+    weights: Any = None
+    if options.get("weight") == "effective":
+        weights = deferred_weights(_require(name.objective, "counts", counts), options["drw"], options["beta"])
+    built = _build(name.objective, context | {"weight": weights and weights(options["drw"] + 1).clone()})
     objective, hooks = built if isinstance(built, tuple) else (built, [])
-    if weighted and counts is not None and options["drw"]:
-        weights = deferred_weights(counts, options["drw"], options["beta"])
+    if weights and options["drw"]:
         hooks.append(Scheduled(objective, weight=lambda t: weights(math.floor(t) + 1)))
-    logits = pairs = labels = None
+    logits = None
     if name.logits is not None:
         logits = _build(name.logits, context)
         if isinstance(logits, partial):
             logits = BoundLogits(logits.func, name.logits.options.get("learn", False), **logits.keywords)
-    if name.pairs is not None:
-        pairs, labels = _build(name.pairs, context), name.pairs.options.get("labels", "true")
-    loss = CompositeLoss(objective, logits, pairs, pair_labels=labels)
-    down = name.pairs is not None and name.pairs.options["down"]
-    if pairs is not None and (warmup or down):
-        fall = rampdown if down else 0.0
-        hooks.append(Scheduled(loss, pair_weight=lambda t: _pair_share(math.floor(t), epochs, warmup, fall)))
+    if name.pairs is None:
+        loss = CompositeLoss(objective, logits)
+    else:
+        options = name.pairs.options
+        loss = CompositeLoss(objective, logits, _build(name.pairs, context), pair_labels=options.get("labels", "true"))
+
+        def pair_weight(time: float) -> float:
+            epoch = math.floor(time)
+            down = ramp_down(epoch, epochs, rampdown) if options["down"] else 1.0
+            return 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup) * down
+
+        hooks.append(Scheduled(loss, pair_weight=pair_weight))
     loss.hooks = tuple(hooks)
     return loss
 
 
 def _build(bound: BoundPart, context: dict[str, Any]) -> Any:
     """What the function of a part builds, or that function itself with its options bound."""
-    function, needs = bound.part.function, bound.part.needs
-    options = {name: bound.options[name] for name in options_of(function)}
-    options |= {name: value for name, value in context.items() if name in needs}
-    for name in needs & {"counts", "width"}:
-        _require(bound, name, options[name])
+    function, options = bound.part.function, {name: bound.options[name] for name in options_of(bound.part.function)}
+    options |= {name: _require(bound, name, context[name]) for name in bound.part.needs}
     parameters = inspect.signature(function).parameters.values()
-    builds = all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+    builds = isinstance(function, type) or all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
     return function(**options) if builds else partial(function, **options)
 
 
 def _require(bound: BoundPart, name: str, value: Any) -> Any:
-    if value is None:
-        what = "the number of samples of each class" if name == "counts" else "the number of features"
-        raise InputError(f"loss: {bound.part.name} needs {what} ({name}); pass it to build_loss.")
+    if value is None and name in ("counts", "width"):
+        what = "samples of each class" if name == "counts" else "features"
+        raise InputError(f"loss: {bound.name} needs the number of {what} ({name}); pass it to build_loss.")
     return value
-
-
-def _pair_share(epoch: int, epochs: float, warmup: float, rampdown: float) -> float:
-    """Share of the weight of pairs: nothing in a first epoch that is part of a warmup."""
-    up = 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup)
-    return up * ramp_down(epoch, epochs, rampdown)

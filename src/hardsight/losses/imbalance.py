@@ -73,8 +73,7 @@ def check_counts(counts: Counts, classes: int | None = None) -> Tensor:
     """Counts as a tensor ``(C,)``. Values are checked only where that does not wait for a device."""
     n = torch.as_tensor(counts)
     if n.ndim != 1 or classes not in (None, len(n)):
-        shape = "(C,)" if classes is None else f"({classes},)"
-        raise InputError(f"counts must have one number per class, shape {shape}, got {tuple(n.shape)}.")
+        raise InputError(f"counts must have one number per class ({classes or 'C'},), got {tuple(n.shape)}.")
     if n.device.type == "cpu" and not torch.compiler.is_compiling():
         bad = (n < 0) | ~torch.isfinite(n)
         if bad.any() or not (n > 0).any():

@@ -1,4 +1,4 @@
-"""Logits to put an objective on: angular, cosine with margins, adjusted for class frequency, spherical, Taylor.
+"""Logits to put an objective on: angular, cosine with margins, and adjusted for class frequency.
 
 Those of features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) see directions only: lengths and the
 bias play no part. Where a target ``(N,)`` is given, its angle is exact at 0 and π, and a row whose target is no class
@@ -20,25 +20,18 @@ from torch import Tensor, nn
 
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
 from hardsight.errors import InputError
-from hardsight.losses.encouraging import EncouragingLoss
+from hardsight.losses.base import CheckedLoss
 from hardsight.losses.grammar import LOSSES, loss_part
 from hardsight.losses.imbalance import check_counts, ldam_margins
 from hardsight.losses.margins import class_mask
-from hardsight.losses.reduction import check_finite
+from hardsight.losses.objectives import EncouragingLoss
 from hardsight.registry import Range
 
-_POSITIVE, _ARC = Range(0, ends="()"), Range(0, math.pi / 2)
+_POSITIVE, _NOT_NEGATIVE, _ARC = Range(0, ends="()"), Range(0), Range(0, math.pi / 2)
 Scale = Annotated[float | Tensor, _POSITIVE]
 
 
-@loss_part(
-    "logits",
-    "angular",
-    reference="AVH (ICML 2020) Eq. 5, with its logarithm",
-    alias="avh",
-    directions=True,
-    learnable=True,
-)
+@loss_part("logits", "angular", reference="AVH (ICML 2020) Eq. 5, with its logarithm", directions=True)
 def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target: Tensor | None = None) -> Tensor:
     """``s·(π − θ)``: with cross-entropy the AVH loss.
 
@@ -52,11 +45,11 @@ def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target
     x, w = _directions(features, weight, target, scale)
     angles = arccos(cosine_matrix(x, w))
     if target is not None:
-        angles = torch.where(class_mask(angles, target), _target_angle(x, w, target)[:, None], angles)
+        angles = _at_target(angles, target, _target_angle(x, w, target))
     return scale * (math.pi - angles)
 
 
-@loss_part("logits", "cosine", reference="NormFace (Wang et al., 2017)", directions=True, learnable=True)
+@loss_part("logits", "cosine", reference="NormFace (Wang et al., 2017)", directions=True)
 def cosine_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0) -> Tensor:
     """``s·cos θ``."""
     return scale * cosine_matrix(*_directions(features, weight, None, scale))
@@ -67,7 +60,7 @@ def cosface_logits(
     features: Tensor,
     weight: Tensor,
     target: Tensor,
-    margin: Annotated[float | Tensor, Range(0)] = 0.35,
+    margin: Annotated[float | Tensor, _NOT_NEGATIVE] = 0.35,
     scale: Scale = 30.0,
 ) -> Tensor:
     """``s·cos θ`` with a margin off the target's cosine.
@@ -78,14 +71,13 @@ def cosface_logits(
         >>> cosface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
         tensor([[0.6500, 0.0000]])
     """
-    x, w = _directions(features, weight, target, scale)
-    cosines = cosine_matrix(x, w)
+    cosines = cosine_matrix(*_directions(features, weight, target, scale))
     if isinstance(margin, Tensor):
         if margin.shape not in ((), weight.shape[:1]):
             raise InputError(f"margin must be a number or have shape ({len(weight)},), got {tuple(margin.shape)}.")
         margin = margin.to(cosines)
     else:
-        Range(0).check(margin, "margin")
+        _NOT_NEGATIVE.check(margin, "margin")
     return scale * torch.where(class_mask(cosines, target), cosines - margin, cosines)
 
 
@@ -103,12 +95,10 @@ def arcface_logits(
         tensor([[0.8776, 0.0000]])
     """
     _ARC.check(margin, "margin (in radians)")
-
-    def at_target(angle: Tensor) -> Tensor:
-        far = torch.cos(angle) - margin * math.sin(margin)
-        return torch.where(angle <= math.pi - margin, torch.cos(angle + margin), far)
-
-    return _margin_logits(features, weight, target, scale, at_target)
+    x, w = _directions(features, weight, target, scale)
+    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
+    near, far = torch.cos(angle + margin), torch.cos(angle) - margin * math.sin(margin)
+    return scale * _at_target(cosines, target, torch.where(angle <= math.pi - margin, near, far))
 
 
 @loss_part("logits", "sphereface", reference="SphereFace (Liu et al., 2017)", directions=True)
@@ -126,12 +116,10 @@ def sphereface_logits(
     """
     if not isinstance(margin, int) or margin < 1:
         raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
-
-    def at_target(angle: Tensor) -> Tensor:
-        k = torch.floor(margin * angle.detach() / math.pi)
-        return (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
-
-    return _margin_logits(features, weight, target, scale, at_target)
+    x, w = _directions(features, weight, target, scale)
+    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
+    k = torch.floor(margin * angle.detach() / math.pi)
+    return scale * _at_target(cosines, target, (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k)
 
 
 @loss_part("logits", "ldam", reference="LDAM (Cao et al., 2019)", indices=True)
@@ -162,23 +150,6 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annot
     return z + tau * prior.log().view(-1, *[1] * (z.ndim - 2))
 
 
-def spherical_logits(logits: Tensor, eps: float = 1e-3) -> Tensor:
-    """``log(z² + eps)``, whose softmax is the spherical softmax (de Brébisson and Vincent 2015).
-
-    It does not see the sign of z. The slope is at most ``1/√eps``.
-    """
-    _POSITIVE.check(eps, "eps")
-    return torch.log(logits.to(working_dtype(logits)).square() + eps)
-
-
-def taylor_logits(logits: Tensor) -> Tensor:
-    """``log(1 + z + z²/2)``, whose softmax is the Taylor softmax (de Brébisson and Vincent 2015).
-
-    Smallest at z = −1, and rising again below.
-    """
-    return torch.log1p((logits.to(working_dtype(logits)) + 1).square()) - math.log(2)
-
-
 class BoundLogits(nn.Module):
     """A logits function with its options, which move to a device with the loss they are part of.
 
@@ -186,9 +157,6 @@ class BoundLogits(nn.Module):
         function: ``(features, weight[, target], …) → logits``, or ``(logits, …) → logits``.
         learn: Learn the scale, as its logarithm; it begins at the one given.
         options: Of the function. Tensors and the scale are buffers, so that a schedule may change them in place.
-
-    Attributes:
-        directions: Whether lengths and the bias play no part.
     """
 
     def __init__(self, function: Callable[..., Tensor], learn: bool = False, **options: Any) -> None:
@@ -224,7 +192,7 @@ class BoundLogits(nn.Module):
         return ", ".join([name, *(f"{k}={v}" for k, v in self._numbers.items()), *["learn"] * self.learn])
 
 
-class AVHLoss(nn.Module):
+class AVHLoss(CheckedLoss):
     """Cross-entropy of `angular_logits`: ``−log softmax_k(s·(π − θ_k))[y]`` (Chen et al., ICML 2020, Eq. 5).
 
     The paper prints it without the logarithm; minimized as printed it would lower the target's probability.
@@ -232,56 +200,35 @@ class AVHLoss(nn.Module):
     Args:
         scale: s. The paper chose it by cross-validation and does not give it; try 8, 16, 32, 64.
         learnable: Learn log s: pass ``loss.parameters()`` to the optimizer too.
-        ignore_index: Targets that do not count. Where all are ignored the loss is 0.
-        reduction: ``mean``, ``sum`` or ``none``.
-        label_smoothing: Share of each target spread over all classes.
-        validate: Check values (NaN, range of targets) at every call; waits for the device.
+        options: ``ignore_index``, ``reduction``, ``label_smoothing`` and ``validate`` as in `EncouragingLoss`.
 
     Examples:
         >>> AVHLoss(scale=1.0)(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]))  # log(1 + exp(−π/2))
         tensor(0.1889)
     """
 
-    fixed_scale: Tensor
-
-    def __init__(
-        self,
-        scale: float = 16.0,
-        learnable: bool = False,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-        validate: bool = False,
-    ) -> None:
+    def __init__(self, scale: float = 16.0, learnable: bool = False, **options: Any) -> None:
         super().__init__()
-        # Without its bonus: cross-entropy that keeps its digits as p goes to 1.
-        self.objective = EncouragingLoss(
-            None, None, ignore_index, None, reduction, label_smoothing, rho=0.0, validate=validate
-        )
-        self.learnable, self.validate = learnable, validate
-        # A tensor, so that a schedule can change it in a compiled step.
-        if learnable:
-            self.log_scale = nn.Parameter(torch.zeros(()))
-        else:
-            self.register_buffer("fixed_scale", torch.ones(()))
-        self.scale = scale
+        _POSITIVE.check(scale, "scale")
+        self.logits = BoundLogits(angular_logits, learnable, scale=float(scale))
+        self.objective = EncouragingLoss(rho=0.0, **options)  # cross-entropy that keeps its digits as p goes to 1
+        self.learnable, self.validate = learnable, self.objective.validate
 
     @property
     def scale(self) -> Tensor:
         """The scale s, a number in a tensor; set it to change it."""
-        return self.log_scale.exp() if self.learnable else self.fixed_scale
+        return self.logits.log_scale.exp() if self.learnable else self.logits.get_buffer("scale")
 
     @scale.setter
     def scale(self, value: float) -> None:
         _POSITIVE.check(value, "scale")
         with torch.no_grad():
-            self.log_scale.fill_(math.log(value)) if self.learnable else self.fixed_scale.fill_(value)
+            self.logits.log_scale.fill_(math.log(value)) if self.learnable else self.scale.fill_(value)
 
     def forward(self, features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
-        check_finite(features, self.validate)
-        indices = target if target.ndim == 1 else None
-        return self.objective(angular_logits(features, weight, self.scale, indices), target)
+        self._check_values(features=features)
+        return self.objective(self.logits(features, target, features, weight), target)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale.item():g}, learnable={self.learnable}"
@@ -307,13 +254,9 @@ def _directions(
     return unit(features.to(dtype))[0], unit(weight.to(dtype))[0]
 
 
-def _margin_logits(
-    features: Tensor, weight: Tensor, target: Tensor, scale: float | Tensor, at_target: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """``s·cos θ``, and for the target ``s`` times a function of its angle."""
-    x, w = _directions(features, weight, target, scale)
-    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
-    return scale * torch.where(class_mask(cosines, target), at_target(angle)[:, None], cosines)
+def _at_target(matrix: Tensor, target: Tensor, values: Tensor) -> Tensor:
+    """A matrix ``(N, C)`` with other values ``(N,)`` at the target."""
+    return torch.where(class_mask(matrix, target), values[:, None], matrix)
 
 
 def _target_angle(x: Tensor, w: Tensor, target: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """The soft margin ``m = logsumexp_{k≠y}(z_k) − z_y``, and objectives as functions of it.
 
-``p_y = sigmoid(−m)`` and ``1 − p_y = sigmoid(m)``; cross-entropy is ``softplus(m)`` and the normal Encouraging Loss is
-``m`` itself. The margin is computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: from a likelihood it would be lost
-where p rounds to 1.
+``p_y = sigmoid(−m)``; cross-entropy is ``softplus(m)`` and the normal Encouraging Loss is ``m`` itself. The margin is
+computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: from a likelihood it would be lost where p rounds to 1.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
         target: ``(N, …)`` class indices.
 
     Returns:
-        ``(N, …)`` in float32 or better. With a single other class it is the difference of two logits.
+        ``(N, …)`` in float32 or better.
 
     Examples:
         >>> soft_margin(torch.tensor([[40.0, 1.0, 1.0]]), torch.tensor([0]))  # p = 1 − 2e-17
@@ -55,8 +54,7 @@ def soft_margins(logits: Tensor) -> Tensor:
         tensor([[1.0986, 1.0986, 1.0986, 1.0986]])
     """
     z = logits.to(working_dtype(logits))
-    top = z.argmax(1)
-    log_p = z.log_softmax(1)
+    top, log_p = z.argmax(1), z.log_softmax(1)
     # log(1 − p) − log p is exact while p ≤ ½. The clamp keeps it finite at the one class that may be above.
     others = torch.log1p(-log_p.exp().clamp_max(0.6)) - log_p
     return torch.where(class_mask(z, top), soft_margin(z, top).unsqueeze(1), others)
@@ -74,12 +72,7 @@ def cross_entropy(m: Tensor) -> Tensor:
 
 
 def focal(m: Tensor, gamma: float = 2.0) -> Tensor:
-    """``−(1 − p)^γ log p`` (Lin et al., ICCV 2017): the opposite of a bonus.
-
-    Examples:
-        >>> focal(torch.tensor([0.0]))
-        tensor([0.1733])
-    """
+    """``−(1 − p)^γ log p`` (Lin et al., ICCV 2017): the opposite of a bonus."""
     if not gamma:
         return cross_entropy(m)  # 0 times the logarithm of 0 would be NaN
     # Not as a power of 1 − p: where that is 0, the slope of a root is infinite.
@@ -95,13 +88,8 @@ BONUSES: Registry[Callable[..., Tensor]] = Registry("bonus")
 def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0, released: bool = False, **_: object) -> Tensor:
     """Cross-entropy with the logarithmic bonus: ``log(1 − p)`` as far as ``p = log_end``, then its tangent.
 
-    With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1 (EL Eq. 6, 7).
-
-    Args:
-        m: Soft margins.
-        log_end: Where the logarithm ends, in [0, 1].
-        start: Reward only p above this; the bonus is shifted so that it is 0 there.
-        released: Clamp ``1 − p`` at 1e-5 as the paper's code does, where the slope ends abruptly.
+    With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1 (EL Eq. 6, 7). The bonus is
+    shifted to begin with 0 at `start`. As `released`, ``1 − p`` is 1e-5 at least, where the slope ends abruptly.
 
     Examples:
         >>> log_total(torch.tensor([2.0, 0.0, -5.0]), log_end=0.75)
@@ -120,11 +108,11 @@ def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0, released: boo
         total = ce + rest.clamp_min(1e-5).log()
     else:
         total = m if log_end == 1 else torch.where(rest >= 1 - log_end, m, ce + tangent(rest))
-    if start:
-        at_start = rest.new_ones(()) * (1 - start)
-        shift = at_start.log() if clamped or start <= log_end else tangent(at_start)
-        total = torch.where(rest > 1 - start, ce, total - shift)
-    return total
+    if not start:
+        return total
+    at_start = rest.new_ones(()) * (1 - start)
+    shift = at_start.log() if clamped or start <= log_end else tangent(at_start)
+    return torch.where(rest > 1 - start, ce, total - shift)
 
 
 @BONUSES.register("power")

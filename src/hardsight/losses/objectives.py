@@ -1,43 +1,280 @@
-"""Objectives to compare the Encouraging Loss with: focal loss, and squared error with a mirror bonus."""
+"""Objectives of logits: the Encouraging Loss over a softmax and over sigmoids, focal loss, and the mirror bonus."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
+from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights
 from hardsight.losses.grammar import loss_part
-from hardsight.losses.margins import class_mask, focal, soft_margins
-from hardsight.losses.reduction import REDUCTIONS, MarginLoss, check_common, check_values, reduced
-from hardsight.registry import Range, check_choice
+from hardsight.losses.margins import BONUSES, class_mask, cross_entropy, focal, soft_margins
+from hardsight.registry import Range
+from hardsight.schedules import Scheduled, deferred
 
 Activation = Literal["softmax", "sigmoid"]
+LogEnd, Start = Annotated[float, Range(0, 1)], Annotated[float, Range(0, 1, "[)")]
+NotNegative = Annotated[float, Range(0)]
+
+loss_part("objective", "ce", reference="torch.nn.CrossEntropyLoss")(nn.CrossEntropyLoss)
 
 
+class LossParts(NamedTuple):
+    """A loss in two, each reduced as the loss is: cross-entropy alone, and what the bonus adds."""
+
+    ce: Tensor
+    bonus: Tensor
+
+
+class _Encouraging(CheckedLoss):
+    """The bonus, for the softmax and the sigmoid form."""
+
+    log_end: LogEnd
+    start: Start
+    gamma: Annotated[float, Range(1)]  # otherwise −p^γ is not concave
+    rho: NotNegative
+    preset: Literal["released"] | None
+
+    def _set_bonus(
+        self,
+        log_end: float = 0.75,
+        start: float = 0.0,
+        bonus: str | Callable[[Tensor], Tensor] = "log",
+        gamma: float = 2.0,
+        rho: float = 1.0,
+        offset: bool = False,
+        preset: Literal["released"] | None = None,
+    ) -> None:
+        self.log_end, self.start, self.gamma, self.rho = log_end, start, gamma, rho
+        self.bonus, self.offset, self.preset = bonus, offset, preset
+        if (preset or start) and bonus != "log":
+            raise InputError(f"start and preset belong to the bonus 'log', got {bonus!r}; leave them out.")
+        self._objective(torch.zeros(()))  # finds an unknown bonus, or an offset without a minimum
+
+    @property
+    def endless(self) -> bool:
+        """Whether the loss falls without end as p goes to 1."""
+        return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
+
+    def _objective(self, m: Tensor) -> Tensor:
+        """Cross-entropy and bonus, a function of the soft margin."""
+        if not self.offset:
+            return self._total(m)
+        if self.endless:
+            raise InputError("offset: with log_end = 1 the loss has no minimum; choose a log_end below 1.")
+        return self._total(m) - self._total(m.new_full((), -math.inf))  # that of p = 1
+
+    def _total(self, m: Tensor) -> Tensor:
+        ce = cross_entropy(m)
+        if not self.rho:
+            return ce
+        if callable(self.bonus):
+            return ce + self.rho * self.bonus((-ce).exp())  # p, with a slope that is not lost as it rounds to 1
+        options = {"log_end": self.log_end, "start": self.start, "gamma": self.gamma}
+        total = BONUSES[self.bonus](m, **options, released=self.preset is not None)
+        return total if self.rho == 1 else ce + self.rho * (total - ce)
+
+
+class EncouragingLoss(_Encouraging, MarginLoss):
+    """Cross-entropy with a bonus for what is already classified well (Zhao et al., AAAI 2022).
+
+    A drop-in: shapes, class weights, `ignore_index`, soft targets, label smoothing and reductions are those of
+    `torch.nn.CrossEntropyLoss`. It is computed in float32 or better from the soft margin m, so no likelihood is
+    clamped: with ``log_end = 1`` the loss is exactly m, and its slope at the target logit exactly −1.
+
+    **Losses are negative** in normal operation. With ``log_end = 1`` there is no minimum: every sample pulls with 1
+    for ever, so the many that are right outvote the few that are wrong, and logits grow without bound. The paper's
+    code ends this with a clamp (`preset`). With soft targets, label smoothing or two classes it warns once.
+
+    Args:
+        weight, ignore_index, reduction, label_smoothing: As in torch; every class that smoothing reaches has its bonus,
+            as released. Where all targets are ignored the loss is 0.
+        log_end: Where the bonus ``"log"``, ``log(1 − p)``, ends and continues along its tangent: 1 is the normal
+            bonus, less is conservative, 0 is the bonus ``−p``.
+        start: Reward only p above this (the aggressive bonus: ``log_end=1, start=0.5``).
+        bonus: A name in `BONUSES`: ``"log"``, ``"power"`` (``−p^γ``), ``"cosine"`` (``cos πp − 1``); or a falling,
+            concave function of p.
+        gamma: The power of the bonus ``"power"``.
+        rho: Factor of the bonus; a schedule may change it. 0 is cross-entropy.
+        weight_bonus: Whether class weights weigh the bonus too. If not, its mean is over samples.
+        offset: Add a constant so that the smallest possible loss is 0; needs ``log_end < 1``.
+        match_gradient: Scale the loss of each batch so that its gradient at the logits is as long as that of
+            cross-entropy, for a learning rate that was tuned for cross-entropy.
+        preset: ``"released"`` clamps ``1 − p`` at 1e-5, as the paper's code does.
+        validate: Check values (NaN, range and sums of targets) at every call; waits for the device.
+
+    Examples:
+        >>> logits, target = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 1])
+        >>> EncouragingLoss(log_end=1, reduction="none")(logits, target)  # exactly m
+        tensor([-2.3069,  0.6931])
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        log_end: float = 0.75,
+        start: float = 0.0,
+        bonus: str | Callable[[Tensor], Tensor] = "log",
+        gamma: float = 2.0,
+        rho: float = 1.0,
+        weight_bonus: bool = True,
+        offset: bool = False,
+        match_gradient: bool = False,
+        preset: Literal["released"] | None = None,
+        validate: bool = False,
+    ) -> None:
+        common = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
+        super().__init__(weight, validate=validate, **common)
+        self._set_bonus(log_end, start, bonus, gamma, rho, offset, preset)
+        if match_gradient and reduction == "none":
+            raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
+        self.weight_bonus, self.match_gradient = weight_bonus, match_gradient
+
+    def forward(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> Tensor:
+        terms = terms or self.terms(input, target)
+        loss = self._loss(terms)
+        spread, two = terms.shares is not None, input.shape[min(input.ndim - 1, 1)] == 2
+        if self.endless and (spread or two) and not torch.compiler.is_compiling():
+            case = "soft targets or label smoothing" if spread else "two classes"
+            _warn_once(f"EncouragingLoss: with log_end = 1 and {case} the loss has no minimum", 5)
+        if not self.match_gradient:
+            return loss
+        scale = self._match(input, target)
+        return torch.where(scale == 0, 0, loss * scale)  # cross-entropy has no slope left where the loss is −inf
+
+    def parts(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> LossParts:
+        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`).
+
+        Where `terms` of the same input and target are there already, they are not computed again.
+        """
+        terms = terms or self.terms(input, target)
+        ce = cross_entropy(terms.m)
+        bonus = self._reduced(terms, self._objective(terms.m) - ce, weighted=self.weight_bonus)
+        return LossParts(self._reduced(terms, ce), bonus)
+
+    def _loss(self, terms: Terms) -> Tensor:
+        if self.weight is not None and not self.weight_bonus:
+            return torch.add(*self.parts(terms.m, terms.m, terms))
+        return self._reduced(terms, self._objective(terms.m))
+
+    @torch.no_grad()
+    def _match(self, input: Tensor, target: Tensor) -> Tensor:
+        """Length of the gradient of cross-entropy at the logits over that of this loss."""
+        z = input.to(working_dtype(input))
+        ours = torch.func.grad(lambda z: self._loss(self.terms(z, target)))(z).norm()
+        theirs = torch.func.grad(lambda z: self.parts(z, target).ce)(z).norm()
+        return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), 1)
+
+
+def encouraging_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, **options: Any) -> Tensor:
+    """`EncouragingLoss` as a function, called like `torch.nn.functional.cross_entropy`."""
+    return EncouragingLoss(weight, **options)(input, target)
+
+
+class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
+    """The Encouraging Loss over sigmoids: `torch.nn.BCEWithLogitsLoss` with a bonus, for several labels per sample.
+
+    Each entry is a problem of two classes with the soft margin ``−z`` where the target is 1 and ``z`` where it is 0, so
+    ``log_end = 1`` has no minimum anywhere; it warns. Options are ``log_end``, ``start``, ``bonus``, ``gamma``,
+    ``rho``, ``offset`` and ``preset`` of `EncouragingLoss`.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+        validate: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(weight, reduction=reduction, pos_weight=pos_weight)
+        check_weights(weight=weight, pos_weight=pos_weight)
+        self._set_bonus(**options)
+        self.validate = validate
+        if self.endless:
+            _warn_once("EncouragingBCELoss: with log_end = 1 the loss has no minimum", 3)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if input.shape != target.shape:
+            raise InputError(f"target must have the shape {tuple(input.shape)}, got {tuple(target.shape)}.")
+        z = input.to(working_dtype(input))
+        t = target.to(z.dtype)
+        self._check_values(1, input=z, target=t)
+        positive = t * self._objective(-z) * (1 if self.pos_weight is None else self.pos_weight)
+        loss = (positive + (1 - t) * self._objective(z)) * (1 if self.weight is None else self.weight)
+        return self._reduce(loss, max(loss.numel(), 1))
+
+
+@functools.cache
+def _warn_once(start: str, stacklevel: int) -> None:
+    """Say once per process that a loss has no minimum, at the line that called it."""
+    text = f"{start}: it rewards the largest probability without end, whatever the targets are. Choose log_end < 1."
+    warnings.warn(text, stacklevel=stacklevel)
+
+
+@loss_part(
+    "objective",
+    "el",
+    reference="EL (AAAI 2022) Eq. 4–7",
+    presets={  # the paper's bonuses end where its §4.1 clamps 1 − p; the exact one has no end
+        "normal": {"log_end": 1.0, "start": 0.0, "released": True},
+        "aggressive": {"log_end": 1.0, "start": 0.5, "released": True},
+        "exact": {"log_end": 1.0, "released": False},
+    },
+    latest="defer",
+)
+def _el(
+    *,
+    log_end: LogEnd = 0.75,
+    start: Start = 0.0,
+    rho: NotNegative = 1.0,
+    bonus: Annotated[str, BONUSES] = "log",
+    defer: Annotated[int, Range(0)] = 0,
+    match: bool = False,
+    released: bool = False,
+    weight: Tensor | None,
+    label_smoothing: float,
+) -> tuple[nn.Module, list[Scheduled]]:
+    """Encouraging Loss: cross-entropy with a bonus that rewards what is already right."""
+    preset = "released" if released else None
+    options: dict[str, Any] = {"log_end": log_end, "start": start, "rho": rho, "bonus": bonus, "match_gradient": match}
+    loss = EncouragingLoss(weight, label_smoothing=label_smoothing, preset=preset, **options)
+    return loss, [Scheduled(loss, rho=lambda t: rho * deferred(t, defer))] if defer else []
+
+
+@loss_part("objective", "focal", reference="Lin et al. (ICCV 2017)")
 class FocalLoss(MarginLoss):
-    """Focal loss, ``−(1 − p)^γ log p``, in the shapes of `torch.nn.CrossEntropyLoss`: the opposite of a bonus.
+    """Focal loss, ``−(1 − p)^γ log p``, which turns away from what is already right: the opposite of a bonus.
 
     With ``gamma=0`` it is cross-entropy. Other options are those of torch, and ``validate`` as in `EncouragingLoss`.
     """
 
-    def __init__(self, gamma: float = 2.0, *, validate: bool = False, **options: Any) -> None:
-        Range(0).check(gamma, "gamma")
-        super().__init__(**options)
-        check_common(self)
-        self.gamma, self.validate = gamma, validate
+    gamma: NotNegative
+
+    def __init__(
+        self, gamma: float = 2.0, weight: Tensor | None = None, label_smoothing: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(weight, label_smoothing=label_smoothing, **options)
+        self.gamma = gamma
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         terms = self.terms(input, target)
         return self._reduced(terms, focal(terms.m, self.gamma))
 
-    def extra_repr(self) -> str:
-        return f"gamma={self.gamma}"
 
-
-class MirrorMSELoss(nn.Module):
+class MirrorMSELoss(CheckedLoss):
     """Squared error of probabilities plus its mirror image: a bonus for being far from the wrong answer (EL Table 5).
 
     With probabilities p and targets y, the mean over samples and classes of ``y(1−p)² + (1−y)p²`` is the squared error,
@@ -48,27 +285,25 @@ class MirrorMSELoss(nn.Module):
     Args:
         activation: ``"softmax"``, or ``"sigmoid"``, where each class is a question of its own.
         mirror: False is the squared error alone.
-        reduction: ``mean`` over samples and classes; ``none`` gives the mean over classes of each sample, ``sum`` the
-            sum of those.
-        ignore_index: Class indices that do not count. Where all are ignored the loss is 0.
-        validate: Check values (NaN, range of targets) at every call; waits for the device.
+        reduction: ``none`` gives the mean over classes of each sample, ``sum`` and ``mean`` are over these.
+        ignore_index, validate: As in `EncouragingLoss`.
 
     Examples:
         >>> MirrorMSELoss(reduction="none")(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 0]))
         tensor([-0.9640,  0.0000])
     """
 
+    activation: Activation
+
     def __init__(
         self,
         activation: Activation = "softmax",
         mirror: bool = True,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         ignore_index: int = -100,
         validate: bool = False,
     ) -> None:
         super().__init__()
-        check_choice(activation, get_args(Activation), "activation")
-        check_choice(reduction, REDUCTIONS, "reduction")
         self.activation, self.mirror, self.reduction = activation, mirror, reduction
         self.ignore_index, self.validate = ignore_index, validate
 
@@ -83,8 +318,7 @@ class MirrorMSELoss(nn.Module):
             )
         z = logits.to(working_dtype(logits))
         target = target.to(z.dtype) if soft else target.long()
-        if self.validate and not torch.compiler.is_compiling():
-            check_values(z, target, soft, self.ignore_index)
+        self._check_values(1 if soft else z.shape[1] - 1, input=z, target=target)
         m = -z if self.activation == "sigmoid" else soft_margins(z)
         p, rest = (-m).sigmoid(), m.sigmoid()
         y = target if soft else class_mask(z, target).to(z.dtype)
@@ -92,16 +326,7 @@ class MirrorMSELoss(nn.Module):
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
         valid = torch.ones_like(errors[:, 0]) if soft else (target != self.ignore_index).to(z.dtype)
         losses = torch.where(valid > 0, errors.mean(1), 0)
-        return reduced(losses, self.reduction, valid.sum().clamp_min(1))
-
-    def extra_repr(self) -> str:
-        return f"activation={self.activation!r}, mirror={self.mirror}"
-
-
-@loss_part("objective", "focal", reference="Lin et al. (ICCV 2017)")
-def _focal(*, gamma: Annotated[float, Range(0)] = 2.0, weight: Tensor | None, label_smoothing: float) -> nn.Module:
-    """Focal loss, which turns away from what is already right."""
-    return FocalLoss(gamma, weight=weight, label_smoothing=label_smoothing)
+        return self._reduce(losses, valid.sum().clamp_min(1))
 
 
 @loss_part("objective", "mirror", reference="EL (AAAI 2022) Table 5")

@@ -14,16 +14,14 @@ from torch import Tensor, nn
 
 from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, working_dtype
 from hardsight.errors import InputError
+from hardsight.losses.base import CheckedLoss, Reduction
 from hardsight.losses.grammar import loss_part
-from hardsight.losses.reduction import REDUCTIONS, check_finite, reduced
 from hardsight.registry import Range, check_choice
 
 Pairing = Literal["halves", "classes", "all"]
-Weight = Annotated[float, Range(0)]
-
-_PAIRINGS = get_args(Pairing)
-PRESET_WEIGHTS = {"paper": 0.05, "released": 10.0}
-_ANGLE, _DISTANCE, _RATE = Range(0, math.pi, "(]"), Range(0, 1e18, "(]"), Range(0, 1, "(]")  # 1e36 is a float32
+Weight, Rate = Annotated[float, Range(0)], Annotated[float, Range(0, 1, "(]")]
+Angle, Distance = Annotated[float, Range(0, math.pi, "(]")], Annotated[float, Range(0, 1e18, "(]")]  # 1e36 is a float32
+PRESETS = {"paper": {"weight": 0.05}, "released": {"weight": 10.0}}
 
 
 def pair_indices(labels: Tensor, pairs: Pairing = "halves") -> tuple[Tensor, Tensor]:
@@ -36,14 +34,8 @@ def pair_indices(labels: Tensor, pairs: Pairing = "halves") -> tuple[Tensor, Ten
     * ``"classes"``: these, and as many neighbors after sorting by label, of which all but about K/2 are of the same
       class where K classes occur: together a share of about ``½·(1 − (K−1)/n + 1/C)``, however many classes there are.
     * ``"all"``: every pair once, n(n−1)/2, one in C of the same class.
-
-    Examples:
-        >>> pair_indices(torch.tensor([1, 0, 1, 0, 1]))
-        (tensor([0, 1]), tensor([2, 3]))
-        >>> pair_indices(torch.tensor([1, 0, 1, 0, 1]), "classes")
-        (tensor([1, 0, 0, 1]), tensor([3, 2, 2, 3]))
     """
-    check_choice(pairs, _PAIRINGS, "pairs")
+    check_choice(pairs, get_args(Pairing), "pairs")
     count, half, device = len(labels), len(labels) // 2, labels.device
     if pairs == "all":
         left, right = torch.triu_indices(count, count, 1, device=device).unbind()
@@ -59,42 +51,50 @@ def pair_indices(labels: Tensor, pairs: Pairing = "halves") -> tuple[Tensor, Ten
 
 
 def contrastive(distance: Tensor, same: Tensor, margin: float) -> Tensor:
-    """``d²`` for pairs of the same class, ``max(margin − d, 0)²`` for the others (AMC paper, Eq. 1 and 2).
-
-    Examples:
-        >>> contrastive(torch.tensor([0.2, 0.2, 0.9]), torch.tensor([True, False, False]), margin=0.5)
-        tensor([0.0400, 0.0900, 0.0000])
-    """
+    """``d²`` for pairs of the same class, ``max(margin − d, 0)²`` for the others (AMC paper, Eq. 1 and 2)."""
     return torch.where(same, distance, (margin - distance).clamp_min(0)).square()
 
 
-class _PairLoss(nn.Module):
+class _FeatureLoss(CheckedLoss):
+    weight: Weight
+
+    def _check_batch(self, features: Tensor, labels: Tensor, classes: float = math.inf, width: int = -1) -> None:
+        if features.ndim != 2 or not features.is_floating_point() or width not in (-1, features.shape[1]):
+            shape = f"(N, {'D' if width < 0 else width})"
+            raise InputError(
+                f"features must have shape {shape} in floating point, got {tuple(features.shape)} {features.dtype}."
+            )
+        if labels.shape != features.shape[:1]:
+            raise InputError(
+                f"labels must have shape ({len(features)},), got {tuple(labels.shape)}; pass one per sample, such as "
+                "logits.argmax(1)."
+            )
+        self._check_values(classes - 1, features=features, labels=labels)
+
+
+class _PairLoss(_FeatureLoss):
     """A contrastive loss over the pairs of a batch, of any distance."""
 
-    default_margin: float
-    margins: Range
+    margin: float
+    pairs: Pairing
 
     def __init__(
         self,
         margin: float | None = None,
         weight: float | None = None,
         pairs: Pairing = "halves",
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         preset: Literal["paper", "released"] | None = None,
         validate: bool = False,
     ) -> None:
         super().__init__()
-        self.margin = self.default_margin if margin is None else margin
-        self.margins.check(self.margin, "margin")
         if preset is not None:
-            check_choice(preset, PRESET_WEIGHTS, "preset")
+            check_choice(preset, PRESETS, "preset")
             if weight is not None:
                 raise InputError(f"give weight or preset, not both, got {weight} and {preset!r}.")
-            weight = PRESET_WEIGHTS[preset]
-        check_choice(reduction, REDUCTIONS, "reduction")
-        check_choice(pairs, _PAIRINGS, "pairs")
+            weight = PRESETS[preset]["weight"]
+        self.margin = type(self).margin if margin is None else margin
         self.weight = 1.0 if weight is None else weight
-        Range(0).check(self.weight, "weight")
         self.pairs, self.reduction, self.validate = pairs, reduction, validate
 
     def distances(self, features: Tensor, left: Tensor | slice, right: Tensor | slice) -> Tensor:
@@ -103,7 +103,7 @@ class _PairLoss(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` with labels ``(N,)``; 0 where a batch has no pair."""
-        _check_batch(features, labels, self.validate)
+        self._check_batch(features, labels)
         half = len(labels) // 2
         if self.pairs == "halves":  # slices of the batch, not copies
             left, right = slice(0, half), slice(half, 2 * half)
@@ -111,10 +111,7 @@ class _PairLoss(nn.Module):
             left, right = pair_indices(labels, self.pairs)
         distances = self.distances(features.to(working_dtype(features)), left, right)
         values = self.weight * contrastive(distances, labels[left] == labels[right], self.margin)
-        return reduced(values, self.reduction, max(len(values), 1))
-
-    def extra_repr(self) -> str:
-        return f"margin={self.margin}, weight={self.weight}, pairs={self.pairs!r}"
+        return self._reduce(values, max(len(values), 1))
 
 
 class AMCLoss(_PairLoss):
@@ -139,7 +136,7 @@ class AMCLoss(_PairLoss):
         tensor([0.6169, 0.2500])
     """
 
-    default_margin, margins = 0.5, _ANGLE
+    margin: Angle = 0.5
 
     def distances(self, features: Tensor, left: Tensor | slice, right: Tensor | slice) -> Tensor:
         x = unit(features)[0]
@@ -155,100 +152,58 @@ class EuclideanContrastiveLoss(_PairLoss):
     Features that coincide get no gradient. All pairs need memory for N²·D/2 numbers.
     """
 
-    default_margin, margins = 1.0, _DISTANCE
+    margin: Distance = 1.0
 
     def distances(self, features: Tensor, left: Tensor | slice, right: Tensor | slice) -> Tensor:
         return torch.linalg.vector_norm(features[left] - features[right], dim=-1)
 
 
-class CenterLoss(nn.Module):
+class CenterLoss(_FeatureLoss):
     """Pulls each feature towards the center of its class (Wen et al., ECCV 2016): ``weight · ½ · mean ‖x − c_y‖²``.
 
     Centers start at the origin and are no parameters. In training mode each call moves them after the loss is taken:
     ``c_j`` by ``−rate · Σ_{y_i=j}(c_j − x_i)/(1 + n_j)``, where n_j samples of class j are in the batch. With several
     processes each moves its own centers, unless DistributedDataParallel broadcasts them as buffers of its module.
-
     The paper's weight for faces is 0.003. `validate` checks features and labels at every call; it waits for the device.
-
-    Examples:
-        >>> loss = CenterLoss(classes=2, width=2, weight=1.0)
-        >>> loss(torch.tensor([[3.0, 4.0]]), torch.tensor([1]))
-        tensor(12.5000)
-        >>> loss.centers[1]  # half of the way, times the rate
-        tensor([0.7500, 1.0000])
     """
 
     centers: Tensor
+    rate: Rate
 
     def __init__(
         self, classes: int, width: int, rate: float = 0.5, weight: float = 0.003, validate: bool = False
     ) -> None:
         super().__init__()
-        Range(1).check(classes, "classes")
-        Range(1).check(width, "width")
-        _RATE.check(rate, "rate")
-        Range(0).check(weight, "weight")
+        Range(1).check(min(classes, width), "classes and width")
         self.rate, self.weight, self.validate = rate, weight, validate
         self.register_buffer("centers", torch.zeros(classes, width))
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` with labels ``(N,)``; 0 for an empty batch."""
-        _check_batch(features, labels, self.validate, *self.centers.shape)
+        self._check_batch(features, labels, *self.centers.shape)
         labels = labels.long()
         difference = features.to(working_dtype(features)) - self.centers.index_select(0, labels)
         if self.training:
-            self._move(difference.detach(), labels)
+            with torch.no_grad():
+                pull = torch.zeros_like(self.centers).index_add(0, labels, difference.to(self.centers.dtype))
+                count = torch.ones_like(self.centers[:, 0]).index_add(0, labels, pull.new_ones(len(labels)))
+                self.centers.add_(pull / count[:, None], alpha=self.rate)
         return self.weight * difference.square().sum() / (2 * max(len(labels), 1))
 
-    @torch.no_grad()
-    def _move(self, difference: Tensor, labels: Tensor) -> None:
-        pull = torch.zeros_like(self.centers).index_add(0, labels, difference.to(self.centers.dtype))
-        count = self.centers.new_ones(len(self.centers)).index_add(0, labels, self.centers.new_ones(len(labels)))
-        self.centers.add_(pull / count[:, None], alpha=self.rate)
 
-    def extra_repr(self) -> str:
-        classes, width = self.centers.shape
-        return f"classes={classes}, width={width}, rate={self.rate}, weight={self.weight}"
-
-
-@loss_part(
-    "pairs",
-    "amc",
-    reference="AMC-Loss (CVPRW 2020) Eq. 2, 3",
-    presets={name: {"weight": weight} for name, weight in PRESET_WEIGHTS.items()},
-)
-def _amc(*, weight: Weight = 0.05, margin: Annotated[float, _ANGLE] = 0.5, pairs: Pairing = "halves") -> nn.Module:
+@loss_part("pairs", "amc", reference="AMC-Loss (CVPRW 2020) Eq. 2, 3", presets=PRESETS)
+def _amc(*, weight: Weight = 0.05, margin: Angle = 0.5, pairs: Pairing = "halves") -> nn.Module:
     """Angular margin contrastive: angles within a class fall, others rise to the margin."""
     return AMCLoss(margin, weight, pairs)
 
 
-@loss_part("pairs", "euclid", reference="AMC-Loss (CVPRW 2020) §3.1", presets={"paper": {"weight": 0.05}})
-def _euclid(
-    *, weight: Weight = 0.05, margin: Annotated[float, _DISTANCE] = 1.0, pairs: Pairing = "halves"
-) -> nn.Module:
+@loss_part("pairs", "euclid", reference="AMC-Loss (CVPRW 2020) §3.1", presets={"paper": PRESETS["paper"]})
+def _euclid(*, weight: Weight = 0.05, margin: Distance = 1.0, pairs: Pairing = "halves") -> nn.Module:
     """The same with distances."""
     return EuclideanContrastiveLoss(margin, weight, pairs)
 
 
 @loss_part("pairs", "center", reference="Wen et al. (ECCV 2016)", indices=True)
-def _center(*, weight: Weight = 0.003, rate: Annotated[float, _RATE] = 0.5, counts: Tensor, width: int) -> nn.Module:
+def _center(*, weight: Weight = 0.003, rate: Rate = 0.5, counts: Tensor, width: int) -> nn.Module:
     """Distance to the moving center of the class."""
     return CenterLoss(len(counts), width, rate, weight)
-
-
-def _check_batch(
-    features: Tensor, labels: Tensor, validate: bool, classes: int | None = None, width: int | None = None
-) -> None:
-    if features.ndim != 2 or not features.is_floating_point() or width not in (None, features.shape[1]):
-        raise InputError(
-            f"features must have shape (N, {width or 'D'}) in floating point, got {tuple(features.shape)} "
-            f"{features.dtype}."
-        )
-    if labels.shape != features.shape[:1]:
-        hint = "; pass logits.argmax(1) for predictions." if labels.ndim == 2 else "; pass one label per sample."
-        raise InputError(f"labels must have shape ({len(features)},), got {tuple(labels.shape)}{hint}")
-    check_finite(features, validate)
-    if validate and classes is not None and not torch.compiler.is_compiling():
-        outside = labels[(labels < 0) | (labels >= classes)]
-        if len(outside):
-            raise InputError(f"labels must lie in [0, {classes - 1}], got {outside[0].item()}.")

@@ -16,7 +16,6 @@ from torch import nn
 from hardsight.data import Samples, open_data
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
-from hardsight.losses import parse_loss
 from hardsight.models import Model, architecture
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import Recipe, learning_rate
@@ -123,7 +122,8 @@ def train(
             "targets": None if source.targets is None else content_hash(source.targets),
             "weights": None if weights is None else network.weights,
         }
-        if loss is None and parse_loss(recipe.loss).clamped:
+        objective = getattr(used, "objective", None) if loss is None else None
+        if getattr(objective, "preset", None) == "released":
             plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
         state = group.told(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, group, used)
@@ -136,7 +136,7 @@ def train(
                 print(f"weights: {network.weights}.")
             if blended and talk:
                 print("mixup: a training sample is a blend of two, so training samples are not recorded.")
-            if loss is None and parse_loss(recipe.loss).endless and talk:
+            if getattr(objective, "endless", False) and talk:
                 print(
                     "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples "
                     "count little; el:normal ends it at a likelihood of 0.99999, as the paper does."

@@ -1,0 +1,143 @@
+"""What losses share: options that are checked when set, values that are checked if asked to, margins and reductions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Literal, NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.angles import working_dtype
+from hardsight.errors import InputError
+from hardsight.losses.margins import class_mask, soft_margin, soft_margins
+from hardsight.registry import ANY, Option, Range
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+@functools.cache
+def _options(loss: type) -> dict[str, Option]:
+    """The attributes of a class that are annotated with a range or with choices."""
+    options = [Option.of(name, hint, None) for name, hint in get_type_hints(loss, include_extras=True).items()]
+    return {option.name: option for option in options if option.range != ANY or option.choices}
+
+
+class CheckedLoss(nn.Module):
+    """Checks an option whenever it is set, by a schedule too, and the values of a batch if `validate` is set."""
+
+    reduction: Reduction
+    validate: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        option = None if value is None or torch.compiler.is_compiling() else _options(type(self)).get(name)
+        super().__setattr__(name, value if option is None else option.check(value, name))
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in _options(type(self)) if hasattr(self, name))
+
+    def _check_values(self, largest: float = math.inf, **tensors: Tensor) -> None:
+        """That an ``input`` has no NaN, ``features`` are finite, others within [0, largest]. Waits for the device."""
+        if not self.validate or torch.compiler.is_compiling():
+            return
+        for name, values in tensors.items():
+            if name in ("input", "features"):
+                bad = values.isnan() if name == "input" else ~values.isfinite()
+                rule = "not hold NaN or infinity; check what the model returns, and its learning rate"
+            else:
+                bad = ~((values >= 0) & (values <= largest)) & (values != getattr(self, "ignore_index", -1))
+                rule = f"lie in [0, {largest}]"
+            if bad.any():
+                raise InputError(f"{name} must {rule}, got {values[bad][0].item()}.")
+
+    def _reduce(self, losses: Tensor, count: Tensor | int) -> Tensor:
+        """Losses as they are, their sum, or their mean over so many."""
+        if self.reduction == "none":
+            return losses
+        return losses.sum() if self.reduction == "sum" else losses.sum() / count
+
+
+def check_weights(**weights: Tensor | None) -> None:
+    """Check weights where that does not wait for a device: `encouraging_loss` comes here at every step."""
+    for name, weight in weights.items():
+        if weight is None or weight.device.type != "cpu" or torch.compiler.is_compiling():
+            continue
+        if not bool((weight >= 0).all()):
+            raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+
+
+class Terms(NamedTuple):
+    """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class, each with its share of the target."""
+
+    m: Tensor
+    shares: Tensor | None  # (N, C, …); None: each target is one class
+    target: Tensor | None  # (N, …) class indices; None: distributions
+    valid: Tensor  # (N, …): which samples are not ignored
+    single: bool  # whether the input was one sample without a batch dimension
+
+
+class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
+    """Everything that `torch.nn.CrossEntropyLoss` does, around another function of the soft margin."""
+
+    def __init__(self, weight: Tensor | None = None, *, validate: bool = False, **options: Any) -> None:
+        super().__init__(weight, **options)
+        Range(0, 1).check(self.label_smoothing, "label_smoothing")
+        check_weights(weight=weight)
+        self.validate = validate
+
+    def terms(self, input: Tensor, target: Tensor) -> Terms:
+        """The soft margins of a batch, which its loss and its parts are made of."""
+        soft = target.shape == input.shape and target.is_floating_point()
+        self._check_shapes(input, target, soft)
+        single = input.ndim == 1
+        z = input.to(working_dtype(input))
+        target = target.to(z.dtype) if soft else target.long()  # torch takes uint8, too
+        if single:
+            z, target = z.unsqueeze(0), target.unsqueeze(0)
+        self._check_values(1 if soft else z.shape[1] - 1, input=z, target=target)
+        if soft:
+            valid, index = torch.ones_like(z[:, 0], dtype=torch.bool), None
+            check = self.validate and not torch.compiler.is_compiling()
+            if check and not torch.allclose(target.sum(1), target.new_ones(()), 0, 5e-3):  # bfloat16 is off by 2e-3
+                raise InputError(f"soft targets must sum to 1 over classes, got {target.sum(1).min():.3g}.")
+        else:
+            valid = target != self.ignore_index
+            index = torch.where(valid, target, 0)
+            if not self.label_smoothing:
+                return Terms(soft_margin(z, index), None, index, valid, single)
+        shares = target if index is None else class_mask(z, index).to(z.dtype)
+        shares = (1 - self.label_smoothing) * shares + self.label_smoothing / z.shape[1]
+        return Terms(soft_margins(z), shares, index, valid, single)
+
+    def _reduced(self, terms: Terms, values: Tensor, weighted: bool = True) -> Tensor:
+        """Values of an objective at the soft margins, weighed and reduced."""
+        _, shares, target, valid, single = terms
+        factor = count = valid.to(values.dtype)
+        weight = None if self.weight is None or not weighted else self.weight.to(values)
+        if weight is not None and target is not None:
+            factor = count = torch.where(valid, weight[target], 0)
+        if shares is not None:
+            factor = shares * valid.unsqueeze(1)
+            if weight is not None:
+                factor = factor * weight.view(-1, *[1] * (values.ndim - 2))
+        losses = torch.where(factor == 0, 0, factor * values)  # 0 also where a value is infinite
+        losses = losses if shares is None else losses.sum(1)
+        total = count.sum()
+        return self._reduce(losses.squeeze(0) if single else losses, torch.where(total == 0, 1, total))  # not 0/0
+
+    def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
+        dim = min(input.ndim - 1, 1)
+        classes, shape = input.shape[dim] if input.ndim else 0, input.shape[:dim] + input.shape[dim + 1 :]
+        if not input.is_floating_point() or classes < 2:
+            raise InputError(
+                f"input must hold logits (N, C, …) of two classes or more in floating point, got {tuple(input.shape)} "
+                f"{input.dtype}."
+            )
+        if not soft and (target.shape != shape or target.is_floating_point()):
+            raise InputError(
+                f"target must hold class indices of shape {tuple(shape)}, or probabilities of shape "
+                f"{tuple(input.shape)} in floating point, got {tuple(target.shape)} {target.dtype}."
+            )
+        if self.weight is not None and self.weight.shape != (classes,):
+            raise InputError(f"weight must have shape ({classes},), one per class, got {tuple(self.weight.shape)}.")
