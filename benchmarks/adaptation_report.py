@@ -2,7 +2,7 @@
 
 Under OUT: rounds.csv (all rounds of all runs), summary.csv (means over seeds, and paired differences to CBST),
 validators.csv (what choosing a round without target labels costs), choices.csv (what the first round of each method
-chose otherwise than CBST, which saw the same network), and a figure a pair where matplotlib is installed.
+chose otherwise than CBST, which saw the same network), and a figure per pair where matplotlib is installed.
 
 *last* is the last round. *oracle* is the best round by test labels, which nobody has who needs to adapt.
 """
@@ -58,7 +58,7 @@ def report(out: Path, order: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 
 def summarised(runs: Mapping[tuple[str, str, int], Run]) -> list[dict[str, Any]]:
-    """A row a pair, method, measure and moment: mean, sd and n over seeds, and the paired difference to CBST."""
+    """A row per pair, method, measure and moment: mean, sd and n over seeds, and the paired difference to CBST."""
     found = []
     for pair in dict.fromkeys(pair for pair, _, _ in runs):
         own = {(method, seed): run for (of, method, seed), run in runs.items() if of == pair}
@@ -159,7 +159,7 @@ def _selection(file: Path) -> dict[str, np.ndarray]:
 
 
 def draw(out: Path, runs: Mapping[tuple[str, str, int], Run]) -> None:
-    """Accuracy against round, a picture a pair, a line a method with its spread over seeds."""
+    """Accuracy against round, a picture per pair, a line per method with its spread over seeds."""
     from hardsight.figures import plot_adaptation, write_figure
 
     for pair in dict.fromkeys(pair for pair, _, _ in runs):

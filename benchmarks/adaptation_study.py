@@ -204,7 +204,7 @@ def source_model(job: Job, out: Path, smoke: bool) -> tuple[Model, list[dict[str
 
 
 def adapt(job: Job, out: Path, smoke: bool) -> list[dict[str, Any]]:
-    """One method on one pair, from the source's network; a row a round."""
+    """One method on one pair, from the source's network; a row per round."""
     pair = PAIRS[job.pair]
     files = {name: out / "data" / f"{name}.npz" for name in (pair.source, pair.target)}
     counts = {name: _count(file) for name, file in files.items()}

@@ -114,7 +114,7 @@ def agreements(net: Net, names: list[str], hsf: np.ndarray) -> dict[str, dict[st
 
 
 def table(nets: Mapping[str, Net], names: list[str], hsf: np.ndarray) -> list[dict[str, Any]]:
-    """One row a score: its mean agreement over architectures, and that of every net and ensemble."""
+    """One row per score: its mean agreement over architectures, and that of every net and ensemble."""
     found = {name: agreements(net, names, hsf) for name, net in groups(nets).items()}
     rows = []
     for score in names:

@@ -1,7 +1,7 @@
 """Does mining by angular visual hardness make better embeddings than mining by distance?
 
 ``python -m benchmarks.miner [--seeds 10]`` trains a small embedding of scikit-learn's digits with a triplet loss, once
-a miner, seed and share of wrong labels, prints a table and writes one row a run to ``docs/results/miner.csv``.
+a miner, seed and share of wrong labels, prints a table and writes one row per run to ``docs/results/miner.csv``.
 
 Retrieval is measured on the half of the samples that was held out, with their true labels. All miners of a seed meet
 the same data, batches and initial weights, so that they are compared pair by pair. (Digits that were never trained on

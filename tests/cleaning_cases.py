@@ -64,7 +64,7 @@ def files_of(folder):
 
 
 def make_photos(root):
-    """A folder with one folder a class, hostile names and all; the shade of grey tells the files apart."""
+    """A folder with one folder per class, hostile names and all; the shade of grey tells the files apart."""
     names = {
         "=cat": ["1.png", "-rf.png", "=1+1.png", "sub/deep.png", "same.png"],
         'dog\'s "best"': ["1.png", "two\nlines.png", "..png", "Same.png"],

@@ -53,7 +53,7 @@ def report(run, **options):
 
 
 def frame(dynamics):
-    """All records, naively: one row a sample and epoch."""
+    """All records, naively: one row per sample and epoch."""
     pieces = []
     for id_, label in zip(dynamics.ids, dynamics.labels, strict=True):
         own = dynamics.curve(id_).to_pandas().dropna(subset=["avh"])

@@ -43,7 +43,7 @@ def test_every_arm_is_a_recipe_that_can_be_trained(study):
 
 
 def made_rows(values, part="mnist", question="ood", metric="auroc", score="max_logit", on="fashion_mnist", level=None):
-    """Rows by arm, a value a seed."""
+    """Rows by arm, a value per seed."""
     told = {"part": part, "question": question, "metric": metric, "score": score, "on": on, "level": level}
     return [
         {**told, "arm": arm, "seed": seed, "value": value, "better": "higher"}

@@ -15,7 +15,7 @@ from hardsight.stats import paired_difference, welch_difference
 
 
 def rows_of(groups, metric="auroc", question="ood", better="higher", seeds=None, level=math.nan):
-    """A row a run of each group."""
+    """A row per run of each group."""
     return [
         {
             "question": question, "metric": metric, "score": "msp", "on": "", "level": level, "better": better,

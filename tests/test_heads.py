@@ -337,7 +337,7 @@ def test_spectral_norm_in_training(x):
 
 
 def test_positions_are_no_samples():
-    # A head that classifies every token gives no row a sample.
+    # A head that classifies every token gives no row per sample.
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
     with hs.capture(model), pytest.raises(RuntimeError, match=r"input .*\(2, 4, 8\), expected \(samples"):
         model(torch.randn(2, 4, 6))

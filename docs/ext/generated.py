@@ -71,7 +71,7 @@ class ScoreTable(_Lines):
 
 
 class ScoreList(_Lines):
-    """One entry a score: what the registry knows of it."""
+    """One entry per score: what the registry knows of it."""
 
     def lines(self) -> Iterable[str]:
         yield from (".. py:currentmodule:: hardsight", "")

@@ -50,7 +50,7 @@ def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetri
 
     if np.shape(labels) != np.shape(assignments) or np.ndim(labels) != 1 or not len(labels):
         raise InputError(
-            f"labels and assignments must be one number a sample, got {np.shape(labels)} and {np.shape(assignments)}."
+            f"labels and assignments must be one number per sample, got {np.shape(labels)} and {np.shape(assignments)}."
         )
     parts = homogeneity_completeness_v_measure(labels, assignments)
     return ClusterMetrics(*(float(x) for x in (*parts, normalized_mutual_info_score(labels, assignments))))

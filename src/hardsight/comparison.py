@@ -25,7 +25,7 @@ _MOST_RELABELLED = 0.5
 
 
 def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -> SampleTable:
-    """Join two runs on the id: one row a sample that both have, with both runs' scores and what changed.
+    """Join two runs on the id: one row per sample that both have, with both runs' scores and what changed.
 
     Args:
         after: The run to look at: a table, or a run folder.

@@ -1,4 +1,4 @@
-"""Records of training on disk: one row a sample and epoch, in Parquet files that an index commits.
+"""Records of training on disk: one row per sample and epoch, in Parquet files that an index commits.
 
 ::
 

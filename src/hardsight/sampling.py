@@ -123,7 +123,7 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
     """
     values, labels = _checked(hardness), np.asarray(labels)
     if labels.shape != values.shape:
-        raise InputError(f"labels must hold one label a sample, {len(values):,}, got shape {labels.shape}.")
+        raise InputError(f"labels must hold one label per sample, {len(values):,}, got shape {labels.shape}.")
     shares = np.empty(len(values))
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
@@ -152,9 +152,9 @@ def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:
         given = hardness if isinstance(hardness, torch.Tensor) else torch.from_numpy(np.array(hardness, np.float64))
         values = given.detach().cpu().double().numpy()
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"hardness must be one number a sample, got {type(hardness).__name__}.") from None
+        raise InputError(f"hardness must be one number per sample, got {type(hardness).__name__}.") from None
     if values.ndim != 1 or not len(values):
-        raise InputError(f"hardness must be one number a sample, got shape {values.shape}.")
+        raise InputError(f"hardness must be one number per sample, got shape {values.shape}.")
     bad = np.isinf(values) if unknown else ~np.isfinite(values)
     if bad.any():
         raise InputError(
@@ -246,7 +246,7 @@ class HardnessSampler(_EpochSampler):
     sample's loss by ``1 / (N·p_i)``; the p are in `probabilities`.
 
     Args:
-        hardness: One number a sample, larger is harder; see `hardness_of`.
+        hardness: One number per sample, larger is harder; see `hardness_of`.
         power: How strongly to prefer hard samples; 0 draws all alike, 1 the hardest about twice as
             often as the median.
         uniform: Share of the draws that is uniform, so that every sample keeps a chance.
@@ -314,7 +314,7 @@ class SelfPacedSampler(_EpochSampler):
     `hardness` tells otherwise. With `num_replicas` the first process asks and tells the others, so that all draw alike.
 
     Args:
-        hardness: A function without arguments that returns one number a sample, larger is harder, NaN unknown: see
+        hardness: A function without arguments that returns one number per sample, larger is harder, NaN unknown: see
             `latest_hardness`. It is called once beforehand, for the number of samples, and once in every epoch.
         pacing: One of `PACINGS` by name, or a function from time in [0, 1] to a share in (0, 1].
         epochs: How many epochs the curriculum lasts; epoch e uses ``pacing(min(e / epochs, 1))`` of the data.
@@ -389,7 +389,7 @@ class CurriculumSampler(SelfPacedSampler):
     """Begins with the easiest share of the data and adds harder samples as a pacing function says.
 
     Args:
-        hardness: One number a sample, larger is harder; see `hardness_of`, and `within_class` for shares of each class.
+        hardness: One number per sample, larger is harder; see `hardness_of`, and `within_class` for shares of each class.
         pacing: As in `SelfPacedSampler`, and so are the others.
 
     Examples:

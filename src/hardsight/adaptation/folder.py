@@ -72,7 +72,7 @@ def round_folder(path: Path, number: int) -> Path:
 
 
 def read_rounds(run: str | Path) -> pa.Table:
-    """A row a round of a run of self-training, as far as it is whole; round 0 is the source model.
+    """A row per round of a run of self-training, as far as it is whole; round 0 is the source model.
 
     Args:
         run: The run folder.

@@ -56,7 +56,7 @@ class Adapted:
 
     Attributes:
         model: The network of the last round with its preprocessing, in eval mode.
-        rounds: A row a round, 0 is the source model; see `hardsight.adaptation.rounds`.
+        rounds: A row per round, 0 is the source model; see `hardsight.adaptation.rounds`.
         path: The run folder; ``rounds/03/training/checkpoint.pt`` in it holds the weights of the third round.
         words: Which data played which role; the last round, the best by true labels, and what validators pick.
     """
@@ -124,7 +124,7 @@ def self_train(
         same_images: Whether `test` may hold pictures of the target.
         overwrite: Throw away the run that is there, unless it is an unfinished one of the same adaptation.
         log: Called with each round's row.
-        progress: Print who is who, and a line a round.
+        progress: Print who is who, and a line per round.
 
     Raises:
         RuntimeError: All of the target is predicted to one class, or nothing can be chosen; ``rounds.parquet`` holds

@@ -151,7 +151,7 @@ def confidences(confidence: Any, name: str = "confidence") -> np.ndarray:
     """An ``(N, C)`` array, not copied; its values are checked when they are read."""
     matrix = np.asarray(confidence)
     if matrix.ndim != 2 or not matrix.shape[1]:
-        raise InputError(f"{name} must be (N, C), a row a sample and a column a class, got {matrix.shape}.")
+        raise InputError(f"{name} must be (N, C), a row per sample and a column per class, got {matrix.shape}.")
     return matrix
 
 

@@ -1,6 +1,6 @@
 """What a round of self-training says of itself: what was chosen, how good it was, and what became of the network.
 
-A row a round; round 0 is the network before any adaptation, which chooses nothing. Columns:
+A row per round; round 0 is the network before any adaptation, which chooses nothing. Columns:
 
 - ``round``, ``portion`` (asked for), ``selected``, ``selected_share`` (of the target), ``trained_on`` (samples, with
   those of the source);

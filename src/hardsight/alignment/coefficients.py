@@ -33,7 +33,7 @@ class Alignment:
     """How scores agree with people.
 
     Attributes:
-        rows: One row a score, coefficient and bin (``"all"`` first): ``score``, ``coefficient``, ``bin``, ``n``,
+        rows: One row per score, coefficient and bin (``"all"`` first): ``score``, ``coefficient``, ``bin``, ``n``,
             ``value`` with its 95 % interval ``low`` to ``high``, ``ties`` and ``score_ties`` (share of the pairs of
             samples that people, or the score, find equal), ``direction`` (the sign that the correlation should have:
             −1 for a score that grows with hardness), ``agreement`` = direction · value. Null where a bin has too few

@@ -22,13 +22,13 @@ RECORDED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm"
 
 
 def as_column(values: Any, name: str) -> np.ndarray:
-    """One number a sample, as float64."""
+    """One number per sample, as float64."""
     try:
         found = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{printable(name)} must be numbers, got something else ({error}).") from error
     if found.ndim != 1:
-        raise InputError(f"{printable(name)} must be one number a sample, got shape {found.shape}.")
+        raise InputError(f"{printable(name)} must be one number per sample, got shape {found.shape}.")
     return found
 
 

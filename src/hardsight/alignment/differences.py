@@ -137,7 +137,7 @@ def compare_all(
         seed: Of the bootstrap.
 
     Returns:
-        One row a score: the fields of `Difference`, `against` being the first, and ``p_holm``.
+        One row per score: the fields of `Difference`, `against` being the first, and ``p_holm``.
     """
     table, _ = beside_people(table, human)
     others = [name for name in (known_scores(table) if scores is None else scores) if name != against]

@@ -46,7 +46,7 @@ def leaderboard(
         scores: Which columns; all whose direction is known if None.
 
     Returns:
-        One row a score, the best first: ``rank``, ``score``, ``kind`` (score, epoch mean, ensemble, uncertainty,
+        One row per score, the best first: ``rank``, ``score``, ``kind`` (score, epoch mean, ensemble, uncertainty,
         derived), ``n``; ``spearman``, ``pearson``, ``kendall`` as agreements with ``…_low``, ``…_high``; ``behind``:
         how far the best is ahead of it in `coefficient`, with ``behind_low``, ``behind_high``, the two-sided ``p`` and
         ``p_holm``, corrected for all pairs of scores, because which is best was not known. Null where there is nothing;

@@ -17,7 +17,7 @@ PICTURE_BYTES = 64 << 20  # pictures that are not files are written up to this s
 
 
 def viewer_table(rows: pa.Table, samples: Samples | None, where: list[int | None]) -> pa.Table:
-    """One row a sample: where it is, what it is called, what the net says, and what to do.
+    """One row per sample: where it is, what it is called, what the net says, and what to do.
 
     Args:
         rows: Rows of the lists.

@@ -72,8 +72,8 @@ def evaluate_degraded(
         progress: Show a bar (only ever in a terminal).
 
     Returns:
-        One row a degradation, level and sample: ``degradation``, ``level``, ``id``, ``label``, ``pred``, ``correct``
-        and one column a score. Without labels there is no ``correct``, and scores are taken at the predicted class.
+        One row per degradation, level and sample: ``degradation``, ``level``, ``id``, ``label``, ``pred``, ``correct``
+        and one column per score. Without labels there is no ``correct``, and scores are taken at the predicted class.
     """
     wanted = chosen_levels(degradations, levels)
     model = load_model(model) if isinstance(model, str) else model

@@ -53,7 +53,7 @@ def add_block(moments: Mapping[str, EpochMoments], block: Block, group: np.ndarr
 
 
 def as_table(groups: Sequence[Any], epochs: np.ndarray, moments: Mapping[str, EpochMoments]) -> pa.Table:
-    """One row a group and epoch in which it was seen."""
+    """One row per group and epoch in which it was seen."""
     there = np.any([found.n > 0 for found in moments.values()], axis=0)
     at, when = np.nonzero(there)
     first = next(iter(moments.values()))

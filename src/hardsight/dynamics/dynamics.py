@@ -236,7 +236,7 @@ class Dynamics:
         return grouped(by, self._ids)
 
     def summary(self, epochs: tuple[int, int] | None = None) -> SampleTable:
-        """One row a sample, over the epochs in which it was seen.
+        """One row per sample, over the epochs in which it was seen.
 
         ``seen`` (how many), ``forgetting`` (times right, then wrong the next time), ``learned`` (first epoch in which
         it was right; null if never), ``aum`` (mean logit margin), ``confidence`` and ``variability`` (mean and

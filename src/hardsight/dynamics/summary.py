@@ -60,7 +60,7 @@ class Sizes:
 
 
 class Summary:
-    """Running sums over epochs, one entry a sample; `add` takes the epochs of a sample in order."""
+    """Running sums over epochs, one entry per sample; `add` takes the epochs of a sample in order."""
 
     def __init__(self, n: int = 0) -> None:
         self.seen = np.zeros(n, np.int32)
@@ -108,7 +108,7 @@ class Summary:
         self.seen[at], self.label[at], self.pred[at] = seen, label, pred
 
     def table(self, ids: pa.Array, meta: Meta | None = None) -> SampleTable:
-        """One row a sample that was seen."""
+        """One row per sample that was seen."""
         known = np.flatnonzero(self.seen > 0)
         seen = self.seen[known]
         learned = self.learned[known]

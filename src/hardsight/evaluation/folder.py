@@ -4,11 +4,11 @@
 
     out/evaluation.json     runs (name, group, seed, network …), data, questions and options, how it was made
     out/parts/              what each question found out about each run, as soon as it is known
-    out/rows.parquet, .csv  a number a line: run, group, seed, and what `hardsight.answers.Row` has; the numbers of a
+    out/rows.parquet, .csv  a number per line: run, group, seed, and what `hardsight.answers.Row` has; the numbers of a
                             group's ensemble have no run ("") and no seed
     out/tests.parquet, .csv a comparison a line: a number of a group against the first group; see `statistics.py`
     out/points.parquet      curves: run, group, seed, and what `hardsight.answers.Point` has
-    out/samples/*.parquet   a file a run: id, label, pred, avh, and the columns that its questions left, by name
+    out/samples/*.parquet   a file per run: id, label, pred, avh, and the columns that its questions left, by name
                             ``question/metric:score@level``
     out/words.json          ``[{"question", "run", "group", "words"}, …]``; about all runs where run and group are ""
     out/table.tex           the numbers of the groups side by side

@@ -28,7 +28,7 @@ def escaped(text: str) -> str:
 
 
 def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> str:
-    """A line a number, a column a group: mean ± standard deviation over runs, of one run its value.
+    """A line per number, a column per group: mean ± standard deviation over runs, of one run its value.
 
     Bold is the best of a line where the corrected tests bear it out: a group that is better than the first one, or the
     first one where every other group is worse.

@@ -26,7 +26,7 @@ class Evaluation:
     """What `evaluate` returns; `path` holds the same as files, see `hardsight.evaluation.folder`.
 
     Attributes:
-        rows: A number a line: run, group, seed, question, metric, score, on, level, value, low, high, n, better.
+        rows: A number per line: run, group, seed, question, metric, score, on, level, value, low, high, n, better.
         tests: A number of a group against that of the first group a line; empty where there is one group.
         points: Curves.
         words: What must be said with the numbers.
@@ -96,7 +96,7 @@ def _columns(parts: Sequence[Part], row: Mapping[str, Any]) -> list[Column] | No
 
 
 def _samples(parts: Sequence[Part]) -> dict[str, pa.Table]:
-    """A table a run: what is known of each sample."""
+    """A table per run: what is known of each sample."""
     tables: dict[str, pa.Table] = {}
     for part in (one for one in parts if one.run):
         table = tables.get(part.run, part.samples.select(["id"]))

@@ -29,7 +29,7 @@ _SHOWN = 16  # pictures of each side of the gallery
 
 
 def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]], figure: Figure | None = None) -> Figure:
-    """Accuracy and right pseudo-labels against round, a line a method (Fig. 6). Round 0 is the source model.
+    """Accuracy and right pseudo-labels against round, a line per method (Fig. 6). Round 0 is the source model.
 
     A ring is the best round by labels, the oracle; the last round is where the line ends. The band is a 95 % interval
     over the samples of one run; of several runs, their mean ± one standard deviation.

@@ -27,7 +27,7 @@ class FigureKind(NamedTuple):
 
 _KINDS = {
     "dynamics": FigureKind(
-        "norm, AVH, accuracy and confidence by epoch and group or human frequency, a row a network (Fig. 4, 9, 10, 13)",
+        "norm, AVH, accuracy and confidence by epoch and group or human frequency, a row per network (Fig. 4, 9, 10, 13)",
         (1, _MANY),
         takes=("groups", "human"),
     ),
@@ -37,7 +37,7 @@ _KINDS = {
         "correlation of scores with human frequency by epoch, with intervals", (1, _MANY), needs=("human",)
     ),
     "people": FigureKind(
-        "2-D histograms of human selection frequency and scores, a row a network (Fig. 5, 16); --human, or runs that "
+        "2-D histograms of human selection frequency and scores, a row per network (Fig. 5, 16); --human, or runs that "
         "hardsight align has seen",
         (1, _MANY),
         takes=("human",),
@@ -50,7 +50,7 @@ _KINDS = {
     ),
     "degradation-avh": FigureKind("where AVH lies at each level of degradation (Fig. 17, 18)", (1, _MANY)),
     "adaptation": FigureKind(
-        "accuracy and right pseudo-labels against round of hardsight adapt, a line a run (Fig. 6)", (1, _MANY)
+        "accuracy and right pseudo-labels against round of hardsight adapt, a line per run (Fig. 6)", (1, _MANY)
     ),
     "adaptation-gallery": FigureKind(
         "pictures of the target (--data) that the first round of one adaptation chooses and that of another does not "

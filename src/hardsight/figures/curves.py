@@ -48,7 +48,7 @@ def plot_dynamics(
     values: Sequence[str] = VALUES,
     figure: Figure | None = None,
 ) -> Figure:
-    """Mean by group and epoch, ± 1 sd over samples (Fig. 4, 9, 10, 13): a row a network, a column a value.
+    """Mean by group and epoch, ± 1 sd over samples (Fig. 4, 9, 10, 13): a row per network, a column per value.
 
     Args:
         runs: Networks by name.
@@ -92,7 +92,7 @@ def _dashes(count: int) -> list[Any]:
 
 
 def plot_loss_drivers(drivers: Mapping[str, pa.Table], unit: str = "epoch", figure: Figure | None = None) -> Figure:
-    """How much angles and norms changed the loss: each epoch's share, and summed up; a row a network.
+    """How much angles and norms changed the loss: each epoch's share, and summed up; a row per network.
 
     Args:
         drivers: What `loss_drivers` says of each network; the first group is drawn.
@@ -182,7 +182,7 @@ def plot_plateaus(run: Dynamics, found: pa.Table, name: str = "", figure: Figure
 
 
 def plot_agreement(found: Mapping[str, pa.Table], unit: str = "epoch", figure: Figure | None = None) -> Figure:
-    """Spearman's correlation with human selection frequency by epoch, with 95 % intervals; a column a network.
+    """Spearman's correlation with human selection frequency by epoch, with 95 % intervals; a column per network.
 
     Scores that grow with hardness are turned round, so that upwards is agreement for all.
 

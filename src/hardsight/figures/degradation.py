@@ -25,7 +25,7 @@ _BINS = 40
 def plot_degradation(
     nets: Mapping[str, pa.Table], people: pa.Table | None = None, figure: Figure | None = None
 ) -> Figure:
-    """Mean and 95 % interval by level, harder to the right (what Fig. 11 and 12 end with): a row a degradation.
+    """Mean and 95 % interval by level, harder to the right (what Fig. 11 and 12 end with): a row per degradation.
 
     Args:
         nets: What `evaluate_degraded` returned of each network.
@@ -69,7 +69,7 @@ def plot_degradation(
 def plot_degraded_avh(nets: Mapping[str, pa.Table], figure: Figure | None = None) -> Figure:
     """Where AVH lies at each level, with its mean and its correlation with the level (Fig. 17 and 18).
 
-    A row a degradation, a column a network; each level's shares add up to 1.
+    A row per degradation, a column per network; each level's shares add up to 1.
 
     Args:
         nets: What `evaluate_degraded` returned of each network.
@@ -90,7 +90,7 @@ def plot_degraded_avh(nets: Mapping[str, pa.Table], figure: Figure | None = None
 
 
 def _draw_levels(axis: Axes, rows: pa.Table, classes: int) -> object:
-    """A column a level, as dark as many pictures lie there."""
+    """A column per level, as dark as many pictures lie there."""
     levels = pc.unique(rows["level"]).to_numpy()
     levels = levels[np.argsort(np.abs(levels - DEGRADATIONS[rows["degradation"][0].as_py()].clean))]
     values = classes * rows[_column(rows, "avh")].to_numpy()

@@ -1,4 +1,4 @@
-"""Figures of what `hardsight evaluate` found: a panel a score, a line a group of runs."""
+"""Figures of what `hardsight evaluate` found: a panel per score, a line per group of runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEATURES = "clusters/features"  # a column of samples
 
 
 def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure | None = None) -> Figure:
-    """A curve of every group, a panel a score and data set: reliability, accuracy under attack, margins, energy.
+    """A curve of every group, a panel per score and data set: reliability, accuracy under attack, margins, energy.
 
     The band is one standard deviation over the runs of a group; of one run, its 95 % interval over samples.
 
@@ -51,7 +51,7 @@ def plot_evaluated(found: Evaluated, question: str, curve: str, figure: Figure |
 
 
 def plot_ood(found: Evaluated, figure: Figure | None = None) -> Figure:
-    """Scores of a network's own data and of strange ones: a row a score and data set, a column a group."""
+    """Scores of a network's own data and of strange ones: a row per score and data set, a column per group."""
     kind = curve_kind("ood", "inside")
     inside, outside = (_known(found, "ood", name, kind) for name in ("inside", kind.against))
     figure, axes = new_figure(len(inside), len(found.groups), figure, width=2.8)
@@ -99,7 +99,7 @@ def _legend(axis: Axes, **options: Any) -> None:
 
 
 def plot_maps(found: Evaluated, figure: Figure | None = None) -> Figure:
-    """Where the networks look in the same pictures (AMC Fig. 2, 6): a row a picture, a column a group's first run."""
+    """Where the networks look in the same pictures (AMC Fig. 2, 6): a row per image, a column per group's first run."""
     told = read_maps(found.path)
     if told is None:
         raise InputError(f"OUT: {found.path} has no maps; evaluate with --explain.")

@@ -29,7 +29,7 @@ def plot_people(
     scores: Sequence[str] = PEOPLE_SCORES,
     figure: Figure | None = None,
 ) -> Figure:
-    """How many samples lie where, by human selection frequency and by score (Fig. 5 and 16); a row a network.
+    """How many samples lie where, by human selection frequency and by score (Fig. 5 and 16); a row per network.
 
     Args:
         tables: The samples of each network, by its name.

@@ -91,7 +91,7 @@ def _rows(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
     if human.counts is None:
         if size != len(ids):
             raise InputError(
-                f"{human.source} must hold one number a sample in the order of the samples ({len(ids):,}), got "
+                f"{human.source} must hold one number per sample in the order of the samples ({len(ids):,}), got "
                 f"{size:,}; or give a mapping id → number."
             )
         return np.arange(len(ids)), ""
@@ -188,7 +188,7 @@ def _ordered(values: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _at(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """One value a row; 0 where the column is unknown."""
+    """One value per row; 0 where the column is unknown."""
     return np.where(columns >= 0, values[np.arange(len(values)), columns], 0)
 
 

@@ -67,7 +67,7 @@ def _from_votes(ids: pa.ChunkedArray, votes: pa.ChunkedArray, source: str, class
 
 
 def _from_trials(table: pa.Table, source: str) -> Human:
-    """One row a trial: the image's category, and what the person took it for; ``na`` chose nothing."""
+    """One row per trial: the image's category, and what the person took it for; ``na`` chose nothing."""
     for name in ("imagename", "category"):
         table = table.filter(pc.is_valid(table[name]))
     images = pc.replace_substring_regex(_text(table["imagename"], "imagename", source), _TRIAL, "")

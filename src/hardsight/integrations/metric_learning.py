@@ -115,7 +115,7 @@ def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
 def _check(weight: Tensor, embeddings: Tensor, labels: Tensor) -> None:
     if weight.ndim != 2 or weight.shape[1] != embeddings.shape[1]:
         raise InputError(
-            f"weight must have shape (C, {embeddings.shape[1]}), a row a class as wide as the embeddings, got "
+            f"weight must have shape (C, {embeddings.shape[1]}), a row per class as wide as the embeddings, got "
             f"{tuple(weight.shape)}; transpose one of shape (D, C)."
         )
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):

@@ -175,7 +175,7 @@ class Noise:
     """How many labels are wrong.
 
     Attributes:
-        rows: One row a class: ``class``, ``n`` (samples labelled so), ``count`` and ``share`` of them that are wrong,
+        rows: One row per class: ``class``, ``n`` (samples labelled so), ``count`` and ``share`` of them that are wrong,
             ``low`` and ``high`` (95 % interval of the share), ``true_class`` (what most of the wrong ones are; null
             where there are none).
         count: Wrong labels in all.

@@ -103,7 +103,7 @@ def plateaus(
     """When the mean of each value stops changing, and how many epochs after the first of `values`.
 
     Returns:
-        One row a value: ``value``, ``epoch``, ``low``, ``high`` (null: not within the recorded epochs), ``without``
+        One row per value: ``value``, ``epoch``, ``low``, ``high`` (null: not within the recorded epochs), ``without``
         (share of drawn curves without a plateau), ``start``, ``end``, ``n``, ``why``, and ``later``, ``later_low``,
         ``later_high``: epochs between the plateau of the first value and this one's, from the same drawn curves. A
         value without a plateau ends later than any: its ``later`` is infinite, and so are bounds that draws without

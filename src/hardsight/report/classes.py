@@ -16,7 +16,7 @@ BINS = 20
 
 
 def class_table(rows: Rows, noise: dict[int, float] | None, room: int) -> dict[str, Any]:
-    """One row a class that occurs; the hardest `MANY_CLASSES` of them where there are more.
+    """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more.
 
     Args:
         rows: The samples.

@@ -49,7 +49,7 @@ def _set(name: str, panels: list[dict[str, Any]]) -> dict[str, Any]:
 def _two_by_group(
     first: Mapping[tuple[str, str], Mapping[str, Curve]], second: Mapping[tuple[str, str], Mapping[str, Curve]]
 ) -> list[dict[str, Any]]:
-    """A panel a group with its own data and the strange ones; one score and one data set at a time."""
+    """A panel per group with its own data and the strange ones; one score and one data set at a time."""
     sets = []
     for (score, on), groups in first.items():
         panels = []

@@ -1,4 +1,4 @@
-"""The tables of the comparison page: a row a number, a column a group, marks where a corrected test is sure."""
+"""The tables of the comparison page: a row per number, a column per group, marks where a corrected test is sure."""
 
 from __future__ import annotations
 

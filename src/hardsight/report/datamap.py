@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
         dynamics: The records.
         ids: Of all samples that were recorded, in the order of the records.
         summary: One row each.
-        columns: ``(N,)`` by name, one value a row of the page; NaN where there is none.
+        columns: ``(N,)`` by name, one value per row of the page; NaN where there is none.
     """
 
     dynamics: Dynamics

@@ -18,7 +18,7 @@ function drawPeople(report) {
 
 const decimals = (value) => (isNumber(value) ? value.toFixed(3).replace("-", "−") : "–");
 
-// A row a score: how well it agrees with people by each coefficient, and how far it is behind the best.
+// A row per score: how well it agrees with people by each coefficient, and how far it is behind the best.
 function drawBoard({ rows, coefficient, ceiling }) {
   const box = find("people-board");
   if (rows.length === 0) return box.append(make("p", { class: "note" }, "No score could be compared with people."));

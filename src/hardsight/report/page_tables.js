@@ -182,7 +182,7 @@ function classButton(report, row, place, nameAt) {
   return make("button", { type: "button", class: "link", click: () => report.chooseClass(k) }, name);
 }
 
-// Without a column of class numbers: a row a class, as a rule in the same order.
+// Without a column of class numbers: a row per class, as a rule in the same order.
 function classOfRow(classes, row, nameAt) {
   const name = row.values[nameAt];
   return classes[row.k] === name ? row.k : classes.indexOf(name);

@@ -160,7 +160,7 @@ def _tiles(people: People) -> list[dict[str, str]]:
 
 
 def _board(people: People) -> dict[str, Any]:
-    """The leaderboard: a row a score, the best first."""
+    """The leaderboard: a row per score, the best first."""
     lines = []
     for row in people.found.leaderboard.to_pylist():
         # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.

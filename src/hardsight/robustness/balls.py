@@ -53,7 +53,7 @@ def _stacked(values: list[np.ndarray], x: Tensor) -> Tensor:
 
 
 def beside(values: Tensor, x: Tensor) -> Tensor:
-    """One value a sample, in a shape that goes with x."""
+    """One value per sample, in a shape that goes with x."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 

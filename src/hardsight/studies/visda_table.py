@@ -32,7 +32,7 @@ def quoted_visda() -> pa.Table:
     the released code of the same family does: such a number goes beside an oracle of ours, not beside a last round.
 
     Returns:
-        One row a method: ``method``, ``reference``, ``quoted`` (always true), one column a class, ``mean`` as printed
+        One row per method: ``method``, ``reference``, ``quoted`` (always true), one column per class, ``mean`` as printed
         and ``computed_mean``.
 
     Examples:
@@ -57,7 +57,7 @@ def quoted_selection() -> pa.Table:
     at least that. It is taken to be AVC.
 
     Returns:
-        One row a method: ``method``, ``quoted``, ``tp_rate``, ``avc``, ``confidence``, ``norm``.
+        One row per method: ``method``, ``quoted``, ``tp_rate``, ``avc``, ``confidence``, ``norm``.
 
     Examples:
         >>> quoted_selection().to_pylist()[0]["avc"] > 1 / 12

@@ -4,7 +4,7 @@
 
     run/training.json    what is trained on what and how; a later start that says the same resumes
     run/checkpoint.pt    weights to use (``model``), optimizer, epoch and history: tensors and numbers, no code
-    run/history.json     one row an epoch
+    run/history.json     one row per epoch
     run/train/, test/    what the recorder wrote
 """
 

@@ -75,7 +75,7 @@ def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
     needed = (head.features, head.weight) if head is not None and getattr(loss, "needs_head", False) else ()
     value = loss(logits.float(), targets, *needed)
     if value.ndim:
-        raise InputError(f"loss must return one number a batch, got shape {tuple(value.shape)}; average it.")
+        raise InputError(f"loss must return one number per batch, got shape {tuple(value.shape)}; average it.")
     return value
 
 

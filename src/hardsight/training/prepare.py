@@ -122,7 +122,9 @@ def checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray 
         raise InputTypeError(f"targets must be an array of numbers, got {type(targets).__name__}.") from None
     wanted = (count, outputs if mapping is None else len(mapping))
     if rows.shape != wanted:
-        raise InputError(f"targets must have a row a sample and a column a class, shape {wanted}, got {rows.shape}.")
+        raise InputError(
+            f"targets must have a row per sample and a column per class, shape {wanted}, got {rows.shape}."
+        )
     for end in (rows.min(), rows.max()):  # NaN is both
         if not 0 <= end < np.inf:
             raise InputError(f"targets must hold finite numbers that are 0 or more, got {end}.")

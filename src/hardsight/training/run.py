@@ -37,7 +37,7 @@ class Trained:
 
     Attributes:
         model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
-        history: One row an epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
+        history: One row per epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
             samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the gradient's norm before it
             is clipped, where it is; and where samples could not be read, how many and the first of them, under
             unreadable and test_unreadable.
@@ -99,7 +99,7 @@ def train(
         workers: Loader processes, for data that are not arrays.
         overwrite: Throw away the run that is there, unless it is an unfinished one of the same training.
         log: Called with each row of the history and the number of steps so far.
-        progress: Print a line an epoch.
+        progress: Print a line per epoch.
 
     Raises:
         FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
