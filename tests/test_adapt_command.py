@@ -1,4 +1,4 @@
-"""`hardsight adapt` as a user calls it: who is who, a line per round, a table at the end; sentences for what is wrong."""
+"""`hardsight adapt` as a user calls it: who is who, a line per round, a table at the end; what is wrong."""
 
 import re
 

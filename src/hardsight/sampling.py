@@ -389,7 +389,7 @@ class CurriculumSampler(SelfPacedSampler):
     """Begins with the easiest share of the data and adds harder samples as a pacing function says.
 
     Args:
-        hardness: One number per sample, larger is harder; see `hardness_of`, and `within_class` for shares of each class.
+        hardness: One number per sample, larger is harder; see `hardness_of`, `within_class` for shares of each class.
         pacing: As in `SelfPacedSampler`, and so are the others.
 
     Examples:

@@ -75,7 +75,7 @@ class Aligned:
     """A run beside people.
 
     Attributes:
-        people: One row per sample that people were asked about: ``id``, ``hsf``, and where answers are known ``answers``
+        people: One row per sample that people were asked about: ``id``, ``hsf``, where answers are known ``answers``
             (how many), ``entropy`` (of the votes, nats) and ``majority`` (the class most chose, −1 where tied).
         rows: What `align` found.
         leaderboard: What `leaderboard` found.

@@ -27,7 +27,7 @@ class FigureKind(NamedTuple):
 
 _KINDS = {
     "dynamics": FigureKind(
-        "norm, AVH, accuracy and confidence by epoch and group or human frequency, a row per network (Fig. 4, 9, 10, 13)",
+        "norm, AVH, accuracy, confidence by epoch and group or human frequency, a row per network (Fig. 4, 9, 10, 13)",
         (1, _MANY),
         takes=("groups", "human"),
     ),

@@ -32,7 +32,7 @@ def quoted_visda() -> pa.Table:
     the released code of the same family does: such a number goes beside an oracle of ours, not beside a last round.
 
     Returns:
-        One row per method: ``method``, ``reference``, ``quoted`` (always true), one column per class, ``mean`` as printed
+        One row per method: ``method``, ``reference``, ``quoted`` (always true), a column per class, ``mean`` as printed
         and ``computed_mean``.
 
     Examples:
