@@ -77,20 +77,15 @@ def test_without_names_a_permuted_labelling_warns(who, network, tmp_path):
         table = hs.score(model, data, out=tmp_path / "run")
     [order] = [warning for warning in seen if warning.category is not ChanceWarning]
     assert table.accuracy < 0.5
-    # The warning stays with the run.
+    # The warning stays with the run, and names classes that moved.
     assert hs.SampleTable.load(tmp_path / "run").meta.warnings == [str(order.message)]
-
-
-def test_the_warning_names_classes_that_moved(network):
-    with pytest.warns(UserWarning, match="class order") as seen:
-        hs.score(hs.Model(network, "digits", RIGHT, "tensor"), digits(permuted=True, names=False))
-    listed = str(seen[0].message).split("(")[1].split("…")[0]
+    listed = str(order.message).split("(")[1].split("…")[0]
     moves = [tuple(map(int, move.split("→"))) for move in listed.replace(" ", "").rstrip(",").split(",")]
     assert moves
     assert all(PERMUTED[to] == label for label, to in moves)
 
 
-def test_two_swapped_classes_of_ten_are_no_permutation_of_all(network):
+def test_two_swapped_classes_and_an_untrained_network_are_no_permutation(network):
     # Many label errors in one place are what users look for: they are rows, not a wrong class order.
     pictures, labels = load_digits()
     swapped = labels.copy()
@@ -98,9 +93,6 @@ def test_two_swapped_classes_of_ten_are_no_permutation_of_all(network):
     data = ArraySamples(pictures[:400], swapped[:400], "digits", "400 digits")
     table = hs.score(hs.Model(network, "digits", RIGHT, "tensor"), data)  # warnings are errors here
     assert set(table.hardest(40)["label"]) <= {3, 8}
-
-
-def test_an_untrained_network_does_not_warn(model):
     torch.manual_seed(0)
     untrained = hs.Model(small_cnn().eval(), "untrained", RIGHT, "tensor")
     assert hs.score(untrained, digits(names=False)).meta.warnings == []
@@ -116,55 +108,40 @@ def test_names_of_other_things_are_refused(network):
 # Preprocessing.
 
 
-def test_a_wrong_normalisation_gives_other_rows(network, model):
-    right = hs.score(model, digits())
-    wrong = hs.score(hs.Model(network, "digits", WRONG, "tensor", NAMES), digits())
+def test_rows_are_those_made_by_hand_and_others_with_a_wrong_normalization(network, model):
+    pictures, labels = load_digits()
+    x = RIGHT(torch.from_numpy(pictures[:400]).float()[:, None] / 255)
+    with torch.no_grad(), hs.capture(network) as head:
+        network(x)
+    by_hand = hs.score_features(head.features, head.weight, labels[:400], head.bias)
+    right, wrong = (hs.score(m, digits()) for m in (model, hs.Model(network, "digits", WRONG, "tensor", NAMES)))
+    for name in by_hand.scores:
+        np.testing.assert_allclose(right[name], by_hand[name], rtol=1e-4, atol=1e-5)
     assert np.array_equal(right["id"], wrong["id"])
     assert np.mean(np.abs(right["avh"] - wrong["avh"]) > 1e-3) > 0.9
     assert right.meta.preprocessing == "Normalize(mean=[0.3], std=[0.4])"
     assert wrong.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
 
 
-def test_rows_equal_those_made_by_hand(network, model):
-    pictures, labels = load_digits()
-    x = RIGHT(torch.from_numpy(pictures[:400]).float()[:, None] / 255)
-    with torch.no_grad(), hs.capture(network) as head:
-        network(x)
-    by_hand = hs.score_features(head.features, head.weight, labels[:400], head.bias)
-    table = hs.score(model, digits())
-    for name in by_hand.scores:
-        np.testing.assert_allclose(table[name], by_hand[name], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("whole", [True, False], ids=["whole run", "killed run"])
-def test_a_run_is_not_resumed_with_another_preprocessing(whole, network, model, tmp_path):
+def test_a_run_is_not_resumed_with_another_model(whole, network, model, tmp_path):
     run = tmp_path / "run"
     first = hs.score(model, digits(), out=run)
     if not whole:
         (run / "meta.json").unlink()
-    other = hs.Model(network, "digits", WRONG, "tensor", NAMES)
-    with pytest.raises(FileExistsError, match="preprocessing_hash"):
-        hs.score(other, digits(), out=run)
+    others = {
+        "preprocessing_hash": hs.Model(network, "digits", WRONG, "tensor", NAMES),
+        "model.fingerprint": hs.Model(small_cnn().eval(), "digits", RIGHT, "tensor", NAMES),
+        "same: .*class": hs.Model(network, "digits", RIGHT, "tensor", NAMES[::-1]),  # which renumbers the labels
+    }
+    for reason, other in others.items():
+        with pytest.raises(FileExistsError, match=reason):
+            hs.score(other, digits(), out=run)
     # Nothing was touched: the same call still finds its rows.
     assert hs.score(model, digits(), out=run).to_arrow().equals(first.to_arrow())
-    replaced = hs.score(other, digits(), out=run, overwrite=True)
-    assert replaced.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
-    assert hs.SampleTable.load(run).meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
-
-
-def test_a_run_is_not_resumed_with_other_weights(model, tmp_path):
-    hs.score(model, digits(), out=tmp_path / "run")
-    other = hs.Model(small_cnn().eval(), "digits", RIGHT, "tensor", NAMES)
-    with pytest.raises(FileExistsError, match=r"model.fingerprint"):
-        hs.score(other, digits(), out=tmp_path / "run")
-
-
-def test_a_run_is_not_resumed_with_other_class_names(network, model, tmp_path):
-    # Other names renumber the labels, so the rows are others too.
-    hs.score(model, digits(), out=tmp_path / "run")
-    moved = hs.Model(network, "digits", RIGHT, "tensor", NAMES[::-1])
-    with pytest.raises(FileExistsError, match=r"same: .*class"):
-        hs.score(moved, digits(), out=tmp_path / "run")
+    replaced = hs.score(others["preprocessing_hash"], digits(), out=run, overwrite=True)
+    for table in (replaced, hs.SampleTable.load(run)):
+        assert table.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
 
 
 def test_a_killed_run_is_resumed_with_a_transform_of_ones_own(network, tmp_path):
@@ -185,16 +162,9 @@ def test_a_given_preprocessing_replaces_the_model_s(network, model):
     table = hs.score(model, digits(), preprocess=WRONG)
     assert table.meta.preprocessing == "Normalize(mean=[0.485], std=[0.1])"
     assert table.to_arrow().equals(hs.score(hs.Model(network, "digits", WRONG, "tensor", NAMES), digits()).to_arrow())
-
-
-def test_raw_replaces_the_model_s_preprocessing_too(network, model):
-    # "raw" means pixels in [0, 1], whatever came with the model.
-    raw = hs.score(model, digits(), preprocess="raw")
+    raw = hs.score(model, digits(), preprocess="raw")  # pixels in [0, 1], whatever came with the model
     assert raw.meta.preprocessing == "none: pixels in [0, 1]"
     assert raw.to_arrow().equals(hs.score(hs.Model(network, "digits", classes=NAMES), digits()).to_arrow())
-
-
-def test_a_preprocessing_that_fails_says_so(network):
     too_large = hs.Model(network, "digits", Compose([nn.Identity(), Normalize([0.5] * 5, [0.5] * 5)]), "tensor")
     with pytest.raises(ValueError, match=r"DATA: .*digits:0: RuntimeError"):
         hs.score(too_large, digits())

@@ -1,10 +1,13 @@
 """Out-of-sample scoring: who is scored by what, what survives a kill, and what a run of several nets says."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -16,8 +19,7 @@ from hardsight.ensemble import matrix, mean_over_nets
 from hardsight.runs import STAGES, Folds
 from hardsight.scoring import folds
 from hardsight.scoring.blocks import SKETCH_WIDTH, score_block
-from hardsight.scoring.folds import assign_folds
-from hardsight.scoring.refit import STRENGTHS, choose_strength, fit_head
+from hardsight.scoring.folds import STRENGTHS, assign_folds, choose_strength, fit_head
 
 FEW = 400
 
@@ -63,6 +65,8 @@ def train(data):
 def test_folds_are_even_over_all_and_within_every_class(n, folds):
     labels = np.random.default_rng(n).integers(0, 4, n)
     fold = assign_folds(labels, folds, seed=1)
+    np.testing.assert_array_equal(fold, assign_folds(labels, folds, seed=1))
+    assert (fold != assign_folds(labels, folds, seed=2)).any()
     assert np.ptp(np.bincount(fold, minlength=folds)) <= 1
     for k in range(4):
         assert np.ptp(np.bincount(fold[labels == k], minlength=folds)) <= 1
@@ -73,40 +77,24 @@ def test_folds_are_even_over_all_and_within_every_class(n, folds):
         assert np.abs(np.sort(witness, 0) - np.sort(ours, 0)).max() <= 1
 
 
-def test_folds_depend_on_the_seed_alone():
-    labels = np.arange(60) % 3
-    np.testing.assert_array_equal(assign_folds(labels, 5, 0), assign_folds(labels, 5, 0))
-    assert (assign_folds(labels, 5, 0) != assign_folds(labels, 5, 1)).any()
-
-
-def test_no_sample_is_scored_by_a_network_that_was_given_it():
-    trainer, samples = Trainer(steps=3), few_digits()
-    table = hs.score(lambda data: trainer(data), samples, folds=4, device="cpu")
-    assert len(table) == FEW
-    assert [seen[:2] for seen in trainer.seen] == [(k, k) for k in range(4)]
-    at = np.array([int(i.split(":")[1]) for i in table["id"]])
-    for fold, _, labels, images in trainer.seen:
-        held = set(map(bytes, samples.images[at[table["fold"] == fold]]))
-        # Some digits are drawn alike to the pixel; what is not in both sets is what counts.
-        rest = samples.images[at[table["fold"] != fold]]
-        assert sorted(map(bytes, images)) == sorted(map(bytes, rest))
-        assert len(labels) == len(images) == FEW - (table["fold"] == fold).sum()
-        assert len(held) >= FEW // 4 - 5
-
-
-def test_scores_of_a_fold_are_those_of_its_own_network():
-    samples = few_digits()
-    trainer = Trainer(steps=5)
-    networks = {}
+def test_a_fold_is_scored_by_its_own_network_which_was_not_given_it():
+    trainer, samples, networks = Trainer(steps=5), few_digits(), {}
 
     def remember(data):
         networks[data.fold] = trainer(data)
         return networks[data.fold]
 
-    table = hs.score(remember, samples, folds=3, device="cpu")
-    for fold, network in networks.items():
-        index = np.array([int(i.split(":")[1]) for i in table["id"][table["fold"] == fold]])
-        alone = hs.score(network, View(samples, index), preprocess="raw", device="cpu")
+    table = hs.score(remember, samples, folds=4, device="cpu")
+    assert len(table) == FEW
+    assert [seen[:2] for seen in trainer.seen] == [(k, k) for k in range(4)]
+    at = np.array([int(i.split(":")[1]) for i in table["id"]])
+    for fold, _, labels, images in trainer.seen:
+        held_out = table["fold"] == fold
+        # Some digits are drawn alike to the pixel; what is not in both sets is what counts.
+        assert sorted(map(bytes, images)) == sorted(map(bytes, samples.images[at[~held_out]]))
+        assert len(labels) == len(images) == FEW - held_out.sum()
+        assert len(set(map(bytes, samples.images[at[held_out]]))) >= FEW // 4 - 5
+        alone = hs.score(networks[fold], View(samples, at[held_out]), preprocess="raw", device="cpu")
         joined = alone.join(table.to_arrow().select(["id", "avh", "confidence"]), suffix="_folds")
         np.testing.assert_array_equal(joined["avh"], joined["avh_folds"])
         np.testing.assert_array_equal(joined["confidence"], joined["confidence_folds"])
@@ -157,12 +145,9 @@ def test_one_strength_fits_features_of_any_size():
     (small, _), (large, _) = (fit_head(x * size, y, 10, 1e-3) for size in (1e-3, 1e3))
     np.testing.assert_allclose((small / small.norm()).numpy(), (large / large.norm()).numpy(), atol=1e-3)
     assert choose_strength(x * 1e-3, y, 10, 0) == choose_strength(x * 1e3, y, 10, 0)
-
-
-def test_the_strength_is_judged_by_labels_that_the_head_has_not_seen():
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(150, 60, generator=draw), torch.randint(0, 3, (150,), generator=draw)
-    assert choose_strength(x, y, 3, 0) == max(STRENGTHS)  # labels that nothing tells: the less is learnt, the better
+    assert choose_strength(x, y, 3, 0) == max(STRENGTHS)  # labels that nothing tells: the less is learned, the better
 
 
 def test_no_head_and_no_strength_sees_the_labels_of_its_fold(monkeypatch):
@@ -235,7 +220,7 @@ def test_features_of_a_killed_run_are_not_computed_again(tmp_path, monkeypatch):
     network = linear()
     network.register_forward_hook(lambda *_: counter.folds.append(1))
     options = {"preprocess": "raw", "folds": 3, "out": tmp_path / "run", "device": "cpu", "batch_size": 100}
-    monkeypatch.setattr("hardsight.scoring.folds.fit_head", _interrupted)
+    monkeypatch.setattr(folds, "fit_head", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         hs.score(network, few_digits(), **options)
     monkeypatch.undo()
@@ -250,7 +235,7 @@ def _interrupted(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_another_training_function_is_another_run(tmp_path):
+def test_another_training_function_or_other_weights_are_another_run(nets, tmp_path):
     hs.score(train, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
 
     def other(data):
@@ -258,9 +243,13 @@ def test_another_training_function_is_another_run(tmp_path):
 
     with pytest.raises(FileExistsError, match="training"):
         hs.score(other, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
+    hs.score([nets[0], nets[1]], few_digits(40), out=tmp_path / "nets")
+    swapped = hs.Model(nets[2].module, nets[1].name)
+    with pytest.raises(FileExistsError, match="same: nets"):
+        hs.score([nets[0], swapped], few_digits(40), out=tmp_path / "nets")
 
 
-def test_the_page_of_a_run_does_not_stop_it_from_being_resumed_or_overwritten(tmp_path):
+def test_the_page_of_a_run_does_not_stop_it_from_being_overwritten(tmp_path):
     hs.score(linear(), few_digits(50), preprocess="raw", out=tmp_path / "run", device="cpu")
     hs.write_report(tmp_path / "run")
     (tmp_path / "run" / "lists").mkdir()
@@ -343,22 +332,17 @@ def test_a_sample_that_one_network_cannot_score_is_bad_for_all(nets):
     assert len(table) == 39
 
 
-def test_networks_with_the_same_name_are_told_apart(nets):
-    table = hs.score([nets[0], nets[1], nets[0], nets[0]], few_digits(50), device="cpu")
-    assert table.meta.models == ["net0", "net1", "net0 (2)", "net0 (3)"]
-
-
-def test_seeds_repeat_the_folds():
+def test_seeds_repeat_the_folds_and_networks_with_one_name_are_told_apart(nets):
     table = hs.score(train, few_digits(120), folds=2, seeds=3, device="cpu")
     assert table.meta.models == ["train seed 0", "train seed 1", "train seed 2"]
     assert table.meta.out_of_sample.seeds == 3
     assert len(table.meta.accuracies) == 3
     assert (table["avh_sd"] > 0).all()
+    table = hs.score([nets[0], nets[1], nets[0], nets[0]], few_digits(50), device="cpu")
+    assert table.meta.models == ["net0", "net1", "net0 (2)", "net0 (3)"]
 
 
 def test_the_mean_leaves_out_what_a_network_lacks():
-    import pyarrow as pa
-
     rows = pa.table({"id": ["a", "b", "a"], "model": ["m", "m", "n"], "pred": [0, 1, 0], "avh": [0.1, 0.2, 0.3]})
     mean = mean_over_nets(rows)
     assert mean["id"].to_pylist() == ["a"]
@@ -382,25 +366,18 @@ def test_probabilities_and_sketches_are_those_of_the_features():
     assert np.abs(kept / true - 1).mean() < 0.2
 
 
-def test_cosines_are_kept_whole_for_few_classes():
+def test_what_is_kept_of_few_and_of_many_classes_survives_saving(tmp_path):
     x, w = torch.randn(9, 20), torch.randn(4, 20)
     rows = score_block([f"x:{i}" for i in range(9)], x, w, None, None, ["avh"], "cosines").vectors
     cosines = F.normalize(x) @ F.normalize(w).T
     np.testing.assert_allclose(matrix(rows, "sketch").astype(np.float32), cosines.numpy(), atol=1e-3)
-
-
-def test_many_classes_keep_no_probabilities_and_nothing_is_kept_on_demand():
-    x, w = torch.randn(8, 16), torch.randn(101, 16)
-    assert hs.score_features(x, w, torch.arange(8)).vectors.column_names == ["id", "sketch"]
-    assert hs.score_features(x, w, torch.arange(8), vectors=False).vectors is None
-
-
-def test_vectors_survive_saving_and_only_then_are_read(tmp_path):
-    x, w = torch.randn(8, 16), torch.randn(3, 16)
-    table = hs.score_features(x, w, torch.arange(8) % 3)
+    many = torch.randn(101, 20)
+    assert hs.score_features(x, many, torch.arange(9)).vectors.column_names == ["id", "sketch"]
+    assert hs.score_features(x, many, torch.arange(9), vectors=False).vectors is None
+    table = hs.score_features(x, w, torch.arange(9) % 4)
     table.save(tmp_path / "run")
     loaded = hs.SampleTable.load(tmp_path / "run")
-    assert callable(loaded._vectors)
+    assert callable(loaded._vectors)  # read only when somebody asks for them
     np.testing.assert_array_equal(matrix(loaded.vectors, "sketch"), matrix(table.vectors, "sketch"))
     assert hs.SampleTable.load(tmp_path / "run").hardest(2).vectors is not None
 
@@ -409,23 +386,30 @@ def test_vectors_survive_saving_and_only_then_are_read(tmp_path):
 # Where the data are.
 
 
-def test_a_run_knows_where_its_data_are(tmp_path, monkeypatch):
+def test_a_run_knows_where_its_data_are_and_may_find_them_elsewhere(tmp_path, monkeypatch):
     images, labels = load_digits()
     np.savez(tmp_path / "d.npz", test_images=images[:30], test_labels=labels[:30])
     monkeypatch.chdir(tmp_path)
     table = hs.score(linear(), "d.npz:test", preprocess="raw", out="run", device="cpu")
     monkeypatch.chdir("/")
-    loaded = hs.SampleTable.load(tmp_path / "run")
-    samples = data_of(loaded.meta)
+    samples = data_of(hs.SampleTable.load(tmp_path / "run").meta)
     assert samples.find(["test:3", "test:29"]) == [3, 29]
     assert samples.find(["test:30", "train:1", "test:x", "test:٣", "test:03"]) == [None] * 5
     np.testing.assert_array_equal(samples.load(3, None)[0], images[3])
     assert table.meta.source["data"] == f"{tmp_path}/d.npz:test"
+    (tmp_path / "two").mkdir()
+    (tmp_path / "d.npz").rename(tmp_path / "two" / "d.npz")
+    (tmp_path / "run" / "meta.json").unlink()
+    table = hs.score(linear(), f"{tmp_path}/two/d.npz:test", preprocess="raw", out=tmp_path / "run")
+    assert table.meta.source["data"] == f"{tmp_path}/two/d.npz:test"
+    table = hs.score(linear(), few_digits(20), preprocess="raw")  # an object cannot be opened again
+    with pytest.raises(ValueError, match="--data"):
+        data_of(table.meta)
+    assert data_of(table.meta, few_digits(20)).find(["digits:5"]) == [5]
+    assert open_data("digits").source["data"] == "digits"
 
 
 def test_moved_data_still_belong_to_the_run(tmp_path):
-    from PIL import Image
-
     for name in ("a/1.png", "b/2.png"):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name)
@@ -438,26 +422,6 @@ def test_moved_data_still_belong_to_the_run(tmp_path):
     assert samples.path(0).name == "1.png"
 
 
-def test_objects_cannot_be_opened_again(tmp_path):
-    table = hs.score(linear(), few_digits(20), preprocess="raw")
-    with pytest.raises(ValueError, match="--data"):
-        data_of(table.meta)
-    assert data_of(table.meta, few_digits(20)).find(["digits:5"]) == [5]
-    assert open_data("digits").source["data"] == "digits"
-
-
-def test_a_resumed_run_may_find_its_data_elsewhere(tmp_path):
-    images, labels = load_digits()
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        np.savez(tmp_path / folder / "d.npz", test_images=images[:30], test_labels=labels[:30])
-    run = tmp_path / "run"
-    hs.score(linear(), str(tmp_path / "one" / "d.npz"), preprocess="raw", out=run)
-    (run / "meta.json").unlink()
-    table = hs.score(linear(), str(tmp_path / "two" / "d.npz"), preprocess="raw", out=run)
-    assert table.meta.source["data"] == str(tmp_path / "two" / "d.npz")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences.
 
@@ -467,7 +431,7 @@ def test_a_resumed_run_may_find_its_data_elsewhere(tmp_path):
     [
         ({"folds": 1}, "folds must.* 2 and"),
         ({"folds": 51}, "folds must.* 2 and"),
-        ({"folds": 3, "seeds": 0}, "seeds.*1 or more"),
+        ({"folds": 3, "seeds": 0}, "seeds.* 0"),
         ({"seeds": 2}, "seeds .*folds"),
         ({"folds": 2, "shard": (0, 2)}, "shard"),
     ],
@@ -479,23 +443,19 @@ def test_folds_that_cannot_be(options, words, tmp_path):
 
 
 def test_data_that_cannot_be_folded():
-    images, _ = load_digits()
-    unlabelled = ArraySamples(images[:30], None, "digits", "no labels")
-    for model, options in ((linear(), {"preprocess": "raw"}), (train, {})):
-        with pytest.raises(ValueError, match="--folds needs labels"):
-            hs.score(model, unlabelled, folds=3, **options)
-    for model in (linear(), train):
-        with pytest.raises(ValueError, match="--folds needs labels"):
-            hs.score(model, [(torch.zeros(1, 8, 8),)] * 9, folds=3)
-    some = [(torch.zeros(1, 8, 8), i % 3) if i < 8 else (torch.zeros(1, 8, 8),) for i in range(9)]
-    with pytest.raises(ValueError, match=r"--folds.*class index"):
-        hs.score(train, some, folds=3)
-    one_class = ArraySamples(images[:30], np.zeros(30, int), "digits", "one class")
-    with pytest.raises(ValueError, match="two classes"):
-        hs.score(linear(), one_class, preprocess="raw", folds=3)
-    negative = ArraySamples(images[:30], np.arange(30) - 1, "digits", "negative")
-    with pytest.raises(ValueError, match=r"class.* got -1"):
-        hs.score(linear(), negative, preprocess="raw", folds=3)
+    images, blank = load_digits()[0][:30], torch.zeros(1, 8, 8)
+
+    def arrays(labels):
+        return ArraySamples(images, labels, "digits", "some digits")
+
+    some = [(blank, i % 3) if i < 8 else (blank,) for i in range(9)]
+    cases = [
+        (model, data, "--folds needs labels") for model in (linear(), train) for data in (arrays(None), [(blank,)] * 9)
+    ]
+    cases += [(train, some, r"--folds.*class index"), (linear(), arrays(np.zeros(30, int)), "two classes")]
+    for model, data, message in [*cases, (linear(), arrays(np.arange(30) - 1), r"class.* got -1")]:
+        with pytest.raises(ValueError, match=message):
+            hs.score(model, data, folds=3, **({} if model is train else {"preprocess": "raw"}))
 
 
 def test_models_that_cannot_be_folded():
@@ -536,21 +496,13 @@ def test_networks_that_count_their_classes_differently_are_refused(nets):
     def inconstant(data):
         return train(data), None, names if data.fold == 0 else names[::-1]
 
-    with pytest.raises(ValueError, match=r"first fold.*'fold 2'"):
+    with pytest.raises(ValueError, match=r"first fold.*fold 2"):
         hs.score(inconstant, samples, folds=2)
 
 
-def test_other_weights_are_another_run(nets, tmp_path):
-    samples = few_digits(40)
-    hs.score([nets[0], nets[1]], samples, out=tmp_path / "run")
-    swapped = hs.Model(nets[2].module, nets[1].name)
-    with pytest.raises(FileExistsError, match="same: nets"):
-        hs.score([nets[0], swapped], samples, out=tmp_path / "run")
-
-
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_run_stopped_anywhere_has_a_page(seeds, tmp_path):
-    stops = _Calls()
+def test_a_run_stopped_anywhere_has_a_page(seeds, tmp_path, monkeypatch):
+    stops, options = _Calls(), {"folds": 3, "seeds": seeds, "device": "cpu"}
 
     def stopped(data):
         stops.folds.append(data.fold)
@@ -559,34 +511,22 @@ def test_a_run_stopped_anywhere_has_a_page(seeds, tmp_path):
         return train(data)
 
     with pytest.raises(KeyboardInterrupt):
-        hs.score(stopped, few_digits(90), folds=3, seeds=seeds, out=tmp_path / "run", device="cpu")
-    page = hs.write_report(tmp_path / "run").read_text()
-    assert "samples so far" in page
-
-
-def test_a_run_that_has_no_row_yet_has_a_page(tmp_path, monkeypatch):
+        hs.score(stopped, few_digits(90), out=tmp_path / "run", **options)
+    assert "samples so far" in hs.write_report(tmp_path / "run").read_text()
+    with pytest.raises(KeyboardInterrupt):  # before the first row
+        hs.score(_interrupted, few_digits(90), out=tmp_path / "none", **options)
+    assert "scored yet" in hs.write_report(tmp_path / "none").read_text()
+    monkeypatch.setattr(folds, "fit_head", _interrupted)
     with pytest.raises(KeyboardInterrupt):
-        hs.score(_interrupted_training, few_digits(90), folds=3, out=tmp_path / "run", device="cpu")
-    assert "scored yet" in hs.write_report(tmp_path / "run").read_text()
-    monkeypatch.setattr("hardsight.scoring.folds.fit_head", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        hs.score(linear(), few_digits(90), preprocess="raw", folds=3, out=tmp_path / "head", device="cpu")
+        hs.score(linear(), few_digits(90), preprocess="raw", out=tmp_path / "head", **options)
     assert "scored yet" in hs.write_report(tmp_path / "head").read_text()
-
-
-def _interrupted_training(data):
-    raise KeyboardInterrupt
-
-
-def test_a_run_stopped_while_its_rows_are_put_together_has_a_page_and_goes_on(tmp_path, monkeypatch):
-    options = {"folds": 2, "seeds": 2, "out": tmp_path / "run", "device": "cpu"}
     monkeypatch.setattr("hardsight.runs.folder.RunWriter.finish", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        hs.score(train, few_digits(60), **options)
+    with pytest.raises(KeyboardInterrupt):  # while its rows are put together
+        hs.score(train, few_digits(60), out=tmp_path / "last", **options)
     monkeypatch.undo()
-    assert "so far" in hs.write_report(tmp_path / "run").read_text()
-    assert len(hs.score(train, few_digits(60), **options)) == 60
-    assert len(hs.SampleTable.load(tmp_path / "run")) == 60
+    assert "so far" in hs.write_report(tmp_path / "last").read_text()
+    assert len(hs.score(train, few_digits(60), out=tmp_path / "last", **options)) == 60
+    assert len(hs.SampleTable.load(tmp_path / "last")) == 60
 
 
 def test_classes_without_a_sample_do_not_count(tmp_path):
@@ -600,8 +540,6 @@ def test_classes_without_a_sample_do_not_count(tmp_path):
     assert spread.meta.class_names == [str(10 * k) for k in range(10)]
     done = hs.clean(spread, tmp_path / "lists", data=ArraySamples(images[:300], 10 * labels[:300], "d", "d"))
     assert done["samples"] == 300
-    import pyarrow.parquet as pq
-
     rows = pq.read_table(tmp_path / "lists" / "actions.parquet")
     assert set(rows["label"].to_pylist()) == {10 * k for k in range(10)}
 
@@ -620,8 +558,6 @@ def test_training_in_place_does_not_reach_the_data():
 
 
 def test_an_unreadable_sample_is_named_to_the_training_function(tmp_path):
-    from PIL import Image
-
     for i in range(8):
         (tmp_path / "p" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 30 * i).save(tmp_path / "p" / "ab"[i % 2] / f"{i}.png")

@@ -14,8 +14,7 @@ from hardsight.errors import ExistingPathError
 from hardsight.models import Model
 from hardsight.networks import small_cnn
 from hardsight.runs import is_run, read_run
-from hardsight.scoring.folds import TrainingData, full_name
-from hardsight.scoring.refit import one_thread
+from hardsight.scoring.folds import TrainingData, full_name, one_thread
 from hardsight.scoring.score import score
 from hardsight.table import SampleTable
 

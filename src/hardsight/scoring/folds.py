@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -33,7 +35,6 @@ from hardsight.scoring.network import (
     stage,
 )
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.refit import choose_strength, fit_head
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction
 
@@ -104,27 +105,26 @@ def score_folds(
         raise InputError(f"DATA: --folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
-    method = _score_refitted if isinstance(model, Model) else _score_trained
     # The seed only where it is not the usual one, so that older runs are resumed.
     division = {"folds": folds, "seeds": options.seeds} | ({"seed": options.seed} if options.seed else {})
-    return method(model, samples, options, folds, division)  # pyrefly: ignore[bad-argument-type]
+    if isinstance(model, Model):
+        return _score_refitted(model, samples, options, {**division, "retrained": "head"})
+    return _score_trained(model, samples, options, {**division, "retrained": "model"})
 
 
-def _score_refitted(
-    model: Model, samples: Samples, options: ScoreOptions, folds: int, division: dict[str, Any]
-) -> SampleTable:
+def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
     plan = make_plan([model], samples, options)
     network = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
-    plan |= {"model": network, "preprocessing": model.preprocessing, "out_of_sample": {**division, "retrained": "head"}}
+    plan |= {"model": network, "preprocessing": model.preprocessing, "out_of_sample": division}
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
         gather = partial(score_network, model, samples, keep="features")
         whole = stage(replace(options, vectors=True), FEATURES, gather)
-        vectors: Any = whole.vectors
-        place = pc.index_in(whole.to_arrow()["id"], value_set=vectors["id"].combine_chunks())
-        features = torch.from_numpy(matrix(vectors, "features", np.asarray(place))).to(find_device(options.device))
+        stored: Any = whole.vectors
+        place = np.asarray(pc.index_in(whole.to_arrow()["id"], value_set=stored["id"].combine_chunks()))
+        features = torch.from_numpy(matrix(stored, "features", place)).to(find_device(options.device))
         # Classes without a sample have no direction, and would count in every sum of angles.
         present, labels = np.unique(whole["label"], return_inverse=True)
         if len(present) < 2:
@@ -139,16 +139,17 @@ def _score_refitted(
             weight, bias = fit_head(x, y, len(present), strength, bias=options.use_bias)
             ids, targets = whole["id"][held_out].tolist(), torch.from_numpy(labels[held_out])
             keep = "direction" if options.vectors else None
-            rows, bad, kept = score_block(ids, features[~train], weight, targets, bias, options.scores, keep)
-            return SampleTable(rows, {"model": {"name": _seed_name(model.name, seed, options)}}, bad, kept)
+            rows, bad, vectors = score_block(ids, features[~train], weight, targets, bias, options.scores, keep)
+            return SampleTable(rows, {"model": {"name": _seed_name(model.name, seed, options)}}, bad, vectors)
 
-        parts = _over_folds(score_fold, labels, options, folds)
-        mapping = np.full(max(class_count(samples, 0), int(present.max()) + 1), -1)
+        folds = division["folds"]
+        parts = _over_folds(score_fold, labels, folds, options)
+        names, mapping = list(samples.classes or ()), np.full(class_count(samples, int(present.max()) + 1), -1)
         mapping[present] = np.arange(len(present))
-        names, gaps = list(samples.classes or ()), len(mapping) > len(present)
+        gaps = len(mapping) > len(present)
         if names or gaps:
             names = [names[k] if k < len(names) else str(k) for k in present.tolist()]
-        about = {
+        plan |= {
             "weights": whole.meta.weights,
             "preprocessing": whole.meta.preprocessing,
             "model": {**network, "classes": len(present), "head": f"refitted on {folds - 1} of {folds} folds"},
@@ -157,26 +158,26 @@ def _score_refitted(
             "strengths": sorted(strengths),
             "warnings": _rare_class_notes(labels),
         }
-        return combine(run, {**plan, **about}, parts, whole["id"].tolist(), options, whole.bad)
+        return combine(run, plan, parts, whole["id"].tolist(), options, whole.bad)
 
 
 def _score_trained(
-    train: Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int, division: dict[str, Any]
+    train: Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, division: dict[str, Any]
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
-    network = {"name": name, "function": full_name(train)}
-    labels = all_labels(samples, "DATA: --folds")
-    plan = make_plan([], samples, options, train) | {"model": network, "labels": content_hash(labels)}
-    plan["out_of_sample"] = {**division, "retrained": "model"}
+    network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "DATA: --folds")
+    plan = make_plan([], samples, options, train)
+    plan |= {"model": network, "labels": content_hash(labels), "out_of_sample": division}
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
         metas = []
 
         def score_fold(held_out: np.ndarray, fold: int, seed: int) -> SampleTable:
+            data = TrainingData(samples, np.flatnonzero(~held_out), labels, fold, seed * division["folds"] + fold)
+
             def score(stage_options: ScoreOptions) -> SampleTable:
-                data = TrainingData(samples, np.flatnonzero(~held_out), labels, fold, seed * folds + fold)
                 with torch.random.fork_rng():
                     torch.manual_seed(data.seed)
                     model = returned_model(train(data), name)
@@ -189,36 +190,37 @@ def _score_trained(
 
             table = stage(options, f"seed{seed}-fold{fold}", score)
             metas.append(table.meta)
-            orders = [(meta.model.classes, meta.class_names, meta.label_mapping) for meta in (metas[0], table.meta)]
-            check_same_classes(dict(zip(("the first fold", f"fold {fold + 1}"), orders, strict=True)))
+            first, other = (
+                (meta.model.classes, meta.label_mapping, meta.class_names) for meta in (metas[0], table.meta)
+            )
+            check_same_classes(first, other, f"the first fold and fold {fold + 1}")
             return table
 
-        parts = _over_folds(score_fold, labels, options, folds)
-        first = parts[0][1].meta
-        trained = {"name": str(first.model.name).removesuffix(f" seed {options.seed}"), "classes": first.model.classes}
-        about = {
-            **{key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")},
-            "model": {**network, **trained, "head": first.model.head},
+        parts = _over_folds(score_fold, labels, division["folds"], options)
+        first = metas[0]
+        plan |= {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")}
+        name = str(first.model.name).removesuffix(f" seed {options.seed}")
+        plan |= {
+            "model": {**network, "name": name, "classes": first.model.classes, "head": first.model.head},
             "weights": "trained on the other folds",
             "warnings": _rare_class_notes(labels),
         }
-        return combine(run, {**plan, **about}, parts, samples.ids, options)
+        return combine(run, plan, parts, samples.ids, options)
 
 
 def _over_folds(
-    score_fold: Callable[[np.ndarray, int, int], SampleTable], labels: np.ndarray, options: ScoreOptions, folds: int
+    score_fold: Callable[[np.ndarray, int, int], SampleTable], labels: np.ndarray, folds: int, options: ScoreOptions
 ) -> list[tuple[str, SampleTable]]:
     """A table for every fold of every seed, with the name of its network. `score_fold` takes what is held out."""
     from tqdm import tqdm
 
-    parts = []
-    hidden = None if options.progress else True
+    parts, hidden = [], None if options.progress else True
     with tqdm(total=options.seeds * folds, unit=" folds", desc="folds", disable=hidden) as bar:
         for seed in range(options.seed, options.seed + options.seeds):
-            fold = assign_folds(labels, folds, seed)
-            for k in range(folds):
-                table = score_fold(fold == k, k, seed)
-                parts.append((str(table.meta.model.name), table.with_column("fold", np.full(len(table), k))))
+            assigned = assign_folds(labels, folds, seed)
+            for fold in range(folds):
+                table = score_fold(assigned == fold, fold, seed)
+                parts.append((str(table.meta.model.name), table.with_column("fold", np.full(len(table), fold))))
                 bar.update()
     return parts
 
@@ -243,3 +245,69 @@ def _rare_class_notes(labels: np.ndarray) -> list[str]:
     )
     warnings.warn(note, UserWarning, stacklevel=4)
     return [note]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The head that is fitted: regularized multinomial logistic regression.
+
+STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of the penalty, to choose from
+_SMALL = 1 << 24  # numbers up to which a second thread costs more than it saves on a busy machine
+
+
+@contextmanager
+def one_thread(small: bool = True) -> Iterator[None]:
+    """One thread for small work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if small else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def fit_head(
+    features: Tensor, labels: Tensor, classes: int, strength: float, *, bias: bool = True, steps: int = 200
+) -> tuple[Tensor, Tensor | None]:
+    """Weight ``(C, D)`` and bias ``(C,)`` that minimize mean cross-entropy + strength/2 · ‖weight·scale‖².
+
+    `scale` is the root mean square of the features' norms, so that one strength fits every network. Features are
+    neither centered nor scaled by axis: that would turn the weights, and with them every angle. The start is zero: a
+    head that has seen the labels would pass them on.
+    """
+    scale = features.square().sum(1).mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+    x = features.float() / scale
+    weight = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
+    offset = torch.zeros(classes, device=x.device, requires_grad=bias)
+    solver = torch.optim.LBFGS(
+        [weight, offset] if bias else [weight],
+        max_iter=steps,
+        history_size=10,
+        tolerance_grad=1e-6,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        value = F.cross_entropy(x @ weight.T + offset, labels) + strength / 2 * weight.square().sum()
+        value.backward()
+        return value
+
+    with one_thread(x.device.type == "cpu" and x.numel() <= _SMALL):
+        solver.step(loss)  # pyrefly: ignore[bad-argument-type]
+    return weight.detach() / scale, offset.detach() if bias else None
+
+
+def choose_strength(
+    features: Tensor, labels: Tensor, classes: int, seed: int, *, bias: bool = True, most: int = 20_000
+) -> float:
+    """The strength of `STRENGTHS` with the smallest cross-entropy on a fifth of these samples, held out for it."""
+    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:most].to(features.device)
+    validation, used = order[: len(order) // 5], order[len(order) // 5 :]
+    if not len(validation):
+        return STRENGTHS[-2]
+    losses = []
+    for strength in STRENGTHS:
+        weight, offset = fit_head(features[used], labels[used], classes, strength, bias=bias)
+        logits = features[validation].float() @ weight.T
+        losses.append(float(F.cross_entropy(logits if offset is None else logits + offset, labels[validation])))
+    return STRENGTHS[losses.index(min(losses))]

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from hardsight.data import Samples, class_mapping
 from hardsight.devices import find_device
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.heads import HeadLayer, find_head, uncompiled, unwrap
+from hardsight.heads import find_head, uncompiled, unwrap
 from hardsight.models import Model
 from hardsight.runs import SCHEMAS, STAGES, Meta, RunWriter, content_hash, gaps_entry, identify, provenance
 from hardsight.scores import MOST_CLASSES
@@ -32,9 +33,12 @@ from hardsight.userfile import FileFunction
 
 def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: Keep = "direction") -> SampleTable:
     """Rows of every sample, written to ``options.out`` while they are computed if it is given."""
-    # A head that is fitted later has the classes of the data, not those of the model.
-    fitted_later = keep == "features"
-    layer, mapping = _layer_and_mapping(model, samples, options, fitted_later)
+    layer = find_head(uncompiled(model.module), options.head)
+    if model.classes is not None and len(model.classes) != layer.classes:
+        names = len(model.classes)
+        raise InputError(f"MODEL has {names} class names but {layer.classes} outputs; give one name per output.")
+    fitted_later = keep == "features"  # then the head has the classes of the data, not those of the model
+    mapping = None if fitted_later else class_mapping(model.classes, samples.classes, layer.classes)
     check_samples(samples, None if fitted_later else layer.classes)
     limit = class_count(samples, MOST_CLASSES) if fitted_later else len(samples.classes or range(layer.classes))
     plan = make_plan([model], samples, options)
@@ -43,14 +47,14 @@ def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: K
         "model": {**network, "head": layer.path, "classes": layer.classes},
         "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
         "class_names": list(model.classes or samples.classes or ()),
-        "label_mapping": mapping,
+        "label_mapping": None if mapping is None else mapping.tolist(),
         "vectors": keep if options.vectors else None,
     }
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
         started, done, notes, blocks = time.time(), set() if run is None else run.done(), [], []
-        outputs = np.array(mapping or range(limit))
+        outputs = np.arange(limit) if mapping is None else mapping
         for block in row_blocks(model, samples, options, layer, outputs, plan["vectors"], done, notes):
             if options.strict and len(block.bad):
                 id_, error = block.bad.to_pylist()[0].values()
@@ -73,20 +77,9 @@ def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: K
             notes.append(note)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=2)
-        about = {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
-        return _finish(run, table, {**plan, **about, "seconds": round(time.time() - started, 2)}, options)
-
-
-def _layer_and_mapping(
-    model: Model, samples: Samples, options: ScoreOptions, any_classes: bool = False
-) -> tuple[HeadLayer, list[int] | None]:
-    """The head of a network, and where each label of the data lies among its outputs; None: at the same place."""
-    layer = find_head(uncompiled(model.module), options.head)
-    if model.classes is not None and len(model.classes) != layer.classes:
-        names = len(model.classes)
-        raise InputError(f"MODEL has {names} class names but {layer.classes} outputs; give one name per output.")
-    mapping = None if any_classes else class_mapping(model.classes, samples.classes, layer.classes)
-    return layer, None if mapping is None else mapping.tolist()
+        plan |= {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
+        plan["seconds"] = round(time.time() - started, 2)
+        return finish(run, table, plan, find_device(options.device))
 
 
 def make_plan(
@@ -133,19 +126,16 @@ def complete_table(run: RunWriter) -> SampleTable:
     return table
 
 
-def _finish(run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], options: ScoreOptions) -> SampleTable:
-    """The table with all that is to be said about it, in a run that is whole."""
-    table.meta = Meta.from_json({**provenance(find_device(options.device)), **about, **row_counts(table)})
+def finish(
+    run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], device: torch.device | None = None
+) -> SampleTable:
+    """The table with what is known about it; its run, if there is one, is then whole."""
+    zeros = int((table["norm"] == 0).sum()) if "norm" in table else 0  # they have no direction: every angle is π/2
+    counts = {"rows": len(table), "bad": len(table.bad), "zero_features": zeros}
+    table.meta = Meta.from_json({**provenance(device), **about, "counts": counts, "accuracy": table.accuracy})
     if run is not None:
         run.finish(table.meta)
     return table
-
-
-def row_counts(table: SampleTable) -> dict[str, Any]:
-    """What a run says about its rows. A zero feature has no direction: its angle to every class is π/2."""
-    zeros = int((table["norm"] == 0).sum()) if "norm" in table else 0
-    counts = {"rows": len(table), "bad": len(table.bad), "zero_features": zeros}
-    return {"counts": counts, "accuracy": table.accuracy}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -196,7 +186,8 @@ def combine(
     table = SampleTable(mean, None, unscored, None if vectors is None else mean_vectors(vectors))
     notes = [*about.get("warnings", ()), *(note for _, part in parts for note in part.meta.warnings)]
     several = {"models": names} if len(names) > 1 else {}
-    return _finish(run, table, {**about, **several, "accuracies": accuracies, "warnings": notes}, options)
+    about = {**about, **several, "accuracies": accuracies, "warnings": notes}
+    return finish(run, table, about, find_device(options.device))
 
 
 def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptions) -> SampleTable:
@@ -206,11 +197,14 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
     names = [model.name for model in models]
     repeats = [names[:i].count(name) for i, name in enumerate(names)]
     models = [replace(m, name=f"{m.name} ({n + 1})" if n else m.name) for m, n in zip(models, repeats, strict=True)]
-    heads = {model.name: _layer_and_mapping(model, samples, options) for model in models}
-    check_same_classes({m.name: (heads[m.name][0].classes, m.classes, heads[m.name][1]) for m in models})
+    layers, orders = [find_head(uncompiled(model.module), options.head) for model in models], []
+    for model, layer in zip(models, layers, strict=True):
+        mapping = class_mapping(model.classes, samples.classes, layer.classes)
+        orders.append((layer.classes, None if mapping is None else mapping.tolist(), model.classes))
+        check_same_classes(orders[0], orders[-1], f"{models[0].name!r} and {model.name!r}")
     plan = make_plan(models, samples, options)
-    hashes = zip(heads, plan.pop("networks"), strict=True)
-    plan["nets"] = [{"name": name, "fingerprint": hash_, "head": heads[name][0].path} for name, hash_ in hashes]
+    networks = zip(models, plan.pop("networks"), layers, strict=True)
+    plan["nets"] = [{"name": model.name, "fingerprint": hash_, "head": layer.path} for model, hash_, layer in networks]
     plan["preprocessing"] = [model.preprocessing for model in models]
     with open_run(plan, options) as run:
         if run is not None and run.complete:
@@ -219,20 +213,19 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
         parts = [(name, stage(options, f"net{i}", score)) for i, (name, score) in enumerate(passes)]
         first = parts[0][1].meta
         about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
-        about["model"] = {"name": " + ".join(heads), "classes": first.model.classes}
+        about["model"] = {"name": " + ".join(name for name, _ in parts), "classes": first.model.classes}
         return combine(run, {**plan, **about}, parts, samples.ids, options)
 
 
-def check_same_classes(orders: Mapping[str, tuple[int | None, Sequence[str] | None, list[int] | None]]) -> None:
-    """Refuse networks that number their classes differently: their rows could not be put together.
+# Number of outputs, where each label of the data lies among them, and their names.
+ClassOrder = tuple[int | None, Sequence[int] | None, Sequence[str] | None]
 
-    Of each network: its number of outputs, their names, and where each label of the data lies among them.
-    """
-    (first, (outputs, names, mapping)), *others = orders.items()
-    for network, (count, other_names, other_mapping) in others:
-        same_names = not names or not other_names or list(names) == list(other_names)
-        if count != outputs or other_mapping != mapping or not same_names:
-            raise InputError(
-                "the networks must have the same classes in the same order, but "
-                f"{first!r} and {network!r} ({outputs} and {count} outputs) differ."
-            )
+
+def check_same_classes(first: ClassOrder, other: ClassOrder, networks: str) -> None:
+    """Refuse networks that number their classes differently: their rows could not be put together."""
+    same_names = not first[2] or not other[2] or list(first[2]) == list(other[2])
+    if first[:2] != other[:2] or not same_names:
+        raise InputError(
+            f"the networks must have the same classes in the same order, but {networks} differ ({first[0]} and "
+            f"{other[0]} classes)."
+        )

@@ -16,12 +16,11 @@ from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model, load_model
 from hardsight.registry import did_you_mean
-from hardsight.runs import Meta, provenance
 from hardsight.scores import SCORES, check_triple
 from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import warn_if_chance
 from hardsight.scoring.folds import TrainingData, score_folds
-from hardsight.scoring.network import row_counts, score_network, score_several
+from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction, is_file_function, load_function, takes_training_data
@@ -73,9 +72,7 @@ def score_features(
     table = SampleTable(rows, None, bad, stored)
     origin = f"{len(features):,} features of width {features.shape[1]}"
     about = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}, "scores": table.scores}
-    about |= {"bias": bias is not None and exact, **row_counts(table)}
-    table.meta = Meta.from_json({**provenance(), **about})
-    return warn_if_chance(table)
+    return warn_if_chance(finish(None, table, {**about, "bias": bias is not None and exact}))
 
 
 def score(
