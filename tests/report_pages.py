@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import shutil
 from contextlib import contextmanager
 
@@ -222,3 +223,19 @@ def card_rows(page):
 
 def settle(page):
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def luminance(page, name):
+    """Of a colour by its name in the style, as WCAG defines it."""
+    page.evaluate("(name) => { document.body.style.color = `var(--${name})`; }", name)
+    colour = page.evaluate("getComputedStyle(document.body).color")
+    page.evaluate("() => { document.body.style.color = ''; }")
+    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(one, other):
+    """Of two luminances."""
+    light, dark = sorted((one, other), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

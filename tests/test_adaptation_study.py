@@ -1,8 +1,6 @@
 """The study of self-training: who does which job, from what, and what its tables say."""
 
-import importlib
 import math
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +11,13 @@ from scipy import stats
 
 
 @pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))  # it is no part of the package
-    return importlib.import_module("benchmarks.adaptation_study")
+def study(benchmark_module):
+    return benchmark_module("adaptation_study")
 
 
 @pytest.fixture
-def report(study):
-    return importlib.import_module("benchmarks.adaptation_report")
+def report(benchmark_module):
+    return benchmark_module("adaptation_report")
 
 
 def test_source_and_chosen_samples_are_mixed_as_in_visda(study):

@@ -228,15 +228,12 @@ class TestHostile:
         net[-1].weight.data.mul_(scale), net[-1].bias.data.mul_(scale)
         torch.testing.assert_close(cam(net, x, y), before, atol=1e-5, rtol=0)
 
-    def test_no_positions_no_map(self):
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
-        with pytest.raises(ValueError, match=r"^model: .*Sequential .*\.$"):
-            cam(net, torch.rand(2, 1, 8, 8))
-
-    def test_tokens_that_no_recipe_knows(self):
-        net = nn.Sequential(nn.Conv2d(1, 8, 4, 4), nn.Flatten(2), nn.Conv1d(8, 8, 1), nn.Flatten(), nn.Linear(32, 3))
-        with pytest.raises(ValueError, match=r"tokens .*name"):
-            cam(net, torch.rand(2, 1, 8, 8))
+    def test_no_positions_no_map_and_tokens_that_no_recipe_knows(self):
+        flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+        tokens = nn.Conv2d(1, 8, 4, 4), nn.Flatten(2), nn.Conv1d(8, 8, 1), nn.Flatten(), nn.Linear(32, 3)
+        for net, words in ((flat, r"^model: .*Sequential .*\.$"), (nn.Sequential(*tokens), r"tokens .*name")):
+            with pytest.raises(ValueError, match=words):
+                cam(net, torch.rand(2, 1, 8, 8))
 
     @pytest.mark.parametrize(("layer", "sentence"), [("Tanh", "layer='Tanh'"), ("7", "'7' .*positions")])
     def test_layers_that_cannot_be(self, layer, sentence):

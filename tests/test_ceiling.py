@@ -103,12 +103,9 @@ def test_what_has_no_ceiling_is_refused_in_a_sentence(counts, labels, words):
         ceiling(counts, labels)
 
 
-def test_halves_that_disagree_have_no_reliability():
+def test_halves_that_disagree_have_no_reliability_and_unknown_coefficients_are_named():
     found = ceiling(np.array([[1, 2], [2, 1], [1, 2], [2, 1], [1, 2]]), np.zeros(5, int), ["pearson"])[0]
     assert found.split_half < -0.3
     assert (found.spearman_brown, found.root) == (0, 0)  # the formula has a pole at −½ here
-
-
-def test_unknown_coefficients_are_named():
     with pytest.raises(ValueError, match=r"coefficients .*'tau'"):
         ceiling(np.array([[3, 1], [1, 3], [2, 2], [4, 0]]), np.zeros(4, int), ["tau"])

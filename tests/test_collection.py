@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # whatever versions there are, these packages are not
+
 TESTS = Path(__file__).parent
 # None of these may be needed to collect a test of the GPU.
 OPTIONAL = (
@@ -31,14 +35,11 @@ def test_gpu_tests_are_collected_without_optional_packages():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_a_gpu_degrades_like_a_cpu" in done.stdout
+    code = BLOCK.replace("import pytest", "import tyro")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "No module named 'tyro'" in done.stderr  # the block blocks
 
 
 def test_no_other_file_holds_a_test_that_only_a_gpu_runs():
     marked = [file.name for file in TESTS.glob("test_*.py") if "mark.gpu" in file.read_text(encoding="utf-8")]
     assert sorted(marked) == [Path(__file__).name, "test_gpu.py", "test_gpu_training.py"]
-
-
-def test_the_block_blocks():
-    code = BLOCK.replace("import pytest", "import tyro")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "No module named 'tyro'" in done.stderr

@@ -61,18 +61,14 @@ def test_rows_are_the_naive_join():
     assert found["broken"].tolist() == (~right[:, 0] & right[:, 1]).tolist()
 
 
-def test_the_mean_change_is_scipy_s_paired_t():
+def test_the_mean_change_is_scipy_s_paired_t_and_accuracy_is_tested_by_mcnemar_s_exact_test():
     before, after, both = pairs()
-    change = compare(after, before).meta.comparison["mean_change"]
+    meta = compare(after, before).meta.comparison
+    change = meta["mean_change"]
     test = stats.ttest_rel([5 * new["avh"] for new, _ in both], [5 * old["avh"] for _, old in both])
     assert change["p"] == pytest.approx(test.pvalue)
     assert (change["low"], change["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
     assert change["n"] == 250
-
-
-def test_accuracy_is_tested_by_mcnemar_s_exact_test():
-    before, after, both = pairs()
-    meta = compare(after, before).meta.comparison
     right = np.array([[row["pred"] == row["label"] for row in pair] for pair in both])
     fixed, broken = int((right[:, 0] & ~right[:, 1]).sum()), int((~right[:, 0] & right[:, 1]).sum())
     assert meta["mcnemar"]["p"] == pytest.approx(stats.binomtest(fixed, fixed + broken).pvalue)
@@ -179,14 +175,10 @@ def test_folders_are_taken_too(tmp_path):
 def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
     with pytest.raises(ValueError, match=sentence):
         compare(after, before)
-
-
-def test_what_is_no_run_is_a_sentence():
     with pytest.raises(TypeError, match=r"before .*SampleTable .*int"):
         compare(before_and_after()[0], 3)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The page's section.
 
 

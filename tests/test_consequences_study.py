@@ -2,7 +2,6 @@
 
 import importlib
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +9,13 @@ from scipy import stats
 
 
 @pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))  # it is no part of the package
-    return importlib.import_module("benchmarks.consequences_study")
+def study(benchmark_module):
+    return benchmark_module("consequences_study")
 
 
 @pytest.fixture
-def report(study):
-    return importlib.import_module("benchmarks.consequences_report")
+def report(benchmark_module):
+    return benchmark_module("consequences_report")
 
 
 def test_the_first_seed_of_everything_comes_first_and_mnist_has_five_seeds(study):
@@ -114,7 +112,9 @@ def data(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_part_runs_from_one_command_and_goes_on_where_it_stopped(study, data, tmp_path, capsys, monkeypatch):
+def test_a_part_runs_from_one_command_and_goes_on_where_it_stopped(
+    study, data, tmp_path, capsys, monkeypatch, benchmark_module
+):
     part = study.PARTS["mnist"]
     monkeypatch.setitem(study.PARTS, "mnist", study.replace(part, arms=part.arms[:2]))
     out = tmp_path / "out"

@@ -20,7 +20,6 @@ def images():
     return torch.rand(40, 3, 12, 10, generator=torch.Generator().manual_seed(1))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Randomness.
 
 
@@ -86,7 +85,6 @@ def test_a_picture_is_degraded_the_same_in_any_batch_and_order(name, images):
         assert torch.equal(torch.cat(parts), whole[order])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Degradations.
 
 

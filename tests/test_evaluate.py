@@ -31,7 +31,6 @@ from hardsight.figures import draw, plot_degradation, plot_degraded_avh
 from hardsight.networks import build_network
 from hardsight.scoring.blocks import row_blocks
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Evaluation.
 
 
@@ -163,7 +162,6 @@ def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_pa
         read_degraded(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Summaries.
 
 
@@ -265,7 +263,6 @@ def test_trials_of_people_become_accuracy_by_level(tmp_path):
         human_accuracy(tmp_path / "none.csv")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Figures and the command.
 
 

@@ -64,7 +64,6 @@ def same(a, b):
     return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN is not itself
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What comes out.
 
 
@@ -207,7 +206,6 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
     assert json.loads((found.path / "evaluation.json").read_text())["seed"] == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # It stays, and it grows.
 
 
@@ -394,7 +392,6 @@ def test_a_damaged_plan_is_a_sentence_and_can_be_overwritten(digits, tmp_path):
     assert same(run(subjects(digits, "a"), tmp_path, overwrite=True).rows, found.rows)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Out-of-distribution data.
 
 
@@ -440,7 +437,6 @@ def test_a_runs_own_data_as_strangers_are_warned_of(digits, tmp_path):
         assert told(found.rows, metric="auroc", score="msp")[0]["value"] == pytest.approx(0.5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Sentences.
 
 
@@ -482,7 +478,6 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Runs on disk, and the command.
 
 

@@ -131,7 +131,6 @@ def test_dropout_draws_anew_in_each_replay_and_seeds_rule_it():
         assert len({tuple(row.tolist()) for row in logits}) == 32
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The engine's options on a GPU.
 
 

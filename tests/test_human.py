@@ -25,7 +25,6 @@ def write(path, text):
     return path
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Files.
 
 
@@ -278,7 +277,6 @@ def test_empty_answers_of_a_table_count_for_nothing(tmp_path):
     assert read_human(write(tmp_path / "n.csv", "id,01,1\na,3,1\n")).classes == ("01", "1")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What is given in memory.
 
 
@@ -324,7 +322,6 @@ def test_what_does_not_belong_to_the_samples_is_refused_in_a_sentence(given, wor
         match(given, IDS, LABELS)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Ids and classes.
 
 

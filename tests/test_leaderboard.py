@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -277,13 +275,8 @@ def _study(path, seed: int = 0, n: int = 600):
     return path
 
 
-@pytest.fixture
-def benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))  # they are no part of the package
-
-
-def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmarks, tmp_path, capsys, monkeypatch):
-    report = importlib.import_module("benchmarks.alignment_report")
+def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmark_module, tmp_path, capsys, monkeypatch):
+    report = benchmark_module("alignment_report")
     monkeypatch.setattr(report, "compare_scores", partial(report.compare_scores, test="jackknife"))  # in a moment
     out = _study(tmp_path / "study")
     chosen, people = report.split(out / "people.npz", np.zeros(10_000, int))
@@ -308,8 +301,8 @@ def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmarks, tmp_
         assert (out / name).stat().st_size
 
 
-def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmarks, monkeypatch):
-    module = importlib.import_module("benchmarks.neighbours")
+def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmark_module, monkeypatch):
+    module = benchmark_module("neighbours")
     x, among = (torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (50, 70))
     for reference in (None, among):
         cosines = torch.nn.functional.cosine_similarity(x[:, None], (x if reference is None else among)[None], dim=2)
@@ -326,8 +319,8 @@ def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmarks, 
 
 
 @pytest.mark.slow
-def test_the_study_runs_from_one_command_and_does_not_train_twice(benchmarks, tmp_path):
-    study = importlib.import_module("benchmarks.alignment_study")
+def test_the_study_runs_from_one_command_and_does_not_train_twice(benchmark_module, tmp_path):
+    study = benchmark_module("alignment_study")
     random = np.random.default_rng(0)
     arrays = {
         "train_images": random.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8),

@@ -174,6 +174,9 @@ def test_constant_scores_tell_nothing():
     assert (found.auroc, found.fpr95, found.tied) == (0.5, 1.0, 1.0)
     assert (found.aupr_in, found.aupr_out) == (0.75, 0.25)
     assert found.auroc_low < 0.5 < found.auroc_high
+    alone = detection([1.0], [0.0])  # one sample per side has no interval
+    assert alone.auroc == 1
+    assert np.isnan([alone.auroc_low, alone.auroc_high]).all()
 
 
 def test_perfect_scores_have_an_interval_that_is_not_a_point():
@@ -187,13 +190,6 @@ def test_perfect_scores_have_an_interval_that_is_not_a_point():
     assert few.fpr95_high > 0.9
     worst = detection(np.arange(20.0), np.arange(30) + 100.0)
     assert (worst.auroc, worst.fpr95) == (0, 1)
-
-
-def test_one_sample_a_side_has_no_interval():
-    found = detection([1.0], [0.0])
-    assert found.auroc == 1
-    assert np.isnan(found.auroc_low)
-    assert np.isnan(found.auroc_high)
 
 
 def test_the_variance_of_auroc_is_delongs_by_a_naive_double_loop():

@@ -23,7 +23,6 @@ def digits(tmp_path_factory):
     return train_digits(tmp_path_factory.mktemp("runs") / "resnet")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What lowers the loss.
 
 
@@ -130,7 +129,6 @@ def test_the_switch_is_the_best_of_all_splits():
         assert found.epoch == ([*range(2, 10), None][worth.index(max(worth))])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The noise of a mean curve.
 
 
@@ -189,7 +187,6 @@ def test_many_samples_do_not_hide_that_epochs_jump():
     assert found.high - found.low >= 4
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Plateaus.
 
 T = np.arange(50)
@@ -279,7 +276,6 @@ def test_what_never_stops_stops_later_than_anything():
     assert row["later_low"] > 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Dip and bounce.
 
 
@@ -316,7 +312,6 @@ def test_a_bounce_is_found_and_its_interval_holds_the_truth():
     assert np.mean([one.low > 0 for one in found]) >= 0.5
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Agreement with people.
 
 
@@ -393,7 +388,6 @@ def test_human_frequencies_come_in_the_order_of_the_run_whatever_they_are_given_
     np.testing.assert_array_equal(phases.frequencies(run, votes), expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Norms of hard and easy samples.
 
 

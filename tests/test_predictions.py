@@ -72,19 +72,15 @@ def test_a_score_at_given_labels_is_the_score_turned_toward_confidence(name, bia
     np.testing.assert_allclose(told.at(name, LABELS), sign * np.mean(values, 0), rtol=1e-4, atol=1e-5)
 
 
-def test_confidence_and_avc_at_labels_are_entries_of_the_matrices():
-    told = predict(net(), digits(), flip=True, device="cpu")
-    every = np.arange(len(LABELS))
-    np.testing.assert_allclose(told.at("confidence", LABELS), told.probabilities[every, LABELS], rtol=1e-5)
-    np.testing.assert_allclose(told.at("avc", LABELS), told.avc[every, LABELS], rtol=1e-5)
-
-
 def test_labels_are_not_looked_at_and_batches_do_not_matter():
     a, b = (
         predict(net(), digits(y), flip=True, batch_size=n, device="cpu")
         for y, n in ((None, 70), (LABELS[::-1].copy(), 9))
     )
     np.testing.assert_allclose(a.probabilities, b.probabilities, rtol=1e-5, atol=1e-8)
+    every = np.arange(len(LABELS))  # scores at labels are entries of the matrices
+    np.testing.assert_allclose(a.at("confidence", LABELS), a.probabilities[every, LABELS], rtol=1e-5)
+    np.testing.assert_allclose(a.at("avc", LABELS), a.avc[every, LABELS], rtol=1e-5)
 
 
 def test_every_part_of_the_network_is_left_in_its_mode_and_without_hooks():

@@ -39,16 +39,10 @@ def same(run, seen):
 # What is recorded.
 
 
-def test_recorded_numbers_equal_a_recomputation_from_what_the_loop_saw(tmp_path):
+@pytest.mark.parametrize(("epochs", "batch"), [(5, 16), (2, 1), (2, 7), (2, SAMPLES)])
+def test_recorded_numbers_equal_a_recomputation_from_what_the_loop_saw(tmp_path, epochs, batch):
     seen = Seen()
-    train(tmp_path / "run", seen=seen)
-    same(tmp_path / "run", seen)
-
-
-@pytest.mark.parametrize("batch", [1, 7, SAMPLES])
-def test_the_batch_size_does_not_matter(tmp_path, batch):
-    seen = Seen()
-    train(tmp_path / "run", 2, batch=batch, seen=seen)
+    train(tmp_path / "run", epochs, batch=batch, seen=seen)
     same(tmp_path / "run", seen)
 
 
@@ -196,19 +190,6 @@ def test_the_first_time_counts_when_a_sample_comes_twice_in_an_epoch(tmp_path):
     assert hs.Dynamics(tmp_path / "run").meta.recorded.repeated == 5
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_ids_that_collide_are_an_error(tmp_path, later):
-    recorder = hs.Recorder(tmp_path / "run")
-    x, w, _, b = triple(3, 8, 5)
-    head = SimpleNamespace(features=x, weight=w, bias=b)
-    recorder.update([0, 1, 2], head, [0, 1, 2])
-    if later:
-        recorder.end_epoch()
-    recorder.update([0, 1, 2], head, [0, 1, 3])
-    with pytest.raises(ValueError, match="'data:2'"):
-        recorder.end_epoch()
-
-
 def test_a_head_of_another_size_is_an_error(tmp_path):
     recorder = train(tmp_path / "run", 1)
     with pytest.raises(ValueError, match=r"head.*epoch 2 .*4 .*× 6 .*5 × 6"):
@@ -216,6 +197,9 @@ def test_a_head_of_another_size_is_an_error(tmp_path):
     resumed = hs.Recorder(tmp_path / "run", epoch=2)
     with pytest.raises(ValueError, match="head was replaced"):
         train(resumed, 2, model=network(classes=5), first=2)
+    wider, y = head_of(0, d=7)
+    with pytest.raises(ValueError, match=r"head .*4 .*× 6 .*4 × 7"):
+        hs.Recorder(tmp_path / "run", epoch=2).update(range(6), wider, y)
 
 
 def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path):
@@ -236,6 +220,10 @@ def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path
         ("abc", [0, 1, 2], "ids.*3 samples"),
         ([1, 2, 3], [0, 1], r"labels.*\(3,\)"),
         ([1, 2, 3], [0.5, 0.5, 1.0], "soft labels"),
+        ([1, 2, 3], ["a", "b", "c"], "labels.*class indices"),
+        (torch.rand(3), [0, 1, 2], r"ids .*\(3,\) .*got torch.float32"),
+        (torch.arange(3)[:, None], [0, 1, 2], r"ids .*\(3,\) .*\(3, 1\)"),
+        (np.arange(3.0), [0, 1, 2], "ids .*float64"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_one_sentence(tmp_path, ids, labels, says):
@@ -244,32 +232,13 @@ def test_a_batch_that_does_not_fit_is_one_sentence(tmp_path, ids, labels, says):
         hs.Recorder(tmp_path / "run").update(ids, SimpleNamespace(features=x, weight=w, bias=b), labels)
 
 
-def test_a_label_outside_is_found_when_the_epoch_ends(tmp_path):
-    x, w, _, b = triple(3, 8, 5)
-    recorder = hs.Recorder(tmp_path / "run")
-    recorder.update(["a", "b", "c"], SimpleNamespace(features=x, weight=w, bias=b), [0, 5, 1])
-    with pytest.raises(ValueError, match=r"labels .*\[0, 4\] .*5 for 'b'"):
-        recorder.end_epoch()
-
-
-def test_broken_features_are_counted_and_missing(tmp_path):
-    x, w, y, b = triple(6, 8, 5)
-    x[2], x[4] = float("nan"), float("inf")
-    recorder = hs.Recorder(tmp_path / "run")
-    recorder.update(range(6), SimpleNamespace(features=x, weight=w, bias=b), y)
-    with pytest.warns(UserWarning, match="2 of 6 .*epoch 1 .*NaN"):
-        recorder.end_epoch()
-    dynamics = hs.Dynamics(tmp_path / "run")
-    assert dynamics.ids.tolist() == ["data:0", "data:1", "data:3", "data:5"]
-    assert dynamics.meta.recorded.bad == 2
-
-
 def test_an_empty_batch_is_nothing_and_an_empty_epoch_an_error(tmp_path):
     x, w, y, b = triple(3, 8, 5)
     recorder = hs.Recorder(tmp_path / "run")
     recorder.update([], SimpleNamespace(features=x[:0], weight=w, bias=b), y[:0])
-    with pytest.raises(RuntimeError, match=r"epoch 1 .*update\(\)"):
-        recorder.end_epoch()
+    for _ in range(2):  # also when it is tried again
+        with pytest.raises(RuntimeError, match=r"epoch 1 .*update\(\)"):
+            recorder.end_epoch()
 
 
 def test_update_after_the_step_is_refused_by_the_head(tmp_path):
@@ -443,7 +412,7 @@ def test_merging_changes_nothing_but_where_rows_lie(tmp_path, monkeypatch):
     compared()
 
 
-def test_a_reader_keeps_its_epochs_while_the_recorder_goes_on(tmp_path):
+def test_a_reader_keeps_its_epochs_while_the_recorder_goes_on_and_goes_back(tmp_path):
     model = network()
     recorder = train(tmp_path / "run", 14, model=model)
     reader = hs.Dynamics(tmp_path / "run")
@@ -453,12 +422,7 @@ def test_a_reader_keeps_its_epochs_while_the_recorder_goes_on(tmp_path):
     np.testing.assert_array_equal(reader.matrix("angle"), before)
     assert len(reader.curve("data:3")) == 14
     assert reader.curves()["epoch"].to_pylist() == list(range(1, 15))
-
-
-def test_an_epoch_can_be_forgotten_from_merged_files(tmp_path):
-    train(tmp_path / "run", 20)
-    before = hs.Dynamics(tmp_path / "run").matrix("angle")
-    hs.Recorder(tmp_path / "run", epoch=10)
+    hs.Recorder(tmp_path / "run", epoch=10)  # epochs are forgotten, also those in merged files
     after = hs.Dynamics(tmp_path / "run")
     assert after.epochs.tolist() == list(range(1, 10))
     np.testing.assert_array_equal(after.matrix("angle"), before[:, :9])
@@ -515,17 +479,19 @@ def test_a_broken_sample_is_missing_once_and_goes_on_and_resumes(tmp_path):
     recorder = hs.Recorder(tmp_path / "run")
     head, y = head_of(0)
     broken = SimpleNamespace(features=head.features.clone(), weight=head.weight, bias=head.bias)
-    broken.features[2] = float("nan")
+    broken.features[2], broken.features[4] = float("nan"), float("inf")
     recorder.update(range(6), broken, y)
-    with pytest.warns(UserWarning, match="1 of 6 .*epoch 1"):
+    with pytest.warns(UserWarning, match="2 of 6 .*epoch 1 .*NaN"):
         recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert (dynamics.ids.tolist(), dynamics.meta.recorded.bad) == ([f"data:{i}" for i in (0, 1, 3, 5)], 2)
     for resumed in (recorder, None):
         recorder = resumed or hs.Recorder(tmp_path / "run", epoch=2)
         recorder.update(range(6), head, y)
         recorder.end_epoch()
         found = hs.Dynamics(tmp_path / "run")
-        assert np.isnan(found.matrix("angle")).tolist() == [[i == 2, False] for i in range(6)]
-        assert np.isnan(found.matrix("nll_angles")[:, 1]).tolist() == [i == 2 for i in range(6)]
+        assert np.isnan(found.matrix("angle")).tolist() == [[i in (2, 4), False] for i in range(6)]
+        assert np.isnan(found.matrix("nll_angles")[:, 1]).tolist() == [i in (2, 4) for i in range(6)]
 
 
 def test_samples_without_a_label_are_left_out_and_counted(tmp_path):
@@ -587,10 +553,6 @@ def test_buffers_that_a_loop_uses_again_do_not_change_what_was_recorded(tmp_path
     dynamics = hs.Dynamics(tmp_path / "run")
     found = dict(zip(dynamics.ids, dynamics.labels, strict=True))
     assert found == {f"data:{i}": int(y[i % 6] + i // 6) % 4 for i in range(12)}
-    recorder.update(range(6), head, y)
-    head.features.add_(1)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        recorder.end_epoch()
 
 
 def test_two_recorders_on_one_folder_do_not_erase_each_other(tmp_path):
@@ -604,30 +566,6 @@ def test_two_recorders_on_one_folder_do_not_erase_each_other(tmp_path):
     assert len(hs.Dynamics(tmp_path / "run")) == 6
 
 
-def test_a_head_of_another_width_is_an_error_after_a_resume(tmp_path):
-    recorder = hs.Recorder(tmp_path / "run")
-    head, y = head_of(0, d=5)
-    recorder.update(range(6), head, y)
-    recorder.end_epoch()
-    wider, _ = head_of(0, d=7)
-    with pytest.raises(ValueError, match=r"head .*4 .*× 5 .*4 × 7"):
-        hs.Recorder(tmp_path / "run", epoch=2).update(range(6), wider, y)
-
-
-@pytest.mark.parametrize(
-    ("ids", "says"),
-    [
-        (torch.rand(6), r"ids .*\(6,\) .*got torch.float32"),
-        (torch.arange(6)[:, None], r"ids .*\(6,\) .*\(6, 1\)"),
-        (np.arange(6.0), "ids .*float64"),
-    ],
-)
-def test_ids_that_are_no_names_are_one_sentence(tmp_path, ids, says):
-    head, y = head_of(0)
-    with pytest.raises(ValueError, match=says):
-        hs.Recorder(tmp_path / "run").update(ids, head, y)
-
-
 def test_every_kind_of_id_keeps_its_name(tmp_path):
     head, y = head_of(0)
     ids = [np.int64(3), torch.tensor(4), 2**70, -5, "π/\ud800.png", "x" * 5000]
@@ -639,12 +577,6 @@ def test_every_kind_of_id_keeps_its_name(tmp_path):
     assert set(dynamics.ids) == {"data:3", "data:4", f"data:{2**70}", "data:-5", "π/\\ud800.png", "x" * 5000}
     assert not np.isnan(dynamics.matrix("angle")).any()
     assert len(dynamics.curve(3)) == len(dynamics.curve("x" * 5000)) == 2
-
-
-def test_text_labels_are_one_sentence(tmp_path):
-    head, _ = head_of(0)
-    with pytest.raises(ValueError, match=r"labels.*class indices"):
-        hs.Recorder(tmp_path / "run").update(range(6), head, list("abcdef"))
 
 
 def test_a_run_without_a_finished_epoch_says_so(tmp_path):

@@ -75,17 +75,10 @@ def test_a_label_outside_does_not_lose_the_epoch(tmp_path):
     ids, head, labels = head_of(range(12))
     labels[3] = 9
     recorder.update(ids, head, labels)
-    with pytest.raises(ValueError, match="9 for 'data:3'"):
+    with pytest.raises(ValueError, match=r"labels .*\[0, 3\] .*9 for 'data:3'"):
         recorder.end_epoch()
     recorder.end_epoch()
     assert sorted(hs.Dynamics(tmp_path / "run").ids) == sorted(f"data:{i}" for i in range(12) if i != 3)
-
-
-def test_an_empty_epoch_is_still_an_error_when_it_is_tried_again(tmp_path):
-    recorder = hs.Recorder(tmp_path / "run")
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="without a sample"):
-            recorder.end_epoch()
 
 
 @pytest.mark.parametrize("failing", range(5))

@@ -7,17 +7,14 @@ from report_runs import record, report
 from scipy import stats
 from test_report_groups import with_sketches
 
-import hardsight as hs
 from hardsight import SampleTable, records
 from hardsight.report import classes as class_module
 from hardsight.report import curves
 from hardsight.report.changes import change_lists, changes, comparison_section
 from hardsight.report.classes import class_table, confusions, medians
 from hardsight.report.clusters import harder_clusters
-from hardsight.report.datamap import read_recorded, recorded_lists
-from hardsight.report.groups import find_groups, group_rows
 from hardsight.report.lists import by_class, disagreements, hardest_and_easiest
-from hardsight.report.points import MOST_POINTS, Axis, axis, choose_points
+from hardsight.report.points import Axis, axis
 from hardsight.report.rows import read_rows
 from hardsight.stats import holm
 
@@ -44,7 +41,6 @@ def cells(section, key):
     return [row[place] for row in section["rows"]]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Smaller is harder.
 
 
@@ -85,14 +81,6 @@ def test_ranks_of_angle_and_confidence_are_both_of_hardness():
     assert logit.rows[0] == gap.argmin()
 
 
-def test_a_group_of_small_confidence_is_harder():
-    dark = np.arange(N) % 2 == 0
-    confidence = np.random.default_rng(2).random(N) - 0.3 * dark
-    rows = read_rows(a_run(confidence=confidence, light=np.where(dark, "dark", "bright")))
-    flags = {row["value"]: row["flag"] for row in group_rows(rows, find_groups(rows)[0][0])["rows"]}
-    assert flags == {"dark": "harder", "bright": "easier"}
-
-
 def test_a_cluster_of_small_confidence_is_harder():
     table, odd = with_sketches(planted=True)
     value = 3 * table["avh"]
@@ -108,7 +96,6 @@ def test_a_cluster_of_small_confidence_is_harder():
             assert odd[members].mean() == pytest.approx(share, abs=0.05)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Two runs.
 
 
@@ -143,14 +130,6 @@ def test_where_confidence_falls_samples_became_harder():
     np.testing.assert_allclose([lines[name]["p"] for name in "abcd"], holm(np.array(tests)), rtol=1e-3, atol=1e-12)
 
 
-def test_each_run_s_avh_is_times_its_own_number_of_classes():
-    draw = np.random.default_rng(8)
-    before, after = (a_run(avh=draw.random(N) / 8, classes=classes, names=False) for classes in (4, 8))
-    found = changes(read_rows(after), before)
-    np.testing.assert_allclose(found.before, 4 * before["avh"])
-    np.testing.assert_allclose(found.change, 8 * after["avh"] - 4 * before["avh"])
-
-
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
     before, after = two_runs()
     rows = read_rows(after)
@@ -162,7 +141,6 @@ def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
             assert lines[name][key] == pytest.approx(np.mean(table["pred"][own] == code), rel=1e-3), key
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What is missing, and what is many.
 
 
@@ -207,33 +185,7 @@ def test_values_below_and_above_an_axis_are_beyond_it():
     assert axis("x", "x", np.linspace(0.3, 1.0, 99)).low == 0.0
 
 
-def test_listed_rows_are_points_even_where_thousands_are_left_out():
-    n = MOST_POINTS + 5000
-    listed = np.arange(n - 300, n)
-    points = choose_points(n, listed, np.zeros(n, int), np.zeros(n, int))
-    assert len(points) == MOST_POINTS
-    assert np.isin(listed, points).all()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Lists of a recorded training.
-
-
-def test_lists_of_a_training_are_full_sorts(tmp_path):
-    run = record(tmp_path / "run", n=300, epochs=6)
-    dynamics = hs.Dynamics(run)
-    recorded = read_recorded(read_rows(dynamics.at(6)), dynamics)
-    forgetting, learned, aum = (recorded.columns[name] for name in ("forgetting", "learned", "aum"))
-    lists = {one.key: one.rows.tolist() for one in recorded_lists(recorded)}
-    every = range(len(aum))
-    assert (
-        lists["forgotten"]
-        == sorted((i for i in every if forgetting[i] > 0), key=lambda i: (-forgetting[i], aum[i]))[:48]
-    )
-    assert lists["low_aum"] == sorted(every, key=lambda i: aum[i])[:48]
-    never = sorted((i for i in every if np.isnan(learned[i])), key=lambda i: aum[i])[:24]
-    late = sorted((i for i in every if learned[i] >= 0), key=lambda i: (-learned[i], aum[i]))
-    assert lists["late"] == [*never, *late][:48]
 
 
 def test_curves_do_not_depend_on_how_many_records_are_read_at_once(tmp_path, monkeypatch):

@@ -42,7 +42,6 @@ def assert_lines(dynamics, rows, group, lines):
                 np.testing.assert_allclose(found, (ends.low, ends.high), rtol=6e-4, atol=1e-9)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Curves.
 
 
@@ -136,7 +135,6 @@ def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_pat
         np.testing.assert_allclose(np.nancumsum(few), np.nancumsum(many)[places], rtol=1e-3, atol=2e-3)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Samples.
 
 
@@ -172,11 +170,8 @@ def test_the_data_map_is_a_view_with_all_samples(whole):
     payload = whole.payload
     view = next(one for one in payload["views"] if one["key"] == "datamap")
     x, y = (np.array(payload["points"]["scores"][view[axis]["column"]]) for axis in "xy")
-    assert (view["x"]["column"], view["y"]["column"], view["colour"]) == (
-        "variability",
-        "mean_confidence",
-        "correctness",
-    )
+    shown = view["x"]["column"], view["y"]["column"], view["colour"]
+    assert shown == ("variability", "mean_confidence", "correctness")
     ends = [(view[axis]["low"], view[axis]["high"]) for axis in "yx"]
     counts, *_ = np.histogram2d(y, x, bins=(view["density"]["ny"], view["density"]["nx"]), range=ends)
     assert np.abs(counts.ravel() - view["density"]["counts"]).sum() <= 2  # points hold four digits
@@ -242,7 +237,6 @@ def test_numbers_that_are_all_the_same_or_missing_are_coded():
     assert np.isnan(decoded(none, 1, 2)).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Words and edges.
 
 

@@ -39,7 +39,6 @@ def only_group(table, given=None):
     return rows, group_rows(rows, group)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The arithmetic.
 
 
@@ -159,7 +158,6 @@ def test_small_groups_have_no_interval_and_no_flag():
     assert rare["flag"] == ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Where groups come from.
 
 
@@ -255,6 +253,7 @@ def test_points_know_their_group():
         ({"id": ["a", "b"], "g": [1]}, ValueError, "groups .*one length"),
         ({"id": ["a", "b"], "g": [1, "x"]}, ValueError, "groups .*one length"),
         (3, TypeError, "groups .*got int"),
+        (pa.table({"id": pa.array([["a"]]), "cam": ["x"]}), ValueError, "ids .*got list"),
         ("nowhere.csv", FileNotFoundError, r"no file nowhere\.csv"),
     ],
 )
@@ -263,10 +262,18 @@ def test_bad_groups_are_a_sentence(given, error, sentence):
         find_groups(read_rows(a_table()), given)
 
 
-def test_a_file_that_is_none_is_a_sentence(tmp_path):
-    (tmp_path / "g.parquet").write_text("no")
-    with pytest.raises(ValueError, match=r"g\.parquet is no"):
-        find_groups(read_rows(a_table()), tmp_path / "g.parquet")
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("g.parquet", "no", r"g\.parquet is no"),
+        ("g.csv", "id,cam,cam\nx:00000,a,b\n", "cam repeats"),
+        ("g.csv", "id,id,cam\nx:00000,x,b\n", "id repeats"),
+    ],
+)
+def test_bad_files_of_groups_are_a_sentence(name, text, words, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=words):
+        find_groups(read_rows(a_table()), tmp_path / name)
 
 
 def test_groups_that_match_nothing_say_so():
@@ -276,7 +283,6 @@ def test_groups_that_match_nothing_say_so():
     assert "g is not shown" in notes[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Hidden clusters.
 
 

@@ -6,24 +6,12 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-from report_pages import HOSTILE, SIZE, card_rows, make_payload, status
+from report_pages import HOSTILE, SIZE, card_rows, contrast, luminance, make_payload, status
 
 from hardsight.report.page import render
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
-
-
-def luminance(colour):
-    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-
-def contrast(a, b):
-    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 TEXT_ON = {
@@ -40,31 +28,22 @@ TEXT_ON = {
 @pytest.mark.parametrize("preferred", ["light", "dark"])
 def test_both_themes_are_readable_and_can_be_changed(show, preferred):
     page = show(make_payload(), color_scheme=preferred)
-    resolve = """(name) => {
-        document.body.style.color = `var(--${name})`;
-        const colour = getComputedStyle(document.body).color;
-        document.body.style.color = "";
-        return colour;
-    }"""
     found = []
     for _ in range(2):
-        colours = {
-            name: page.evaluate(resolve, name) for name in {*TEXT_ON, *sum(TEXT_ON.values(), ()), "right", "wrong"}
-        }
+        names = {*TEXT_ON, *sum(TEXT_ON.values(), ()), "right", "wrong"}
+        colours = {name: luminance(page, name) for name in names}
         for text, grounds in TEXT_ON.items():
             for ground in grounds:
                 assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
         for mark in ("right", "wrong"):  # graphics need 3
             assert contrast(colours[mark], colours["surface"]) >= 3
-        found.append((page.evaluate("getComputedStyle(document.body).backgroundColor"), drawn_plot(page)))
+        drawn = page.evaluate("document.getElementById('plot-base').toDataURL()")
+        found.append((page.evaluate("getComputedStyle(document.body).backgroundColor"), drawn))
+        light = colours["page"] > 0.5
+        assert light == ((preferred == "light") == (len(found) == 1))
         page.get_by_test_id("theme").click()
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
-    assert (luminance(found[0][0]) > 0.5) == (preferred == "light")
-
-
-def drawn_plot(page):
-    return page.evaluate("document.getElementById('plot-base').toDataURL()")
 
 
 @pytest.mark.parametrize("names", [("ant", "bee"), ("W" * 60, "a long name " * 5), tuple(HOSTILE)])
@@ -101,15 +80,8 @@ def test_hostile_names_are_text(show):
     shown = page.get_by_test_id("cards").inner_text()
     assert "__proto__" in shown
     table = page.get_by_test_id("class-table").inner_text()
-    for text in (
-        HOSTILE[0],
-        HOSTILE[1],
-        "__proto__",
-        "constructor",
-        r"שלום \u202etxt.exe\u202c",
-        r"tab\x09here \x1b[31m",
-    ):
-        assert text in table
+    shown = (r"שלום \u202etxt.exe\u202c", r"tab\x09here \x1b[31m")
+    assert all(text in table for text in (*HOSTILE[:2], "__proto__", "constructor", *shown))
     page.get_by_test_id("group-table").get_by_role("button", name="__proto__", exact=True).last.click()
     assert status(page).split(" have")[0].endswith("of 40 samples")
     assert page.evaluate("[window.pwned, {}.polluted, Object.keys(Object.prototype).length]") == [None, None, 0]

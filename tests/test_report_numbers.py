@@ -1,6 +1,5 @@
 """The numbers of the report: every one against scipy, NumPy or a naive loop."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from naive import triple
+from report_runs import in_page
 from scipy import stats
 
 import hardsight as hs
@@ -57,13 +57,6 @@ def payload_of(table, **options):
     return make_payload(read_rows(table), **options).payload
 
 
-def in_page(path):
-    """The payload inside a written page."""
-    text = Path(path).read_text(encoding="utf-8")
-    start = text.index('id="payload">') + len('id="payload">')
-    return json.loads(text[start : text.index("</script>", start)])
-
-
 def ids_of(payload, rows):
     return [payload["points"]["id"][row] for row in rows]
 
@@ -72,7 +65,6 @@ def listed(payload, key):
     return ids_of(payload, next(one["rows"] for one in payload["lists"] if one["key"] == key))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Intervals.
 
 
@@ -120,7 +112,6 @@ def test_holm_is_the_naive_loop(seed):
     assert len(holm(np.empty(0))) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Ranks and lists.
 
 
@@ -226,7 +217,6 @@ def test_suspects_are_those_of_label_errors():
     assert column(payload, "noise") == pytest.approx([shares[k] for k in range(6)], rel=1e-3)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Points, densities, histograms.
 
 
@@ -303,7 +293,6 @@ def test_nothing_depends_on_the_order_of_the_rows():
     assert payload_of(small) == payload_of(mixed)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Classes and tiles.
 
 
@@ -377,7 +366,6 @@ def test_several_nets_show_their_spread():
     assert payload["groups"] == []  # none of these is a group
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Text.
 
 
@@ -402,7 +390,6 @@ def test_numbers_are_plain():
     assert number(None) is None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The file.
 
 

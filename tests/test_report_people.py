@@ -74,7 +74,6 @@ def listed(payload, key):
     return [points[row] for one in payload["lists"] if one["key"] == key for row in one["rows"]]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The folder.
 
 
@@ -119,7 +118,6 @@ def test_a_run_that_is_scored_again_forgets_its_alignment(case, tmp_path):
     assert (tmp_path / "run" / ALIGNMENT / "mine.txt").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The numbers.
 
 
@@ -254,7 +252,6 @@ def test_samples_of_both_lists_are_among_the_first_to_get_pictures(tmp_path):
         assert set(listed(payload, key)[:5]) <= pictured
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The browser.
 
 

@@ -2,10 +2,8 @@
 
 import base64
 import io
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +11,7 @@ import pytest
 import torch
 from naive import triple
 from PIL import Image
+from report_runs import in_page
 from torch.utils.data import Dataset
 
 import hardsight as hs
@@ -22,12 +21,6 @@ from hardsight.report import write_report
 from hardsight.report.pictured import choose, picture
 from hardsight.report.write import MOST_BYTES
 from hardsight.runs import Meta
-
-
-def in_page(path):
-    text = Path(path).read_text(encoding="utf-8")
-    start = text.index('id="payload">') + len('id="payload">')
-    return json.loads(text[start : text.index("</script>", start)])
 
 
 def texts(payload):
@@ -71,7 +64,6 @@ def a_run(tmp_path, n=60, images=None, **meta):
     return table
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Which.
 
 
@@ -115,7 +107,6 @@ def test_the_data_can_be_named(tmp_path):
         assert len(in_page(write_report(table, tmp_path / "p.html", data=given))["pictures"]) == 60
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Whatever they come as.
 
 
@@ -208,7 +199,6 @@ def test_files_are_turned_upright_and_broken_ones_said(tmp_path):
     assert re.search("1 picture .*EXIF", texts(payload))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Data that cannot be shown.
 
 
@@ -263,7 +253,6 @@ def test_data_that_have_moved(tmp_path):
     assert len(in_page(write_report(tmp_path / "run", data=tmp_path / "y.npz"))["pictures"]) == 60
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Size.
 
 
@@ -307,7 +296,6 @@ def test_no_room_is_said(tmp_path, monkeypatch):
     assert re.match("0 of 60 .*not fit", payload["picture_note"])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Runs that lack something.
 
 N = 120

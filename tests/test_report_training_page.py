@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from report_pages import HOSTILE, card_rows, settle, status
+from report_pages import HOSTILE, card_rows, contrast, luminance, settle, status
 from report_runs import grouping, record, report
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
@@ -181,23 +181,10 @@ def test_hostile_names_and_a_narrow_screen(show, tmp_path, scheme):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lines_stand_out_from_the_page(show, whole, scheme):
     page = show(whole.payload, color_scheme=scheme)
-    resolve = """(name) => {
-        document.body.style.color = `var(--${name})`;
-        const colour = getComputedStyle(document.body).color;
-        document.body.style.color = "";
-        return colour;
-    }"""
-
-    def luminance(name):
-        channels = [int(part) / 255 for part in re.findall(r"\d+", page.evaluate(resolve, name))[:3]]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-    ground = luminance("surface")
+    ground = luminance(page, "surface")
     for name in (*(f"line-{k}" for k in range(6)), *(f"step-{k}" for k in range(5))):
-        darker, lighter = sorted((luminance(name), ground))
-        assert (lighter + 0.05) / (darker + 0.05) >= 3, name  # what graphics need
-    steps = [luminance(f"step-{k}") for k in range(5)]
+        assert contrast(luminance(page, name), ground) >= 3, name  # what graphics need
+    steps = [luminance(page, f"step-{k}") for k in range(5)]
     assert steps == sorted(steps, reverse=scheme == "light")  # one direction, also without colour
 
 

@@ -79,7 +79,6 @@ def columns_of(rounds, *names):
     return [rounds[name].to_pylist() for name in names]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # It adapts.
 
 
@@ -150,7 +149,6 @@ def test_soft_labels_are_trained_on_as_they_were_chosen_also_after_a_kill(net, t
     assert ((soft > 0.04).sum(1) > 1).any()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # It sees no label that it should not see.
 
 
@@ -235,7 +233,6 @@ def test_a_data_set_is_fingerprinted_once_and_not_once_per_sample():
     assert 0 < max(counted.values()) < 10
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Killed anywhere, it goes on to the same bits.
 
 
@@ -345,7 +342,6 @@ def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
     assert read_rounds(tmp_path / "new").schema.equals(schema())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What it begins with.
 
 
@@ -414,7 +410,6 @@ def test_few_labels_and_a_pool_of_the_same_domain_are_the_same_loop(tmp_path):
     assert accuracy[0] < accuracy[-1] > 0.98
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Bad input, in sentences.
 
 
@@ -506,7 +501,6 @@ def test_nothing_above_its_threshold_is_said(tmp_path):
             adapted(net, tmp_path / "run", method="cbst", strict=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What a round says.
 
 

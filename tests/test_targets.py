@@ -77,7 +77,6 @@ def soft_rows(seed=0):
     return np.random.default_rng(seed).dirichlet(np.full(10, 0.3), len(LABELS)).astype(np.float32)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The loss.
 
 
@@ -146,7 +145,6 @@ def test_columns_follow_the_class_names_of_the_data(tmp_path):
     assert_same_bits(straight, mapped)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Resuming, and bad input.
 
 
@@ -212,7 +210,6 @@ def test_a_loss_that_needs_one_class_a_sample_says_so(tmp_path, loss):
         trained(tmp_path / "run", loss=loss, targets=HARD)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Frozen batch norm, random parts.
 
 

@@ -57,7 +57,6 @@ def timeless(history):
     return [{k: v for k, v in row.items() if "second" not in k} for row in history]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Changes of batches.
 
 
@@ -120,7 +119,6 @@ def test_mean_and_spread_are_numpys():
     np.testing.assert_allclose(spread, (images / 255).std((0, 1, 2)), rtol=1e-12)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The loop.
 
 
@@ -155,13 +153,8 @@ def test_the_last_records_are_what_scoring_finds(tmp_path):
     assert result.history[-1]["test_accuracy"] == pytest.approx(scored.accuracy)
     assert result.history[-1]["test_loss"] == pytest.approx(scored["nll"].mean(), rel=1e-3)
     assert result.history[-1]["test_accuracy"] > 0.6
-
-
-def test_every_training_sample_is_recorded_in_every_epoch(tmp_path):
-    result = trained(tmp_path / "run")
-    dynamics = Dynamics(tmp_path / "run" / "train")
-    assert dynamics.epochs.tolist() == [1, 2, 3]
-    assert len(dynamics) == 500
+    dynamics = Dynamics(tmp_path / "run" / "train")  # every sample in every epoch
+    assert (dynamics.epochs.tolist(), len(dynamics)) == ([1, 2, 3], 500)
     hits = dynamics.matrix("correct")
     assert not np.isnan(hits).any()
     assert hits.mean(0) == pytest.approx([row["accuracy"] for row in result.history])
@@ -192,6 +185,12 @@ def test_other_optimizers_learn(tmp_path, optimizer):
     recipe = Recipe(epochs=5, batch_size=50, optimizer=optimizer, lr=0.01, schedule="one-cycle", warmup=1, crop=1)
     assert trained(tmp_path / "run", recipe, record=()).history[-1]["test_accuracy"] > 0.5
     assert not (tmp_path / "run" / "train").exists()
+
+
+def test_bf16_learns_and_records(tmp_path):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, precision="bf16", schedule="constant")
+    assert trained(tmp_path / "run", recipe).history[-1]["test_accuracy"] > 0.7
+    assert len(Dynamics(tmp_path / "run" / "train")) == 500
 
 
 def test_a_named_network_is_standardised_and_learns(tmp_path):
@@ -258,12 +257,6 @@ def test_a_line_an_epoch(tmp_path, capsys):
     assert lines[0].endswith("samples/s")
 
 
-def test_bf16_learns_and_records(tmp_path):
-    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, precision="bf16", schedule="constant")
-    assert trained(tmp_path / "run", recipe).history[-1]["test_accuracy"] > 0.7
-    assert len(Dynamics(tmp_path / "run" / "train")) == 500
-
-
 def test_tensors_pictures_and_names_of_classes(tmp_path):
     from PIL import Image
 
@@ -305,7 +298,6 @@ def test_the_callers_random_state_is_left_alone(tmp_path):
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Killed and started again.
 
 
@@ -461,7 +453,7 @@ def test_a_folder_of_other_things_is_never_written_to(tmp_path):
         trained(tmp_path / "thesis.tex")
 
 
-def test_a_checkpoint_holds_no_code_and_a_cut_one_is_a_sentence(tmp_path):
+def test_a_checkpoint_holds_no_code_and_what_is_damaged_is_a_sentence(tmp_path):
     recipe = Recipe(epochs=1, batch_size=100)
     trained(tmp_path / "run", recipe)
     content = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
@@ -474,6 +466,10 @@ def test_a_checkpoint_holds_no_code_and_a_cut_one_is_a_sentence(tmp_path):
     with pytest.raises(RuntimeError, match=r"checkpoint\.pt is damaged") as caught:
         trained(tmp_path / "run", recipe)
     assert "weights_only" not in str(caught.value)
+    (tmp_path / "run" / "training.json").write_text('{"model": ')
+    with pytest.raises(RuntimeError, match=r"training\.json .*damaged.*overwrite"):
+        trained(tmp_path / "run", recipe)
+    assert len(trained(tmp_path / "run", recipe, overwrite=True).history) == 1
 
 
 def test_what_a_kill_left_half_written_is_swept(tmp_path):
@@ -482,15 +478,6 @@ def test_what_a_kill_left_half_written_is_swept(tmp_path):
         (tmp_path / "run" / name).write_text("{")
     trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), record=())
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["checkpoint.pt", "history.json", "training.json"]
-
-
-def test_a_damaged_plan_is_a_sentence_and_can_be_overwritten(tmp_path):
-    recipe = Recipe(epochs=1, batch_size=100)
-    trained(tmp_path / "run", recipe)
-    (tmp_path / "run" / "training.json").write_text('{"model": ')
-    with pytest.raises(RuntimeError, match=r"training\.json .*damaged.*overwrite"):
-        trained(tmp_path / "run", recipe)
-    assert len(trained(tmp_path / "run", recipe, overwrite=True).history) == 1
 
 
 def test_records_that_are_gone_are_told_and_overwrite_begins_again(tmp_path):
@@ -519,7 +506,6 @@ def test_a_full_disk_is_told_in_words_for_checkpoints_too(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Bad input.
 
 
@@ -600,7 +586,6 @@ def test_labels_that_only_the_items_know_are_found():
     assert all_labels(hs.open_data(Items()), "DATA").tolist() == [0, 1, 0, 1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Compiled.
 
 
