@@ -125,7 +125,5 @@ def main(pages: list[Path]) -> int:
 
 if __name__ == "__main__":
     asked = [Path(page).resolve() for page in sys.argv[1:]] or sorted(HERE.glob("**/*.md"))
-    asked.sort(
-        key=lambda page: page.name != "start.md"
-    )  # the demo, which takes longest: at the end one core would wait
+    asked.sort(key=lambda page: page.name != "start.md")  # it takes longest: at the end one core would wait
     sys.exit(min(1, main(asked)))

@@ -12,3 +12,10 @@ def run(capsys, *args):
         code = stop.code
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def failure(capsys, *args):
+    """What a command says that ends in an error of the user's."""
+    code, _, err = run(capsys, *args)
+    assert code == 2
+    return err

@@ -42,9 +42,6 @@ def joined(first, second, rows=((4, 1), (0, 2)), labels=((0, 1), (2, 2))):
     return JoinedSamples({name: View(part, r, labels=np.array(y, int)) for name, part, r, y in parts})
 
 
-# Views and joined samples.
-
-
 def test_a_view_has_the_ids_of_the_rows_and_labels_of_its_own(tmp_path):
     whole = open_data(visda(tmp_path))
     view = View(whole, [5, 0], labels=np.array([0, 1]), classes=["x", "y"])
@@ -179,9 +176,6 @@ def test_a_network_trains_on_joined_samples_with_rows_of_targets(tmp_path):
     assert result.history[0]["samples"] == 150
 
 
-# Lists of pictures.
-
-
 def visda(root, lines=None, names=("aeroplane", "bicycle", "bus")):
     """A small set in VisDA-17's layout."""
     folder, rng, written = root / "train", np.random.default_rng(0), []
@@ -267,9 +261,6 @@ def test_labels_and_edited_pictures_change_the_fingerprint_of_a_list(tmp_path):
     Image.new("RGB", (30, 30)).save(file.parent / "bus" / "src 0.png")
     prints.append(open_data(file).fingerprint())
     assert len(set(prints)) == 3
-
-
-# Starting weights, and VisDA's network.
 
 
 def test_the_visda_network_starts_from_imagenet_but_for_its_head(tmp_path):

@@ -160,9 +160,6 @@ def test_what_cannot_be_aligned_is_said(seen, without, people, options, message)
         align(columns, seen[1] if people is None else people, **options)
 
 
-# Hypotheses.
-
-
 def test_the_four_hypotheses_have_outcomes_in_words(seen):
     found = {one.name: one for one in hypotheses(*seen, resamples=200)}
     assert list(found) == [f"Hypothesis {k}" for k in (1, 2, 3, 4)]
@@ -233,9 +230,6 @@ def test_fewer_than_ten_samples_decide_nothing():
     columns = {"id": list("abcdefghi"), "avh": -ease, "confidence": ease % 3}
     assert [one.verdict for one in hypotheses(columns, ease / 9, resamples=200)] == 3 * ["not decided"]
     assert compare_scores(columns, "avh", "confidence", ease / 9, resamples=200).words.startswith("no difference")
-
-
-# The paper's tables.
 
 
 def test_the_paper_s_tables_follow_from_their_coefficients_but_for_one_row():

@@ -39,9 +39,6 @@ def distance(a, b, norm):
     return change.abs().amax(1) if norm == "inf" else change.norm(dim=1)
 
 
-# What others find.
-
-
 @pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require gradients")
 def test_fgsm_finds_the_pixels_that_captum_finds(network, pictures):
     from captum.robust import FGSM
@@ -153,9 +150,6 @@ def test_the_dlr_loss_is_that_of_its_paper_by_hand():
     assert torch.isfinite(LOSSES["dlr"](torch.ones(1, 4), torch.tensor([0]))).all()
 
 
-# Scale.
-
-
 @pytest.mark.parametrize("name", ["pgd-margin", "pgd-dlr", "pgd-margin-l2"])
 def test_a_scale_of_the_logits_changes_nothing_for_attacks_without_a_scale(network, pictures, name):
     eps = 1.0 if name.endswith("l2") else 0.1
@@ -167,26 +161,20 @@ def test_a_scale_of_the_logits_changes_nothing_for_attacks_without_a_scale(netwo
     assert (ten_thousand != (plain.logits.argmax(1) == pictures[1])).float().mean() <= 0.01
 
 
-def test_cross_entropy_stands_still_under_large_logits(network, pictures):
+def test_cross_entropy_stands_still_under_large_logits_and_tiny_gradients_still_lead_somewhere(network, pictures):
     right = network(pictures[0]).argmax(1) == pictures[1]
     masked = Around(network, after=lambda z: z * 1e4)
     assert left(masked, pictures, "pgd", eps=1.0)[right].float().mean() > 0.95
     assert not left(masked, pictures, "pgd-margin", eps=1.0).any()
+    faint = Around(network, after=lambda z: z * 1e-25)  # the squares of gradients vanish
+    plain = attack(network, *pictures, "pgd-margin-l2", eps=1.0)
+    assert torch.allclose(attack(faint, *pictures, "pgd-margin-l2", eps=1.0).x, plain.x, atol=1e-3)
 
 
 @pytest.mark.parametrize("hidden", [0, 48])
 @pytest.mark.parametrize("name", ["pgd", "pgd-margin", "pgd-dlr"])
 def test_nothing_is_left_where_any_picture_may_become_any_other(hidden, name, pictures):
     assert not left(trained(1, hidden, epochs=3), pictures, name, eps=1.0).any()
-
-
-def test_gradients_whose_squares_vanish_still_lead_somewhere_in_l2(network, pictures):
-    faint = Around(network, after=lambda z: z * 1e-25)
-    plain = attack(network, *pictures, "pgd-margin-l2", eps=1.0)
-    assert torch.allclose(attack(faint, *pictures, "pgd-margin-l2", eps=1.0).x, plain.x, atol=1e-3)
-
-
-# Balls and boxes.
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -212,14 +200,11 @@ def test_whatever_the_point_it_comes_back_within(eps, norm, seed):
     assert torch.allclose(within(point, x, eps, norm), point, atol=1e-6)
 
 
-def test_a_path_begins_at_the_picture_and_has_a_point_a_step(network, pictures):
-    found = attack(network, *pictures, "pgd", eps=0.1, steps=5, track=True)
-    assert found.trajectory.shape == (6, *pictures[0].shape)
-    assert (found.trajectory[0] == pictures[0]).all()
-    assert torch.allclose(found.end, network(found.trajectory[-1]), atol=1e-5)
-
-
-def test_what_was_fooled_on_the_way_stays_fooled(network, pictures):
+def test_a_path_begins_at_the_picture_and_what_was_fooled_on_the_way_stays_fooled(network, pictures):
+    short = attack(network, *pictures, "pgd", eps=0.1, steps=5, track=True)
+    assert short.trajectory.shape == (6, *pictures[0].shape)
+    assert (short.trajectory[0] == pictures[0]).all()
+    assert torch.allclose(short.end, network(short.trajectory[-1]), atol=1e-5)
     found = attack(network, *pictures, "pgd", eps=0.1, track=True)
     ever = torch.stack([network(point).argmax(1) != pictures[1] for point in found.trajectory]).any(0)
     assert (ever == (found.logits.argmax(1) != pictures[1])).all()
@@ -289,9 +274,6 @@ def test_a_network_in_train_mode_is_attacked_in_eval_mode_and_put_back(pictures)
     assert norm.num_batches_tracked == 0
     assert all(p.grad is None for p in network.parameters())
     assert not pictures[0].requires_grad
-
-
-# Bad input.
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,6 @@ from hardsight.data import open_data
 from hardsight.errors import InputError
 from hardsight.runs import DataInfo
 
-# Cleaned folders.
-
 
 def place(samples, name):
     return next(i for i, id_ in enumerate(samples.ids) if id_.endswith(name))
@@ -127,9 +125,6 @@ def test_the_datas_own_numbers_are_kept_when_the_model_has_others(photos, tmp_pa
     assert (samples.classes[2], shade) in shades(tmp_path / "cleaned")
 
 
-# What must never be written.
-
-
 def test_nothing_but_an_earlier_result_is_replaced(photos, tmp_path):
     samples = open_data(str(photos))
     table = scored(samples, samples.labels, {0: 1}, classes=3)
@@ -210,9 +205,6 @@ def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, 
     cleaned(run, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", overwrite=True)
     assert [p.name for p in tmp_path.glob(".*")] == [".cleaned.mine.tmp"]
     assert len(shades(tmp_path / "cleaned")) == len(samples)
-
-
-# Cleaned arrays.
 
 
 def test_a_cleaned_npz_holds_the_right_labels(noisy, archive, tmp_path):

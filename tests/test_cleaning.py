@@ -22,9 +22,6 @@ from hardsight.runs import DataInfo
 FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "review.txt", "samples.parquet"]
 
 
-# Lists.
-
-
 def test_lists_are_whole_and_agree(noisy, tmp_path):
     summary = clean(noisy.table, tmp_path / "lists", data="digits")
     assert files_of(tmp_path / "lists") == FILES
@@ -135,9 +132,6 @@ def test_ordinary_ids_are_lines_as_they_are(tmp_path):
         assert plain in lines
 
 
-# For viewers.
-
-
 def test_arrays_become_pictures_for_viewers(noisy, tmp_path, monkeypatch):
     summary = clean(noisy.table, tmp_path / "lists", data="digits")
     seen = pq.read_table(tmp_path / "lists" / "samples.parquet")
@@ -182,9 +176,6 @@ def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
     other.parent.mkdir(parents=True)
     Image.new("L", (4, 4)).save(other)
     assert any("none of the run's samples" in note for note in clean(table, tmp_path / "other")["notes"])
-
-
-# Words, and cleanlab.
 
 
 def test_the_closing_lines_say_what_was_done_and_what_is_next(noisy, archive, tmp_path):

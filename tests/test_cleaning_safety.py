@@ -54,9 +54,6 @@ def errors(rows, truth):
     return float((after != truth[at]).mean())
 
 
-# What is safe without a person.
-
-
 @pytest.mark.parametrize("share", [0.05, 0.2])
 def test_random_errors_are_fixed_by_a_good_network_as_precisely_as_estimated(share):
     truth, logits = observed(20_000, 0.25)
@@ -186,9 +183,6 @@ def test_no_label_is_suspect_where_none_is_counted_as_wrong():
     assert actions(table).meta.label_errors["suspects"] == (actions(table)["action"] == "review").sum()
 
 
-# Chance.
-
-
 def test_moments_of_chance_are_those_of_random_permutations():
     rng = np.random.default_rng(0)
     labels, predictions = rng.choice(4, 60, p=[0.6, 0.2, 0.1, 0.1]), rng.choice(5, 60, p=[0.5, 0.3, 0.1, 0.05, 0.05])
@@ -252,9 +246,6 @@ def test_the_commands_say_chance_first(tmp_path, capsys, monkeypatch):
     code, _, err = command(capsys, "clean", run, "--overwrite", "--auto", "--dataset", tmp_path / "copy")
     assert code == 2
     assert not (tmp_path / "copy").exists()
-
-
-# What a person decides.
 
 
 def test_an_edited_list_decides_and_nothing_else_changes(photos, tmp_path):
@@ -335,9 +326,6 @@ def test_auto_relabels_what_is_safe_and_leaves_the_rest(tmp_path):
     for auto, count in ((True, summary["relabel"] - 1), (False, 0)):  # a person's word outweighs ours
         more = clean(table, tmp_path / f"{auto}", decisions=keep, auto=auto, dataset=tmp_path / f"{auto}.npz")
         assert more["dataset"]["relabeled"] == count
-
-
-# Nothing is lost.
 
 
 def test_killed_between_the_two_renames_the_old_result_comes_back(photos, tmp_path, monkeypatch):

@@ -179,9 +179,6 @@ def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
         compare(before_and_after()[0], 3)
 
 
-# The page's section.
-
-
 @pytest.fixture(scope="module")
 def page():
     before, after = before_and_after()

@@ -96,14 +96,8 @@ def clusters_of(folder, v_measures, silhouettes, p):
         ("v_measure", "kmeans", v_measures, np.nan),
         ("silhouette", "", silhouettes, p),
     ):
-        number = {
-            "question": "clusters",
-            "metric": metric,
-            "score": score,
-            "on": "",
-            "level": np.nan,
-            "better": "higher",
-        }
+        number = {"question": "clusters", "metric": metric, "score": score, "on": ""}
+        number |= {"level": np.nan, "better": "higher"}
         made += [number | {"run": f"{name}-0", "group": name, "value": value, "low": np.nan, "high": np.nan, "n": 99}
                  for name, value in zip(("CE", "EL"), values, strict=True)]  # fmt: skip
         test = {"group": "EL", "baseline": "CE", "mean": values[1], "baseline_mean": values[0], "n": 1, "baseline_n": 1}
@@ -139,10 +133,16 @@ def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
     )
 
 
-def test_accuracy_under_attack_is_shown_where_about_half_is_left(tmp_path):
-    shown, _ = payload_of(tmp_path)
+def test_accuracy_under_attack_is_shown_where_about_half_is_left_and_own_data_are_densities(tmp_path):
+    shown, charts = payload_of(tmp_path)
     [row] = next(one["rows"] for one in shown["overview"] if one["title"] == "Robustness")
     assert row["title"] == "accuracy, fgsm · ε = 0.1"
+    chart = chart_of(charts, "ood-inside")
+    assert [one["name"] for one in chart["sets"]][:2] == ["msp · fashion_mnist", "msp · noise"]
+    panels = chart["sets"][0]["panels"]
+    assert [panel["name"] for panel in panels] == ["CE", "EL", "AMC"]
+    assert [line["name"] for line in panels[0]["lines"]] == ["own data", "fashion_mnist"]
+    assert not any(one["key"] == "ood-outside" for one in charts)
 
 
 def test_many_groups_are_said_together(tmp_path):
@@ -180,16 +180,6 @@ def test_curves_of_a_group_are_means_of_its_runs_with_their_spread(tmp_path):
         own = [p["y"] for p in points if (p["curve"], p["score"], p["group"], p["x"]) == ("attack", "pgd", "EL", eps)]
         assert line["y"][k] == pytest.approx(np.mean(own), rel=1e-4)
         assert line["high"][k] - line["y"][k] == pytest.approx(np.std(own, ddof=1), abs=2e-5)
-
-
-def test_scores_of_own_and_strange_data_are_densities_a_panel_a_group(tmp_path):
-    _, charts = payload_of(tmp_path)
-    chart = chart_of(charts, "ood-inside")
-    assert [one["name"] for one in chart["sets"]][:2] == ["msp · fashion_mnist", "msp · noise"]
-    panels = chart["sets"][0]["panels"]
-    assert [panel["name"] for panel in panels] == ["CE", "EL", "AMC"]
-    assert [line["name"] for line in panels[0]["lines"]] == ["own data", "fashion_mnist"]
-    assert not any(one["key"] == "ood-outside" for one in charts)
 
 
 def test_reliability_brings_the_bins_of_runs_together(tmp_path):
@@ -245,7 +235,7 @@ def test_long_names_are_cut_in_the_middle_only_where_they_can_still_be_told_apar
     assert same[0] in write_comparison(write_evaluation(tmp_path / "b", groups=same)).read_text()
 
 
-def test_a_folder_that_is_no_evaluation_is_a_sentence(tmp_path):
+def test_a_folder_that_is_no_evaluation_is_a_sentence_and_a_stopped_one_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"OUT: .*rows\.parquet; .*evaluate"):
         write_comparison(tmp_path)
     write_evaluation(tmp_path)
@@ -253,23 +243,17 @@ def test_a_folder_that_is_no_evaluation_is_a_sentence(tmp_path):
     pq.write_table(rows.slice(0, 0), tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match="number, got none"):
         write_comparison(tmp_path)
-
-
-def test_numbers_of_a_stopped_evaluation_say_so(tmp_path):
     write_evaluation(tmp_path)
     plan = json.loads((tmp_path / "evaluation.json").read_text())
     (tmp_path / "evaluation.json").write_text(json.dumps(plan | {"whole": False}))
     assert "was not finished" in write_comparison(tmp_path).read_text()
 
 
-def test_numbers_are_written_with_their_units():
+def test_numbers_are_written_with_their_units_and_strengths_as_people_write_them():
     assert [written("auroc", 0.98043), written("auroc", 0.012, signed=True), written("auroc", float("nan"))] == [
         "98.04 %", "+1.20", "–",
     ]  # fmt: skip
     assert [written("nll", value) for value in (-0.5, 12.345, 1234.5, 1e-5)] == ["−0.500", "12.35", "1,234", "1e−05"]
-
-
-def test_strengths_are_written_as_people_write_them():
     of = {"score": "pgd", "on": ""}
     assert [about(of | {"level": level}) for level in (8 / 255, 0.3, 0.125, 0.0, float("nan"))] == [
         "pgd · ε = 8/255", "pgd · ε = 0.3", "pgd · ε = 0.125", "pgd", "pgd",

@@ -20,9 +20,6 @@ def images():
     return torch.rand(40, 3, 12, 10, generator=torch.Generator().manual_seed(1))
 
 
-# Randomness.
-
-
 def naive_threefry(key, counter):
     """Threefry-2x32, 20 rounds, one number at a time."""
     word = 2**32 - 1
@@ -85,9 +82,6 @@ def test_a_picture_is_degraded_the_same_in_any_batch_and_order(name, images):
         assert torch.equal(torch.cat(parts), whole[order])
 
 
-# Degradations.
-
-
 @pytest.mark.parametrize("name", DEGRADATIONS)
 def test_clean_is_bit_for_bit_and_every_level_is_further_away(name, images):
     how = DEGRADATIONS[name]
@@ -104,12 +98,9 @@ def test_clean_is_bit_for_bit_and_every_level_is_further_away(name, images):
     assert how.summary.endswith(".")
 
 
-def test_the_papers_levels_are_the_usual_ones():
+def test_the_papers_levels_are_the_usual_ones_and_contrast_shrinks_towards_middle_grey(images):
     assert DEGRADATIONS["contrast"].levels == (1.0, 0.6, 0.3, 0.2, 0.1)
     assert DEGRADATIONS["noise"].levels == (0.0, 0.1, 0.2, 0.3, 0.4)
-
-
-def test_contrast_shrinks_towards_middle_grey(images):
     expected = 0.3 * images.double().numpy() + 0.35
     np.testing.assert_allclose(degrade(images, "contrast", 0.3), expected, atol=1e-7)
 
@@ -146,16 +137,13 @@ def test_blur_is_scipys_and_scales_with_the_picture(images):
     assert float(degrade(images, "blur", 0.5).std()) < 0.1  # wider than the picture
 
 
-def test_resolution_keeps_the_size_and_loses_the_detail():
+def test_resolution_keeps_the_size_and_loses_the_detail_and_the_same_share_of_each_side():
     board = (torch.arange(16)[:, None] + torch.arange(16)) % 2 * torch.ones(1, 1, 1, 1)
     made = degrade(board, "resolution", 0.25)
     assert made.shape == board.shape
     assert float((made[..., 4:-4, 4:-4] - 0.5).abs().max()) < 0.05
     flat = torch.full((1, 3, 9, 7), 0.3)
     torch.testing.assert_close(degrade(flat, "resolution", 0.0), flat)
-
-
-def test_resolution_loses_the_same_share_of_each_side():
     wide = torch.rand(1, 1, 8, 32, generator=torch.Generator().manual_seed(0))
     fewer = torch.nn.functional.interpolate(wide, (4, 16), mode="bilinear", antialias=True)
     expected = torch.nn.functional.interpolate(fewer, (8, 32), mode="bilinear", antialias=True)

@@ -30,9 +30,6 @@ def people():
     return columns, dict(zip(columns["id"], hsf.tolist(), strict=True))
 
 
-# The paired bootstrap.
-
-
 @pytest.mark.parametrize("levels", [6, 10**6])
 def test_a_resample_is_the_coefficient_of_the_samples_drawn(levels):
     draw = np.random.default_rng(1)
@@ -75,9 +72,6 @@ def test_the_spread_of_resamples_is_the_jackknife_s_standard_error(coefficient):
     many = resampled(columns, y, (coefficient,), resamples=400)[:, :, 0]
     first, second = (COEFFICIENTS[coefficient](column, y).influence for column in columns)
     assert (many[:, 0] - many[:, 1]).std() == pytest.approx(standard_error(first - second), rel=0.12)
-
-
-# Closed forms.
 
 
 @pytest.mark.parametrize(
@@ -124,18 +118,13 @@ def test_closed_forms_agree_in_large_samples_and_change_sign_with_their_order():
         assert test(0.2, 0.5, 0.3, 50) == pytest.approx(-test(0.5, 0.2, 0.3, 50))
         assert test(0.4, 0.4, 1.0, 50) == 0
         assert test(0.4, 0.3, 1.0, 50) > 1e6
-
-
-def test_closed_forms_refuse_what_is_no_correlation():
-    with pytest.raises(ValueError, match="r1 must"):
-        fisher_z(1.0, 0.5, 10, 10)
-    with pytest.raises(ValueError, match="r13 must"):
-        steiger(0.3, float("nan"), 0.1, 10)
-    with pytest.raises(ValueError, match=r"^n .*4"):
-        meng(0.3, 0.2, 0.1, 3)
-
-
-# Two scores.
+    for test, numbers, words in (
+        (fisher_z, (1.0, 0.5, 10, 10), "r1 must"),
+        (steiger, (0.3, float("nan"), 0.1, 10), "r13 must"),
+        (meng, (0.3, 0.2, 0.1, 3), "^n .*4"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            test(*numbers)
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "jackknife", "steiger", "meng", "fisher"])
@@ -251,9 +240,6 @@ def test_only_samples_with_both_scores_and_answers_count(people):
     assert compare_scores(columns, "avh", "confidence", hsf, test="jackknife").n == 150
 
 
-# Many scores.
-
-
 def test_every_score_is_tested_against_one_with_holm_s_correction(people):
     columns = {**people[0], "margin": np.ones(300), "entropy": np.random.default_rng(6).normal(size=300)}
     rows = compare_all(columns, "avh", people[1], resamples=300).to_pylist()
@@ -262,15 +248,6 @@ def test_every_score_is_tested_against_one_with_holm_s_correction(people):
     assert rows[0]["difference"] == alone.difference
     assert rows[0]["p"] == alone.p
     np.testing.assert_array_equal([row["p_holm"] for row in rows], holm(np.array([row["p"] for row in rows])))
-
-
-def test_comparing_all_needs_a_score_that_varies(people):
-    columns = {"id": people[0]["id"], "avh": people[0]["avh"], "norm": np.ones(300)}
-    with pytest.raises(ValueError, match=r"scores .*avh, .*none"):
-        compare_all(columns, "avh", people[1])
-
-
-# Nets.
 
 
 def test_over_nets_is_student_s_test_of_the_nets():
@@ -282,14 +259,11 @@ def test_over_nets_is_student_s_test_of_the_nets():
     assert "above 0 in 4 of 4" in found.words
 
 
-def test_seeds_are_averaged_before_architectures_are_compared():
+def test_seeds_are_averaged_before_architectures_are_compared_and_of_one_speak_for_it_alone():
     found = over_nets([0.1, 0.3, 0.5, 0.2, 0.6], ["a", "a", "a", "b", "c"])
     wanted = stats.ttest_1samp([0.3, 0.2, 0.6], 0)
     assert (found.p, found.nets, found.architectures) == (pytest.approx(wanted.pvalue), 5, 3)
     assert "3 architectures (5 nets)" in found.words
-
-
-def test_seeds_of_one_architecture_speak_for_it_alone():
     found = over_nets([0.1, 0.2, 0.3], ["a", "a", "a"])
     assert found.architectures == 1
     assert found.p is not None
@@ -302,9 +276,6 @@ def test_seeds_of_one_architecture_speak_for_it_alone():
 def test_over_nets_wants_one_finite_number_a_net(values, names):
     with pytest.raises(ValueError, match=r"values .*finite"):
         over_nets(values, names)
-
-
-# Bad input.
 
 
 @pytest.mark.parametrize(
@@ -332,3 +303,6 @@ def test_constant_unknown_and_missing_scores_are_sentences(people):
         compare_scores(columns, "avh", "margin", hsf)
     with pytest.raises(ValueError, match=r"4 samples .*got 3"):
         compare_scores(columns, "avh", "norm", dict(list(hsf.items())[:3]))
+    alone = {"id": columns["id"], "avh": columns["avh"], "norm": np.ones(300)}
+    with pytest.raises(ValueError, match=r"scores .*avh, .*none"):
+        compare_all(alone, "avh", hsf)

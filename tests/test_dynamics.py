@@ -136,12 +136,6 @@ def test_groups_that_make_no_sense_are_one_sentence(run, by, says):
         hs.Dynamics(run).curves(by)
 
 
-def test_too_many_groups_are_one_sentence(run, monkeypatch):
-    monkeypatch.setattr("hardsight.dynamics.curves.MOST_GROUPS", 5)
-    with pytest.raises(ValueError, match="5 groups, got 90"):
-        hs.Dynamics(run).curves(np.arange(SAMPLES))
-
-
 def test_moments_joined_block_by_block_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     values, group, epoch = 1e6 + rng.standard_normal(5000), rng.integers(-1, 3, 5000), rng.integers(0, 4, 5000)
@@ -182,7 +176,7 @@ def test_matrix_and_curve_hold_the_same_numbers(run):
         assert curve["epoch"].to_pylist() == dynamics.epochs.tolist()
 
 
-def test_names_that_are_not_there_are_one_sentence(run):
+def test_names_that_are_not_there_and_too_many_groups_are_one_sentence(run, tmp_path, monkeypatch):
     dynamics = hs.Dynamics(run)
     with pytest.raises(KeyError, match=r"'data:x'; .*'data:"):
         dynamics.curve("data:x")
@@ -190,9 +184,9 @@ def test_names_that_are_not_there_are_one_sentence(run):
         dynamics.matrix("avhh")
     with pytest.raises(ValueError, match="no column"):
         dynamics.curves(values=("loss!",))
-
-
-def test_a_run_without_records_is_one_sentence(tmp_path):
+    monkeypatch.setattr("hardsight.dynamics.curves.MOST_GROUPS", 5)
+    with pytest.raises(ValueError, match="5 groups, got 90"):
+        dynamics.curves(np.arange(SAMPLES))
     with pytest.raises(FileNotFoundError, match="no records"):
         hs.Dynamics(tmp_path)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
-from command_line import run
+from command_line import failure
 from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -30,8 +30,6 @@ from hardsight.degradation import (
 from hardsight.figures import draw, plot_degradation, plot_degraded_avh
 from hardsight.networks import build_network
 from hardsight.scoring.blocks import row_blocks
-
-# Evaluation.
 
 
 def network(seed=0, channels=1):
@@ -162,9 +160,6 @@ def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_pa
         read_degraded(tmp_path)
 
 
-# Summaries.
-
-
 @pytest.fixture
 def rows():
     """200 pictures of which AVH follows the level, confidence less, and norm not at all."""
@@ -215,7 +210,7 @@ def test_correlation_with_the_level_is_scipys_and_its_interval_that_of_resampled
         assert row["moves_low"] < share < row["moves_high"]
 
 
-def test_the_direction_turns_with_the_degradation(rows):
+def test_the_direction_turns_with_the_degradation_and_little_or_nothing_is_null_or_a_sentence(rows):
     table, _, _ = rows
     contrast = table.set_column(0, "degradation", pa.array(["contrast"] * 800))
     contrast = contrast.set_column(1, "level", pc.subtract(1.0, table["level"]))
@@ -223,10 +218,6 @@ def test_the_direction_turns_with_the_degradation(rows):
     assert turned["expected"] == -1
     assert turned["spearman"] == pytest.approx(-noise["spearman"])
     assert turned["moves"] == noise["moves"]
-
-
-def test_summaries_of_little_or_nothing_are_null_or_a_sentence(rows):
-    table, _, _ = rows
     with pytest.raises(ValueError, match=r"levels .*noise, got 1"):
         follows_level(table.filter(pc.equal(table["level"], 0.1)))
     few = table.slice(0, 12)  # three pictures
@@ -261,9 +252,6 @@ def test_trials_of_people_become_accuracy_by_level(tmp_path):
             human_accuracy(file)
     with pytest.raises(FileNotFoundError, match=r"human: .*no file"):
         human_accuracy(tmp_path / "none.csv")
-
-
-# Figures and the command.
 
 
 def test_figures_draw_the_means_harder_to_the_right(digits, tmp_path):
@@ -328,12 +316,6 @@ def here(tmp_path, monkeypatch):
     pictures, labels = load_digits()
     np.savez("digits.npz", test_images=pictures[:80], test_labels=labels[:80])
     main(["score", "net.py:build", "digits.npz", "-o", "run"])
-
-
-def failure(capsys, *args):
-    code, _, err = run(capsys, *args)
-    assert code == 2
-    return err
 
 
 def test_evaluate_tells_the_levels_and_what_to_do_next(here, capsys):

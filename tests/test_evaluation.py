@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from command_line import run as command
+from command_line import failure
 from forked import beside
 from scipy import stats
 from torch import nn
@@ -64,9 +64,6 @@ def same(a, b):
     return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN is not itself
 
 
-# What comes out.
-
-
 def test_rows_are_what_each_question_says_of_each_run(digits, tmp_path):
     found = run(subjects(digits), tmp_path, questions=["margins", "calibration"])
     for i, name in enumerate(("a0", "a1", "b2", "b3")):
@@ -104,15 +101,12 @@ def test_several_runs_of_a_group_are_an_ensemble(digits, tmp_path):
     assert how == "paired t over 60 samples"
 
 
-def test_one_run_gives_numbers_with_intervals_and_no_tests(digits, tmp_path):
-    found = run(Subject("net", network(), digits), tmp_path)
-    assert len(found.tests) == 0
-    assert told(found.rows, metric="margin", score="logit")[0]["low"] < math.inf
-    assert {one["group"] for one in found.rows.to_pylist()} == {"net"}
-    assert "ensemble" not in str(found.rows.to_pylist())
-
-
-def test_one_run_of_each_is_compared_over_samples_and_that_is_said(digits, tmp_path):
+def test_one_run_has_no_tests_and_one_of_each_is_compared_over_samples_and_that_is_said(digits, tmp_path):
+    alone = run(Subject("net", network(), digits), tmp_path / "alone")
+    assert len(alone.tests) == 0
+    assert told(alone.rows, metric="margin", score="logit")[0]["low"] < math.inf
+    assert {one["group"] for one in alone.rows.to_pylist()} == {"net"}
+    assert "ensemble" not in str(alone.rows.to_pylist())
     found = run(subjects(digits, "ab"), tmp_path)
     assert told(found.tests, metric="margin", score="logit")[0]["how"] == "paired t over 60 samples"
     share = told(found.tests, metric="margin_below_zero", score="logit")[0]
@@ -120,10 +114,7 @@ def test_one_run_of_each_is_compared_over_samples_and_that_is_said(digits, tmp_p
     assert any("not that the settings do" in text for text in found.words)
     lone = run(subjects(digits, "aab"), tmp_path / "more")
     assert any(text.startswith("There is one run only of b") for text in lone.words)
-
-
-def test_columns_by_sample_are_kept_a_file_a_run(digits, tmp_path):
-    found = run(subjects(digits, "ab"), tmp_path)
+    # Columns by sample are kept, one file per run.
     files = sorted((found.path / "samples").glob("*.parquet"))
     assert [file.name for file in files] == ["00-a0.parquet", "01-b1.parquet"]
     table = pq.read_table(files[1])
@@ -204,9 +195,6 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
 
     assert "–" in "\n".join(evaluation_lines(found.path))
     assert json.loads((found.path / "evaluation.json").read_text())["seed"] == 0
-
-
-# It stays, and it grows.
 
 
 def counted(monkeypatch, fail_at=None):
@@ -370,7 +358,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(digits, tmp_path):
     assert (tmp_path / "fine" / "notes.txt").read_text() == "mine"
 
 
-def test_a_damaged_part_is_made_again(digits, tmp_path):
+def test_a_damaged_part_is_made_again_and_a_damaged_plan_is_said(digits, tmp_path):
     found = run(subjects(digits, "a"), tmp_path)
     before = (found.path / "rows.csv").read_text()
     parts = found.path / "parts"
@@ -382,17 +370,10 @@ def test_a_damaged_part_is_made_again(digits, tmp_path):
     table.unlink()
     run(subjects(digits, "a"), tmp_path)
     assert (found.path / "rows.csv").read_text() == before
-
-
-def test_a_damaged_plan_is_a_sentence_and_can_be_overwritten(digits, tmp_path):
-    found = run(subjects(digits, "a"), tmp_path)
     (found.path / "evaluation.json").write_text("{")
     with pytest.raises(RuntimeError, match=r"evaluation\.json is damaged"):
         run(subjects(digits, "a"), tmp_path)
     assert same(run(subjects(digits, "a"), tmp_path, overwrite=True).rows, found.rows)
-
-
-# Out-of-distribution data.
 
 
 def test_strangers_of_another_size_or_colour_are_brought_to_the_runs_own_and_that_is_said(digits, tmp_path):
@@ -437,9 +418,6 @@ def test_a_runs_own_data_as_strangers_are_warned_of(digits, tmp_path):
         assert told(found.rows, metric="auroc", score="msp")[0]["value"] == pytest.approx(0.5)
 
 
-# Sentences.
-
-
 def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     other = ArraySamples(PICTURES[60:120], LABELS[60:120], "test", "other digits")
     one_class = ArraySamples(PICTURES[:5], np.zeros(5, int), "test", "zeros")
@@ -478,9 +456,6 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# Runs on disk, and the command.
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Runs of hardsight score: three networks over the same digits."""
@@ -501,12 +476,6 @@ def runs(tmp_path_factory):
 def scored(runs, tmp_path, monkeypatch):
     shutil.copytree(runs, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-
-
-def failure(capsys, *args):
-    code, _, err = command(capsys, *args)
-    assert code == 2
-    return err
 
 
 def trained(place, like, seed=0, loss="cross-entropy", epochs=1, done=1, lr=0.1):
@@ -558,20 +527,14 @@ def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, cap
     assert max(map(len, lines)) <= 100
     assert re.match(r"wrote out/ .*out/comparison\.html$", lines[-1])
     assert re.search(r"3 runs .*2 groups .*digits\.npz.*n = 60", out)
-    for words in (
-        "Calibration",
-        "Margins",
-        "Clusters",
-        "accuracy, softmax ↑",
-        "max logit · noise.npz",
-        "b% (2)",
-        " ± ",
-    ):
-        assert words in out
+    titles = ("Calibration", "Margins", "Clusters", "accuracy, softmax ↑", "max logit · noise.npz", "b% (2)", " ± ")
+    assert all(words in out for words in titles)
     assert Path("out/comparison.html").stat().st_size > 10_000
     assert r"\textbackslash{}emph\{a\}\_1 \& a very" in Path("out/table.tex").read_text()
     main(args)
     assert capsys.readouterr().out == out
+    main(["evaluate", "runs/one", "--attack", "fgsm", "--eps", "0.1,51/255", "--limit", "20", "-o", "attacked"])
+    assert "accuracy, worst · ε = 0." in capsys.readouterr().out  # fractions are strengths
 
 
 def test_many_groups_stand_in_blocks_of_100_columns_with_the_first_in_each(tmp_path):
@@ -619,11 +582,6 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
 )
 def test_mistakes_are_sentences(scored, capsys, args, words):
     assert re.search(words, failure(capsys, *args.split()))
-
-
-def test_fractions_are_strengths(scored, capsys):
-    main(["evaluate", "runs/one", "--attack", "fgsm", "--eps", "0.1,51/255", "--limit", "20", "-o", "out"])
-    assert "accuracy, worst · ε = 0." in capsys.readouterr().out
 
 
 def test_maps_of_the_groups_stand_side_by_side(scored):

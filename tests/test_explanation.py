@@ -65,10 +65,6 @@ class TestCompactness:
             expected = weight[inside].sum() / weight.sum() if inside.any() else np.nan
             assert float(got) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
-    def test_masks_of_another_size(self):
-        with pytest.raises(ValueError, match=r"masks .*\(1, 4, 4\), got \(1, 2, 2\)"):
-            mass_inside(torch.ones(1, 4, 4), torch.ones(1, 2, 2))
-
 
 def tensor(values):
     return torch.from_numpy(np.array(values))
@@ -122,19 +118,19 @@ class TestInsertionAndDeletion:
         insertion, deletion = insertion_deletion(TopHalf(), x, flat, torch.tensor([0])).areas()
         assert insertion.item() == pytest.approx(deletion.item(), abs=0.1)
 
-    def test_maps_of_another_size_and_no_steps(self):
+    def test_maps_and_masks_of_another_size_and_no_steps(self):
         net, x, y = some_network(), torch.rand(1, 2, 6, 6), torch.tensor([0])
+        with pytest.raises(ValueError, match=r"masks .*\(1, 4, 4\), got \(1, 2, 2\)"):
+            mass_inside(torch.ones(1, 4, 4), torch.ones(1, 2, 2))
         with pytest.raises(ValueError, match=r"maps .*\(1, 6, 6\), got \(1, 3, 3\)"):
             insertion_deletion(net, x, torch.rand(1, 3, 3), y)
         with pytest.raises(ValueError, match=r"steps .*got 0"):
             insertion_deletion(net, x, torch.rand(1, 6, 6), y, steps=0)
 
-    @pytest.mark.parametrize("shape", [(16, 24), (24, 16)])
-    def test_the_blur_is_torchvision_s(self, shape):
-        x = torch.rand(2, 3, *shape, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(blurred(x), gaussian_blur(x, [13, 13], [2.0, 2.0]), atol=1e-5, rtol=0)
-
-    def test_the_blur_keeps_colours_and_loses_forms(self):
+    def test_the_blur_is_torchvision_s_and_keeps_colours_and_loses_forms(self):
+        for shape in ((16, 24), (24, 16)):
+            x = torch.rand(2, 3, *shape, generator=torch.Generator().manual_seed(0))
+            torch.testing.assert_close(blurred(x), gaussian_blur(x, [13, 13], [2.0, 2.0]), atol=1e-5, rtol=0)
         x = torch.zeros(1, 2, 16, 24)
         x[:, 0], x[:, 1, ::2] = 0.3, 1.0
         out = blurred(x)
@@ -211,14 +207,12 @@ class TestRegions:
         assert not found[1].any()
         np.testing.assert_array_equal(found[2], expected)
 
-    @pytest.mark.parametrize("kind", ["csv", "parquet"])
-    def test_files_of_boxes(self, tmp_path, kind):
+    def test_files_of_boxes_and_masks(self, tmp_path):
         table = pa.table({"id": ["test:1"], "x0": [0], "y0": [0], "x1": [4], "y1": [8]})
-        path = tmp_path / f"boxes.{kind}"
-        csv.write_csv(table, path) if kind == "csv" else parquet.write_table(table, path)
-        assert read_regions(path, pictures()).inside(np.array([1]), (8, 8)).float().mean() == 0.5
-
-    def test_files_of_masks(self, tmp_path):
+        csv.write_csv(table, tmp_path / "boxes.csv")
+        parquet.write_table(table, tmp_path / "boxes.parquet")
+        for name in ("boxes.csv", "boxes.parquet"):
+            assert read_regions(tmp_path / name, pictures()).inside(np.array([1]), (8, 8)).float().mean() == 0.5
         masks = np.random.default_rng(1).integers(0, 2, (6, 8, 8), np.uint8)
         np.save(tmp_path / "masks.npy", masks)
         np.savez(tmp_path / "all.npz", masks=masks)
@@ -246,7 +240,7 @@ class TestRegions:
         with pytest.raises((ValueError, TypeError), match=sentence):
             read_regions(given, pictures())
 
-    def test_files_that_are_not(self, tmp_path):
+    def test_files_that_are_not_and_regions_that_do_not_fit_the_picture(self, tmp_path):
         np.savez(tmp_path / "other.npz", things=np.zeros(3))
         np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
         for name in ("other.npz", "objects.npy"):
@@ -254,8 +248,6 @@ class TestRegions:
                 read_regions(tmp_path / name, pictures())
         with pytest.raises(FileNotFoundError, match="no file"):
             read_regions(tmp_path / "none.npy", pictures())
-
-    def test_regions_that_do_not_fit_the_picture(self):
         box = {"id": ["test:0"], "x0": [4], "y0": [0], "x1": [4], "y1": [4]}
         with pytest.raises(ValueError, match=r"box \(4, 0, 4, 4\) .*8 × 8"):
             read_regions(box, pictures()).inside(np.array([0]), (8, 8))
@@ -375,12 +367,10 @@ class TestGallery:
         assert heat.shape == found.pictures.shape
         assert heat.dtype == np.uint8
 
-    def test_standardised_pictures_are_shown_stretched(self):
+    def test_standardised_pictures_are_stretched_and_networks_that_see_other_sizes_share_the_first_ones(self):
         model = Model(spot_net(), "spot", lambda x: (x - 0.5) / 0.1, "tensor")
         shown = cam_gallery({"a": model}, spots()[0], ["test:0"], device="cpu").pictures
         assert (shown.min(), shown.max()) == (0, 255)
-
-    def test_networks_that_see_other_sizes_share_the_first_ones_picture(self):
         half = Model(spot_net(), "half", nn.AvgPool2d(2), "tensor")
         found = cam_gallery({"whole": spot_net(), "half": half}, spots()[0], ["test:0"], device="cpu")
         assert found.maps["half"].shape == found.maps["whole"].shape == (1, 16, 16)

@@ -172,12 +172,6 @@ def test_the_same_figure_gives_the_same_file(kind, tmp_path):
     assert files[0] == files[1]
 
 
-def test_groups_of_a_file_become_lines(runs, tmp_path):
-    folder, _ = runs
-    out = figures.draw("dynamics", [folder / "vgg"], groups=folder / "groups.csv", out=tmp_path / "by.svg")
-    assert "even (n = " in out.read_text()
-
-
 NAMES = ("$\\frac{$", "$x_0$", "_hidden", "a\nb")
 
 
@@ -224,13 +218,12 @@ def test_one_epoch_is_no_course(name, runs, short, tmp_path):
         figures.draw(name, [short / "net" / "test"], out=tmp_path / "figure.png", **human)
 
 
-def test_the_folder_of_a_training_is_told_to_be_one(short, tmp_path):
+def test_runs_that_cannot_be_drawn_are_refused(runs, short, tmp_path):
+    folder, _ = runs
     with pytest.raises(FileNotFoundError, match=r"training; .*\S+net/test\."):
         figures.draw("data-map", [short / "net"], out=tmp_path / "figure.png")
-
-
-def test_agreement_of_few_samples_is_refused(runs, tmp_path):
-    folder, _ = runs
+    with pytest.raises(ValueError, match=r"RUN .*once"):
+        figures.draw("dynamics", [folder / "vgg", folder / "vgg"], out=tmp_path / "two.svg")
     few = "\n".join((folder / "human.csv").read_text().splitlines()[:10])
     (tmp_path / "few.csv").write_text(few)
     with pytest.raises(ValueError, match=r"human: 10 .*vgg .*got 9"):
@@ -246,18 +239,14 @@ def test_plateaus_of_a_run_that_stays_are_not_drawn(runs):
         assert not [line for line in axis.get_lines() if line.get_marker() == "o"]
 
 
-def test_runs_of_one_name_are_told_apart(runs, tmp_path):
+def test_runs_of_one_name_are_told_apart_and_groups_of_a_file_become_lines(runs, tmp_path):
     folder, _ = runs
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "vgg").symlink_to(folder / "vgg")
-    out = figures.draw("dynamics", [folder / "vgg", tmp_path / "other" / "vgg"], out=tmp_path / "two.svg")
-    assert "other/vgg, 300 samples" in out.read_text()
-
-
-def test_one_run_named_twice_is_refused(runs, tmp_path):
-    folder, _ = runs
-    with pytest.raises(ValueError, match=r"RUN .*once"):
-        figures.draw("dynamics", [folder / "vgg", folder / "vgg"], out=tmp_path / "two.svg")
+    both = [folder / "vgg", tmp_path / "other" / "vgg"]
+    text = figures.draw("dynamics", both, groups=folder / "groups.csv", out=tmp_path / "two.svg").read_text()
+    assert "other/vgg, 300 samples" in text
+    assert "even (n = " in text
 
 
 @pytest.mark.parametrize(

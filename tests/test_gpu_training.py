@@ -131,9 +131,6 @@ def test_dropout_draws_anew_in_each_replay_and_seeds_rule_it():
         assert len({tuple(row.tolist()) for row in logits}) == 32
 
 
-# The engine's options on a GPU.
-
-
 def dropped_out():
     torch.manual_seed(0)
     body = nn.Conv2d(1, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2)

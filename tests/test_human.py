@@ -25,9 +25,6 @@ def write(path, text):
     return path
 
 
-# Files.
-
-
 def saved(folder, kind):
     """The same answers in every layout that counts can come in."""
     path = folder / kind
@@ -277,9 +274,6 @@ def test_empty_answers_of_a_table_count_for_nothing(tmp_path):
     assert read_human(write(tmp_path / "n.csv", "id,01,1\na,3,1\n")).classes == ("01", "1")
 
 
-# What is given in memory.
-
-
 def test_frequencies_are_taken_from_mappings_tables_and_arrays():
     table = pa.table({"id": [IDS[2], IDS[0], IDS[3]], "frequency": [0.7, 0.5, 0.0]})
     pairs = dict(zip(table["id"].to_pylist(), table["frequency"].to_pylist(), strict=True))
@@ -322,9 +316,6 @@ def test_what_does_not_belong_to_the_samples_is_refused_in_a_sentence(given, wor
         match(given, IDS, LABELS)
 
 
-# Ids and classes.
-
-
 def test_partial_overlap_is_reported_with_names():
     given = {f"test:{row}": 0.5 for row in range(2, 8)}
     found = match(given, IDS, LABELS)
@@ -362,19 +353,14 @@ def test_the_majority_warns_of_another_order():
 def test_answers_by_name_need_the_names_of_the_classes():
     votes = pd.DataFrame({"id": ["a", "a", "b"], "annotator": [1, 2, 1], "label": ["cat", "dog", "cat"]})
     np.testing.assert_array_equal(match(votes, ["a", "b"], [1, 0], ["cat", "dog", "emu"]).hsf, [0.5, 1.0])
-    np.testing.assert_array_equal(
-        match(votes, ["a", "b"], [2, 0], ["cat", "dog", "emu"]).hsf, [0.0, 1.0]
-    )  # none chose emu
+    none_chose_emu = match(votes, ["a", "b"], [2, 0], ["cat", "dog", "emu"])
+    np.testing.assert_array_equal(none_chose_emu.hsf, [0.0, 1.0])
     for names in (None, ["cats", "dogs"]):
         with pytest.raises(ValueError, match=r"by name, .*cat"):
             match(votes, ["a", "b"], [1, 0], names)
     other = match(votes, ["a", "b"], [0, 0], ["cat"])  # an answer that is no class still counts as one
     np.testing.assert_array_equal(other.hsf, [0.5, 1.0])
     np.testing.assert_array_equal(other.counts, [[1, 1], [1, 0]])
-
-
-def test_unknown_labels_have_no_frequency():
-    np.testing.assert_array_equal(match(COUNTS, IDS, [-1, 0, 2, -1]).hsf, [np.nan, np.nan, 0.7, np.nan])
 
 
 def test_merged_classes_share_their_answers():
@@ -396,16 +382,10 @@ def test_merged_classes_share_their_answers():
     assert np.isnan(unknown.hsf[0])
 
 
-def test_frequencies_of_merged_classes_are_counted_anew():
+def test_frequencies_of_merged_classes_are_counted_anew_and_unknown_labels_have_none():
     people = Human(None, COUNTS, np.array(HSF), "x")
     assert match(coarser(people, [0, 0, 1]), IDS, LABELS).hsf[0] == 1.0  # all ten chose a or b
-
-
-def test_another_seed_splits_people_otherwise():
-    people = Human(None, np.full((50, 2), 20), None, "x")
-    first, again, other = (halves(people, seed)[0].counts for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    np.testing.assert_array_equal(match(COUNTS, IDS, [-1, 0, 2, -1]).hsf, [np.nan, np.nan, 0.7, np.nan])
 
 
 def test_a_question_per_class_keeps_its_own_number_of_people():
@@ -443,11 +423,10 @@ def test_halves_of_the_people_are_hypergeometric():
     law = stats.multivariate_hypergeom([7, 4, 0, 2], 6)
     np.testing.assert_allclose(six.mean(0), law.mean(), atol=0.1)
     np.testing.assert_allclose(np.cov(six.T, bias=True), law.cov(), atol=0.1)
-    again = halves(Human(None, counts, None, "x"), seed=3)[0]
-    np.testing.assert_array_equal(again.counts, one.counts)
-
-
-def test_halves_keep_those_who_chose_nothing():
+    again, otherwise = (halves(Human(None, counts, None, "x"), seed=seed)[0].counts for seed in (3, 4))
+    np.testing.assert_array_equal(again, one.counts)
+    assert (otherwise != one.counts).any()
+    # Those who chose nothing are kept.
     people = Human(None, np.array([[2, 0]] * 50), None, "x", asked=np.full(50, 6))
     one, other = halves(people)
     assert (one.asked == 3).all()

@@ -38,20 +38,13 @@ def without_vectors(table):
     return hs.SampleTable(table.to_arrow(), table.meta, table.bad)
 
 
-# Rankings.
-
-
 @pytest.mark.parametrize("name", list(RANKINGS))
-def test_every_ranking_finds_planted_errors(noisy, name):
+def test_every_ranking_finds_planted_errors_and_says_what_it_is_and_needs(noisy, name):
     suspicion = RANKINGS[name].function(noisy.table)
     assert suspicion.shape == (len(noisy.table),)
     assert suspicion.dtype.kind == "f"
     assert np.isfinite(suspicion).all()
     assert roc_auc_score(noisy.wrong, suspicion) > 0.95
-
-
-@pytest.mark.parametrize("name", list(RANKINGS))
-def test_every_ranking_says_what_it_is_and_needs(noisy, name):
     ranking = RANKINGS[name]
     assert ranking.name == name
     assert ranking.summary.endswith(".")
@@ -70,15 +63,11 @@ def test_every_score_that_needs_labels_is_a_ranking_in_its_direction(noisy):
     assert DEFAULT in RANKINGS
 
 
-def test_disagreement_is_cleanlabs_normalised_margin(noisy):
+def test_disagreement_is_cleanlabs_normalised_margin_also_without_probabilities(noisy):
     ours = RANKINGS["disagreement"].function(noisy.table)
     cleanlabs = RANKINGS["cleanlab_normalized_margin"].function(noisy.table)
     np.testing.assert_allclose((1 + ours) / 2, cleanlabs, atol=1e-6)
-
-
-def test_disagreement_from_columns_is_that_from_probabilities(noisy):
-    ours = RANKINGS["disagreement"].function(without_vectors(noisy.table))
-    np.testing.assert_allclose(ours, RANKINGS["disagreement"].function(noisy.table), atol=1e-5)
+    np.testing.assert_allclose(RANKINGS["disagreement"].function(without_vectors(noisy.table)), ours, atol=1e-5)
 
 
 def test_angular_disagreement_by_a_loop():
@@ -89,9 +78,7 @@ def test_angular_disagreement_by_a_loop():
         angles = [float(torch.acos(torch.cosine_similarity(x[i], k, dim=0))) for k in w]
         own = angles.pop(int(y[i]))
         assert value == pytest.approx((own - min(angles)) / (own + sum(angles)), abs=1e-5)
-
-
-def test_angular_disagreement_where_the_angle_vanishes():
+    # Where the angle vanishes.
     table = hs.score_features(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 1]))
     suspicion = RANKINGS["angular_disagreement"].function(table)
     assert np.isfinite(suspicion).all()
@@ -112,13 +99,6 @@ def test_cleanlabs_list_comes_first(noisy):
     found = label_errors(noisy.table, "cleanlab_issues")
     assert set(found["id"][: len(listed)]) == {f"digits:{i}" for i in listed}
 
-
-def test_unknown_rankings_get_a_suggestion(noisy):
-    with pytest.raises(ValueError, match=r"'disagrement'; .*disagreement"):
-        label_errors(noisy.table, "disagrement")
-
-
-# Counting.
 
 CASES = [(200, 3, 0), (1000, 7, 1), (500, 40, 2), (60, 50, 3), (30, 2, 4)]
 
@@ -149,6 +129,8 @@ def test_the_confident_joint_of_real_digits_is_cleanlabs(noisy):
     np.testing.assert_array_equal(round_preserving_row_totals(ours), calibrated)
     estimated = num_label_issues(noisy.given, wide, estimation_method="off_diagonal_calibrated")
     assert noise(noisy.table).count == pytest.approx(estimated, abs=5)  # ten rows, each rounded
+    lean = noise(without_vectors(noisy.table))  # without probabilities: here the same
+    assert lean.count == pytest.approx(noise(noisy.table).count, abs=1e-9)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -160,11 +142,6 @@ def test_counting_without_probabilities_errs_where_it_says(case):
     assert not noise(lean).exact
     moved = np.abs(confident_joint(exact) - confident_joint(lean)).sum() / 2  # from one place to another, or to none
     assert moved <= noise(lean).unsure + case[1]
-
-
-def test_counting_without_probabilities_is_exact_on_digits(noisy):
-    lean = noise(without_vectors(noisy.table))
-    assert lean.count == pytest.approx(noise(noisy.table).count, abs=1e-9)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.05, 0.2])
@@ -240,9 +217,6 @@ def test_a_million_samples_of_5000_classes_take_seconds():
     assert time.perf_counter() - started < 10  # about 0.7 s
 
 
-# Suspects.
-
-
 def test_rows_are_as_promised(noisy):
     found = label_errors(noisy.table)
     columns = ["id", "label", "pred", "suspicion", "rank", "suspect", "suggested", "p_label", "p_pred"]
@@ -278,6 +252,7 @@ def test_count_and_share_say_how_many(noisy):
     differing = int((noisy.table["label"] != noisy.table["pred"]).sum())
     assert label_errors(noisy.table, count=10**9).meta.label_errors["suspects"] == differing
     for wrong, words in (
+        ({"by": "disagrement"}, "'disagrement'; .*disagreement"),
         ({"count": -1}, "count .*got -1"),
         ({"share": 1.5}, r"share .*got 1\.5"),
         ({"share": float("nan")}, "share .*got nan"),
@@ -360,9 +335,6 @@ def test_means_over_several_nets_stay_probabilities(noisy):
     assert (found["p_label"] + differ * found["p_pred"] <= 1 + 1e-9).all()
     assert (np.abs(found["suspicion"]) <= 1).all()
     assert 0 <= noise(table).share <= 1
-
-
-# Actions.
 
 
 def test_planted_errors_are_reviewed_and_the_rest_is_kept(noisy):

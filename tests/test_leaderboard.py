@@ -171,9 +171,6 @@ def test_the_best_of_many_useless_scores_is_seldom_called_better():
     assert false <= stats.binom.ppf(0.999, 120, 0.05)
 
 
-# What a run allows.
-
-
 def _recorded(path, epochs: int = 7) -> hs.Dynamics:
     generator = torch.Generator().manual_seed(0)
     features, weight = torch.randn(30, 5, generator=generator), torch.randn(4, 5, generator=generator)
@@ -249,9 +246,6 @@ def test_a_run_without_labels_is_refused(tmp_path):
     hs.score_features(torch.randn(5, 3), torch.randn(2, 3)).save(tmp_path / "run")
     with pytest.raises(ValueError, match="has no labels"):
         candidates(tmp_path / "run")
-
-
-# The study on CIFAR-10H.
 
 
 def _study(path, seed: int = 0, n: int = 600):

@@ -84,14 +84,9 @@ class Net(pl.LightningModule):
 
 
 def trainer(tmp_path, callbacks, **options):
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    defaults = {"default_root_dir": tmp_path, "accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet}
-    return pl.Trainer(callbacks=callbacks, **{**defaults, **options})
+    loud = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    defaults = {"default_root_dir": tmp_path, "accelerator": "cpu", "devices": 1, "max_epochs": 2}
+    return pl.Trainer(callbacks=callbacks, **{**defaults, **dict.fromkeys(loud, False), **options})
 
 
 def loader(data=None, **options):
@@ -263,24 +258,15 @@ def test_a_second_training_into_one_folder_is_refused(tmp_path):
     assert hs.Dynamics(tmp_path / "run").meta.note == "again"
 
 
-def test_a_given_recorder_is_used(tmp_path):
+def test_two_trainings_of_one_trainer_go_on_and_another_model_is_refused(tmp_path):
     recorder = hs.Recorder(tmp_path / "run", split="points")
-    trainer(tmp_path, [RecorderCallback(recorder)], max_epochs=1).fit(Net(), loader())
-    assert recorder.summary()["id"][0] == "points:0"
-
-
-def test_two_trainings_of_one_trainer_go_on(tmp_path):
-    callback = RecorderCallback(tmp_path / "run")
+    callback = RecorderCallback(recorder)  # which is used
     fitted, net = trainer(tmp_path, [callback], max_epochs=1), Net()
     fitted.fit(net, loader())
+    assert recorder.summary()["id"][0] == "points:0"
     fitted.fit_loop.max_epochs = 3
     fitted.fit(net, loader())
     assert hs.Dynamics(tmp_path / "run").epochs.tolist() == [1, 2, 3]
-
-
-def test_another_model_in_the_same_records_is_refused(tmp_path):
-    callback = RecorderCallback(tmp_path / "run")
-    trainer(tmp_path, [callback], max_epochs=1).fit(Net(), loader())
     other = Net()
     nn.init.normal_(other.head.weight)
     with pytest.raises(ValueError, match="head was replaced"):
@@ -311,9 +297,6 @@ def test_two_processes_record_each_sample_once(tmp_path):
 def train_with_two_processes(folder):
     """Lightning starts this file again for the second process."""
     trainer(folder, [RecorderCallback(f"{folder}/run")], devices=2, strategy="ddp").fit(Net(), loader(Points(23)))
-
-
-# Sentences.
 
 
 def test_batches_in_the_usual_forms_are_read():

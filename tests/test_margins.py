@@ -27,13 +27,10 @@ def test_the_margin_is_that_of_a_naive_loop(dtype, classes):
     np.testing.assert_array_equal(logit_margin(z, y, released=True), naive_margin(z64, y, 0.0))
 
 
-def test_the_released_margin_differs_only_where_all_other_logits_are_negative():
+def test_the_margin_is_the_registered_score_and_the_released_one_differs_where_all_others_are_negative():
     z = np.array([[3.0, -1.0, -2.0], [3.0, 1.0, -2.0], [-3.0, -1.0, -2.0]])
     assert logit_margin(z, [0, 0, 0]).tolist() == [4, 2, -2]
     assert logit_margin(z, [0, 0, 0], released=True).tolist() == [3, 2, -3]
-
-
-def test_the_margin_is_the_registered_score():
     told, y = made(40)
     expected = SCORES["margin"](told.features, told.weight, y, bias=told.bias)
     np.testing.assert_allclose(logit_margin(told.logits, y), expected, rtol=1e-5, atol=1e-5)
@@ -96,14 +93,11 @@ def test_the_answer_has_means_intervals_and_columns():
     assert rows["margin_below_zero", "logit"]["value"] == pytest.approx((told.logits.argmax(1) != y).mean(), abs=1e-12)
 
 
-def test_the_energy_curve_is_short_however_many_classes_there_are():
+def test_the_energy_curve_is_short_and_the_bias_of_the_released_margin_is_said_where_it_matters():
     told, y = made(100, 500)
     points = [p for p in margins_answer(told, y).points if p["curve"] == "energy"]
     assert len(points) == 100
     assert points[0]["y"] == pytest.approx(np.nanmean(energy_by_class(told.logits, y)[:, 0]), rel=1e-6)
-
-
-def test_the_bias_of_the_released_margin_is_said_where_it_matters():
     told, y = made(50)
     told.logits[:] -= 100
     words = " ".join(margins_answer(told, y).words)

@@ -23,9 +23,6 @@ def digits(tmp_path_factory):
     return train_digits(tmp_path_factory.mktemp("runs") / "resnet")
 
 
-# What lowers the loss.
-
-
 def naive_loss(cosines, norms, lengths, bias, label):
     logits = [norms * length * cosine + b for cosine, length, b in zip(cosines, lengths, bias, strict=True)]
     top = max(logits)
@@ -102,15 +99,12 @@ def test_groups_of_drivers_are_the_drivers_of_the_groups(digits):
         assert found == pytest.approx(wanted)
 
 
-def test_a_run_without_the_two_losses_is_refused_in_words():
-    empty = np.full((3, 2), np.nan)
-    with pytest.raises(ValueError, match="nll_angles and nll_norms"):
-        phases.loss_drivers(Matrices({"nll": empty, "nll_angles": empty, "nll_norms": empty}))
-
-
-def test_one_epoch_has_nothing_before_it():
-    with pytest.raises(ValueError, match="two epochs"):
-        phases.loss_drivers(Matrices({name: np.ones((9, 1)) for name in ("nll", "nll_angles", "nll_norms")}))
+@pytest.mark.parametrize(
+    ("values", "words"), [(np.full((3, 2), np.nan), "nll_angles and nll_norms"), (np.ones((9, 1)), "two epochs")]
+)
+def test_a_run_without_the_two_losses_or_with_one_epoch_is_refused_in_words(values, words):
+    with pytest.raises(ValueError, match=words):
+        phases.loss_drivers(Matrices(dict.fromkeys(("nll", "nll_angles", "nll_norms"), values)))
 
 
 def test_the_switch_is_the_best_of_all_splits():
@@ -127,9 +121,6 @@ def test_the_switch_is_the_best_of_all_splits():
         found = phases.phase_switch(np.arange(2, 10), names)
         assert found.agreement == pytest.approx(max(worth) / 8)
         assert found.epoch == ([*range(2, 10), None][worth.index(max(worth))])
-
-
-# The noise of a mean curve.
 
 
 def test_the_covariance_of_a_mean_curve_is_that_of_a_bootstrap_over_samples(monkeypatch):
@@ -163,31 +154,23 @@ def test_the_noise_of_epochs_and_its_correlation_are_found(rho):
     assert found[400, 401] / sd[400] / sd[401] == pytest.approx(rho, abs=0.2)
 
 
-def test_a_contrast_of_a_constant_curve_is_0_within_its_rounding():
+def test_the_whole_change_is_from_the_first_epoch_to_the_last_fifth_and_of_a_constant_0_within_rounding():
+    for epochs, expected in ((1, 0), (2, 1), (3, 1.5), (10, 8.5)):
+        assert whole_change(epochs) @ (5 + np.arange(epochs)) == pytest.approx(expected)
     curves = noise.mean_curves(np.tile(np.random.default_rng(19).random((31, 1)), 10))
     value, low, high = curves.contrast(whole_change(10))
     assert low <= value == 0 <= high
 
 
-@pytest.mark.parametrize(("epochs", "expected"), [(1, 0), (2, 1), (3, 1.5), (10, 8.5)])
-def test_the_whole_change_is_from_the_first_epoch_to_the_last_fifth(epochs, expected):
-    assert whole_change(epochs) @ (5 + np.arange(epochs)) == pytest.approx(expected)
-
-
-def test_a_step_of_the_learning_rate_is_not_taken_for_noise():
+def test_a_step_of_the_learning_rate_is_no_noise_and_many_samples_do_not_hide_that_epochs_jump():
     t = np.arange(90)
     found = noise.epoch_noise(np.exp(-t / 20) + (t < 30), np.zeros((90, 90)))
     assert np.sqrt(np.diag(found).max()) < 0.01
-
-
-def test_many_samples_do_not_hide_that_epochs_jump():
     draw, t = np.random.default_rng(4), np.arange(40)
     curve = np.exp(-t / 6) + 0.03 * draw.normal(size=40)
     found = plateau(curve + draw.normal(size=(5000, 1)) * 0.1)
     assert found.high - found.low >= 4
 
-
-# Plateaus.
 
 T = np.arange(50)
 SHAPES = {
@@ -224,14 +207,10 @@ def test_a_straight_line_and_a_flat_one_have_no_plateau():
     assert "it does not change by more than its noise" in {one.why for one in found}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_where_a_curve_settles_does_not_depend_on_its_units(shape):
-    at = settles(SHAPES[shape], rising=False)
-    assert settles(3 + 7 * SHAPES[shape], rising=False) == at
-    assert settles(-SHAPES[shape], rising=True) == at
-
-
-def test_settling_is_95_percent_of_the_change_worked_by_hand():
+def test_settling_is_95_percent_of_the_change_worked_by_hand_whatever_the_units():
+    for shape in SHAPES.values():
+        at = settles(shape, rising=False)
+        assert settles(3 + 7 * shape, rising=False) == settles(-shape, rising=True) == at
     curve = np.array([1.0, 0.5, 0.2, 0.06, 0.04, 0, 0, 0, 0, 0])
     assert settles(curve, rising=False) == 4  # .04 is the first below 5 % of the way
     late = np.r_[np.linspace(1, 0.2, 8), 0, 0]
@@ -276,9 +255,6 @@ def test_what_never_stops_stops_later_than_anything():
     assert row["later_low"] > 0
 
 
-# Dip and bounce.
-
-
 def test_a_bounce_is_measured_between_stretches_worked_by_hand():
     curve = np.r_[9.0, 6, 4, 2, 1, 3, 4, 5, 5, 5, 5, 5]
     found = dip_and_bounce(curve + np.random.default_rng(7).normal(size=(40, 1)) * 1e-6)
@@ -310,9 +286,6 @@ def test_a_bounce_is_found_and_its_interval_holds_the_truth():
     assert np.mean([one.low <= truth.rise <= one.high for one in found]) >= 0.9
     assert np.mean([one.epoch_low <= truth.epoch <= one.epoch_high for one in found]) >= 0.9
     assert np.mean([one.low > 0 for one in found]) >= 0.5
-
-
-# Agreement with people.
 
 
 def saturated(draw, n, strength=0.5):
@@ -368,12 +341,8 @@ def test_rows_of_agreement_say_n_ties_and_what_is_missing():
     assert (rows[1]["ahead"], rows[1]["p"]) == (0, 1)  # the same order of the samples
     assert rows[2]["spearman"] is None  # a constant correlates with nothing
     assert rows[0]["ahead"] is None
-
-
-def test_tie_share_counts_pairs():
     values = np.random.default_rng(11).integers(0, 4, 30)
-    pairs = [a == b for a, b in itertools.combinations(values, 2)]
-    assert tie_share(values) == pytest.approx(np.mean(pairs))
+    assert tie_share(values) == pytest.approx(np.mean([a == b for a, b in itertools.combinations(values, 2)]))
 
 
 def test_human_frequencies_come_in_the_order_of_the_run_whatever_they_are_given_as(tmp_path):
@@ -386,9 +355,6 @@ def test_human_frequencies_come_in_the_order_of_the_run_whatever_they_are_given_
     votes = pa.table({"id": [run.ids[0], run.ids[0], run.ids[2]], "vote": ["dog", "cat", "dog"]})
     run.meta.class_names = ["cat", "dog"]
     np.testing.assert_array_equal(phases.frequencies(run, votes), expected)
-
-
-# Norms of hard and easy samples.
 
 
 def test_norm_gaps_are_welch_s_difference_and_cohen_s_d():

@@ -36,9 +36,6 @@ def same(run, seen):
         assert (row["pred"], row["correct"]) == (truth[key]["pred"], truth[key]["correct"])
 
 
-# What is recorded.
-
-
 @pytest.mark.parametrize(("epochs", "batch"), [(5, 16), (2, 1), (2, 7), (2, SAMPLES)])
 def test_recorded_numbers_equal_a_recomputation_from_what_the_loop_saw(tmp_path, epochs, batch):
     seen = Seen()
@@ -137,9 +134,6 @@ def test_too_many_cosines_are_not_kept(tmp_path, monkeypatch):
     assert np.isnan(dynamics.matrix("nll_angles")).all()
     assert not np.isnan(dynamics.matrix("avh")).any()
     assert not list((tmp_path / "run" / "dynamics").glob("*.safetensors"))
-
-
-# Shuffling, workers, drop_last, ids.
 
 
 def test_a_shuffled_loader_with_workers_and_integer_ids(tmp_path):
@@ -252,9 +246,6 @@ def test_update_after_the_step_is_refused_by_the_head(tmp_path):
             recorder.update(range(len(x)), head, y)
 
 
-# Killed and resumed.
-
-
 def test_resuming_at_an_epoch_forgets_what_an_interrupted_attempt_wrote(tmp_path):
     whole = Seen()
     train(tmp_path / "whole", 6, seen=whole)
@@ -352,9 +343,6 @@ def test_a_real_kill_leaves_whole_epochs(tmp_path):
     hs.Recorder(run, epoch=len(dynamics.epochs) + 1)
     named = records.read_index(run).names() | {"index.json"}
     assert {path.name for path in (run / "dynamics").iterdir()} == named  # what the kill left is swept
-
-
-# On disk.
 
 
 def test_a_commit_that_fails_at_any_write_leaves_the_epochs_before(tmp_path, monkeypatch):
@@ -464,9 +452,6 @@ def test_the_files_are_plain_parquet_that_anyone_reads(tmp_path):
     rows = pq.read_table(file).to_pandas()
     assert len(rows) == 3 * SAMPLES
     assert rows[["id", "epoch"]].apply(tuple, axis=1).is_monotonic_increasing
-
-
-# What once went wrong.
 
 
 def head_of(seed, n=6, d=5, c=4):

@@ -47,9 +47,6 @@ def same_records(run, other):
     assert one.summary().to_arrow().equals(two.summary().to_arrow())
 
 
-# Errors at the end of an epoch.
-
-
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_after_a_collision_the_other_samples_of_the_epoch_are_recorded(tmp_path, epoch):
     recorder, whole = hs.Recorder(tmp_path / "run"), hs.Recorder(tmp_path / "whole")
@@ -124,9 +121,6 @@ def test_batches_changed_in_place_are_left_out_and_the_rest_is_recorded(tmp_path
     assert sorted(hs.Dynamics(tmp_path / "run").ids) == sorted(f"data:{i}" for i in range(8))
 
 
-# Killed and resumed.
-
-
 def test_the_old_files_stay_until_the_new_index_is_there(tmp_path, monkeypatch):
     recorder = train(tmp_path / "run", 3)
     before = as_rows(hs.Dynamics(tmp_path / "run"))
@@ -196,9 +190,6 @@ def test_a_users_file_in_the_folder_is_not_swept(tmp_path):
     assert note.read_text() == "mine"
 
 
-# A reader beside the recorder.
-
-
 def test_an_open_run_does_not_see_what_is_flushed_later(tmp_path):
     recorder = hs.Recorder(tmp_path / "run")
     record(recorder, (0, range(4, 8)))
@@ -253,9 +244,6 @@ def test_files_that_a_recorder_replaces_while_they_are_opened_are_read_again(tmp
     if reading != "table":  # which shows the last epoch, whichever that is
         assert found == expected
     assert len(found) == len(expected)
-
-
-# Files from somebody else.
 
 
 def _paths(value, path=()):
@@ -343,9 +331,6 @@ def test_damaged_logits_cost_the_comparison_and_nothing_else(tmp_path):
     assert not np.isnan(dynamics.matrix("angle")).any()
 
 
-# Ids.
-
-
 def test_integers_are_indices_of_the_data_and_get_the_ids_they_have_there(tmp_path):
     for i, name in enumerate(["cat/b", "cat/a", "dog/c"]):
         (tmp_path / "val" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -375,9 +360,6 @@ def test_indices_outside_the_data_are_refused_and_the_others_recorded(tmp_path):
             recorder.end_epoch()
         recorder.end_epoch()
         assert hs.Dynamics(tmp_path / run).ids.tolist() == ["data:0", "data:1"]
-
-
-# Several processes.
 
 
 def test_an_error_of_the_first_process_is_everyones_and_the_epoch_can_be_repeated(tmp_path):

@@ -41,9 +41,6 @@ def cells(section, key):
     return [row[place] for row in section["rows"]]
 
 
-# Smaller is harder.
-
-
 def test_the_least_confident_are_the_hardest():
     table = a_run()
     rows = read_rows(table)
@@ -96,9 +93,6 @@ def test_a_cluster_of_small_confidence_is_harder():
             assert odd[members].mean() == pytest.approx(share, abs=0.05)
 
 
-# Two runs.
-
-
 def two_runs():
     """Confidence falls in class 0, rises twice as much in class 1, stays in the others; ten samples were relabelled."""
     draw = np.random.default_rng(3)
@@ -141,9 +135,6 @@ def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
             assert lines[name][key] == pytest.approx(np.mean(table["pred"][own] == code), rel=1e-3), key
 
 
-# What is missing, and what is many.
-
-
 def test_samples_without_a_prediction_are_neither_right_nor_wrong():
     table = a_run()
     missing = np.arange(N) % 5 == 0
@@ -183,9 +174,6 @@ def test_values_below_and_above_an_axis_are_beyond_it():
     assert Axis("x", "x", 0.0, 1.0).beyond(np.array([-1.0, 0.0, 0.5, 1.0, 2.0, np.nan])) == 2
     assert axis("x", "x", np.linspace(0.5, 1.0, 99)).low == pytest.approx(0.5)  # zero is far away
     assert axis("x", "x", np.linspace(0.3, 1.0, 99)).low == 0.0
-
-
-# Lists of a recorded training.
 
 
 def test_curves_do_not_depend_on_how_many_records_are_read_at_once(tmp_path, monkeypatch):

@@ -42,9 +42,6 @@ def assert_lines(dynamics, rows, group, lines):
                 np.testing.assert_allclose(found, (ends.low, ends.high), rtol=6e-4, atol=1e-9)
 
 
-# Curves.
-
-
 @pytest.mark.parametrize("which", ["whole", "gaps"])
 def test_curves_by_group_are_those_of_pandas(which, request):
     _, dynamics, payload, rows = request.getfixturevalue(which)
@@ -133,9 +130,6 @@ def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_pat
     for key in ("change", "by_angles", "by_norms"):
         few, many = (np.array(one["drivers"]["lines"][0][key], float) for one in (training, full))
         np.testing.assert_allclose(np.nancumsum(few), np.nancumsum(many)[places], rtol=1e-3, atol=2e-3)
-
-
-# Samples.
 
 
 @pytest.mark.parametrize("which", ["whole", "gaps"])
@@ -235,9 +229,6 @@ def test_numbers_that_are_all_the_same_or_missing_are_coded():
     assert decoded(same, 2, 3).tolist() == [[5.0] * 3] * 2
     none = samplecurves.coded(np.full((1, 2), np.nan))
     assert np.isnan(decoded(none, 1, 2)).all()
-
-
-# Words and edges.
 
 
 def texts(payload):

@@ -39,9 +39,6 @@ def only_group(table, given=None):
     return rows, group_rows(rows, group)
 
 
-# The arithmetic.
-
-
 def test_with_one_class_the_adjusted_t_is_welch_s():
     draw = np.random.default_rng(0)
     values, codes = draw.standard_normal(200), draw.integers(0, 3, 200)
@@ -156,9 +153,6 @@ def test_small_groups_have_no_interval_and_no_flag():
     assert rare["n"] == 4
     assert rare["low"] is rare["adjusted_low"] is rare["p"] is None
     assert rare["flag"] == ""
-
-
-# Where groups come from.
 
 
 def columns_of(table, given=None):
@@ -283,9 +277,6 @@ def test_groups_that_match_nothing_say_so():
     assert "g is not shown" in notes[1]
 
 
-# Hidden clusters.
-
-
 def with_sketches(planted, n=1500, seed=0):
     """Three classes; in the first a fifth of the samples point elsewhere, and are harder if `planted`."""
     draw = np.random.default_rng(seed)
@@ -347,17 +338,3 @@ def test_two_groups_are_one_test():
     assert {row["value"]: row["p"] for row in section["rows"]} == pytest.approx(
         dict(zip(group.values, adjusted.p, strict=True)), rel=1e-3
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("id,cam,cam\nx:00000,a,b\n", "cam repeats"), ("id,id,cam\nx:00000,x,b\n", "id repeats")]
-)
-def test_columns_that_repeat_are_refused(text, words, tmp_path):
-    (tmp_path / "groups.csv").write_text(text)
-    with pytest.raises(ValueError, match=words):
-        find_groups(read_rows(a_table()), tmp_path / "groups.csv")
-
-
-def test_ids_that_are_lists_are_refused():
-    with pytest.raises(ValueError, match=r"ids .*got list"):
-        find_groups(read_rows(a_table()), pa.table({"id": pa.array([["a"]]), "cam": ["x"]}))

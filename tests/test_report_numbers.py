@@ -65,9 +65,6 @@ def listed(payload, key):
     return ids_of(payload, next(one["rows"] for one in payload["lists"] if one["key"] == key))
 
 
-# Intervals.
-
-
 def test_wilson_is_scipy_s():
     n = np.array([1, 2, 7, 50, 1000, 0])
     k = np.array([0, 1, 7, 13, 999, 0])
@@ -91,9 +88,7 @@ def test_means_and_student_s_intervals_are_scipy_s():
         np.testing.assert_allclose(found.variance[k], own.var(ddof=1), rtol=1e-9)
     assert found.n[7] == 0
     assert np.isnan([found.mean[7], low[7]]).all()
-
-
-def test_fewer_than_five_samples_have_no_interval():
+    # Fewer than five samples have no interval.
     low, high = moments(np.arange(9.0), np.array([0, 0, 0, 0, 1, 1, 1, 1, 1]), 2).interval()
     assert np.isnan([low[0], high[0]]).all()
     assert np.isfinite([low[1], high[1]]).all()
@@ -110,9 +105,6 @@ def test_holm_is_the_naive_loop(seed):
         assert adjusted[i] == pytest.approx(running)
     assert np.isnan(adjusted[3])
     assert len(holm(np.empty(0))) == 0
-
-
-# Ranks and lists.
 
 
 def test_ranks_are_scipy_s_mid_ranks():
@@ -171,19 +163,14 @@ def test_the_hardest_class_is_quoted_with_an_interval_for_all_classes_together()
     assert covered >= 88  # each on its own would do so in fewer than 60
 
 
-def test_hardest_and_easiest_are_the_table_s():
+def test_hardest_and_easiest_are_the_table_s_and_disagreement_is_the_difference_of_ranks():
     table = a_table()
     payload = payload_of(table)
     assert listed(payload, "hardest") == table.hardest(LENGTH)["id"].tolist()
     assert listed(payload, "easiest") == table.easiest(LENGTH)["id"].tolist()
-
-
-def test_disagreement_is_the_difference_of_ranks():
-    table = a_table()
     gap = stats.rankdata(table["avh"]) - stats.rankdata(table["nll"])
     order = sorted(range(len(table)), key=lambda i: (-gap[i], table["id"][i]))
     expected = [table["id"][i] for i in order if gap[i] > 0][:LENGTH]
-    payload = payload_of(table)
     assert listed(payload, "angle_hard") == expected
     back = sorted(range(len(table)), key=lambda i: (gap[i], table["id"][i]))
     assert listed(payload, "logit_hard") == [table["id"][i] for i in back if gap[i] < 0][:LENGTH]
@@ -215,9 +202,6 @@ def test_suspects_are_those_of_label_errors():
         assert payload["points"]["suggested"][i] == (-1 if row["suggested"] is None else row["suggested"])
     shares = dict(zip(*(noise(table).rows[c].to_pylist() for c in ("class", "share")), strict=True))
     assert column(payload, "noise") == pytest.approx([shares[k] for k in range(6)], rel=1e-3)
-
-
-# Points, densities, histograms.
 
 
 def test_density_is_numpy_s_histogram():
@@ -272,11 +256,8 @@ def test_points_are_few_hold_every_list_and_show_what_is_rare():
     assert {cell for _, cell in drawn} == set(occupied.tolist())  # every region
 
 
-def test_points_are_all_rows_when_they_are_few():
+def test_points_are_all_rows_when_they_are_few_and_the_first_of_each_stratum_first():
     assert choose_points(50, np.array([3]), None, np.zeros(50, int)).tolist() == list(range(50))
-
-
-def test_spread_takes_the_first_of_each_stratum_first():
     assert spread(np.array([5, 5, 5, 2, 2, 9])).tolist() == [0, 3, 5, 1, 4, 2]
     assert spread(np.empty(0, dtype=int)).tolist() == []
 
@@ -291,9 +272,6 @@ def test_nothing_depends_on_the_order_of_the_rows():
         small.to_arrow().take(np.random.default_rng(1).permutation(len(small))), small.meta, None, vectors
     )
     assert payload_of(small) == payload_of(mixed)
-
-
-# Classes and tiles.
 
 
 def column(payload, key):
@@ -366,9 +344,6 @@ def test_several_nets_show_their_spread():
     assert payload["groups"] == []  # none of these is a group
 
 
-# Text.
-
-
 @pytest.mark.parametrize(
     "text", ["", "a", "x" * 5000, "😀" * 5000, "<&>" * 999, "\x00" * 999, "\ud800" * 999, "é" * 161]
 )
@@ -390,10 +365,7 @@ def test_numbers_are_plain():
     assert number(None) is None
 
 
-# The file.
-
-
-def test_a_run_gets_its_page_inside(tmp_path):
+def test_a_run_gets_its_page_inside_and_a_table_here(tmp_path, monkeypatch):
     a_table().save(tmp_path / "run")
     path = write_report(tmp_path / "run")
     assert path == tmp_path / "run" / "report.html"
@@ -401,9 +373,6 @@ def test_a_run_gets_its_page_inside(tmp_path):
     assert in_page(path)["label_errors"]["next"] == f"hardsight clean {tmp_path / 'run'}"
     assert not list(path.parent.glob(".*"))
     assert hs.SampleTable.load(tmp_path / "run").accuracy is not None
-
-
-def test_a_table_gets_its_page_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_report(a_table(30)).resolve() == tmp_path / "report.html"
     assert write_report(a_table(30), "deep/down/page.html").is_file()

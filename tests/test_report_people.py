@@ -74,9 +74,6 @@ def listed(payload, key):
     return [points[row] for one in payload["lists"] if one["key"] == key for row in one["rows"]]
 
 
-# The folder.
-
-
 def test_what_is_written_is_read_again(case, tmp_path):
     run, table, hsf, _ = case
     found = read_alignment(run)
@@ -116,9 +113,6 @@ def test_a_run_that_is_scored_again_forgets_its_alignment(case, tmp_path):
     table.save(tmp_path / "run", overwrite=True)
     assert read_alignment(tmp_path / "run") is None
     assert (tmp_path / "run" / ALIGNMENT / "mine.txt").exists()
-
-
-# The numbers.
 
 
 def test_a_run_without_people_has_no_section(tmp_path):
@@ -250,9 +244,6 @@ def test_samples_of_both_lists_are_among_the_first_to_get_pictures(tmp_path):
     pictured = {id_ for id_, at in zip(payload["points"]["id"], payload["points"]["picture"], strict=True) if at >= 0}
     for key in ("people_easy", "people_hard"):
         assert set(listed(payload, key)[:5]) <= pictured
-
-
-# The browser.
 
 
 @pytest.mark.slow

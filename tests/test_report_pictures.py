@@ -64,9 +64,6 @@ def a_run(tmp_path, n=60, images=None, **meta):
     return table
 
 
-# Which.
-
-
 def test_lists_come_first_in_turn_then_the_scatter_is_covered():
     lists, parts = [np.array([1, 2, 3]), np.array([9, 1])], [np.array([20])]
     points = np.arange(30)
@@ -105,9 +102,6 @@ def test_the_data_can_be_named(tmp_path):
     data = ArraySamples(np.zeros((60, 5, 5), np.uint8), None, "test", "zeros")
     for given in (str(tmp_path / "x.npz"), data):
         assert len(in_page(write_report(table, tmp_path / "p.html", data=given))["pictures"]) == 60
-
-
-# Whatever they come as.
 
 
 def rgb(height, width, value=(200, 30, 60)):
@@ -157,13 +151,10 @@ def test_normalised_pictures_are_scaled_and_said_so():
     assert [note.startswith("2 pictures hold ") for note in found.notices] == [True]
 
 
-def test_other_channels_are_shown_as_their_mean():
+def test_other_channels_are_shown_as_their_mean_and_large_pictures_become_small():
     found = pictured(torch.rand(5, 8, 9))
     assert opened(found.uris[0]).size == (9, 8)
     assert "number of channels" in found.notices[0]
-
-
-def test_large_pictures_become_small():
     found = pictured(rgb(400, 1000), rgb(1000, 50))
     assert [opened(uri).size for uri in found.uris] == [(96, 38), (5, 96)]
     assert not found.pixelated
@@ -197,9 +188,6 @@ def test_files_are_turned_upright_and_broken_ones_said(tmp_path):
     assert "1 of 6 pictures" in texts(payload)
     assert re.search("2 pictures .*read", texts(payload))
     assert re.search("1 picture .*EXIF", texts(payload))
-
-
-# Data that cannot be shown.
 
 
 class Failing(Samples):
@@ -253,9 +241,6 @@ def test_data_that_have_moved(tmp_path):
     assert len(in_page(write_report(tmp_path / "run", data=tmp_path / "y.npz"))["pictures"]) == 60
 
 
-# Size.
-
-
 def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     n, classes = 12_000, 5000
@@ -288,15 +273,10 @@ def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch)
     assert len(payload["classes"]) == classes
     assert max(map(len, payload["points"]["id"])) <= 160
     assert max(map(len, payload["classes"])) <= 60
-
-
-def test_no_room_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("hardsight.report.write.MOST_BYTES", 1000)
+    monkeypatch.setattr("hardsight.report.write.MOST_BYTES", 1000)  # no room at all
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html"))
     assert re.match("0 of 60 .*not fit", payload["picture_note"])
 
-
-# Runs that lack something.
 
 N = 120
 DRAW = np.random.default_rng(0)

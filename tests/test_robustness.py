@@ -42,9 +42,6 @@ def said(network, samples, limit=100, **options):
     return " ".join(robustness_answer(network, samples, eps=(0.1, 0.3), limit=limit, device="cpu", **options).words)
 
 
-# Gradient masking, by name.
-
-
 @pytest.mark.parametrize(
     ("before", "after", "checks"),
     [
@@ -139,9 +136,6 @@ def test_a_stronger_attack_must_not_do_worse(weak, strong, name):
     assert not verdicts[name].passed
     assert "46.7%" in verdicts[name].sentence
     assert sum(not verdict.passed for verdict in verdicts.values()) == 1
-
-
-# Rows and curves.
 
 
 def test_accuracy_is_what_attacks_leave_with_wilsons_interval(network, samples, answer):
@@ -287,9 +281,6 @@ def test_defaults_are_those_of_the_kind_of_picture_and_the_norm(network, samples
     assert [level * 255 for score, level in rows if score == "fgsm"] == pytest.approx([1, 2, 4, 8])
 
 
-# Pixels.
-
-
 def test_epsilon_is_in_pixel_units_whatever_the_normalisation(network, samples, answer):
     from torchvision.transforms import Compose, Normalize, ToTensor
 
@@ -360,9 +351,6 @@ def test_labels_are_matched_by_name(network, samples):
     model = Model(turned, "turned", classes=names[::-1])
     clean = found(robustness_answer(model, data, attacks=["fgsm"], eps=[0.1], device="cpu"))["clean", 0.0]["value"]
     assert clean > 0.8
-
-
-# Bad input.
 
 
 @pytest.mark.parametrize(

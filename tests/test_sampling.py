@@ -37,9 +37,6 @@ def epochs_of(sampler, epochs):
     return drawn
 
 
-# Weighted by hardness.
-
-
 @pytest.mark.parametrize(("power", "uniform"), [(1.0, 0.1), (2.0, 0.0), (0.0, 0.5), (1.0, 1.0)])
 def test_hard_samples_come_as_often_as_the_formula_says(power, uniform):
     sampler = HardnessSampler(HARDNESS, power=power, uniform=uniform, num_samples=20_000)
@@ -63,14 +60,11 @@ def test_without_replacement_a_sample_is_chosen_as_in_successive_draws():
     assert scipy.stats.chisquare(first, counts / 2).pvalue > 0.001  # the place in the epoch tells nothing
 
 
-def test_scores_on_any_scale_draw_alike_and_ties_alike():
+def test_scores_on_any_scale_draw_alike_and_ties_alike_and_every_sample_keeps_a_chance():
     np.testing.assert_array_equal(
         HardnessSampler(HARDNESS).probabilities, HardnessSampler(np.exp(9 * HARDNESS) - 50).probabilities
     )
     assert len(set(HardnessSampler([5.0, 5.0, 5.0]).probabilities)) == 1
-
-
-def test_every_sample_keeps_a_chance():
     assert HardnessSampler(np.arange(1000), power=50, uniform=0.2).probabilities.min() >= 0.2 / 1000
 
 
@@ -82,9 +76,6 @@ def test_losses_weighted_by_the_inverse_probability_have_the_plain_mean():
     assert abs(weighted.mean() - losses.mean()) < 4 * weighted.std() / 50_000**0.5
 
 
-# Curricula.
-
-
 @pytest.mark.parametrize("name", PACINGS)
 def test_pacing_grows_from_its_start_to_everything(name):
     pacing = PACINGS[name]
@@ -93,11 +84,8 @@ def test_pacing_grows_from_its_start_to_everything(name):
     assert shares[-1] == pytest.approx(1.0)
     assert all(b >= a for a, b in itertools.pairwise(shares))
     assert partial(pacing, start=0.05)(0.0) == pytest.approx(0.05)
-
-
-def test_pacing_functions_are_what_they_say_half_way():
-    halfway = {name: pacing(0.5) for name, pacing in PACINGS.items()}
-    assert halfway == pytest.approx({"linear": 0.6, "root": 0.52**0.5, "exponential": 0.2**0.5, "step": 0.2 + 0.8 / 3})
+    halfway = {"linear": 0.6, "root": 0.52**0.5, "exponential": 0.2**0.5, "step": 0.2 + 0.8 / 3}
+    assert pacing(0.5) == pytest.approx(halfway[name])
 
 
 @pytest.mark.parametrize("name", PACINGS)
@@ -143,9 +131,6 @@ def test_within_class_takes_the_same_share_of_every_class():
     balanced = CurriculumSampler(within_class(hardness, labels), lambda t: 0.5, 1)
     assert np.bincount(labels[list(plain)], minlength=3).tolist() == [50, 0, 0]
     assert np.bincount(labels[list(balanced)]).tolist() == [30, 15, 5]
-
-
-# Self-paced.
 
 
 def test_self_paced_asks_anew_and_tries_the_unknown_first():
@@ -226,8 +211,6 @@ class _Head:
         self.features, self.weight = features, weight
 
 
-# What all of them promise.
-
 SAMPLERS = {
     "weighted": lambda **k: HardnessSampler(HARDNESS, **k),
     "without replacement": lambda **k: HardnessSampler(HARDNESS, num_samples=7, replacement=False, **k),
@@ -273,17 +256,11 @@ def test_processes_share_an_epoch_without_padding(name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_an_epoch_begun_twice_is_told(name):
-    sampler = SAMPLERS[name]()
-    list(sampler)
-    with pytest.warns(UserWarning, match="epoch 0 .*second"):
-        list(sampler)
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_samplers_can_be_sent_to_another_process(name):
+def test_samplers_can_be_sent_to_another_process_and_an_epoch_begun_twice_is_told(name):
     sampler = SAMPLERS[name](seed=5)
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
+    with pytest.warns(UserWarning, match="epoch 0 .*second"):
+        list(sampler)
 
 
 def test_processes_that_see_different_losses_draw_what_the_first_one_sees(tmp_path):
@@ -299,9 +276,6 @@ def draw_in_one_of_two_processes(rank, folder):
     sampler = SelfPacedSampler(lambda: hardness, lambda t: 0.5, 2, num_replicas=2, rank=rank)
     Path(folder, f"{rank}.json").write_text(json.dumps(list(sampler)))
     torch.distributed.destroy_process_group()
-
-
-# Hardness of a run.
 
 
 def test_hardness_of_a_table_is_in_the_order_of_the_data_and_larger_is_harder():
@@ -336,9 +310,6 @@ def test_hardness_of_a_recorded_run_is_its_summary(tmp_path):
             assert np.argsort(hardness_of(run, ids, by=by)).tolist() == [2, 1, 0]
 
 
-# Bad input.
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -369,11 +340,13 @@ def test_bad_input_is_a_sentence(make, message):
         make()
 
 
-def test_hardness_that_changes_its_length_is_told():
+def test_hardness_that_changes_its_length_is_told_and_a_run_without_an_epoch_knows_nothing_yet(tmp_path):
     answers = iter([np.ones(4), np.ones(3)])
     sampler = SelfPacedSampler(lambda: next(answers), linear, 2)
     with pytest.raises(ValueError, match="4 as at"):
         list(sampler)
+    hs.Recorder(tmp_path / "run")
+    assert np.isnan(latest_hardness(tmp_path / "run", ["a", "b"])()).all()
 
 
 def test_missing_ids_are_counted_and_the_first_is_named():
@@ -388,8 +361,3 @@ def test_missing_ids_are_counted_and_the_first_is_named():
         hardness_of(table, ["a"], by="avg")
     with pytest.raises(TypeError, match=r"data .*list_iterator"):
         hardness_of(table, iter([1]))
-
-
-def test_a_run_that_is_begun_but_has_no_epoch_knows_nothing_yet(tmp_path):
-    hs.Recorder(tmp_path / "run")
-    assert np.isnan(latest_hardness(tmp_path / "run", ["a", "b"])()).all()

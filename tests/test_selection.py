@@ -75,12 +75,12 @@ def test_balances_are_as_worked_by_hand():
     assert thresholds.tolist() == [0.8, 0.5, np.inf]
     # Five sixths of three are two, capped at none; one sixth of three is half a sample, so none.
     assert class_thresholds(values, predicted, 3, 0.5, balance=[1 / 6, 0, 5 / 6]).tolist() == [np.inf] * 3
+    # A class with few samples keeps its best one; a portion is rounded down as if it had been multiplied exactly.
+    assert class_thresholds([0.3, 0.9, 0.6], [1, 1, 1], 2, 0.01).tolist() == [np.inf, 0.9]
+    hundred = np.arange(100.0)[::-1]
+    assert class_thresholds(hundred, np.zeros(100, int), 1, 0.29).tolist() == [71.0]  # .29 * 100 = 28.999999999999996
     # All of them: more of class 1 than there are.
     assert class_thresholds(values, predicted, 3, 1.0, balance=[0, 1.0, 0]).tolist() == [np.inf, 0.4, np.inf]
-
-
-def test_class_with_few_samples_keeps_its_best_one():
-    assert class_thresholds([0.3, 0.9, 0.6], [1, 1, 1], 2, 0.01).tolist() == [np.inf, 0.9]
 
 
 def test_all_that_tie_with_the_ranked_sample_are_chosen_and_none_of_them_if_strict():
@@ -89,11 +89,8 @@ def test_all_that_tie_with_the_ranked_sample_are_chosen_and_none_of_them_if_stri
     assert select("cbst", p, portion=0.2, strict=True).rows.tolist() == []
 
 
-def test_of_equal_ratios_the_lower_class_wins():
+def test_of_equal_ratios_the_lower_class_wins_and_a_class_without_samples_counts_as_one_and_is_never_chosen():
     assert pseudo_labels([[0.25, 0.5, 0.25]], [0.25, 0.5, 0.25]).tolist() == [0]
-
-
-def test_class_without_samples_counts_as_one_in_ratios_and_is_never_chosen():
     assert pseudo_labels([[0.5, 0.4]], [np.inf, 0.5]).tolist() == [1]  # .5 and .8
     assert pseudo_labels([[0.6, 0.4]], [np.inf, 0.8]).tolist() == [0]  # .6 and .5
     assert not chosen([1.0], [0], [np.inf, 0.5]).any()
@@ -107,18 +104,10 @@ def test_portion_one_takes_everyone_and_one_class_may_have_all():
     assert select("cbst", p, portion=1.0, balance="global").rows.tolist() == list(range(9))
 
 
-def test_portion_of_a_class_is_rounded_down_as_if_multiplied_exactly():
-    values = np.arange(100.0)[::-1]
-    assert class_thresholds(values, np.zeros(100, int), 1, 0.29).tolist() == [71.0]  # .29 * 100 = 28.999999999999996
-
-
 def test_portions_grow_to_the_most():
     assert [portion_at(r) for r in range(8)] == [0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.5]
     assert [portion_at(r, 0.03, 0.0025, 0.06) for r in (0, 1, 12, 13)] == [0.03, 0.0325, 0.06, 0.06]
     assert portion_at(3, 1, 0, 1) == 1.0
-
-
-# A reference that loops over samples, and counts in fractions.
 
 
 def naive_thresholds(values, predicted, classes, portion, balance):
@@ -225,6 +214,9 @@ def test_blocks_and_files_change_nothing(name, monkeypatch, tmp_path):
     np.testing.assert_array_equal(found.rows, whole.rows)
     np.testing.assert_array_equal(found.labels, whole.labels)
     np.testing.assert_array_equal(found.targets, whole.targets)
+    monkeypatch.setattr(pseudolabels, "_BLOCK", 6)  # rows in a sentence are counted over all blocks
+    with pytest.raises(ValueError, match="in row 4"):
+        select("cbst", with_value(np.nan))
 
 
 def test_memory_beside_the_input_is_bounded_by_the_samples():
@@ -234,9 +226,6 @@ def test_memory_beside_the_input_is_bounded_by_the_samples():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * 2**20 + 40 * len(wide)
-
-
-# Soft labels and the regularised network.
 
 
 def test_soft_labels_and_their_rule_are_as_worked_by_hand():
@@ -296,9 +285,6 @@ def test_crst_is_soft_and_regularised():
     assert target_rows(soft, 3).dtype == np.float32
 
 
-# Other scores.
-
-
 def test_any_score_selects_by_its_value_at_the_label():
     asked = []
 
@@ -339,9 +325,6 @@ def test_methods_are_found_by_name_and_every_score_selects():
         assert method.reference
     assert (METHODS["cbst+avh"].label_by, METHODS["cbst+avh"].select_by) == ("softmax", "avc")
     assert (METHODS["crst"].soft, METHODS["crst"].mrkld, METHODS["crst"].alpha) == (True, 0.1, 0.25)
-
-
-# Bad input is one sentence.
 
 
 @pytest.mark.parametrize(
@@ -416,9 +399,3 @@ def test_bad_input_is_one_sentence(bad, words):
     with pytest.raises(ValueError, match=words) as error:
         bad()
     assert "\n" not in str(error.value)
-
-
-def test_row_in_a_sentence_is_counted_over_all_blocks(monkeypatch):
-    monkeypatch.setattr(pseudolabels, "_BLOCK", 6)
-    with pytest.raises(ValueError, match="in row 4"):
-        select("cbst", with_value(np.nan))

@@ -79,9 +79,6 @@ def columns_of(rounds, *names):
     return [rounds[name].to_pylist() for name in names]
 
 
-# It adapts.
-
-
 @pytest.mark.parametrize("method", ["cbst", "crst", "cbst+avh", "cbst+avh-slides", "cbst+margin"])
 def test_accuracy_rises_where_classes_stay_apart(net, tmp_path, method):
     result = adapted(net, tmp_path / "run", method=method, rounds=4, epochs=5)
@@ -149,9 +146,6 @@ def test_soft_labels_are_trained_on_as_they_were_chosen_also_after_a_kill(net, t
     assert ((soft > 0.04).sum(1) > 1).any()
 
 
-# It sees no label that it should not see.
-
-
 def test_labels_of_the_target_never_reach_training(net, tmp_path):
     x, y = TARGET.tensors
     others = {"as they are": TARGET, "permuted": TensorDataset(x, y[torch.randperm(len(y))]), "none": TensorDataset(x)}
@@ -185,8 +179,14 @@ def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
     assert not (tmp_path / "run").exists()
     result = adapted(net, tmp_path / "run", test=some, same_images=True)
     assert any(re.match(r"test: .*100\.0%", words) for words in result.words)
-    with pytest.raises(ValueError, match=r"test: .*labelled"):
-        adapted(net, tmp_path / "other", labelled=some, test=some, same_images=True)
+    few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
+    for roles, named in (
+        ({"labelled": some, "test": some, "same_images": True}, "labelled"),
+        ({"labelled": few}, "labelled"),
+        ({"source": TEST}, "source"),
+    ):
+        with pytest.raises(ValueError, match=f"test: .*{named}"):
+            adapted(net, tmp_path / "other", **roles)
 
 
 def test_files_are_told_apart_by_what_they_are(tmp_path):
@@ -231,9 +231,6 @@ def test_a_data_set_is_fingerprinted_once_and_not_once_per_sample():
         samples.fingerprint = fingerprint
     open_roles(opened["source"], opened["target"], opened["test"])
     assert 0 < max(counted.values()) < 10
-
-
-# Killed anywhere, it goes on to the same bits.
 
 
 def killed_at(monkeypatch, name, time):
@@ -303,14 +300,17 @@ def test_killed_inside_a_training_and_inside_a_write_it_goes_on(net, tmp_path, m
 
 def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, capsys):
     first = adapted(net, tmp_path / "run")
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    stray = folder.round_folder(tmp_path / "run", 1) / ".selection.parquet.0badf00d.tmp"  # of a kill
+    stray.write_bytes(b"half")
     for name in ("train", "predict", "score", "select"):
         monkeypatch.setattr(loop, name, lambda *_, **__: pytest.fail("nothing is left to do"))
     again = adapted(net, tmp_path / "run", progress=True)
+    assert not stray.exists()
     assert "all 2 rounds" in capsys.readouterr().out
     assert torch.equal(weights(first), weights(again))
     assert again.words == first.words
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == files
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
 def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
@@ -340,9 +340,6 @@ def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no .*rounds\.parquet"):
         read_rounds(tmp_path / "nowhere")
     assert read_rounds(tmp_path / "new").schema.equals(schema())
-
-
-# What it begins with.
 
 
 def digits(split, start, stop, dim=1.0, size=1):
@@ -410,9 +407,6 @@ def test_few_labels_and_a_pool_of_the_same_domain_are_the_same_loop(tmp_path):
     assert accuracy[0] < accuracy[-1] > 0.98
 
 
-# Bad input, in sentences.
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -440,12 +434,22 @@ def test_bad_input_is_a_sentence_before_anything_is_written(net, tmp_path, chang
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_without_a_linear_head_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_labels_without_a_name_are_refused(net, tmp_path, wrong):
+    target = named(TARGET, "bca")
+    target.labels[5] = wrong
+    with pytest.raises(ValueError, match=r"target: labels .*0 to 2"):
+        adapted(net, tmp_path / "run", source=named(SOURCE, "abc"), target=target, test=None)
+
+
+def test_what_no_round_can_begin_with_is_refused(net, tmp_path, monkeypatch):
     with pytest.raises((ValueError, LookupError), match=r"Sequential .*nn\.Linear"):
         adapted(nn.Sequential(nn.ReLU()), tmp_path / "run")
-
-
-def test_torchrun_is_refused(net, tmp_path, monkeypatch):
+    source, target = digits("train", 0, 50), TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match=r"target: .*pictures .*tensors"):
+        adapted(flat, tmp_path / "mixed", source=source, target=target, test=None)
+    assert not (tmp_path / "mixed").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="without torchrun"):
         adapted(net, tmp_path / "run")
@@ -501,25 +505,12 @@ def test_nothing_above_its_threshold_is_said(tmp_path):
             adapted(net, tmp_path / "run", method="cbst", strict=True)
 
 
-# What a round says.
-
-
 def test_every_round_says_what_it_promises(net, tmp_path):
     result = adapted(net, tmp_path / "run")
     rows = result.rounds.to_pylist()
     assert [row["round"] for row in rows] == [0, 1, 2]
-    chosen = [
-        "selected",
-        "tp_rate",
-        "hard_tp_rate_high",
-        "avh",
-        "avc",
-        "confidence",
-        "norm",
-        "balance_distance",
-        "loss",
-    ]
-    assert all(rows[0][name] is None and rows[1][name] is not None for name in chosen)
+    chosen = ["selected", "tp_rate", "hard_tp_rate_high", "avh", "avc", "confidence", "norm", "balance_distance"]
+    assert all(rows[0][name] is None and rows[1][name] is not None for name in [*chosen, "loss"])
     always = ["target_accuracy_low", "test_by_class", "test_mean_class", "seconds", "predicted_by_class", *VALIDATORS]
     assert all(row[name] is not None for row in rows for name in always)
     assert all(sum(row["predicted_by_class"]) == 300 for row in rows)
@@ -552,39 +543,3 @@ def test_the_scores_of_the_test_count_classes_as_the_rounds_do(net, tmp_path):
     table = SampleTable.load(tmp_path / "run" / "test")
     assert table.accuracy == pytest.approx(last["test_accuracy"])
     assert last["test_accuracy"] > 0.6
-
-
-@pytest.mark.parametrize("wrong", [-1, 7])
-def test_labels_without_a_name_are_refused(net, tmp_path, wrong):
-    target = named(TARGET, "bca")
-    target.labels[5] = wrong
-    with pytest.raises(ValueError, match=r"target: labels .*0 to 2"):
-        self_train(net, named(SOURCE, "abc"), target, out=tmp_path / "run", progress=False)
-
-
-def test_a_test_with_pictures_that_are_trained_on_with_labels_is_refused(net, tmp_path):
-    told = {"test": TEST, "out": tmp_path / "run", "progress": False}
-    few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
-    with pytest.raises(ValueError, match=r"test: .*labelled"):
-        self_train(net, SOURCE, TARGET, labelled=few, **told)
-    with pytest.raises(ValueError, match=r"test: .*source"):
-        self_train(net, TEST, TARGET, **told)
-
-
-def test_pictures_and_tensors_cannot_be_mixed_and_that_is_said_before_anything_runs(tmp_path):
-    images, labels = load_digits()
-    source = ArraySamples(images[:50], labels[:50], "train", "digits")
-    target = TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(ValueError, match=r"target: .*pictures .*tensors"):
-        self_train(net, source, target, out=tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_kill_while_a_selection_is_written_leaves_nothing_behind(net, tmp_path):
-    told = {"rounds": 1, "recipe": GENTLE, "device": "cpu", "progress": False, "out": tmp_path / "run"}
-    self_train(net, SOURCE, TARGET, **told)
-    stray = folder.round_folder(tmp_path / "run", 1) / ".selection.parquet.0badf00d.tmp"
-    stray.write_bytes(b"half")
-    self_train(net, SOURCE, TARGET, **told)
-    assert not stray.exists()

@@ -77,9 +77,6 @@ def soft_rows(seed=0):
     return np.random.default_rng(seed).dirichlet(np.full(10, 0.3), len(LABELS)).astype(np.float32)
 
 
-# The loss.
-
-
 @pytest.mark.parametrize("loaded", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"mixup": 0.4}, {"ema": 0.9, "clip": 0.5}], ids=str)
 def test_one_hot_rows_train_as_labels_do_to_the_last_bit(tmp_path, changes, loaded):
@@ -145,9 +142,6 @@ def test_columns_follow_the_class_names_of_the_data(tmp_path):
     assert_same_bits(straight, mapped)
 
 
-# Resuming, and bad input.
-
-
 def test_a_killed_run_with_targets_ends_as_if_it_had_not_been(tmp_path):
     recipe = QUICK.replace(epochs=3, momentum=0.9)
     whole = trained(tmp_path / "whole", recipe, net(0.2), targets=soft_rows())
@@ -208,9 +202,6 @@ def test_bad_targets_are_refused_in_a_sentence_before_anything_is_written(tmp_pa
 def test_a_loss_that_needs_one_class_a_sample_says_so(tmp_path, loss):
     with pytest.raises(ValueError, match=r"targets: (arcface|amc) "):
         trained(tmp_path / "run", loss=loss, targets=HARD)
-
-
-# Frozen batch norm, random parts.
 
 
 def test_frozen_norm_keeps_the_statistics_and_is_a_plain_loop_with_batch_norm_in_eval_mode(tmp_path):

@@ -57,9 +57,6 @@ def timeless(history):
     return [{k: v for k, v in row.items() if "second" not in k} for row in history]
 
 
-# Changes of batches.
-
-
 def test_shift_is_a_crop_of_the_mirrored_picture():
     x = torch.rand(40, 3, 6, 7)
     moves = torch.randint(-2, 3, (2, 40, 1), generator=torch.Generator().manual_seed(5))
@@ -117,9 +114,6 @@ def test_mean_and_spread_are_numpys():
     mean, spread = mean_and_spread(pixels)
     np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(spread, (images / 255).std((0, 1, 2)), rtol=1e-12)
-
-
-# The loop.
 
 
 def test_training_is_a_plain_loop(tmp_path):
@@ -296,9 +290,6 @@ def test_the_callers_random_state_is_left_alone(tmp_path):
     trained(tmp_path / "run", Recipe(epochs=1, batch_size=100), model=model)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
-
-
-# Killed and started again.
 
 
 class _KilledError(Exception):
@@ -506,9 +497,6 @@ def test_a_full_disk_is_told_in_words_for_checkpoints_too(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Bad input.
-
-
 def test_a_broken_loss_stops_the_run_and_says_where(tmp_path):
     calls = iter(range(1000))
 
@@ -584,9 +572,6 @@ def test_labels_that_only_the_items_know_are_found():
             return torch.zeros(1, 8, 8), index % 2
 
     assert all_labels(hs.open_data(Items()), "DATA").tolist() == [0, 1, 0, 1]
-
-
-# Compiled.
 
 
 @pytest.mark.slow

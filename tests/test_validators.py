@@ -89,13 +89,10 @@ def test_sure_and_balanced_predictions_are_best_and_one_class_for_all_is_worst()
     assert snd(collapsed) == pytest.approx(math.log(39), rel=1e-5)
 
 
-def test_density_of_many_samples_is_that_of_some_spread_over_all(monkeypatch):
+def test_density_of_many_samples_is_that_of_some_spread_over_all_and_bears_vectors_without_length(monkeypatch):
     p = np.eye(4)[np.repeat(np.arange(4), 250)]
     monkeypatch.setattr(validators, "_COMPARED", 40)
     assert snd(p) == pytest.approx(math.log(9), rel=1e-5)  # ten of each class, although they are sorted by class
-
-
-def test_density_bears_vectors_without_length():
     assert math.isfinite(validators.snd_features(None, np.zeros((3, 2))))
 
 
@@ -136,12 +133,9 @@ def test_each_validator_picks_its_best_round_the_first_of_equals():
     assert rows[2]["accuracy"] is None
 
 
-def test_accuracy_on_the_target_counts_where_there_is_no_test():
+def test_accuracy_on_the_target_counts_where_there_is_no_test_and_without_labels_only_the_round_is_said():
     rows = picked([{**row, "test_accuracy": None} for row in ROUNDS], ["snd"])
     assert (rows[0]["measure"], rows[0]["accuracy"], rows[0]["behind_oracle"]) == ("target_accuracy", 0.9, 0.0)
-
-
-def test_without_labels_only_the_round_is_said():
     rows = picked([{"round": r, "snd": float(r)} for r in range(3)], ["snd"])
     assert (rows[0]["round"], rows[0]["measure"], rows[0]["accuracy"], rows[0]["behind_oracle"]) == (
         2,
