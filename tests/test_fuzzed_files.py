@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -137,20 +136,19 @@ def fuzz_run(original, files, damage, uses, seed, tmp_path, cases=CASES):
     return passed
 
 
-@pytest.mark.parametrize("files", ["meta.json", "parts/*.json"])
-def test_what_a_run_says_of_itself(scored, tmp_path, files):
-    assert 0 < fuzz_run(scored, files, damaged_json, [use_run, use_source], 1, tmp_path) < CASES
-
-
 def use_unfinished(run, out):
     hs.SampleTable.load(run, partial=True)
     write_report(run, out / "page.html", pictures=4)
 
 
-def test_the_plan_of_an_unfinished_run(scored, tmp_path):
-    shutil.copytree(scored, tmp_path / "run", ignore=shutil.ignore_patterns("meta.json"))
-    passed = fuzz_run(tmp_path / "run", "plan.json", damaged_json, [use_unfinished, use_source], 6, tmp_path)
-    assert 0 < passed < CASES
+@pytest.mark.parametrize(
+    ("files", "use", "seed"),
+    [("meta.json", use_run, 1), ("parts/*.json", use_run, 1), ("plan.json", use_unfinished, 6)],
+)
+def test_what_a_run_says_of_itself(scored, tmp_path, files, use, seed):
+    if use is use_unfinished:
+        scored = shutil.copytree(scored, tmp_path / "run", ignore=shutil.ignore_patterns("meta.json"))
+    assert 0 < fuzz_run(scored, files, damaged_json, [use, use_source], seed, tmp_path) < CASES
 
 
 def same_length(content, chance):
@@ -174,9 +172,7 @@ def recast(kind, column, type_):
             table = table.set_column(place, column, pa.array([None] * len(table), type_))
         else:
             table = table.set_column(place, column, pa.array([type_] * len(table)))
-        written = io.BytesIO()
-        pq.write_table(table, written)
-        return written.getvalue()
+        return written(pq.write_table, table)
 
     return kind, damage
 
@@ -218,35 +214,30 @@ def test_columns_of_another_type(scored, tmp_path, kind, damage):
     assert not survives(use_run, run, tmp_path / "out")
 
 
-def test_the_index_of_records(recorded, tmp_path):
-    assert fuzz_run(recorded, "dynamics/index.json", damaged_json, [use_records], 3, tmp_path) < CASES
+@pytest.mark.parametrize(
+    ("files", "damage", "seed", "cases"),
+    [
+        ("dynamics/index.json", damaged_json, 3, CASES),
+        ("meta.json", damaged_json, 4, CASES // 2),
+        ("dynamics/*[0-9a-f].*", same_length, 5, CASES // 2),
+    ],
+)
+def test_records(recorded, tmp_path, files, damage, seed, cases):
+    assert fuzz_run(recorded, files, damage, [use_records], seed, tmp_path, cases) < cases
 
 
-def test_meta_data_of_records(recorded, tmp_path):
-    assert fuzz_run(recorded, "meta.json", damaged_json, [use_records], 4, tmp_path, CASES // 2) < CASES // 2
-
-
-def test_files_of_records(recorded, tmp_path):
-    files = "dynamics/*[0-9a-f].*"
-    assert fuzz_run(recorded, files, same_length, [use_records], 5, tmp_path, CASES // 2) < CASES // 2
+def written(write, content):
+    stream = io.BytesIO()
+    write(content, stream)
+    return stream.getvalue()
 
 
 def archive(**arrays):
-    written = io.BytesIO()
-    np.savez(written, **arrays)
-    return written.getvalue()
-
-
-def pickled(state):
-    written = io.BytesIO()
-    torch.save(state, written)
-    return written.getvalue()
+    return written(lambda content, stream: np.savez(stream, **content), arrays)
 
 
 def parquet(**columns):
-    written = io.BytesIO()
-    pq.write_table(pa.table(columns), written)
-    return written.getvalue()
+    return written(pq.write_table, pa.table(columns))
 
 
 def load_head(path):
@@ -280,21 +271,18 @@ INPUTS = {
     "head.safetensors": (save(STATE), load_head),
     "state.safetensors": (save(STATE), load_state),
     "features.safetensors": (save({"features": torch.ones(4, 4), "labels": torch.tensor(LABELS)}), load_features),
-    "state.pt": (pickled(STATE), load_state),
-    "features.parquet": (parquet(features=[[1.0] * 4] * 4, label=LABELS, id=list("abcd")), load_features),
-    "people.parquet": (parquet(id=list("abcd"), hsf=[0.1, 0.2, 0.3, 1.0]), hs.read_human),
+    "state.pt": (written(torch.save, STATE), load_state),
+    "features.parquet": (
+        parquet(features=[[1.0] * 4] * 4, label=LABELS, id=list("abcd")),
+        load_features,
+    ),
+    "people.parquet": (
+        parquet(id=list("abcd"), hsf=[0.1, 0.2, 0.3, 1.0]),
+        hs.read_human,
+    ),
     "people.csv": (b"id,hsf\na,0.5\nb,1\n", hs.read_human),
     "list.txt": (b"a.png 0\nb.png 1\n", open_data),
 }
-
-
-def fuzz_input(name, seed, folder, cases):
-    content, opener = INPUTS[name]
-    chance = random.Random(f"{name} {seed}")
-    Path(folder / name).write_bytes(content)
-    for _ in range(cases):
-        (folder / name).write_bytes(damaged_bytes(content, chance))
-        survives(opener, folder / name)
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -302,4 +290,7 @@ def test_inputs(tmp_path, name):
     content, opener = INPUTS[name]
     (tmp_path / name).write_bytes(content)
     assert survives(opener, tmp_path / name)
-    fuzz_input(name, 0, tmp_path, 100)
+    chance = random.Random(f"{name} 0")
+    for _ in range(100):
+        (tmp_path / name).write_bytes(damaged_bytes(content, chance))
+        survives(opener, tmp_path / name)

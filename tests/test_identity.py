@@ -3,6 +3,8 @@
 import dataclasses
 import enum
 import functools
+import importlib
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -79,7 +81,7 @@ DIFFERENT = {
     "library functions": (torch.sin, torch.cos),
     "methods": (Subtract(1).__call__, Subtract(2).__call__),
     "classes": (Crop, Mode),
-    "paths": (__import__("pathlib").Path("a"), __import__("pathlib").Path("b")),
+    "paths": (pathlib.Path("a"), pathlib.Path("b")),
     "module attribute": (network(), network(2.0)),
     "module weights": (network(), network().half()),
 }
@@ -95,17 +97,18 @@ def test_other_things_have_another_identity(name):
 
 
 def test_equal_things_have_the_same_identity():
-    for make in (
+    cycle = []
+    cycle.append(cycle)
+    makers = (
         lambda: Subtract(long_array(1)),
         lambda: shifted(0.25),
         lambda: {"b": [1, {2, 3}], "a": Crop(3)},
+        lambda: cycle,
         network,
-    ):
+    )
+    for make in makers:
         assert identify(make()) == identify(make())
     assert identify({"a": 1, "b": 2}) == identify({"b": 2, "a": 1})
-    cycle = []
-    cycle.append(cycle)
-    assert identify(cycle) == identify(cycle)
 
 
 def test_a_global_that_a_function_reads_is_part_of_it(monkeypatch):
@@ -125,7 +128,7 @@ def test_what_cannot_be_hashed_is_a_gap_and_equals_nothing():
 
 def test_a_network_is_its_weights_code_and_attributes_but_not_its_mode():
     net = network()
-    first = identify(net)
+    first, layers = identify(net), architecture(net)
     assert identify(net.eval()) == identify(net.train()) == first
     handle = net.register_forward_hook(lambda *_: None)
     assert identify(net) != first  # it could change the output
@@ -133,35 +136,30 @@ def test_a_network_is_its_weights_code_and_attributes_but_not_its_mode():
     with torch.no_grad():
         net[1].weight[0, 0] += 1
     assert identify(net) != first
+    assert architecture(net) == layers  # which is a network without its weights
+    assert architecture(network(2.0)) != layers
+    assert architecture(nn.Sequential(nn.Flatten(), nn.Linear(5, 3))) != layers
 
 
-def test_architecture_is_a_network_without_its_weights():
-    net = network()
-    first = architecture(net)
-    with torch.no_grad():
-        net[1].weight[0, 0] += 1
-    assert architecture(net) == first
-    assert architecture(network(2.0)) != first
-    assert architecture(nn.Sequential(nn.Flatten(), nn.Linear(5, 3))) != first
-
-
-def test_identity_is_the_same_in_every_process_and_sees_the_source(tmp_path):
+def test_identity_is_the_same_in_every_process_and_sees_the_source(tmp_path, monkeypatch):
     text = """
         import numpy as np
-        from hardsight.runs import identify
 
         MEANS = {"a": np.arange(3), "b": {"x", "y", "z"}}
 
         class Transform:
             def __call__(self, x):
                 return x - MEANS["a"] * FACTOR
-
-        print(identify(Transform()).hash)
     """
-
-    def printed(factor):
-        (tmp_path / "my_transform.py").write_text(textwrap.dedent(text).replace("FACTOR", factor))
-        command = [sys.executable, "my_transform.py"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
-
-    assert printed("1") == printed("1") != printed("2")
+    code = "from hardsight.runs import identify; from my_transform import Transform; print(identify(Transform()).hash)"
+    hashes = []
+    for factor in ("1", "2"):
+        (tmp_path / factor).mkdir()
+        (tmp_path / factor / "my_transform.py").write_text(textwrap.dedent(text).replace("FACTOR", factor))
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / factor)
+            patch.delitem(sys.modules, "my_transform", raising=False)
+            hashes.append(identify(importlib.import_module("my_transform").Transform()).hash)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=tmp_path / "2", capture_output=True, text=True, check=True, timeout=120)
+    assert result.stdout.strip() == hashes[1] != hashes[0]

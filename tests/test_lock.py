@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,11 +106,10 @@ def test_the_lock_of_a_killed_process_is_free_though_its_children_live(tmp_path,
 
 
 def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):
-    class Head:
-        features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
-
     recorder = hs.Recorder(tmp_path / "run")
-    recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
+    recorder.update(
+        list("abc"), SimpleNamespace(features=torch.rand(3, 4), weight=torch.rand(2, 4), bias=None), [0, 1, 0]
+    )
     recorder.end_epoch()
     assert not is_free(folder_lock, tmp_path / "run")
     recorder.close()

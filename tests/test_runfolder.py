@@ -2,12 +2,12 @@
 
 import errno
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from killed import killed
 
 from hardsight import SampleTable
 from hardsight.errors import ExistingPathError, InputError, StateError
@@ -32,20 +32,17 @@ def finished(path, *parts, plan=PLAN, **meta):
     return path
 
 
-def test_parts_come_back_as_one_table(tmp_path):
-    tables, meta = read_run(finished(tmp_path / "run", part(["a", "b"]), part(["c"])))
-    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
+def test_parts_come_back_as_one_table_with_a_row_per_model(tmp_path):
+    run = finished(tmp_path / "run", part(["a", "b"]), part(["c"]), part(["a"], model="other"))
+    tables, meta = read_run(run)
+    assert tables["scores"]["id"].to_pylist() == ["a", "b", "c", "a"]
+    assert tables["samples"]["id"].to_pylist() == ["a", "b", "c"]
     assert meta.extra["made"] == "by a test"
-
-
-def test_files_say_their_kind_and_version(tmp_path):
-    run = finished(tmp_path / "run", part(["a"]))
-    for kind, schema in SCHEMAS.items():
+    for kind in tables:
         for file in (run / kind).glob("*.parquet"):
-            found = pq.read_schema(file)
-            assert found.metadata[b"hardsight_kind"].decode() == kind
-            assert int(found.metadata[b"hardsight_version"]) == schema.version
-            assert set(schema.key) <= set(found.names)
+            metadata = pq.read_schema(file).metadata
+            assert metadata[b"hardsight_kind"].decode() == kind
+            assert int(metadata[b"hardsight_version"]) == SCHEMAS[kind].version
 
 
 def test_an_unfinished_run_is_resumed_and_not_taken_for_whole(tmp_path):
@@ -66,26 +63,16 @@ def test_an_unfinished_run_is_resumed_and_not_taken_for_whole(tmp_path):
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])
-def test_killed_between_any_two_writes(tmp_path, monkeypatch, renames):
+def test_killed_between_any_two_writes(tmp_path, renames):
     """A kill after some files of a part but before its marker: the part never happened, and can be written again."""
-    writer = RunWriter(tmp_path / "run", PLAN)
-    writer.write(part(["a"]))
-    real, left = Path.replace, [renames]
-
-    def killed(temporary, target):
-        left[0] -= 1
-        if left[0] < 0:
-            raise SystemExit
-        return real(temporary, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        with pytest.raises(SystemExit):
+    with RunWriter(tmp_path / "run", PLAN) as writer:
+        writer.write(part(["a"]))
+        with killed("replace", renames):
             writer.write(part(["b"]))
-    again = RunWriter(tmp_path / "run", PLAN)
-    assert again.done() == {"a"}
-    again.write(part(["b"]))
-    again.finish(Meta())
+    with RunWriter(tmp_path / "run", PLAN) as again:
+        assert again.done() == {"a"}
+        again.write(part(["b"]))
+        again.finish(Meta())
     assert sorted(read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist()) == ["a", "b"]
 
 
@@ -104,14 +91,19 @@ def test_starts_and_processes_write_parts_of_their_own(tmp_path):
         RunWriter(tmp_path / "run", PLAN, shard=(1, 2), overwrite=True)
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "marker"])
-def test_a_damaged_part_is_noticed(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damaged", "size", "message"),
+    [
+        ("scores", -10, r"damaged: scores/.*missing"),
+        ("scores", None, r"damaged: scores/.*missing"),
+        ("parts", None, r"missing \(2 samples"),
+    ],
+)
+def test_a_damaged_part_is_noticed(tmp_path, damaged, size, message):
     run = finished(tmp_path / "run", part(["a", "b"]), counts=Counts(2, 0))
-    file = next((run / ("parts" if damage == "marker" else "scores")).iterdir())
-    file.write_bytes(file.read_bytes()[:-10]) if damage == "cut" else file.unlink()
-    with pytest.raises(
-        StateError, match=r"missing \(2 samples" if damage == "marker" else r"damaged: scores/.*missing"
-    ):
+    file = next((run / damaged).iterdir())
+    file.unlink() if size is None else file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(StateError, match=message):
         read_run(run)
 
 
@@ -155,12 +147,6 @@ def test_leftovers_of_a_kill_are_swept_and_no_empty_folder_is_left(tmp_path):
     run = finished(tmp_path / "run", part(["a"]))
     assert not stray.exists()
     assert {p.name for p in run.iterdir()} == {"plan.json", "meta.json", "parts", "samples", "scores"}
-
-
-def test_two_models_are_two_rows(tmp_path):
-    tables, _ = read_run(finished(tmp_path / "run", part(["a"], model="m1"), part(["a"], model="m2")))
-    assert len(tables["scores"]) == 2
-    assert len(tables["samples"]) == 1
 
 
 def test_markers_cannot_point_elsewhere(tmp_path):
@@ -243,9 +229,8 @@ def test_runs_of_the_first_edition_are_read(first_edition):
 
 @pytest.mark.parametrize("file", ["meta.json", "plan.json"])
 def test_a_run_of_a_newer_format_is_refused(first_edition, file):
-    newer = {"hardsight_format": 7, "model": "of another type in that format"}
     (first_edition / "meta.json").unlink()
-    (first_edition / file).write_text(json.dumps(newer))
+    (first_edition / file).write_text(json.dumps({"hardsight_format": 7, "model": "of another type in that format"}))
     with pytest.raises(StateError, match=r"newer.*format 7.*reads 1"):
         read_run(first_edition, partial=True)
 
@@ -277,33 +262,19 @@ def test_entries_of_another_type_are_refused(first_edition, place, entries):
         read_run(first_edition)
 
 
-def test_tables_must_have_their_key(tmp_path):
+def test_what_is_no_run_and_what_is_no_table(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        read_run(tmp_path / "nowhere")
+    assert not is_run(tmp_path)
     with pytest.raises(ValueError, match="column 'model'"):
         RunWriter(tmp_path / "run", PLAN).write({"scores": pa.table({"id": ["a"], "pred": [1]})})
 
 
-def test_no_run_at_all(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        read_run(tmp_path / "nowhere")
-    assert not is_run(tmp_path)
-
-
-@pytest.mark.parametrize("removals", range(8))
-def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkeypatch, removals):
+@pytest.mark.parametrize("removals", range(9))
+def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, removals):
     finished(tmp_path / "run", *(part([name]) for name in "abc"), counts=Counts(3, 0))
-    real, count = Path.unlink, 0
-
-    def killed(self, missing_ok=False):
-        nonlocal count
-        if count == removals and not self.name.startswith(".lock"):
-            raise KeyboardInterrupt
-        count += 1
-        return real(self, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed("unlink", removals):
         RunWriter(tmp_path / "run", {"another": "plan"}, overwrite=True)
-    monkeypatch.undo()
     if not removals:
         assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
         return
@@ -316,34 +287,34 @@ def test_a_run_that_is_being_discarded_is_never_taken_for_whole(tmp_path, monkey
 
 
 def rows(values, preds=(0, 0), labels=(0, 0)):
-    return [
-        {
-            "samples": pa.table({"id": ["a", other], "label": [label, 0], "error": pa.nulls(2, pa.string())}),
-            "scores": pa.table({"id": ["a", other], "model": ["m"] * 2, "pred": [pred, 0], "avh": [value, 30.0]}),
-        }
-        for other, value, pred, label in zip("bc", values, preds, labels, strict=True)
-    ]
+    """Two parts that share the sample a."""
+    for other, value, pred, label in zip("bc", values, preds, labels, strict=True):
+        tables = part(["a", other])
+        tables["samples"] = tables["samples"].set_column(1, "label", pa.array([label, 0]))
+        tables["scores"] = pa.table({"id": ["a", other], "model": ["m"] * 2, "pred": [pred, 0], "avh": [value, 30.0]})
+        yield tables
 
 
 @pytest.mark.parametrize(
-    ("parts", "readable"),
+    ("values", "more", "readable"),
     [
-        (rows((0.5, 0.5 + 1e-7)), True),
-        (rows((20.0, 20.005)), True),
-        (rows((1e-6, 3e-6)), True),  # beside a score of 30, nothing
-        (rows((0.5, 0.5 + 1e-6), preds=(3, 4)), True),  # a tie
-        (rows((float("nan"), float("nan"))), True),
-        (rows((0.5, 0.51)), False),
-        (rows((0.5, float("nan"))), False),
-        (rows((0.5, 0.5), labels=(0, 1)), False),
+        ((0.5, 0.5 + 1e-7), {}, True),
+        ((20.0, 20.005), {}, True),
+        ((1e-6, 3e-6), {}, True),  # beside a score of 30, nothing
+        ((0.5, 0.5 + 1e-6), {"preds": (3, 4)}, True),  # a tie
+        ((np.nan, np.nan), {}, True),
+        ((0.5, 0.51), {}, False),
+        ((0.5, np.nan), {}, False),
+        ((0.5, 0.5), {"labels": (5000, 5001)}, False),
+        ((0.5, 0.5), {"labels": (0, None)}, False),
     ],
 )
-def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, parts, readable):
-    run = finished(tmp_path / "run", *parts)
+def test_rows_that_differ_by_rounding_merge_and_others_do_not(tmp_path, values, more, readable):
+    run = finished(tmp_path / "run", *rows(values, **more))
     if not readable:
         with pytest.raises(StateError, match=r"1 samples .*'a'"):
             read_run(run)
         return
     tables = read_run(run)[0]
     assert tables["scores"]["id"].to_pylist() == ["a", "b", "c"]
-    np.testing.assert_equal(tables["scores"]["avh"][0].as_py(), parts[0]["scores"]["avh"][0].as_py())  # the first
+    np.testing.assert_equal(tables["scores"]["avh"][0].as_py(), values[0])
