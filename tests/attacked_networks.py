@@ -1,4 +1,4 @@
-"""Small networks to attack: healthy ones, and ones that hide their gradients on purpose."""
+"""Small networks to evaluate and attack: healthy ones, and ones that hide their gradients on purpose."""
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,14 @@ def digits():
     """Pixels (1797, 1, 8, 8) in [0, 1] and classes."""
     found = load_digits()
     return torch.tensor(found.images / 16, dtype=torch.float32)[:, None], torch.tensor(found.target)
+
+
+def untrained(seed=0, outputs=10, channels=1):
+    """A convolution and a head; any size of picture."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        body = nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        return nn.Sequential(*body, nn.Linear(24, outputs)).eval()
 
 
 def trained(seed=0, hidden=48, epochs=8, activation=nn.ReLU):

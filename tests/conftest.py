@@ -75,6 +75,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def digits_run(tmp_path_factory):
+    """A small network in training, and for each epoch the features, weight and bias that were recorded."""
+    from recorded_runs import train_digits
+
+    return train_digits(tmp_path_factory.mktemp("runs") / "resnet")
+
+
+@pytest.fixture(scope="session")
 def gaps(tmp_path_factory):
     from report_runs import run_with_gaps
 

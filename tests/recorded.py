@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from naive import naive_scores
 from torch import nn
 
 import hardsight as hs
+from hardsight.dynamics.dynamics import COLUMNS
 
 SAMPLES, CLASSES, WIDTH = 90, 4, 6
 
@@ -92,9 +94,9 @@ def train(
 
 def as_rows(dynamics: hs.Dynamics) -> dict[tuple[str, int], dict[str, Any]]:
     """All rows of the records, by (id, epoch)."""
-    rows = {}
-    for id_ in dynamics.ids.tolist():
-        for row in dynamics.curve(id_).to_pylist():
-            if row["angle"] is not None:
-                rows[id_, row["epoch"]] = row
-    return rows
+    columns = {name: dynamics.matrix(name) for name in COLUMNS}
+    return {
+        (dynamics.ids[i], int(dynamics.epochs[e])): {"epoch": int(dynamics.epochs[e])}
+        | {name: None if np.isnan(values[i, e]) else float(values[i, e]) for name, values in columns.items()}
+        for i, e in zip(*np.nonzero(~np.isnan(columns["angle"])), strict=True)
+    }

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 import hardsight as hs
+from hardsight.dynamics.dynamics import COLUMNS
 from hardsight.report import write_report
 
 CLASSES = 4
@@ -54,12 +55,21 @@ def report(run, **options):
 
 def frame(dynamics):
     """All records, naively: one row per sample and epoch."""
-    pieces = []
-    for id_, label in zip(dynamics.ids, dynamics.labels, strict=True):
-        own = dynamics.curve(id_).to_pandas().dropna(subset=["avh"])
-        pieces.append(own.assign(id=id_, label=label))
-    rows = pd.concat(pieces, ignore_index=True)
+    columns = {name: dynamics.matrix(name) for name in COLUMNS}
+    at, epoch = np.nonzero(~np.isnan(columns["avh"]))
+    rows = pd.DataFrame({name: values[at, epoch] for name, values in columns.items()})
+    rows = rows.assign(id=dynamics.ids[at], label=dynamics.labels[at], epoch=dynamics.epochs[epoch])
     return rows.assign(avh=dynamics.classes * rows["avh"], correct=(rows["pred"] == rows["label"]).astype(float))
+
+
+def listed(payload, key):
+    """The ids of a list, in its order."""
+    return [payload["points"]["id"][row] for one in payload["lists"] if one["key"] == key for row in one["rows"]]
+
+
+def texts(payload):
+    """All that the page says in its notices."""
+    return " ".join(notice["text"] for notice in payload["notices"])
 
 
 def grouping(payload, key):

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from report_runs import listed
 from scipy import stats
 
 from hardsight import SampleTable
@@ -183,11 +184,6 @@ def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
 def page():
     before, after = before_and_after()
     return make_payload(read_rows(after), against=before).payload, compare(after, before)
-
-
-def listed(payload, key):
-    rows = next(one["rows"] for one in payload["lists"] if one["key"] == key)
-    return [payload["points"]["id"][row] for row in rows]
 
 
 def test_lists_of_what_changed_are_full_sorts(page):

@@ -13,6 +13,7 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight.dynamics.curves import EpochMoments
+from hardsight.dynamics.dynamics import COLUMNS
 from hardsight.dynamics.summary import MEANS
 
 
@@ -169,11 +170,13 @@ def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run, frame
 
 def test_matrix_and_curve_hold_the_same_numbers(run):
     dynamics = hs.Dynamics(run)
-    found = dynamics.matrix("nll")
-    for place in (0, 40, SAMPLES - 1):
-        curve = dynamics.curve(dynamics.ids[place])
-        np.testing.assert_array_equal(curve["nll"].to_numpy(zero_copy_only=False), found[place])
+    found = {name: dynamics.matrix(name) for name in COLUMNS}
+    for place, id_ in enumerate(dynamics.ids):
+        curve = dynamics.curve(id_)
         assert curve["epoch"].to_pylist() == dynamics.epochs.tolist()
+        for name, values in found.items():
+            own = np.array([np.nan if value is None else value for value in curve[name].to_pylist()], float)
+            np.testing.assert_array_equal(own, values[place])
 
 
 def test_names_that_are_not_there_and_too_many_groups_are_one_sentence(run, tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from attacked_networks import untrained as network
 from command_line import failure
 from scipy import stats
-from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
@@ -30,13 +30,6 @@ from hardsight.degradation import (
 from hardsight.figures import draw, plot_degradation, plot_degraded_avh
 from hardsight.networks import build_network
 from hardsight.scoring.blocks import row_blocks
-
-
-def network(seed=0, channels=1):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        body = nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
-        return nn.Sequential(*body, nn.Linear(24, 10)).eval()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from attacked_networks import untrained as network
 from command_line import failure
 from forked import beside
 from scipy import stats
@@ -33,13 +34,6 @@ from hardsight.runs import folder_lock
 from hardsight.uncertainty import uncertainty_answer
 
 PICTURES, LABELS = load_digits()
-
-
-def network(seed=0, outputs=10, channels=1):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        body = nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
-        return nn.Sequential(*body, nn.Linear(24, outputs)).eval()
 
 
 @pytest.fixture

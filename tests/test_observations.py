@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recorded_runs import Matrices, train_digits
+from recorded_runs import Matrices
 from scipy import stats
 
 from hardsight import phases
@@ -11,11 +11,6 @@ from hardsight.phases.claims import CLAIMS, SMALL, Net
 from hardsight.phases.nets import permutation_p
 
 T = np.arange(50)
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    return train_digits(tmp_path_factory.mktemp("runs") / "resnet")[0]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +115,8 @@ def test_a_shortcut_net_is_judged_by_the_opposite_rule():
         assert (plain[claim], short[claim]) == ("yes", "no")
 
 
-def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits):
-    run = digits
+def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits_run):
+    run = digits_run[0]
     human = 1 - stats.rankdata(run.matrix("avh")[:, 5]) / len(run)
     rows = phases.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
     assert len(rows) == 3 * len(CLAIMS) + 1
@@ -133,8 +128,8 @@ def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits):
     assert str(SMALL) in shortcut[0]["rule"]
 
 
-def test_without_people_claims_about_them_are_not_measured(digits):
-    rows = phases.observations({"resnet": digits}).to_pylist()
+def test_without_people_claims_about_them_are_not_measured(digits_run):
+    rows = phases.observations({"resnet": digits_run[0]}).to_pylist()
     silent = [row["claim"] for row in rows if row["verdict"] == "not measured"]
     assert len(silent) == 7
     assert any(row["verdict"] in ("yes", "partly", "no") for row in rows)

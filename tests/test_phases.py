@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from recorded_runs import Matrices, train_digits
+from recorded_runs import Matrices
 from scipy import stats
 
 from hardsight import phases
@@ -18,19 +18,14 @@ from hardsight.phases.gaps import standardised_gap
 from hardsight.phases.plateaus import plateau, settles, whole_change
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    return train_digits(tmp_path_factory.mktemp("runs") / "resnet")
-
-
 def naive_loss(cosines, norms, lengths, bias, label):
     logits = [norms * length * cosine + b for cosine, length, b in zip(cosines, lengths, bias, strict=True)]
     top = max(logits)
     return top + math.log(math.fsum(math.exp(z - top) for z in logits)) - logits[label]
 
 
-def test_loss_drivers_equal_a_recomputation_from_saved_features(digits):
-    run, kept = digits
+def test_loss_drivers_equal_a_recomputation_from_saved_features(digits_run):
+    run, kept = digits_run
     rows = phases.loss_drivers(run).to_pylist()
     where = np.array([int(key.split(":")[1]) for key in run.ids])
     parts = []
@@ -87,8 +82,8 @@ def test_a_sample_that_misses_an_epoch_is_compared_with_the_one_in_which_it_was_
     assert rows[1]["driver"] == "unclear"
 
 
-def test_groups_of_drivers_are_the_drivers_of_the_groups(digits):
-    run, _ = digits
+def test_groups_of_drivers_are_the_drivers_of_the_groups(digits_run):
+    run, _ = digits_run
     grouped = phases.loss_drivers(run, by="label").to_pylist()
     assert [row["group"] for row in grouped] == sorted(row["group"] for row in grouped)
     chosen = run.labels == 4

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from report_runs import CLASSES, frame, grouping, record, report
+from report_runs import CLASSES, frame, grouping, record, report, texts
 from scipy import stats
 
 import hardsight as hs
@@ -229,10 +229,6 @@ def test_numbers_that_are_all_the_same_or_missing_are_coded():
     assert decoded(same, 2, 3).tolist() == [[5.0] * 3] * 2
     none = samplecurves.coded(np.full((1, 2), np.nan))
     assert np.isnan(decoded(none, 1, 2)).all()
-
-
-def texts(payload):
-    return " ".join(notice["text"] for notice in payload["notices"])
 
 
 def test_the_page_says_what_was_recorded(whole, gaps):

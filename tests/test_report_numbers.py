@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from naive import triple
-from report_runs import in_page
+from report_runs import in_page, listed
 from scipy import stats
 
 import hardsight as hs
@@ -59,10 +59,6 @@ def payload_of(table, **options):
 
 def ids_of(payload, rows):
     return [payload["points"]["id"][row] for row in rows]
-
-
-def listed(payload, key):
-    return ids_of(payload, next(one["rows"] for one in payload["lists"] if one["key"] == key))
 
 
 def test_wilson_is_scipy_s():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from naive import triple
 from report_pages import HOSTILE, card_rows, settle, status
-from report_runs import in_page, record
+from report_runs import in_page, listed, record
 
 import hardsight as hs
 from hardsight.alignment.folder import Aligned, read_alignment, write_alignment
@@ -67,11 +67,6 @@ def case(tmp_path_factory):
     hsf[[7, 70]] = np.nan
     write_alignment(run, beside(table, hsf))
     return run, table, hsf, in_page(write_report(run, pictures=0))
-
-
-def listed(payload, key):
-    points = payload["points"]["id"]
-    return [points[row] for one in payload["lists"] if one["key"] == key for row in one["rows"]]
 
 
 def test_what_is_written_is_read_again(case, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from naive import triple
 from PIL import Image
-from report_runs import in_page
+from report_runs import in_page, texts
 from torch.utils.data import Dataset
 
 import hardsight as hs
@@ -21,10 +21,6 @@ from hardsight.report import write_report
 from hardsight.report.pictured import choose, picture
 from hardsight.report.write import MOST_BYTES
 from hardsight.runs import Meta
-
-
-def texts(payload):
-    return " ".join(notice["text"] for notice in payload["notices"])
 
 
 def opened(uri):
