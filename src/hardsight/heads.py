@@ -7,6 +7,7 @@ that does not run the head exactly once is an error that names the cause, never 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -42,10 +43,8 @@ def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLaye
         head: Path of the layer inside the model (``"classifier.2"``) or the layer itself.
 
     Returns:
-        `HeadLayer` with the path inside the unwrapped model.
-
-    Raises:
-        ValueError: No layer, or several, could be the head; the message lists the candidates.
+        `HeadLayer` with the path inside the unwrapped model. Where no layer or several could be the head, an error
+        lists the candidates.
 
     Examples:
         >>> find_head(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))).path
@@ -54,33 +53,25 @@ def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLaye
     root = unwrap(model)
     if head is None:
         return _timm_head(root) if hasattr(root, "get_classifier") else _last_linear(root, root)
-    if isinstance(head, nn.Module):
-        path = next((path for path, module in root.named_modules() if module is head), None)
-        if path is None:
-            raise InputError(f"head must be a layer of the model, got a {type(head).__name__} that is not in it.")
-    else:
-        path = head
-    try:
-        layer = HeadLayer(path, root.get_submodule(path))
-    except AttributeError:
-        raise InputError(f"head={path!r} is not in the model; {_candidates(root)}") from None
+    layers = (HeadLayer(path, module) for path, module in root.named_modules(remove_duplicate=False))
+    layer = next((layer for layer in layers if head in layer), None)
+    if layer is None:
+        name = repr(head) if isinstance(head, str) else f"a {type(head).__name__}"
+        raise InputError(f"head={name} is not a layer of the model; {_candidates(root)}")
     if not any(_size(layer.module)):
         kind = type(layer.module).__name__
-        raise InputError(f"head={path!r} is a {kind}, which has no (classes, features) weight; {_candidates(root)}")
+        raise InputError(f"head={head!r} is a {kind}, which has no (classes, features) weight; {_candidates(root)}")
     return layer
 
 
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The plain module inside DDP, DataParallel and `torch.compile` wrappers."""
-    while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # pyrefly: ignore[bad-assignment]
-        elif isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif type(model).__name__ == "AveragedModel" and hasattr(model, "module"):
-            model = model.module  # pyrefly: ignore[bad-assignment]
-        else:
-            return model
+    """The plain module inside DDP, DataParallel, `torch.compile` and averaging wrappers."""
+    while hasattr(model, "_orig_mod") or isinstance(model, _WRAPPERS):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # pyrefly: ignore[bad-assignment]
+    return model
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -122,11 +113,7 @@ def _last_linear(root: nn.Module, part: nn.Module) -> HeadLayer:
 
 def _is_rival(root: nn.Module, layer: HeadLayer, last: HeadLayer, layers: list[HeadLayer]) -> bool:
     """Whether a layer looks like a second output: no layer takes its output, and it resembles the last one."""
-    shared = []
-    for a, b in zip(layer.path.split("."), last.path.split("."), strict=False):
-        if a != b:
-            break
-        shared.append(a)
+    shared = os.path.commonprefix([layer.path.split("."), last.path.split(".")])  # noqa: RUF071 (of lists of names)
     if isinstance(root.get_submodule(".".join(shared)), nn.Sequential):
         return False  # there the order says which is last
     outputs, inputs = _size(layer.module)
@@ -168,9 +155,9 @@ def _listed(layers: list[HeadLayer]) -> str:
 
 
 def _ambiguous(layers: list[HeadLayer]) -> InputError:
+    path = layers[-1].path
     return InputError(
-        f"several layers could be the head: {_listed(layers)}. Name the one to use, for instance "
-        f"head={layers[-1].path!r}."
+        f"several layers could be the head: {_listed(layers)}. Name one of them: for instance head={path!r}."
     )
 
 
@@ -195,19 +182,16 @@ class Head:
         self._module = layer.module
         self._features: Tensor | None = None
         self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
+        self._bias: Any = None
         self._versions: dict[str, list[tuple[Tensor, int]]] = {}
         self._same_weight = ExitStack()
-        self._stepped = False
-        self._running = False
+        self._stepped = self._running = self._unread = False
         self._fired = 0
-        self._unread = False
 
     @property
     def features(self) -> Tensor:
-        features = self._unchanged("features", self._features)
         self._unread = False
-        return features
+        return self._unchanged("features", self._features)
 
     @property
     def weight(self) -> Tensor:
@@ -224,10 +208,9 @@ class Head:
             raise StateError(f"head.{name} is not there yet: call the model once inside the capture context.")
         stepped = name == "weight" and self._stepped
         if stepped or any(tensor._version != version for tensor, version in self._versions[name]):
-            cause = "an operation in place after the head" if name == "features" else "an optimizer step or a load"
             raise StateError(
-                f"head.{name} has changed since these features were computed ({cause}?); read it before that, or run "
-                "the model again."
+                f"head.{name} has changed since the model ran (a step, a load, an operation in place?); read "
+                "it before that, or run the model again."
             )
         return value
 
