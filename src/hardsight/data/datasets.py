@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,15 @@ class DatasetSamples(Samples):
 
     def _declared_labels(self) -> np.ndarray | None:
         """All labels, where the data set lists them without opening its samples."""
-        dataset, labels = self._dataset, None
+        dataset = self._dataset
         if hasattr(dataset, "column_names"):  # Hugging Face
             name = self._columns.label_in(dataset.column_names)
             return None if name is None else np.asarray(list(dataset[name]))
         if isinstance(dataset, TensorDataset):
             return np.asarray(dataset.tensors[1]) if len(dataset.tensors) > 1 else None
         targets = getattr(dataset, "targets", None)
-        if isinstance(targets, (list, np.ndarray, Tensor)) and len(targets) == len(dataset):
-            labels = np.asarray(targets)
-        return labels if labels is not None and labels.dtype.kind in "iu" else None
+        fits = isinstance(targets, (list, np.ndarray, Tensor)) and len(targets) == len(dataset)
+        return labels if fits and (labels := np.asarray(targets)).dtype.kind in "iu" else None
 
     def _yielded_labels(self, declared: np.ndarray) -> np.ndarray | None:
         """Declared labels as the items yield them; None where only the items tell, because a user's code makes them."""
@@ -91,7 +91,13 @@ class DatasetSamples(Samples):
         files = getattr(dataset, "samples", None)
         if isinstance(files, list) and len(files) == len(declared):  # the items come from here
             declared = np.asarray([file[1] for file in files])
-        labels = _target_transformed(dataset, declared)
+        transform, both = getattr(dataset, "target_transform", None), getattr(dataset, "transforms", None)
+        standard = both is None or type(both).__module__ == "torchvision.datasets.vision"
+        labels = None
+        if standard and getattr(both, "target_transform", None) is transform:  # some classes use one, some the other
+            with suppress(Exception):  # whatever a user's function raises: a bad row later, not a failure here
+                indices = declared.tolist() if transform is None else map(transform, declared.tolist())
+                labels = np.array([class_index(label) for label in indices])
         if labels is None or not np.array_equal(labels, declared):
             self.classes = None  # they name the labels before the transform
         return labels
@@ -131,18 +137,6 @@ class DatasetSamples(Samples):
         gaps = () if content else (f"a {type(dataset).__name__}",)
         labels = self.declared if self.labels is None else self.labels
         return Identity(content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns), gaps)
-
-
-def _target_transformed(dataset: Any, labels: np.ndarray) -> np.ndarray | None:
-    """Labels after the `target_transform` of a torchvision data set; None where that makes no class indices."""
-    transform, both = getattr(dataset, "target_transform", None), getattr(dataset, "transforms", None)
-    standard = both is None or type(both).__module__ == "torchvision.datasets.vision"
-    if not standard or getattr(both, "target_transform", None) is not transform:  # some classes use one, some the other
-        return None
-    try:
-        return labels if transform is None else np.array([class_index(transform(label)) for label in labels.tolist()])
-    except Exception:  # whatever a user's function raises: a bad row later, not a failure here
-        return None
 
 
 def _split_of(dataset: Any) -> str:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, pick_column, shortened
 from hardsight.errors import InputError
-from hardsight.extras import first_line
 from hardsight.untrusted import check_regular, check_table
 
 FEATURE_FILES = (".parquet", ".safetensors")
@@ -39,8 +38,8 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     """
     path, columns = Path(path), columns or Columns()
     check_regular(path, "DATA")
-    table = _parquet(path) if path.suffix == ".parquet" else _safetensors(path)
-    place, kinds = f"DATA: {path.name}", {name: _kind(column) for name, column in table.items()}
+    table, place = _table(path), f"DATA: {path.name}"
+    kinds = {name: _kind(column) for name, column in table.items()}
     matrices = [name for name, kind in kinds.items() if kind == "matrix"]
     only = matrices if path.suffix == ".parquet" and len(matrices) == 1 else ()
     name = pick_column(matrices, None, (*_FEATURE_COLUMNS, *only))
@@ -59,33 +58,28 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     ids = [f"{path.stem}:{i}" for i in range(rows)]
     labels, features = None, table[name]
     if id_ is not None:
-        ids = id_texts(_values(table[id_]).tolist(), f"DATA: {id_} of {path.name}")
+        ids = id_texts(np.asarray(table[id_]).tolist(), f"DATA: {id_} of {path.name}")
     if label is not None:
-        labels = torch.from_numpy(class_indices(_values(table[label]), path.name).astype(np.int64))
+        column = table[label].tolist() if isinstance(table[label], Tensor) else table[label]  # NumPy has no bfloat16
+        labels = torch.from_numpy(class_indices(np.asarray(column), path.name).astype(np.int64))
     if not isinstance(features, Tensor):
         features = torch.from_numpy(_matrix(features, f"DATA: the {name} column of {path.name}"))
     head = {key: table[key] for key in ("weight", "bias") if isinstance(table.get(key), Tensor)}
     return FeatureSet(features, labels, ids, path.name, head)
 
 
-def _parquet(path: Path) -> dict[str, Any]:
-    import pyarrow as pa
+def _table(path: Path) -> dict[str, Any]:
+    """The columns of a Parquet file, or the tensors of a safetensors file, by name."""
     import pyarrow.parquet as pq
-
-    try:
-        table = check_table(pq.read_table(path))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"DATA: {path.name} is not a Parquet file, or it is damaged.") from error
-    return dict(zip(table.column_names, table.columns, strict=True))
-
-
-def _safetensors(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
-    except Exception as error:
-        raise InputError(f"DATA: {path.name} is not a safetensors file ({first_line(error)}).") from error
+        if path.suffix != ".parquet":
+            return load_file(path)
+        table = check_table(pq.read_table(path))
+        return dict(zip(table.column_names, table.columns, strict=True))
+    except Exception as error:  # whatever a parser raises: it must not quote the file
+        raise InputError(f"DATA: {path.name} is not a {path.suffix[1:]} file, or it is damaged.") from error
 
 
 def _kind(column: Any) -> str:
@@ -94,10 +88,6 @@ def _kind(column: Any) -> str:
         return "matrix" if column.ndim == 2 else "integers" if "int" in str(column.dtype) and column.ndim == 1 else ""
     type_ = str(column.type)
     return "matrix" if "list" in type_.partition("<")[0] else "integers" if "int" in type_[:4] else ""
-
-
-def _values(column: Any) -> np.ndarray:
-    return np.asarray(column.tolist() if isinstance(column, Tensor) else column)
 
 
 def _matrix(column: Any, name: str) -> np.ndarray:

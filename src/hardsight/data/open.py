@@ -85,7 +85,7 @@ def open_data(
         name = DataName.parse(str(data))
         if training and name.split is None and name.kind in ("torchvision", "hf"):
             name = name._replace(split="train")
-        samples = _open_named(name, columns, Path(root), training=training)
+        samples = _open_named(name, columns, Path(root), training)
         samples.source = {"data": str(name), "root": str(Path(root).absolute()), "columns": asdict(columns)}
     else:
         _check_indexable(data)
@@ -97,12 +97,12 @@ def open_data(
 
 def _check_indexable(data: Any) -> None:
     """Refuse what is not a map-style data set, and name the alternatives."""
-    kind, sizes = type(data).__name__, []
-    if isinstance(data, (tuple, list)) and data and all(isinstance(x, (Tensor, np.ndarray)) for x in data):
-        sizes = [len(x) for x in data if x.ndim]
-        pair = len(data) == 2 and len(set(sizes)) == 1 and data[1].ndim == 1 and "int" in str(data[1].dtype)
-        kind, sizes = f"{kind} of arrays", sizes if pair or isinstance(data, tuple) else []  # a list may hold samples
-    if isinstance(data, (Tensor, np.ndarray)) or sizes:
+    kind, array = type(data).__name__, (Tensor, np.ndarray)
+    arrays = isinstance(data, (tuple, list)) and data and all(isinstance(x, array) for x in data)
+    if arrays and isinstance(data, list):  # perhaps a list of samples
+        labels = data[-1]
+        arrays = len(data) == 2 and labels.ndim == 1 and "int" in str(labels.dtype) and len(data[0]) == len(labels)
+    if isinstance(data, array) or arrays:
         raise InputTypeError(f"data must be a data set or its name, got a {kind}: use TensorDataset(inputs, labels).")
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or isinstance(data, IterableDataset):
         raise InputTypeError(
@@ -118,15 +118,10 @@ RECORDED_BYTES = 8 << 30  # of an array
 
 
 def _open_named(
-    name: DataName,
-    columns: Columns | None = None,
-    root: Path = Path(),
-    *,
-    training: bool = False,
-    recorded: bool = False,
+    name: DataName, columns: Columns, root: Path, training: bool = False, recorded: bool = False
 ) -> Samples:
     """What a name means; `recorded` says that a run names it, not a user."""
-    path, columns = Path(name.name), columns or Columns()
+    path = Path(name.name)
     if columns != Columns() and name.kind != "hf":
         raise InputError(f"DATA: {name} has no columns; leave --label-column, --id-column and --image-column out.")
     if name.kind == "torchvision":
@@ -174,11 +169,13 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
                 f"The run names {shown!r} as its data, and only a folder or an .npz file is opened because a run names "
                 "it; name the data with --data to open them."
             )
-        samples = _open_named(name, recorded=True)
+        samples = _open_named(name, Columns(), Path(), recorded=True)
         samples.source = {**source}
     else:
         columns = {key: (source.get("columns") or {}).get(key) for key in ("image", "label", "id")}
-        samples = open_data(str(name), columns=Columns(**columns) if name.kind == "hf" else None)
+        samples = open_data(
+            str(name) if name.split else text, columns=Columns(**columns) if name.kind == "hf" else None
+        )
     if split and samples.root is not None:
         samples.split = split
     return samples

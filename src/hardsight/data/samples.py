@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -134,32 +133,24 @@ def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.nda
     """
     if not len(samples):
         raise InputError(f"{argument} is empty: {samples.origin}.")
-    labels = samples.labels
+    labels, unread = samples.labels, []
     if labels is None:
-        read = [_label_of(samples, index, argument, skip) for index in range(len(samples))]
-        usual = Counter(label for label in read if label is not None).most_common(1)
-        if not usual:
-            raise InputError(f"{argument}: no sample of {printable(samples.origin)} can be read.")
-        labels = np.array([usual[0][0] if label is None else label for label in read])
+        labels = np.zeros(len(samples), np.int64)
+        for index in range(len(samples)):
+            try:
+                labels[index] = class_index(samples.load(index, None)[1])
+            except MissingColumnError:
+                raise
+            except Exception as error:
+                unread.append(index)
+                if not skip or isinstance(error, InputTypeError) or len(unread) == len(samples):
+                    id_ = printable(samples.ids[index])
+                    raise InputError(f"{argument}: sample {id_!r} cannot be used ({first_line(error)}).") from error
+        values, counts = np.unique(np.delete(labels, unread), return_counts=True)
+        labels[unread] = values[counts.argmax()]
     if labels.min() < 0:
         raise InputError(f"{argument}: labels must be class indices from 0, got {int(labels.min())}.")
     return labels.astype(np.int64)
-
-
-def _label_of(samples: Samples, index: int, argument: str, skip: bool) -> int | None:
-    try:
-        label = samples.load(index, None)[1]
-    except MissingColumnError:
-        raise
-    except Exception as error:
-        if skip:
-            return None
-        id_ = printable(samples.ids[index])
-        raise InputError(f"{argument}: sample {id_!r} cannot be read ({first_line(error)}); leave it out.") from error
-    try:
-        return class_index(label)
-    except InputTypeError as error:
-        raise InputError(f"{argument}: {error} Every sample of {printable(samples.origin)} must have one.") from None
 
 
 def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:

@@ -67,9 +67,10 @@ class View(Samples):
         return self.whole.path(int(self.rows[index]))
 
     def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
-        if self._resized is not None:
-            return _sample(self._resized[index], self.pixels), None
-        return self.whole.load(int(self.rows[index]), channels)
+        if self._resized is None:
+            return self.whole.load(int(self.rows[index]), channels)
+        values = self._resized[index]
+        return values.permute(1, 2, 0).numpy() if self.pixels else _unit(values), None
 
     def tensor(self) -> Tensor | None:
         values = self.whole.tensor() if self._resized is None else self._resized
@@ -96,10 +97,11 @@ class JoinedSamples(Samples):
     split = "joined"
 
     def __init__(self, parts: dict[str, Samples]) -> None:
-        self._names, self._parts = list(parts), list(parts.values())
-        self.pixels = self._parts[0].pixels
+        first = next(iter(parts.values()))
+        self._names, self._parts = list(parts), [in_form_of(part, first) for part in parts.values()]
+        self.pixels = first.pixels
         self.labels = np.concatenate([np.asarray(part.labels) for part in self._parts])
-        self.origin = " and ".join(part.origin for part in self._parts)
+        self.origin = " and ".join(part.origin for part in parts.values())
         self._ends = np.cumsum([len(part) for part in self._parts])
 
     def __len__(self) -> int:
@@ -110,16 +112,10 @@ class JoinedSamples(Samples):
         return [f"{name}/{id_}" for name, part in zip(self._names, self._parts, strict=True) for id_ in part.ids]
 
     def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
-        if self._tensor is not None:
-            return _sample(self._tensor[index], self.pixels), None
         part = int(np.searchsorted(self._ends, index, side="right"))
         return self._parts[part].load(index - int(self._ends[part]) + len(self._parts[part]), channels)
 
     def tensor(self) -> Tensor | None:
-        return self._tensor
-
-    @cached_property
-    def _tensor(self) -> Tensor | None:
         tensors = [tensor for part in self._parts if (tensor := part.tensor()) is not None]
         if len(tensors) < len(self._parts):
             return None
@@ -132,11 +128,6 @@ class JoinedSamples(Samples):
         parts = [part.identity for part in self._parts]
         gaps = tuple(gap for part in parts for gap in part.gaps)
         return Identity(content_hash(self._names, [part.hash for part in parts], self.labels), gaps)
-
-
-def _sample(values: Tensor, pixels: bool) -> Any:
-    """One row of a tensor as `Samples.load` gives it: a raw image, or a tensor as a network takes it."""
-    return values.permute(1, 2, 0).numpy() if pixels else _unit(values)
 
 
 def _unit(values: Tensor) -> Tensor:
