@@ -103,7 +103,7 @@ def test_arrays_of_any_size_and_colour_are_one_tensor_in_the_form_of_the_first(f
         picture = picture.convert("RGB" if form[0] == 3 else "L").resize((form[2], form[1]), Image.Resampling.BILINEAR)
         expected = np.asarray(picture).reshape(form[1], form[2], -1).transpose(2, 0, 1)
         assert np.abs(pixels[place].numpy().astype(int) - expected).max() <= 2  # each rounds twice on its own way
-        np.testing.assert_array_equal(both.load(place, None)[0], pixels[place].permute(1, 2, 0).numpy())
+        np.testing.assert_array_equal(np.atleast_3d(both.load(place, None)[0]), pixels[place].permute(1, 2, 0).numpy())
 
 
 def test_floats_make_the_whole_float():

@@ -24,32 +24,26 @@ def reopened(image, path, channels=3, **options):
     return np.asarray(open_image(path, channels))
 
 
-def test_rgb(colors, tmp_path):
-    for suffix in (".png", ".bmp", ".tiff", ".ppm", ".webp"):
-        options = {"lossless": True} if suffix == ".webp" else {}
-        assert np.array_equal(reopened(Image.fromarray(colors), tmp_path / f"x{suffix}", **options), colors)
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tiff", ".ppm", ".webp"])
+def test_rgb(colors, tmp_path, suffix):
+    options = {"lossless": True} if suffix == ".webp" else {}
+    assert np.array_equal(reopened(Image.fromarray(colors), tmp_path / f"x{suffix}", **options), colors)
 
 
-def test_gray(ramp, tmp_path):
-    opened = reopened(Image.fromarray(ramp), tmp_path / "x.png")
+def test_gray_alpha_and_black_and_white(colors, ramp, tmp_path):
+    file = tmp_path / "x.png"
+    opened = reopened(Image.fromarray(ramp), file)
     assert opened.shape == (16, 16, 3)
     assert all(np.array_equal(opened[..., c], ramp) for c in range(3))
-    assert np.array_equal(reopened(Image.fromarray(ramp), tmp_path / "x.png", channels=1), ramp)
-
-
-def test_color_to_gray(colors, tmp_path):
-    opened = reopened(Image.fromarray(colors), tmp_path / "x.png", channels=1)
+    assert np.array_equal(reopened(Image.fromarray(ramp), file, channels=1), ramp)
     expected = colors @ np.array([0.299, 0.587, 0.114])  # ITU-R 601, Pillow's choice
-    assert np.abs(opened - expected).max() <= 1
-
-
-def test_alpha_and_black_and_white(colors, ramp, tmp_path):
+    assert np.abs(reopened(Image.fromarray(colors), file, channels=1) - expected).max() <= 1
     rgba = Image.fromarray(np.concatenate([colors, np.full((6, 5, 1), 255, np.uint8)], 2))
-    assert np.array_equal(reopened(rgba, tmp_path / "x.png"), colors)
+    assert np.array_equal(reopened(rgba, file), colors)
     gray = Image.merge("LA", [Image.fromarray(ramp), Image.new("L", (16, 16), 255)])
-    assert np.array_equal(reopened(gray, tmp_path / "x.png")[..., 1], ramp)
+    assert np.array_equal(reopened(gray, file)[..., 1], ramp)
     binary = Image.fromarray(np.eye(8, dtype=bool))
-    assert np.array_equal(reopened(binary, tmp_path / "x.png")[..., 0], 255 * np.eye(8, dtype=np.uint8))
+    assert np.array_equal(reopened(binary, file)[..., 0], 255 * np.eye(8, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("transparency", [None, 3, bytes([0, 128, 255, 255])])
@@ -71,8 +65,7 @@ def test_sixteen_bit_gray_is_scaled_not_clipped(suffix, tmp_path):
     values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
     opened = reopened(Image.fromarray(values), tmp_path / f"x{suffix}")
     assert np.abs(opened[..., 0] - values / 257).max() <= 1
-    assert opened.min() == 0
-    assert opened.max() == 255
+    assert (opened.min(), opened.max()) == (0, 255)
     assert len(np.unique(opened)) > 200
     assert reopened(Image.fromarray(values), tmp_path / f"x{suffix}", channels=1).shape == (16, 16)
 
@@ -86,21 +79,20 @@ def test_integers_of_more_than_eight_bits(mode, dtype):
             eight_bit(Image.fromarray(np.array([[0, value]], np.int32)))
 
 
-def test_cmyk(tmp_path):
+def test_other_modes(ramp, colors, tmp_path):
     cyan = reopened(Image.new("CMYK", (8, 8), (255, 0, 0, 0)), tmp_path / "x.jpg", quality=100)
     assert cyan.shape == (8, 8, 3)
     assert np.abs(cyan[0, 0].astype(int) - [0, 255, 255]).max() <= 4
-    black = reopened(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), tmp_path / "x.tiff")
-    assert black.max() == 0
-
-
-@pytest.mark.parametrize("mode", ["YCbCr", "HSV", "RGBX"])
-def test_other_modes(mode):
-    for channels, bands in ((3, ("R", "G", "B")), (1, ("L",))):
-        assert eight_bit(Image.new(mode, (4, 4)), channels).getbands() == bands
-
-
-def test_floating_point_has_no_scale(tmp_path):
+    assert reopened(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), tmp_path / "x.tiff").max() == 0
+    for mode in ("YCbCr", "HSV", "RGBX"):
+        assert eight_bit(Image.new(mode, (4, 4)), 3).getbands() == ("R", "G", "B")
+        assert eight_bit(Image.new(mode, (4, 4)), 1).getbands() == ("L",)
+    # Gray stays gray and color stays color when nobody says.
+    sixteen = Image.fromarray(ramp.astype(np.uint16) * 257)
+    for gray in (Image.fromarray(ramp), Image.fromarray(ramp).convert("LA"), Image.new("1", (4, 4)), sixteen):
+        assert eight_bit(gray).mode == "L"
+    for mode in ("RGB", "RGBA", "P", "CMYK"):
+        assert eight_bit(Image.fromarray(colors).convert(mode)).mode == "RGB"
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "x.tiff")
     with pytest.raises(ValueError, match=r"floating-point .*scale"):
         open_image(tmp_path / "x.tiff")
@@ -133,14 +125,6 @@ def test_large_images_do_not_warn(tmp_path, monkeypatch):
         open_image(tmp_path / "bomb.png")
 
 
-def test_images_stay_gray_or_colored_when_nobody_says(ramp, colors):
-    sixteen = Image.fromarray(ramp.astype(np.uint16) * 257)
-    for made in (Image.fromarray(ramp), Image.fromarray(ramp).convert("LA"), Image.new("1", (4, 4)), sixteen):
-        assert eight_bit(made).mode == "L"
-    for mode in ("RGB", "RGBA", "P", "CMYK"):
-        assert eight_bit(Image.fromarray(colors).convert(mode)).mode == "RGB"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Arrays and tensors.
 
@@ -163,14 +147,16 @@ def test_channels_last(shape, expected):
         channels_last(np.zeros((2, 8, 9, 3)))
 
 
-def test_from_array(colors, ramp):
-    assert np.array_equal(np.asarray(from_array(colors)), colors)
-    assert np.array_equal(np.asarray(from_array(colors.transpose(2, 0, 1))), colors)
-    assert np.array_equal(np.asarray(from_array(ramp, 1)), ramp)
-    assert np.array_equal(np.asarray(from_array(ramp.astype(np.uint16) * 257, 1)), ramp)
+def test_arrays_as_images(colors, ramp):
+    for values in (colors, colors.transpose(2, 0, 1)):
+        assert np.array_equal(np.asarray(from_array(values)), colors)
+    for values in (ramp, ramp.astype(np.uint16) * 257):
+        assert np.array_equal(np.asarray(from_array(values, 1)), ramp)
     for dtype in (np.int64, np.float32):
         with pytest.raises(ValueError, match=f"uint8 or uint16 .*{np.dtype(dtype)}"):
             from_array(ramp.astype(dtype))
+    assert np.array_equal(np.asarray(to_image(colors)), colors)
+    assert to_image(Image.fromarray(colors), 1).mode == "L"
 
 
 def test_to_tensor(colors, ramp):
@@ -181,18 +167,10 @@ def test_to_tensor(colors, ramp):
     assert to_tensor(ramp, 1).shape == (1, 16, 16)
     assert to_tensor(ramp, 3).shape == (3, 16, 16)
     assert to_tensor(colors, 1).shape == (1, 6, 5)
-
-
-def test_float_arrays_are_taken_as_they_are():
-    values = np.random.default_rng(0).normal(size=(6, 5, 3))
+    values = np.random.default_rng(0).normal(size=(6, 5, 3))  # floats are taken as they are
     torch.testing.assert_close(to_tensor(values), torch.from_numpy(values).permute(2, 0, 1).float())
     gray = to_tensor(values[..., 0], 3)
     assert gray.shape == (3, 6, 5)
     assert torch.equal(gray[0], gray[2])
     for channels in (1, None):
         assert to_tensor(values[..., 0], channels).shape == (1, 6, 5)
-
-
-def test_to_image(colors):
-    assert np.array_equal(np.asarray(to_image(colors)), colors)
-    assert to_image(Image.fromarray(colors), 1).mode == "L"

@@ -10,7 +10,7 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import ToTensor
 
 import hardsight as hs
-from hardsight.data import View, all_labels, datasets, open_data, samples
+from hardsight.data import View, all_labels, class_index, datasets, open_data, samples
 
 HALVED = [0] * 12 + [1] * 12
 
@@ -82,8 +82,7 @@ def test_folds_are_of_yielded_labels(kind, root):
 @KINDS
 def test_training_is_toward_yielded_labels(kind, root, tmp_path, monkeypatch):
     read, used = [], []
-    label_of = samples._label_of
-    monkeypatch.setattr(samples, "_label_of", lambda *given: read.append(given[1]) or label_of(*given))
+    monkeypatch.setattr(samples, "class_index", lambda label: read.append(label) or class_index(label))
 
     def loss(logits, targets):
         used.extend(targets.tolist())
@@ -109,11 +108,13 @@ def test_plain_torchvision_lists_labels_without_loading(root):
     assert samples.classes == list("abcd")
     assert len(loads) == 1  # to see what kind of samples they are
     assert open_data(ImageFolder(root, target_transform=torch.tensor)).classes == list("abcd")  # the same labels
-
-
-def test_names_are_of_the_labels_before_a_target_transform(root):
     assert open_data(relabeled("target_transform", root)).classes is None
     assert open_data(relabeled("subclass", root)).classes == ["low", "high"]
+    for transform in (lambda label: label > 1, lambda label: [0.5, 0.5], lambda label: {}[label]):  # no class indices
+        assert open_data(ImageFolder(root, target_transform=transform)).labels is None
+    data = ImageFolder(root, ToTensor())
+    data.targets = [0] * 24  # which are not what it yields
+    assert open_data(data).labels.tolist() == hs.score(network(4), data)["label"].tolist()
 
 
 def made(kind, **more):
@@ -134,37 +135,21 @@ class Shifted(CIFAR10):
         return x, label + 1
 
 
-def test_a_subclass_is_trusted_where_its_items_are_those_of_torchvision():
-    for kind in (CIFAR10, Renamed):
-        assert open_data(made(kind)).labels.tolist() == [3, 1, 2, 0]
-    samples = open_data(made(Shifted))
-    assert samples.labels is None
-    assert samples.declared.tolist() == [3, 1, 2, 0]
-    assert all_labels(samples, "data").tolist() == [4, 2, 3, 1]
-
-
 @pytest.mark.parametrize(
-    "more",
+    ("kind", "more", "labels"),
     [
-        {"target_transform": halved},  # set later: some of torchvision's classes use it, some do not
-        {"transforms": lambda x, label: (x, label)},
+        (CIFAR10, {}, [3, 1, 2, 0]),
+        (Renamed, {}, [3, 1, 2, 0]),
+        (Shifted, {}, None),
+        (CIFAR10, {"target_transform": halved}, None),  # set later: some of torchvision's classes use it, some do not
+        (CIFAR10, {"transforms": lambda x, label: (x, label)}, None),
     ],
 )
-def test_where_only_the_items_tell(more):
-    samples = open_data(made(CIFAR10, **more))
-    assert samples.labels is None
+def test_declared_labels_are_trusted_where_the_items_are_those_of_torchvision(kind, more, labels):
+    samples = open_data(made(kind, **more))
+    assert (None if samples.labels is None else samples.labels.tolist()) == labels
+    assert (None if samples.declared is None else samples.declared.tolist()) == (None if labels else [3, 1, 2, 0])
     assert all_labels(samples, "data").tolist() == [samples.load(i, 3)[1] for i in range(4)]
-
-
-@pytest.mark.parametrize("transform", [lambda label: label > 1, lambda label: [0.5, 0.5], lambda label: {}[label]])
-def test_a_target_transform_that_makes_no_class_indices(root, transform):
-    assert open_data(ImageFolder(root, target_transform=transform)).labels is None
-
-
-def test_edited_targets_of_a_folder_are_not_what_it_yields(root):
-    data = ImageFolder(root, ToTensor())
-    data.targets = [0] * 24
-    assert open_data(data).labels.tolist() == hs.score(network(4), data)["label"].tolist()
 
 
 def test_tensors_of_a_subclass_are_not_what_it_yields():
@@ -174,8 +159,7 @@ def test_tensors_of_a_subclass_are_not_what_it_yields():
             return x + 1, 1 - label
 
     samples = open_data(Other(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])))
-    assert samples.tensor() is None
-    assert samples.labels is None
+    assert (samples.tensor(), samples.labels) == (None, None)
     assert all_labels(samples, "data").tolist() == [1, 0, 0, 1]
     plain = open_data(type("Same", (TensorDataset,), {})(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])))
     assert plain.labels.tolist() == [0, 1, 1, 0]
