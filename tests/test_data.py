@@ -97,16 +97,13 @@ def test_folder_ids_stay_when_files_are_added(folder):
     assert open_data(folder).fingerprint() != fingerprint
 
 
-def test_flat_folder_has_no_labels(tmp_path):
+def test_flat_and_empty_folders(tmp_path):
     samples = open_data(save_images(tmp_path / "new", "2.png", "1.png"))
     assert samples.ids == ["new/1.png", "new/2.png"]
     assert (samples.labels, samples.classes, samples.load(0, 3)[1]) == (None, None, None)
-
-
-def test_folder_without_images(tmp_path):
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "notes.txt").write_text("no image")
-    for place in (tmp_path, tmp_path / "cat"):
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    (tmp_path / "empty" / "cat" / "notes.txt").write_text("no image")
+    for place in (tmp_path / "empty", tmp_path / "empty" / "cat"):
         with pytest.raises(ValueError, match=r"DATA: .*/cat/1\.png.*\.jpg"):
             open_data(place)
 
@@ -120,7 +117,7 @@ def test_data_that_is_not_there_or_of_no_known_kind(name, tmp_path):
 
 
 def test_names_of_data_mean_the_same_everywhere(tmp_path, monkeypatch):
-    """A folder of the working directory that is called like a kind of data does not confuse it."""
+    """A folder of the working directory that is called like a kind of data is not taken for it."""
     monkeypatch.chdir(tmp_path)
     for name in ("hf", "torchvision", "sets"):
         (tmp_path / name).mkdir()
@@ -129,14 +126,10 @@ def test_names_of_data_mean_the_same_everywhere(tmp_path, monkeypatch):
         "hf:sets:test": f"hf:{tmp_path}/sets:test",
         "torchvision:FakeData:test": "torchvision:FakeData:test",
         "hf": f"{tmp_path}/hf",
-        "digits": "digits",
+        "sklearn:digits": "digits",
     }.items():
         assert str(DataName.parse(name)) == expected
-
-
-def test_a_folder_called_digits_is_not_taken_for_those_of_scikit_learn(tmp_path, monkeypatch):
     save_images(tmp_path / "digits", "a/1.png", "b/2.png")
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"\./digits"):
         open_data("digits")
     assert (len(open_data("./digits")), len(open_data("sklearn:digits"))) == (2, 1797)
@@ -184,15 +177,12 @@ def test_folders_that_cannot_be_scored(tmp_path, tiny):
     (tmp_path / "x.png").write_text("no image")
     with pytest.raises(ValueError, match=r"DATA: .*/x\.png: .*identify"):  # no good image at all
         hs.score(tiny, tmp_path, preprocess="raw")
-    for size in (8, 9):
-        image(0, (size, size)).save(tmp_path / f"{size}.png")
+    image(0).save(tmp_path / "8.png")
+    gray = hs.score(Tiny(channels=1), tmp_path, preprocess="raw")
+    assert (len(gray), len(gray.bad)) == (1, 1)
+    image(0, (9, 9)).save(tmp_path / "9.png")
     with pytest.raises(ValueError, match=r"different sizes"):
         hs.score(tiny, tmp_path, preprocess="raw")
-
-
-def test_a_gray_network_gets_gray_images(folder):
-    table = hs.score(Tiny(channels=1), folder, preprocess="raw")
-    assert (len(table), len(table.bad)) == (4, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -231,7 +221,11 @@ def test_npz(arrays, npz):
         x, label = samples.load(1, 3)
         assert np.array_equal(x, arrays[f"{split}_images"][1])
         assert label == 1
-    assert open_data(path).origin == "set.npz, split test (also there: train)"
+    first = open_data(path)
+    assert first.origin == "set.npz, split test (also there: train)"
+    assert open_data(npz(**arrays)).fingerprint() == first.fingerprint()
+    arrays["test_images"][3, 2, 1, 0] ^= 1
+    assert open_data(npz(**arrays)).fingerprint() != first.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +251,8 @@ def test_npz_without_labels(arrays, npz, tiny):
     table = hs.score(tiny, path, preprocess="raw")
     assert not {"label", "avh"} & set(table.columns)
     assert "avh_pred" in table
+    with pytest.raises(ValueError, match=r"set\.npz .*test_labels, got a\b"):
+        open_data(npz(a=np.zeros(3)))
 
 
 @pytest.mark.parametrize(
@@ -281,11 +277,6 @@ def test_npz_that_does_not_fit(changes, split, message, arrays, npz):
         open_data(npz(**arrays | changes) + split)
 
 
-def test_npz_without_images(npz):
-    with pytest.raises(ValueError, match=r"set\.npz .*test_labels, got a\b"):
-        open_data(npz(a=np.zeros(3)))
-
-
 def test_npz_cut_short_or_damaged(arrays, tmp_path, npz):
     path = tmp_path / "set.npz"
     npz(**arrays)
@@ -300,13 +291,6 @@ def test_npz_cut_short_or_damaged(arrays, tmp_path, npz):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"set\.npz .*(truncated|damaged)"):
             open_data(str(path))
-
-
-def test_array_fingerprint(arrays, npz):
-    first = open_data(npz(**arrays)).fingerprint()
-    assert open_data(npz(**arrays)).fingerprint() == first
-    arrays["test_images"][3, 2, 1, 0] ^= 1
-    assert open_data(npz(**arrays)).fingerprint() != first
 
 
 @pytest.mark.parametrize("kind", ["channels last", "channels first", "float"])
@@ -508,7 +492,7 @@ def test_an_unreadable_sample_of_ones_own_data_does_not_stop_training(tmp_path):
     with pytest.warns(UserWarning, match=r"1 of 9 samples.*data:4"):
         trained = hs.train(Tiny(), Broken(9), out=tmp_path / "run", **options)
     assert trained.history[0]["unreadable"]["samples"] == 1
-    with pytest.raises(ValueError, match=r"DATA: no sample"):
+    with pytest.raises(ValueError, match=r"DATA: .*division"):
         hs.train(Tiny(), Items(lambda i: 1 / 0), out=tmp_path / "none", **options)
     with pytest.raises(ValueError, match="DATA is empty"):
         hs.score(Tiny(), Own(0), preprocess="raw")
@@ -551,15 +535,12 @@ def test_hugging_face(hf):
         open_data(renamed)
 
 
-def test_hugging_face_ids_survive_shuffling_and_selection(hf):
+def test_hugging_face_ids_survive_shuffling_and_selection(hf, tiny):
     assert open_data(hf.select([4, 1])).ids == ["test:4", "test:1"]
     assert open_data(Subset(hf.select([4, 1]), [1])).ids == ["test:1"]
     shuffled = open_data(hf.shuffle(seed=1))
     for i, name in enumerate(shuffled.ids):
         assert np.array_equal(np.asarray(shuffled.load(i, 3)[0]), np.asarray(image(int(name.split(":")[1]))))
-
-
-def test_hugging_face_id_column(hf, tiny):
     columns = hs.Columns(id="key")
     assert open_data(hf, columns=columns).ids == [f"k{i}" for i in range(6)]
     assert open_data(Subset(hf, [4, 1]), columns=columns).ids == ["k4", "k1"]

@@ -143,15 +143,6 @@ def test_evaluations_during_training_are_passes_of_their_own(tmp_path):
     assert hs.Dynamics(tmp_path / "val").epochs.tolist() == [1, 2]
 
 
-def test_an_evaluation_set_without_ids_is_fine_where_training_is_recorded(tmp_path):
-    evaluation = data(9, first=50).remove_columns("id")
-    made = trainer(
-        tmp_path, model(), [RecorderCallback(tmp_path / "run")], evaluation=evaluation, eval_strategy="epoch"
-    )
-    made.train()
-    assert len(hs.Dynamics(tmp_path / "run")) == N
-
-
 class Stops(transformers.TrainerCallback):
     def __init__(self, step):
         self.step = step
@@ -219,9 +210,11 @@ def test_training_again_after_an_error_forgets_what_the_error_took_back(tmp_path
 
 
 def test_the_column_of_ids_may_have_another_name(tmp_path):
-    train = data().rename_column("id", "name")
+    """And an evaluation set need not have it where only training is recorded."""
+    train, evaluation = data().rename_column("id", "name"), data(9, first=50).remove_columns("id")
     callback = RecorderCallback(tmp_path / "run", class_names=["a", "b", "c"])
-    trainer(tmp_path, model(), [callback], train, with_ids(collator, key="name")).train()
+    options = {"evaluation": evaluation, "eval_strategy": "epoch"}
+    trainer(tmp_path, model(), [callback], train, with_ids(collator, key="name"), **options).train()
     assert hs.Dynamics(tmp_path / "run").ids.tolist() == sorted(train["name"])
 
 
@@ -236,6 +229,8 @@ def test_batches_of_a_tokenizers_collator_keep_their_ids():
     assert isinstance(batch, transformers.BatchEncoding)
     assert batch["hardsight"]["ids"].tolist() == [7, 9]
     assert rows[0]["id"] == 7  # the data set's own rows are left as they are
+    with pytest.raises(ValueError, match="labels, got x"):
+        with_ids(lambda rows: {"x": torch.ones(1)})([{"id": 1, "x": 1}])
 
 
 @pytest.mark.slow
@@ -262,47 +257,43 @@ def train_with_two_processes(folder):
 # Sentences.
 
 
-def test_dropped_columns_are_told_at_once(tmp_path):
-    with pytest.raises(ValueError, match="remove_unused_columns=False"):
-        trainer(tmp_path, model(), [RecorderCallback(tmp_path / "run")], remove_unused_columns=True)
-
-
-def test_a_batch_without_ids_is_a_sentence(tmp_path):
-    made = trainer(tmp_path, model(), [RecorderCallback(tmp_path / "run")], data().remove_columns("id"))
-    with pytest.raises(RuntimeError, match=r"train .*ids: .*data_collator=with_ids"):
-        made.train()
-
-
-def test_labels_that_the_collator_leaves_out_are_a_sentence():
-    with pytest.raises(ValueError, match="labels, got x"):
-        with_ids(lambda rows: {"x": torch.ones(1)})([{"id": 1, "x": 1}])
-
-
-def test_several_evaluation_sets_are_a_sentence(tmp_path):
-    sets = {"a": data(5, first=50), "b": data(5, first=60)}
-    callback = RecorderCallback(tmp_path / "run", stage="validation")
-    made = trainer(tmp_path, model(), [callback], evaluation=sets, eval_strategy="epoch")
-    with pytest.raises(RuntimeError, match=r"one evaluation .*eval_a_loss"):
-        made.train()
-
-
-def test_token_classification_is_refused(tmp_path):
+def tokens(net):
     config = transformers.BertConfig(
         vocab_size=200, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=3
     )
-    net = transformers.BertForTokenClassification(config)
-    tokens = data().remove_columns("label").add_column("labels", [[0, 1, 2, 0, 1]] * N)
-    made = trainer(tmp_path, net, [RecorderCallback(tmp_path / "run")], tokens)
-    with pytest.raises(RuntimeError, match="head 'classifier'"):
-        made.train()
+    labeled = data().remove_columns("label").add_column("labels", [[0, 1, 2, 0, 1]] * N)
+    return {"net": transformers.BertForTokenClassification(config), "train": labeled}
 
 
-def test_a_head_that_never_runs_is_a_sentence(tmp_path):
-    net = model()
+def spare_head(net):
     net.spare = nn.Linear(16, CLASSES)
-    made = trainer(tmp_path, net, [RecorderCallback(tmp_path / "run", head="spare")])
-    with pytest.raises(RuntimeError, match="head 'spare' did"):
-        made.train()
+    return {"head": "spare"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda net: {"remove_unused_columns": True}, ValueError, "remove_unused_columns=False"),
+        (lambda net: {"train": data().remove_columns("id")}, RuntimeError, r"train .*ids: .*data_collator=with_ids"),
+        (
+            lambda net: {"stage": "validation", "evaluation": {"a": data(5, first=50), "b": data(5, first=60)}},
+            RuntimeError,
+            r"one evaluation .*eval_a_loss",
+        ),
+        (lambda net: {"stage": "eval"}, ValueError, r"stage .*got 'eval'"),
+        (tokens, RuntimeError, "head 'classifier'"),
+        (spare_head, RuntimeError, "head 'spare' did"),
+    ],
+    ids=["dropped columns", "no ids", "several evaluations", "unknown stage", "tokens", "head that never runs"],
+)
+def test_what_cannot_be_recorded_is_a_sentence(tmp_path, change, error, message):
+    net = model()
+    options = {"net": net, **change(net)}
+    recorder = {key: options.pop(key) for key in ("stage", "head") if key in options}
+    if "evaluation" in options:
+        options["eval_strategy"] = "epoch"
+    with pytest.raises(error, match=message):
+        trainer(tmp_path, callbacks=[RecorderCallback(tmp_path / "run", **recorder)], **options).train()
 
 
 @pytest.mark.parametrize(
@@ -321,11 +312,6 @@ def test_ways_of_training_that_hide_the_head_are_refused(tmp_path, setting, mess
     vars(arguments).update(setting)
     with pytest.raises(ValueError, match=message):
         RecorderCallback(tmp_path / "run").on_train_begin(arguments, transformers.TrainerState(), None, model=model())
-
-
-def test_an_unknown_stage_is_a_sentence():
-    with pytest.raises(ValueError, match=r"stage .*got 'eval'"):
-        RecorderCallback("run", stage="eval")
 
 
 if __name__ == "__main__":
