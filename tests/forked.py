@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 import traceback
 import warnings
@@ -43,6 +44,19 @@ def in_two_processes(target, *arguments, seconds=240):
         os.kill(child, signal.SIGKILL)
         codes.append(exit_code(child))
     assert codes == [0, 0]
+
+
+def as_torchrun(work):
+    """Run ``work(rank)`` in two processes that know of each other what torchrun tells."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def told(rank):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()})
+        work(rank)
+
+    in_two_processes(told)
 
 
 @contextmanager

@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from forked import as_torchrun
 from torch import nn
 
 import hardsight as hs
@@ -539,16 +537,8 @@ def test_the_command_trains_with_a_loss_and_says_so(tmp_path, monkeypatch, capsy
 # ---------------------------------------------------------------------------------------------------------------------
 # Several processes.
 
-BOTH = """
-import json, os, sys
-import torch, torch.nn as nn
-from hardsight.data import ArraySamples, load_digits
-from hardsight.recipes import Recipe
-from hardsight.training import train
 
-torch.set_num_threads(1)
-
-def run(out, loss):
+def train_here(out, loss):
     torch.manual_seed(0)
     images, labels = load_digits()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -558,27 +548,18 @@ def run(out, loss):
     state = torch.load(f"{out}/checkpoint.pt", weights_only=True)
     states = [{k: v.double().flatten().tolist() for k, v in state[part].items()} for part in ("model", "loss")]
     return [result.history, *states]
-"""
 
 
 @pytest.mark.slow
 def test_two_processes_train_with_directions_and_a_learnt_scale_what_one_would(tmp_path):
-    script, loss = tmp_path / "both.py", "avh:8,learn"
-    last = "json.dump(run(sys.argv[1], sys.argv[2]), open(f\"{sys.argv[1]}-{os.environ['RANK']}.json\", 'w'))"
-    script.write_text(BOTH + last)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path / "run"), loss],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, second = (json.loads((tmp_path / f"run-{rank}.json").read_text()) for rank in (0, 1))
-    names = {}
-    exec(BOTH, names)
-    history, model, scale = names["run"](tmp_path / "alone", loss)
+    loss = "avh:8,learn"
+
+    def train_and_tell(rank):
+        (tmp_path / f"{rank}.json").write_text(json.dumps(train_here(tmp_path / "run", loss)))
+
+    as_torchrun(train_and_tell)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    history, model, scale = train_here(tmp_path / "alone", loss)
     assert scale["logits.log_scale"] != [math.log(8)]
     for actual in (first, second):
         for expected, state in ((model, actual[1]), (scale, actual[2])):

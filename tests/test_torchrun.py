@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from forked import beside, in_two_processes
+from forked import as_torchrun, beside
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -36,19 +35,6 @@ def run(out, epochs, log=None):
     return train(net, data, test, out=out, recipe=recipe, device="cpu", log=log)
 
 
-def in_both(work):
-    """Run ``work(rank)`` in two processes that know of each other what torchrun tells."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    def told(rank):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in place.items()})
-        work(rank)
-
-    in_two_processes(told)
-
-
 def error_of(work):
     try:
         work()
@@ -64,7 +50,7 @@ def test_two_processes_train_what_one_would_also_when_they_are_stopped(tmp_path)
     def stop(row, step):
         raise RuntimeError("stopped")
 
-    in_both(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 2, stop))))
+    as_torchrun(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 2, stop))))
     assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == ["RuntimeError"] * 2
     # The launcher itself goes on: this file is the script of both its processes.
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -110,7 +96,7 @@ def test_an_error_of_the_first_process_is_everyones(tmp_path, monkeypatch, what)
     else:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.tex").write_text("…")
-    in_both(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 3))))
+    as_torchrun(lambda rank: (tmp_path / f"{rank}").write_text(error_of(lambda: run(tmp_path / "run", 3))))
     expected = "DiskError" if what == "a full disk" else "ExistingPathError"
     assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == [expected] * 2
 
@@ -137,7 +123,7 @@ def padded_loop(out):
 
 
 def test_a_recorder_in_a_padded_loop_counts_each_sample_once(tmp_path):
-    in_both(lambda rank: padded_loop(tmp_path / "run"))
+    as_torchrun(lambda rank: padded_loop(tmp_path / "run"))
     dynamics = Dynamics(tmp_path / "run")
     assert sorted(dynamics.ids) == sorted(f"data:{i}" for i in range(31))
     assert not np.isnan(dynamics.matrix("avh")).any()
