@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -33,10 +33,6 @@ _BLOCK_ROWS, _BLOCK_SECONDS = 4096, 15.0
 Keep = Literal["direction", "cosines", "features"]
 SKETCH_WIDTH, MOST_PROBABILITIES = 32, 100
 
-# Samples that were forwarded together: ids, features and labels of the good ones, ids and reasons of the bad ones. The
-# lists of tensors are empty where there is nothing.
-_Batch = tuple[list[str], list[Tensor], list[Tensor], list[tuple[str, str]]]
-
 
 class Block(NamedTuple):
     """Samples that were scored together: their rows, ids and reasons of the bad ones, and what `Keep` asks for."""
@@ -65,52 +61,35 @@ def row_blocks(
 
     network, device, shard = uncompiled(model.module), find_device(options.device), options.shard
     todo = [i for i in range(shard.rank, len(samples), shard.world) if not done or samples.ids[i] not in done]
-    parts = [todo[i : i + options.batch_size] for i in range(0, len(todo), options.batch_size)]
-    loader = load_batches(samples, model, parts, device, loader_workers(options.workers, device))
-    hidden = None if options.progress else True
+    batches = [todo[i : i + options.batch_size] for i in range(0, len(todo), options.batch_size)]
+    loader = load_batches(samples, model, batches, device, loader_workers(options.workers, device))
+    place, labeled, hidden = torch.from_numpy(outputs), set(), None if options.progress else True
     bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:
-        pending, rows, started = [], 0, time.monotonic()
+        pending, started = [], time.monotonic()
         try:
-            for batch in _batches(network, loader, samples.ids, head, device, torch.from_numpy(outputs), notes):
-                pending.append(batch)
-                rows += len(batch[0])
-                bar.update(len(batch[0]) + len(batch[3]))
-                if rows >= _BLOCK_ROWS or time.monotonic() - started > _BLOCK_SECONDS:
-                    full, pending, rows, started = pending, [], 0, time.monotonic()
-                    yield _score_batches(full, head, options, keep)
+            for rows, inputs, labels, bad in loader:
+                features, targets = [], []
+                if rows:
+                    output = _forward(network, moved(inputs, device))
+                    features = [head.features.detach()]
+                    if not labeled and (note := output_note(output, features[0], head)):
+                        notes.append(note)
+                    labeled |= {label is not None for label in labels}
+                    if len(labeled) > 1:
+                        raise InputError("some samples have labels and some have none: score them as two data sets.")
+                    targets = [place[check_labels(labels, len(rows), len(place))]] if True in labeled else []
+                pending.append((rows, features, targets, bad.items()))
+                bar.update(len(rows) + len(bad))
+                if len(pending) * options.batch_size >= _BLOCK_ROWS or time.monotonic() - started > _BLOCK_SECONDS:
+                    full, pending, started = pending, [], time.monotonic()
+                    yield _score_batches(full, samples.ids, head, options, keep)
         except BaseException:
             if pending:  # not where the error is that of whoever takes the blocks
-                yield _score_batches(pending, head, options, keep)
+                yield _score_batches(pending, samples.ids, head, options, keep)
             raise
         if pending:
-            yield _score_batches(pending, head, options, keep)
-
-
-def _batches(
-    network: nn.Module,
-    loader: Iterable[Any],
-    all_ids: Sequence[str],
-    head: Head,
-    device: torch.device,
-    outputs: Tensor,
-    notes: list[str],
-) -> Iterator[_Batch]:
-    """The batches of a loader after the forward pass; the first tells whether the head makes the model's output."""
-    labeled: set[bool] = set()
-    for rows, inputs, labels, reasons in loader:
-        ids, bad = [all_ids[row] for row in rows], [(all_ids[row], reason) for row, reason in reasons.items()]
-        if not ids:
-            yield [], [], [], bad
-            continue
-        output = _forward(network, moved(inputs, device))
-        features = head.features.detach()
-        if not labeled and (note := output_note(output, features, head)):
-            notes.append(note)
-        labeled |= {label is not None for label in labels}
-        if len(labeled) > 1:
-            raise InputError("some samples have labels and some have none: score them as two data sets.")
-        yield ids, [features], [outputs[check_labels(labels, len(ids), len(outputs))]] if True in labeled else [], bad
+            yield _score_batches(pending, samples.ids, head, options, keep)
 
 
 def _forward(network: nn.Module, inputs: Any) -> Any:
@@ -127,14 +106,18 @@ def _forward(network: nn.Module, inputs: Any) -> Any:
         ) from error
 
 
-def _score_batches(batches: Sequence[_Batch], head: Head, options: ScoreOptions, keep: Keep | None) -> Block:
-    ids, features, labels, bad = (list(chain.from_iterable(parts)) for parts in zip(*batches, strict=True))
-    if not features:
-        return Block(pa.table({"id": pa.array([], pa.string())}), bad_table(bad))
+def _score_batches(
+    batches: Sequence[tuple[Any, ...]], ids: Sequence[str], head: Head, options: ScoreOptions, keep: Keep | None
+) -> Block:
+    """The block of batches that were forwarded: numbers, features and outputs of good samples, reasons of bad ones."""
+    rows, features, labels, reasons = (list(chain.from_iterable(parts)) for parts in zip(*batches, strict=True))
+    bad = bad_table([(ids[row], reason) for row, reason in reasons])
+    if not rows:
+        return Block(pa.table({"id": pa.array([], pa.string())}), bad)
     bias = head.bias.detach() if options.use_bias and head.bias is not None else None
-    targets = torch.cat(labels) if labels else None
-    block = score_block(ids, torch.cat(features), head.weight.detach(), targets, bias, options.scores, keep)
-    return block._replace(bad=pa.concat_tables([bad_table(bad), block.bad]))
+    targets, weight = torch.cat(labels) if labels else None, head.weight.detach()
+    block = score_block([ids[row] for row in rows], torch.cat(features), weight, targets, bias, options.scores, keep)
+    return block._replace(bad=pa.concat_tables([bad, block.bad]))
 
 
 def score_block(
