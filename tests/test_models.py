@@ -2,9 +2,7 @@
 
 import os
 import pickle
-import subprocess
 import sys
-import textwrap
 from functools import partial
 
 import numpy as np
@@ -26,7 +24,7 @@ from hardsight.userfile import load_function
 
 
 def write(path, text):
-    path.write_text(textwrap.dedent(text))
+    path.write_text(text)
     return path
 
 
@@ -102,16 +100,8 @@ def test_what_a_file_may_return(tmp_path, returns, expected):
 
 def test_file_that_imports_its_neighbour(tmp_path):
     write(tmp_path / "neighbour_of_net.py", "WIDTH = 4\n")
-    file = write(
-        tmp_path / "net.py",
-        """
-        from neighbour_of_net import WIDTH
-        from torch import nn
-
-        def build():
-            return nn.Linear(WIDTH, 3)
-        """,
-    )
+    code = "from torch import nn\nfrom neighbour_of_net import WIDTH\ndef build(): return nn.Linear(WIDTH, 3)\n"
+    file = write(tmp_path / "net.py", code)
     before = list(sys.path)
     assert hs.load_model(f"{file}:build").module.in_features == 4
     assert sys.path == before
@@ -120,18 +110,13 @@ def test_file_that_imports_its_neighbour(tmp_path):
 
 def test_a_file_is_executed_once_until_it_changes(tmp_path):
     file = tmp_path / "net.py"
-    code = (
-        "from pathlib import Path\nwith Path(__file__ + '.log').open('a') as log: log.write({!r})\ndef build(): pass\n"
-    )
+    code = "from pathlib import Path\nwith Path(__file__ + '.log').open('a') as f: f.write({!r})\ndef build(): pass\n"
     for text in ("a", "bb"):
         file.write_text(code.format(text))
         functions = [load_function(f"{file}:build") for _ in range(2)]
         assert functions[0] == functions[1]
     assert (tmp_path / "net.py.log").read_text() == "abb"
-
-
-def test_classes_of_files_with_one_name_can_be_pickled(tmp_path):
-    functions = []
+    functions = []  # of files with one name, whose classes loader workers must unpickle
     for folder in ("a", "b", "a"):
         file = tmp_path / folder / "net.py"
         if not file.exists():
@@ -284,51 +269,42 @@ def test_weights_that_cannot_be_loaded_are_a_sentence_and_a_bug_is_none(monkeypa
 # Checkpoints.
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda state: state,
-        lambda state: {"state_dict": state, "epoch": 3},
-        lambda state: {"model": state, "optimizer": {"lr": 0.1}},
-        lambda state: {"model_state_dict": state},
-        lambda state: {"model_ema": {f"module.{k}": v for k, v in state.items()}},
-        lambda state: {"epoch": 1, "model": {"state_dict": state}},
-        lambda state: {"model": state, "model_ema": {k: v + 1 for k, v in state.items()}},
-        lambda state: {f"ema_model.{k}": v for k, v in state.items()} | {"n_averaged": torch.tensor(3)},
-        lambda state: {f"module.{k}": v for k, v in state.items()},
-        lambda state: {f"_orig_mod.{k}": v for k, v in state.items()},
-        lambda state: {f"model.{k}": v for k, v in state.items()},
-        lambda state: {"state_dict": {f"module._orig_mod.{k}": v for k, v in state.items()}},
-        lambda state: {"state_dict": {f"model._orig_mod.{k}": v for k, v in state.items()}, "hyper_parameters": {}},
-    ],
-    ids=[
-        *("plain", "state_dict", "model", "model_state_dict", "average", "nested", "weights before average", "ema"),
-        *("ddp", "compiled", "prefix", "ddp compiled", "lightning"),
-    ],
-)
-def test_wrappings(wrap, tmp_path, net_py):
-    state = small_net().state_dict()
-    torch.save(wrap(state), tmp_path / "weights.pt")
-    model = hs.load_model(f"{net_py}:net", tmp_path / "weights.pt")
-    assert_same_weights(model.module, state)
-    assert model.weights == "checkpoint weights.pt"
+def prefixed(prefix, state):
+    return {prefix + key: value for key, value in state.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "save"),
-    [
-        ("weights.safetensors", lambda network, file: save_file(network.state_dict(), file)),
-        # As older torch did.
-        ("old.pth", lambda net, file: torch.save(net.state_dict(), file, _use_new_zipfile_serialization=False)),
-        ("parallel.pt", lambda network, file: torch.save(nn.DataParallel(network).state_dict(), file)),
-        ("compiled.pt", lambda network, file: torch.save(torch.compile(network).state_dict(), file)),
-        ("average.pt", lambda net, file: torch.save(torch.optim.swa_utils.AveragedModel(net).state_dict(), file)),
-    ],
-)
-def test_formats_and_state_dicts_of_wrapped_models(name, save, tmp_path, net_py):
-    network = small_net()
-    save(network, tmp_path / name)
-    assert_same_weights(hs.load_model(f"{net_py}:net", str(tmp_path / name)).module, network.state_dict())
+STATES = {
+    "plain": lambda state: state,
+    "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "model": lambda state: {"model": state, "optimizer": {"lr": 0.1}},
+    "model_state_dict": lambda state: {"model_state_dict": state},
+    "average": lambda state: {"model_ema": prefixed("module.", state)},
+    "nested": lambda state: {"epoch": 1, "model": {"state_dict": state}},
+    "weights before average": lambda state: {"model": state, "model_ema": {k: v + 1 for k, v in state.items()}},
+    "ema": lambda state: prefixed("ema_model.", state) | {"n_averaged": torch.tensor(3)},
+    "ddp": lambda state: prefixed("module.", state),
+    "compiled": lambda state: prefixed("_orig_mod.", state),
+    "prefix": lambda state: prefixed("model.", state),
+    "ddp compiled": lambda state: {"state_dict": prefixed("module._orig_mod.", state)},
+    "lightning": lambda state: {"state_dict": prefixed("model._orig_mod.", state), "hyper_parameters": {}},
+}
+SAVED = {
+    **{name: lambda net, file, wrap=wrap: torch.save(wrap(net.state_dict()), file) for name, wrap in STATES.items()},
+    "safetensors": lambda net, file: save_file(net.state_dict(), file),
+    "older torch": lambda net, file: torch.save(net.state_dict(), file, _use_new_zipfile_serialization=False),
+    "of DataParallel": lambda net, file: torch.save(nn.DataParallel(net).state_dict(), file),
+    "of torch.compile": lambda net, file: torch.save(torch.compile(net).state_dict(), file),
+    "of AveragedModel": lambda net, file: torch.save(torch.optim.swa_utils.AveragedModel(net).state_dict(), file),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_formats_and_wrappings_of_state_dicts(name, tmp_path, net_py):
+    network, file = small_net(), tmp_path / f"weights.{'safetensors' if name == 'safetensors' else 'pt'}"
+    SAVED[name](network, file)
+    model = hs.load_model(f"{net_py}:net", str(file))
+    assert_same_weights(model.module, network.state_dict())
+    assert model.weights == f"checkpoint {file.name}"
 
 
 def test_a_layer_that_is_called_like_a_prefix():
@@ -491,22 +467,6 @@ def test_fingerprint():
     buffered[0].running_mean[0] = 1  # buffers decide too
     assert fingerprint(buffered) != first
     assert fingerprint(small_net().bfloat16()) != fingerprint(small_net())
-
-
-def test_fingerprint_in_another_process(tmp_path):
-    state = small_net().state_dict()
-    network = small_net()
-    network.load_state_dict(state)
-    torch.save(state, tmp_path / "weights.pt")
-    write(tmp_path / "net.py", SMALL_NET)
-    code = (
-        "from hardsight.models import fingerprint, load_model; print(fingerprint(load_model('net.py:net', 'weights.pt')"
-        ".module))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == fingerprint(network)
 
 
 def test_as_model(net_py):
