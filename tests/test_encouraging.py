@@ -287,16 +287,14 @@ def test_the_normal_bonus_warns_once_where_it_has_no_minimum():
     z, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
     loss = EncouragingLoss(log_end=1)
     loss(z, y)
-    with pytest.warns(UserWarning, match="label smoothing .*minimum") as caught:
-        loss(z, F.one_hot(y, 3).float())
-    assert caught[0].filename == __file__  # where the loss is called, not in torch
-    loss(z, F.one_hot(y, 3).float())  # only once
-    with pytest.warns(UserWarning, match="two classes .*minimum"):
-        loss(z[:, :2], y % 2)
-    with pytest.warns(UserWarning, match="EncouragingBCELoss: .*log_end .*minimum") as caught:
-        EncouragingBCELoss(log_end=1)
-    assert caught[0].filename == __file__
-    EncouragingLoss()(z, F.one_hot(y, 3).float())
+    soft, smooth = F.one_hot(y, 3).float(), EncouragingLoss(log_end=1, label_smoothing=0.1)
+    for case in ((loss, z, soft), (loss, z[:, :2], y % 2), (smooth, z, y), (EncouragingBCELoss(log_end=1), z, soft)):
+        module._warn_once.cache_clear()
+        with pytest.warns(UserWarning, match=f"{type(case[0]).__name__}: .*log_end .*minimum") as caught:
+            case[0](*case[1:])
+        assert caught[0].filename == __file__  # where the loss is called, not in torch
+        case[0](*case[1:])  # only once
+    EncouragingLoss()(z, soft)
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.4])
@@ -353,6 +351,8 @@ def test_it_is_a_module_like_any_other():
     assert "log_end=0.5" in repr(loss)
     with pytest.raises(TypeError):
         EncouragingLoss(None, None, -100)  # torch's deprecated options in between are gone
+    with pytest.raises(TypeError, match="label_smoothing"):
+        EncouragingBCELoss(label_smoothing=0.1)
     assert list(loss.state_dict()) == ["weight"]
     z, y = torch.randn(2, 3), torch.tensor([0, 2])
     for again in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from printed_eq5 import printed_eq5
 
 from hardsight.angles import angle_matrix
-from hardsight.data import load_digits
 from hardsight.losses import (
     AVHLoss,
     EncouragingLoss,
@@ -223,22 +222,18 @@ def test_the_order_of_classes_and_samples_does_not_matter(name, classes):
     torch.testing.assert_close(after, before[rows][:, order])
 
 
-def test_adjusted_logits_follow_the_order_of_classes():
-    z, order = torch.randn(4, 5), torch.randperm(5)
-    counts = torch.tensor(COUNTS)
+def test_adjusted_logits_follow_the_order_of_classes_and_are_float32():
+    z, order, counts = torch.randn(4, 5), torch.randperm(5), torch.tensor(COUNTS)
     torch.testing.assert_close(adjusted_logits(z[:, order], counts[order]), adjusted_logits(z, counts)[:, order])
-
-
-def test_half_precision_logits_become_float32():
-    z = torch.randn(4, 5).bfloat16()
+    z = z.bfloat16()
     torch.testing.assert_close(adjusted_logits(z, COUNTS), adjusted_logits(z.float(), COUNTS), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", DIRECTIONS_ONLY)
 def test_gradients_agree_with_finite_differences(name):
     x, w, y = batch(4, 5, 3, grad=True)
-    assert torch.autograd.gradcheck(lambda x, w: DIRECTIONS_ONLY[name](x, w, y), (x, w))
-    assert torch.autograd.gradgradcheck(lambda x, w: DIRECTIONS_ONLY[name](x, w, y), (x, w))
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda x, w: DIRECTIONS_ONLY[name](x, w, y), (x, w))
 
 
 @pytest.mark.parametrize("name", DIRECTIONS_ONLY)
@@ -315,23 +310,6 @@ def test_equation_5_as_printed_lowers_the_target_s_probability_and_the_avh_loss_
         reached[name] = angular_logits(v, w, 8.0).softmax(1).gather(1, y[:, None]).mean()
     assert reached["printed"] < 0.2 * chance
     assert reached["ours"] > 0.95
-
-
-def test_avh_loss_learns_real_digits():
-    images, labels = load_digits()
-    x, y = torch.from_numpy(images).flatten(1).float() / 255, torch.from_numpy(labels)
-    net = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 32), torch.nn.ReLU())
-    head = torch.nn.Linear(32, 10, bias=False)
-    loss = AVHLoss(8.0, learnable=True)
-    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters(), *loss.parameters()], 0.01)
-    for batch in torch.randperm(len(x)).repeat(2).split(64):
-        optimizer.zero_grad()
-        loss(net(x[batch]), head.weight, y[batch]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        right = angular_logits(net(x), head.weight).argmax(1) == y
-    assert right.float().mean() > 0.9
-    assert loss.scale > 8.01  # right predictions ask for a sharper softmax
 
 
 def test_avh_loss_keeps_its_digits_as_p_goes_to_1():
@@ -463,29 +441,8 @@ def test_lengths_do_not_matter(name, size):
     torch.testing.assert_close(DIRECTIONS_ONLY[name](x, size * w, y), before, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", DIRECTIONS_ONLY)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_and_autocast_are_computed_in_float32(name, dtype):
-    x, w, y = batch(dtype=dtype)
-    expected = DIRECTIONS_ONLY[name](x.float(), w.float(), y)
-    actual = DIRECTIONS_ONLY[name](x, w, y)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = DIRECTIONS_ONLY[name](x.float(), w.float(), y)
-    assert actual.dtype == cast.dtype == torch.float32
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    torch.testing.assert_close(cast, expected, rtol=0, atol=0)
-
-
-def test_avh_loss_under_autocast_is_float32():
-    x, w, y = batch(dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual = AVHLoss()(x.bfloat16().float(), w, y)
-    assert actual.dtype == torch.float32
-    torch.testing.assert_close(actual, AVHLoss()(x.bfloat16().float(), w, y), rtol=0, atol=0)
-
-
 def test_avh_loss_gradients_agree_with_finite_differences():
     x, w, y = batch(4, 5, 3, grad=True)
     for loss in (AVHLoss(8.0), AVHLoss(8.0, label_smoothing=0.1)):
-        assert torch.autograd.gradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))
-        assert torch.autograd.gradgradcheck(lambda x, w, loss=loss: loss(x, w, y), (x, w))
+        for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+            assert check(lambda x, w, loss=loss: loss(x, w, y), (x, w))

@@ -291,29 +291,15 @@ def mixed(n=16, c=10, smoothing=0.1):
     return mixup(torch.rand(n, 1, 8, 8), torch.arange(n) % c)
 
 
-def test_without_its_bonus_it_is_timms_loss_of_mixed_targets():
-    from timm.loss import SoftTargetCrossEntropy
-
-    _, target = mixed()
-    logits = torch.randn(16, 10) * 5
-    torch.testing.assert_close(EncouragingLoss(rho=0)(logits, target), SoftTargetCrossEntropy()(logits, target))
-
-
-def test_without_its_bonus_it_is_timms_label_smoothing():
-    from timm.loss import LabelSmoothingCrossEntropy
-
-    logits, target = torch.randn(16, 10) * 5, torch.arange(16) % 10
-    actual = EncouragingLoss(rho=0, label_smoothing=0.1)(logits, target)
-    torch.testing.assert_close(actual, LabelSmoothingCrossEntropy(0.1)(logits, target))
-
-
-def test_without_its_bonus_it_is_timms_binary_cross_entropy():
-    from timm.loss import BinaryCrossEntropy
-
-    _, target = mixed()
-    logits = torch.randn(16, 10) * 5
-    expected = BinaryCrossEntropy(smoothing=0.0)(logits, target)
-    torch.testing.assert_close(EncouragingBCELoss(rho=0)(logits, target), expected)
+def test_without_a_bonus_they_are_timms_losses():
+    (_, soft), hard, logits = mixed(), torch.arange(16) % 10, torch.randn(16, 10) * 5
+    timm = pytest.importorskip("timm.loss")
+    for ours, theirs, target in (
+        (EncouragingLoss(rho=0), timm.SoftTargetCrossEntropy(), soft),
+        (EncouragingLoss(rho=0, label_smoothing=0.1), timm.LabelSmoothingCrossEntropy(0.1), hard),
+        (EncouragingBCELoss(rho=0), timm.BinaryCrossEntropy(smoothing=0.0), soft),
+    ):
+        torch.testing.assert_close(ours(logits, target), theirs(logits, target))
 
 
 def test_timms_loop_with_mixup_and_mixed_precision_trains():

@@ -97,7 +97,7 @@ def test_why_it_stalls_with_many_classes(classes):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("mirror", [True, False])
-def test_gradients_keep_their_digits_as_p_goes_to_1(activation, mirror):
+def test_gradients_are_the_slopes_and_keep_their_digits_as_p_goes_to_1(activation, mirror):
     """p = 1 − 1e-12, where 1 − p is 0 in float32."""
     z = torch.tensor([[28.0, 0.0, -0.5], [28.5, -2.0, 0.1]])
     target = torch.tensor([0, 0])
@@ -107,11 +107,10 @@ def test_gradients_keep_their_digits_as_p_goes_to_1(activation, mirror):
         gradients += torch.autograd.grad(MirrorMSELoss(activation, mirror)(v, target), v)
     assert gradients[1].abs().min() > 0
     torch.testing.assert_close(gradients[0].double(), gradients[1], rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("mirror", [True, False])
-def test_huge_logits(activation, mirror):
+    v = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda v: MirrorMSELoss(activation, mirror)(v, torch.tensor([0, 1, 2, 1])), (v,))
+    # Huge logits.
     z = torch.tensor([[1e4, -1e4, -1e4], [-1e4, 1e4, -1e4]], requires_grad=True)
     loss = MirrorMSELoss(activation, mirror, "none")(z, torch.tensor([0, 0]))
     assert loss.tolist() == pytest.approx([-1, 1 / 3] if mirror else [0, 2 / 3])
@@ -161,24 +160,3 @@ def test_compiles_whole_and_so_looks_at_no_value():
 def test_bad_input_is_a_sentence(call, says):
     with pytest.raises(ValueError, match=says):
         call()
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("mirror", [True, False])
-def test_gradients_agree_with_finite_differences(activation, mirror):
-    z, target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randint(3, (4,))
-    loss = MirrorMSELoss(activation, mirror)
-    assert torch.autograd.gradcheck(lambda z: loss(z, target), (z,))
-    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (z,))
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_half_precision_and_autocast_are_computed_in_float32(activation):
-    z, target = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
-    loss = MirrorMSELoss(activation)
-    expected = loss(z.float(), target)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = loss(z.float(), target)
-    for actual in (loss(z, target), cast):
-        assert actual.dtype == torch.float32
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)

@@ -75,11 +75,9 @@ def test_low_precision_comes_back_as_float32(dtype):
 
 def test_gradients_of_soft_margins():
     z = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 3, 1])
-    assert gradcheck(lambda z: soft_margin(z, y), z)
-    assert gradcheck(soft_margins, z)
-    assert gradgradcheck(lambda z: soft_margin(z, y), z)
-    assert gradgradcheck(soft_margins, z)
+    for function in (lambda z: soft_margin(z, torch.tensor([0, 3, 1])), soft_margins):
+        assert gradcheck(function, z)
+        assert gradgradcheck(function, z)
 
 
 # Objectives.
@@ -100,13 +98,7 @@ def test_the_loss_is_continuous_wherever_the_bonus_starts_and_its_logarithm_ends
     for p in {start, end} - {0.0, 1.0}:
         around = torch.tensor([p - 1e-9, p, p + 1e-9], dtype=torch.float64)
         values = log_total(-torch.logit(around), end, start)
-        assert (values.max() - values.min()).item() < 1e-7
-
-
-def test_the_paper_s_jump_at_log_end_is_gone():
-    # Released: from about −.353 to −1.104 across p = .75 with start .5.
-    values = log_total(-torch.logit(torch.tensor([0.75 - 1e-6, 0.75 + 1e-6], dtype=torch.float64)), 0.75, 0.5)
-    assert values.tolist() == pytest.approx([-math.log(0.75) + math.log(0.25) - math.log(0.5)] * 2, abs=1e-4)
+        assert (values.max() - values.min()).item() < 1e-7  # released, it jumps by 0.75 with start 0.5 and end 0.75
 
 
 def closed_slope(name, m, end=1.0, gamma=2.0):
@@ -115,8 +107,6 @@ def closed_slope(name, m, end=1.0, gamma=2.0):
         return q * (1 + math.pi * math.sin(math.pi * min(p, q)) * p)
     if name == "power":
         return q * (1 + gamma * p**gamma)
-    if name == "clamped" and q < 1e-5 and end > 1 - 1e-5:
-        return q
     return 1.0 if q >= 1 - end else q * (1 + p / (1 - end))
 
 
@@ -125,7 +115,7 @@ def closed_slope(name, m, end=1.0, gamma=2.0):
 def test_slopes_keep_their_digits_at_any_likelihood(name, dtype):
     # p = 1 − 1e-12 is m = −27.6. In float32 p has been 1 since −17.
     m = torch.linspace(-80.3, 40, 222, dtype=dtype, requires_grad=True)
-    ends = [{"log_end": end} for end in (*LOG_ENDS, 1 - 1e-9)] if name in ("log", "clamped") else []
+    ends = [{"log_end": end} for end in (*LOG_ENDS, 1 - 1e-9)] if name == "log" else []
     for options in ends or [{"gamma": 1.0}, {"gamma": 3.5}] * (name == "power") or [{}]:
         (actual,) = torch.autograd.grad(BONUSES[name](m, **options).sum(), m)
         expected = [closed_slope(name, v, options.get("log_end", 1.0), options.get("gamma", 2.0)) for v in m.tolist()]
@@ -160,8 +150,8 @@ def test_cross_entropy_and_focal_equal_torch():
 def test_gradients_of_objectives(name):
     m = torch.tensor([-8.0, -2.3, -0.4, 0.2, 1.7, 6.0], dtype=torch.float64, requires_grad=True)  # off the kinks
     for options in [{}] if name in ("power", "cosine") else [{"log_end": e, "start": 0.0} for e in LOG_ENDS]:
-        assert gradcheck(lambda m, o=options: BONUSES[name](m, **o), m)
-        assert gradgradcheck(lambda m, o=options: BONUSES[name](m, **o), m)
+        for check in (gradcheck, gradgradcheck):
+            assert check(lambda m, o=options: BONUSES[name](m, **o), m)
 
 
 # The paper's equations. z: logits of one sample with target 0; p its likelihood.
@@ -178,8 +168,8 @@ def gradient(loss, z):
 
 def test_eq_3_cross_entropy_pulls_with_one_minus_p():
     z, y, p = sample(3)
-    assert gradient(F.cross_entropy(z, y), z)[0].item() == pytest.approx(p - 1)
-    assert gradient(EncouragingLoss(rho=0)(z, y), z)[0].item() == pytest.approx(p - 1)
+    for loss in (F.cross_entropy, EncouragingLoss(rho=0)):
+        assert gradient(loss(z, y), z)[0].item() == pytest.approx(p - 1)
 
 
 def test_eq_4_and_9_energies():
@@ -208,13 +198,6 @@ def test_eq_6_the_normal_bonus_is_the_mirrored_cross_entropy_and_exactly_m():
     assert torch.equal(EncouragingLoss(log_end=1, reduction="none")(z, y), soft_margin(z, y))
 
 
-@pytest.mark.parametrize("end", LOG_ENDS[:-1])
-def test_eq_7_the_conservative_bonus_as_printed(end):
-    for scale in (0.5, 2, 4):
-        z, y, p = sample(scale)
-        assert EncouragingLoss(log_end=end)(z, y).item() == pytest.approx(-math.log(p) + naive_bonus(p, 1 - p, end, 0))
-
-
 @pytest.mark.parametrize("logit", [-1e4, -30.0, 0.0, 5.0, 12.0, 30.0, 1e4])
 def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
     for dtype in (torch.float32, torch.float64):
@@ -222,10 +205,3 @@ def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
         actual = gradient(EncouragingLoss(log_end=1)(z, torch.tensor([0])), z)[0]
         assert actual[0].item() == -1
         torch.testing.assert_close(actual[1:], z.detach()[0, 1:].softmax(0))
-
-
-@pytest.mark.parametrize("end", LOG_ENDS[:-1])
-def test_eq_8_beyond_log_end_the_pull_is_the_papers(end):
-    z, y, p = sample(3)
-    expected = 1.0 if p <= end else (1 / p + 1 / (1 - end)) * p * (1 - p)
-    assert gradient(EncouragingLoss(log_end=end)(z, y), z)[0].item() == pytest.approx(-expected)

@@ -35,29 +35,20 @@ def naive(kind, x, y, pairs, margin):
 # Which pairs.
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 9])
-def test_halves_pair_each_sample_of_the_first_half_with_one_of_the_second(n):
-    left, right = pair_indices(torch.zeros(n))
-    assert left.tolist() == list(range(n // 2))
-    assert right.tolist() == list(range(n // 2, 2 * (n // 2)))
+def listed(labels, pairing):
+    return list(zip(*(side.tolist() for side in pair_indices(labels, pairing)), strict=True))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 9])
-def test_all_pairs_are_each_pair_once(n):
-    pairs = list(zip(*(side.tolist() for side in pair_indices(torch.zeros(n), "all")), strict=True))
-    assert len(pairs) == n * (n - 1) // 2
-    assert {frozenset(pair) for pair in pairs} == {frozenset((i, j)) for i in range(n) for j in range(i)}
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 9])
-def test_classes_are_neighbours_in_order_of_their_labels_and_the_halves(n):
-    y = torch.randint(3, (n,))
-    left, right = pair_indices(y, "classes")
-    order = sorted(range(n), key=lambda i: y[i])
-    near = n // 2
-    assert left[:near].tolist() == order[0 : 2 * near : 2]
-    assert right[:near].tolist() == order[1 : 2 * near : 2]
-    assert [s[near:].tolist() for s in (left, right)] == [s.tolist() for s in pair_indices(y)]
+def test_which_samples_are_compared(n):
+    y, half = torch.randint(3, (n,)), n // 2
+    halves = [(i, i + half) for i in range(half)]
+    assert listed(y, "halves") == halves
+    every = listed(y, "all")
+    assert len(every) == n * (n - 1) // 2
+    assert {frozenset(pair) for pair in every} == {frozenset((i, j)) for i in range(n) for j in range(i)}
+    order = sorted(range(n), key=lambda i: y[i])  # neighbors in the order of their labels, and the halves
+    assert listed(y, "classes") == [*zip(order[: 2 * half : 2], order[1 : 2 * half : 2], strict=True), *halves]
 
 
 @pytest.mark.parametrize(("classes", "n"), [(2, 128), (10, 128), (100, 128)])
@@ -98,8 +89,7 @@ def test_class_aware_unlike_pairs_show_every_two_classes_to_one_another():
 def test_agrees_with_a_loop_over_pairs(kind, pairing, n):
     x, y = batch(n)
     margin = 1.5 if kind is AMCLoss else 3.0
-    pairs = list(zip(*(side.tolist() for side in pair_indices(y, pairing)), strict=True))
-    expected = naive(kind, x.numpy(), y.tolist(), pairs, margin)
+    expected = naive(kind, x.numpy(), y.tolist(), listed(y, pairing), margin)
     assert (expected > 0).sum() > 0
     for reduction, value in (("none", expected), ("sum", expected.sum()), ("mean", expected.mean())):
         loss = kind(margin, pairs=pairing, reduction=reduction, weight=0.3)
@@ -166,9 +156,8 @@ def test_labels_of_any_integer_type_predicted_true_or_mixed():
 def test_gradients_agree_with_finite_differences(kind, pairing):
     x, y = batch(6, 4)
     loss = kind(1.7 if kind is AMCLoss else 3.1, pairs=pairing)
-    x.requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: loss(x, y), (x,))
-    assert torch.autograd.gradgradcheck(lambda x: loss(x, y), (x,))
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda x: loss(x, y), (x.requires_grad_(),))
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -281,8 +270,8 @@ def test_center_loss_gradients_go_to_the_features_alone_even_after_the_centers_m
     (first + loss(x, y)).backward()
     torch.testing.assert_close(x.grad, (x.detach() - 0 + x.detach() - centers[y]) / 6)
     loss.eval()
-    assert torch.autograd.gradcheck(lambda x: loss(x, y), (x,))
-    assert torch.autograd.gradgradcheck(lambda x: loss(x, y), (x,))
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda x: loss(x, y), (x,))
 
 
 def test_center_loss_of_nothing_is_0_and_of_half_precision_float32():

@@ -1,8 +1,4 @@
-"""Class imbalance: weights and margins from how many samples each class has.
-
-LDAM (Cao et al. 2019) is made of these: ``cosface_logits(features, weight, target, ldam_margins(counts))`` under
-cross-entropy, whose class weights `deferred_weights` switches on late (DRW).
-"""
+"""Class imbalance: weights and margins from how many samples each class has."""
 
 from __future__ import annotations
 
@@ -21,16 +17,15 @@ Counts = Tensor | Sequence[float]
 def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
     """Class weights ``(1 − β)/(1 − β^n)`` (Cui et al. 2019), rescaled so that they sum to the number of classes.
 
-    Args:
-        counts: ``(C,)`` samples of each class. A class without samples gets weight 0 and does not count in the sum.
-        beta: In [0, 1]. 0 gives equal weights, 1 (the limit) weights in inverse proportion to the counts.
+    A class without samples gets weight 0 and does not count in the sum. β = 0 gives equal weights, β = 1 (the limit)
+    weights in inverse proportion to the counts.
 
     Examples:
         >>> effective_number_weights([1000, 100, 0])
         tensor([0.1893, 1.8107, 0.0000])
     """
     Range(0, 1).check(beta, "beta")
-    n = _exact(counts)
+    n = check_counts(torch.as_tensor(counts).cpu()).double()  # which not every device has
     # 1 − β^n without cancellation for β next to 1; the value for n = 0 is not used.
     effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
     weights = torch.where(n > 0, 1 / effective, 0)
@@ -40,15 +35,15 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
 def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
     """Margins of LDAM (Cao et al. 2019), ``n^(−¼)`` rescaled so that the rarest class has the largest.
 
-    They are differences of cosines, for the `margin` of `cosface_logits`. A class without samples has the largest. The
-    authors use 0.5, and 0.3 for iNaturalist.
+    They are differences of cosines, for the `margin` of `cosface_logits`, under a loss with `deferred_weights`. A class
+    without samples has the largest. The authors use 0.5, and 0.3 for iNaturalist.
 
     Examples:
         >>> ldam_margins([1600, 100])
         tensor([0.2500, 0.5000])
     """
     Range(0, ends="()").check(largest, "largest")
-    n = _exact(counts)
+    n = check_counts(torch.as_tensor(counts).cpu()).double()
     rarest = n[n > 0].min()
     return _like(counts, largest * (rarest / n.clamp_min(rarest)) ** 0.25)
 
@@ -80,11 +75,6 @@ def check_counts(counts: Counts, classes: int | None = None) -> Tensor:
             got = n[bad][:3].tolist() or "none above 0"
             raise InputError(f"counts must be finite, 0 or more and not all 0, got {got}.")
     return n
-
-
-def _exact(counts: Counts) -> Tensor:
-    """In float64, which not every device has."""
-    return check_counts(torch.as_tensor(counts).cpu()).double()
 
 
 def _like(counts: Counts, values: Tensor) -> Tensor:

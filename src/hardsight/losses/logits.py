@@ -66,18 +66,14 @@ def cosface_logits(
     """``s·cos θ`` with a margin off the target's cosine.
 
     The margin may be one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
-
-    Examples:
-        >>> cosface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
-        tensor([[0.6500, 0.0000]])
     """
     cosines = cosine_matrix(*_directions(features, weight, target, scale))
-    if isinstance(margin, Tensor):
-        if margin.shape not in ((), weight.shape[:1]):
-            raise InputError(f"margin must be a number or have shape ({len(weight)},), got {tuple(margin.shape)}.")
-        margin = margin.to(cosines)
-    else:
+    if not isinstance(margin, Tensor):
         _NOT_NEGATIVE.check(margin, "margin")
+    elif margin.shape not in ((), weight.shape[:1]):
+        raise InputError(f"margin must be a number or have shape ({len(weight)},), got {tuple(margin.shape)}.")
+    else:
+        margin = margin.to(cosines)
     return scale * torch.where(class_mask(cosines, target), cosines - margin, cosines)
 
 
@@ -89,10 +85,6 @@ def arcface_logits(
 
     The target has ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it has
     ``s·(cos θ − m·sin m)``: a step down that keeps the whole falling in θ.
-
-    Examples:
-        >>> arcface_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
-        tensor([[0.8776, 0.0000]])
     """
     _ARC.check(margin, "margin (in radians)")
     x, w = _directions(features, weight, target, scale)
@@ -109,10 +101,6 @@ def sphereface_logits(
 
     The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The scale may
     be one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
-
-    Examples:
-        >>> sphereface_logits(torch.tensor([[0.0, 2.0]]), torch.eye(2), torch.tensor([0]), scale=1.0)
-        tensor([[-3.,  1.]])
     """
     if not isinstance(margin, int) or margin < 1:
         raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
@@ -135,12 +123,7 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annot
     """Logits + τ·log of the class's share of the training data.
 
     For training; predict with the plain logits. Pass the samples (or share) of each class as a tensor on the device of
-    the logits: others are copied there at every step. A class without samples counts as having next to none, so that
-    the loss stays finite.
-
-    Examples:
-        >>> adjusted_logits(torch.zeros(1, 2), [1, 3])
-        tensor([[-1.3863, -0.2877]])
+    the logits: others are copied there at every step. A class without samples counts as having next to none.
     """
     z = logits.to(working_dtype(logits))
     if z.ndim < 2:
@@ -151,12 +134,10 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annot
 
 
 class BoundLogits(nn.Module):
-    """A logits function with its options, which move to a device with the loss they are part of.
+    """A function ``(features, weight[, target], …)`` or ``(logits, …) → logits`` with its options.
 
-    Args:
-        function: ``(features, weight[, target], …) → logits``, or ``(logits, …) → logits``.
-        learn: Learn the scale, as its logarithm; it begins at the one given.
-        options: Of the function. Tensors and the scale are buffers, so that a schedule may change them in place.
+    Tensors and the scale are buffers, so that a schedule may change them in place; with `learn` the logarithm of the
+    scale is learned.
     """
 
     def __init__(self, function: Callable[..., Tensor], learn: bool = False, **options: Any) -> None:
@@ -188,8 +169,7 @@ class BoundLogits(nn.Module):
         return self.function(features, weight, **options) if self.of_features else self.function(logits, **options)
 
     def extra_repr(self) -> str:
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        return ", ".join([name, *(f"{k}={v}" for k, v in self._numbers.items()), *["learn"] * self.learn])
+        return f"{getattr(self.function, '__name__', self.function)}, {self._numbers}, learn={self.learn}"
 
 
 class AVHLoss(CheckedLoss):
@@ -231,7 +211,7 @@ class AVHLoss(CheckedLoss):
         return self.objective(self.logits(features, target, features, weight), target)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale.item():g}, learnable={self.learnable}"
+        return f"scale={self.scale.item():g}"
 
 
 def _directions(

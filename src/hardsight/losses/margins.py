@@ -20,12 +20,7 @@ from hardsight.registry import Registry
 def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
     """The soft margin of the target class: negative where the target beats all others together.
 
-    Args:
-        logits: ``(N, C, …)``, two classes or more.
-        target: ``(N, …)`` class indices.
-
-    Returns:
-        ``(N, …)`` in float32 or better.
+    Of logits ``(N, C, …)``, two classes or more, at class indices ``(N, …)``; comes in float32 or better.
 
     Examples:
         >>> soft_margin(torch.tensor([[40.0, 1.0, 1.0]]), torch.tensor([0]))  # p = 1 − 2e-17
@@ -47,12 +42,7 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def soft_margins(logits: Tensor) -> Tensor:
-    """The soft margin of every class ``(N, C, …)``, as if each were the target in turn.
-
-    Examples:
-        >>> soft_margins(torch.tensor([[0.0, 0.0, 0.0, 0.0]]))  # log 3: three others as large
-        tensor([[1.0986, 1.0986, 1.0986, 1.0986]])
-    """
+    """The soft margin of every class ``(N, C, …)``, as if each were the target in turn."""
     z = logits.to(working_dtype(logits))
     top, log_p = z.argmax(1), z.log_softmax(1)
     # log(1 − p) − log p is exact while p ≤ ½. The clamp keeps it finite at the one class that may be above.
@@ -90,10 +80,6 @@ def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0, released: boo
 
     With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1 (EL Eq. 6, 7). The bonus is
     shifted to begin with 0 at `start`. As `released`, ``1 − p`` is 1e-5 at least, where the slope ends abruptly.
-
-    Examples:
-        >>> log_total(torch.tensor([2.0, 0.0, -5.0]), log_end=0.75)
-        tensor([ 2.0000,  0.0000, -2.3528])
     """
     clamped = released and log_end >= 1 - 1e-5  # otherwise the tangent takes over before the clamp is reached
     if log_end == 1 and not start and not clamped:

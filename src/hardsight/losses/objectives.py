@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
-from hardsight.errors import InputError
+from hardsight.errors import InputError, InputTypeError
 from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights
 from hardsight.losses.grammar import loss_part
 from hardsight.losses.margins import BONUSES, class_mask, cross_entropy, focal, soft_margins
@@ -33,56 +33,7 @@ class LossParts(NamedTuple):
     bonus: Tensor
 
 
-class _Encouraging(CheckedLoss):
-    """The bonus, for the softmax and the sigmoid form."""
-
-    log_end: LogEnd
-    start: Start
-    gamma: Annotated[float, Range(1)]  # otherwise −p^γ is not concave
-    rho: NotNegative
-    preset: Literal["released"] | None
-
-    def _set_bonus(
-        self,
-        log_end: float = 0.75,
-        start: float = 0.0,
-        bonus: str | Callable[[Tensor], Tensor] = "log",
-        gamma: float = 2.0,
-        rho: float = 1.0,
-        offset: bool = False,
-        preset: Literal["released"] | None = None,
-    ) -> None:
-        self.log_end, self.start, self.gamma, self.rho = log_end, start, gamma, rho
-        self.bonus, self.offset, self.preset = bonus, offset, preset
-        if (preset or start) and bonus != "log":
-            raise InputError(f"start and preset belong to the bonus 'log', got {bonus!r}; leave them out.")
-        self._objective(torch.zeros(()))  # finds an unknown bonus, or an offset without a minimum
-
-    @property
-    def endless(self) -> bool:
-        """Whether the loss falls without end as p goes to 1."""
-        return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
-
-    def _objective(self, m: Tensor) -> Tensor:
-        """Cross-entropy and bonus, a function of the soft margin."""
-        if not self.offset:
-            return self._total(m)
-        if self.endless:
-            raise InputError("offset: with log_end = 1 the loss has no minimum; choose a log_end below 1.")
-        return self._total(m) - self._total(m.new_full((), -math.inf))  # that of p = 1
-
-    def _total(self, m: Tensor) -> Tensor:
-        ce = cross_entropy(m)
-        if not self.rho:
-            return ce
-        if callable(self.bonus):
-            return ce + self.rho * self.bonus((-ce).exp())  # p, with a slope that is not lost as it rounds to 1
-        options = {"log_end": self.log_end, "start": self.start, "gamma": self.gamma}
-        total = BONUSES[self.bonus](m, **options, released=self.preset is not None)
-        return total if self.rho == 1 else ce + self.rho * (total - ce)
-
-
-class EncouragingLoss(_Encouraging, MarginLoss):
+class EncouragingLoss(MarginLoss):
     """Cross-entropy with a bonus for what is already classified well (Zhao et al., AAAI 2022).
 
     A drop-in: shapes, class weights, `ignore_index`, soft targets, label smoothing and reductions are those of
@@ -116,6 +67,12 @@ class EncouragingLoss(_Encouraging, MarginLoss):
         tensor([-2.3069,  0.6931])
     """
 
+    log_end: LogEnd
+    start: Start
+    gamma: Annotated[float, Range(1)]  # otherwise −p^γ is not concave
+    rho: NotNegative
+    preset: Literal["released"] | None
+
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -136,18 +93,25 @@ class EncouragingLoss(_Encouraging, MarginLoss):
     ) -> None:
         common = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
         super().__init__(weight, validate=validate, **common)
-        self._set_bonus(log_end, start, bonus, gamma, rho, offset, preset)
+        self.log_end, self.start, self.gamma, self.rho, self.preset = log_end, start, gamma, rho, preset
+        self.bonus, self.weight_bonus, self.offset, self.match_gradient = bonus, weight_bonus, offset, match_gradient
+        if (preset or start) and bonus != "log":
+            raise InputError(f"start and preset belong to the bonus 'log', got {bonus!r}; leave them out.")
         if match_gradient and reduction == "none":
             raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
-        self.weight_bonus, self.match_gradient = weight_bonus, match_gradient
+        self._objective(torch.zeros(()))  # finds an unknown bonus, or an offset without a minimum
+
+    @property
+    def endless(self) -> bool:
+        """Whether the loss falls without end as p goes to 1."""
+        return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
 
     def forward(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> Tensor:
         terms = terms or self.terms(input, target)
         loss = self._loss(terms)
-        spread, two = terms.shares is not None, input.shape[min(input.ndim - 1, 1)] == 2
-        if self.endless and (spread or two) and not torch.compiler.is_compiling():
-            case = "soft targets or label smoothing" if spread else "two classes"
-            _warn_once(f"EncouragingLoss: with log_end = 1 and {case} the loss has no minimum", 5)
+        unclear = terms.shares is not None or input.shape[min(input.ndim - 1, 1)] == 2
+        if unclear and self.endless and not torch.compiler.is_compiling():
+            _warn_once(type(self).__name__)
         if not self.match_gradient:
             return loss
         scale = self._match(input, target)
@@ -168,6 +132,24 @@ class EncouragingLoss(_Encouraging, MarginLoss):
             return torch.add(*self.parts(terms.m, terms.m, terms))
         return self._reduced(terms, self._objective(terms.m))
 
+    def _objective(self, m: Tensor) -> Tensor:
+        """Cross-entropy and bonus, a function of the soft margin."""
+        if not self.offset:
+            return self._total(m)
+        if self.endless:
+            raise InputError("offset: with log_end = 1 the loss has no minimum; choose a log_end below 1.")
+        return self._total(m) - self._total(m.new_full((), -math.inf))  # that of p = 1
+
+    def _total(self, m: Tensor) -> Tensor:
+        ce = cross_entropy(m)
+        if not self.rho:
+            return ce
+        if callable(self.bonus):
+            return ce + self.rho * self.bonus((-ce).exp())  # p, with a slope that is not lost as it rounds to 1
+        options = {"log_end": self.log_end, "start": self.start, "gamma": self.gamma}
+        total = BONUSES[self.bonus](m, **options, released=self.preset is not None)
+        return total if self.rho == 1 else ce + self.rho * (total - ce)
+
     @torch.no_grad()
     def _match(self, input: Tensor, target: Tensor) -> Tensor:
         """Length of the gradient of cross-entropy at the logits over that of this loss."""
@@ -182,46 +164,41 @@ def encouraging_loss(input: Tensor, target: Tensor, weight: Tensor | None = None
     return EncouragingLoss(weight, **options)(input, target)
 
 
-class EncouragingBCELoss(_Encouraging, nn.BCEWithLogitsLoss):
+@functools.cache
+def _warn_once(name: str) -> None:
+    warnings.warn(
+        f"{name}: with log_end = 1 and soft targets, label smoothing or two classes there is no minimum: it rewards "
+        "the largest probability without end, whatever the targets are. Choose log_end < 1.",
+        stacklevel=5,  # where the loss is called
+    )
+
+
+class EncouragingBCELoss(EncouragingLoss):
     """The Encouraging Loss over sigmoids: `torch.nn.BCEWithLogitsLoss` with a bonus, for several labels per sample.
 
     Each entry is a problem of two classes with the soft margin ``−z`` where the target is 1 and ``z`` where it is 0, so
-    ``log_end = 1`` has no minimum anywhere; it warns. Options are ``log_end``, ``start``, ``bonus``, ``gamma``,
-    ``rho``, ``offset`` and ``preset`` of `EncouragingLoss`.
+    ``log_end = 1`` has no minimum anywhere; it warns. `weight` and `pos_weight` are torch's; the options are those of
+    `EncouragingLoss`, but for ``ignore_index``, ``label_smoothing`` and ``weight_bonus``.
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        *,
-        reduction: str = "mean",
-        pos_weight: Tensor | None = None,
-        validate: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(weight, reduction=reduction, pos_weight=pos_weight)
+    def __init__(self, weight: Tensor | None = None, *, pos_weight: Tensor | None = None, **options: Any) -> None:
+        if unused := options.keys() & {"ignore_index", "label_smoothing", "weight_bonus"}:
+            raise InputTypeError(f"EncouragingBCELoss does not take {' and '.join(unused)}.")
+        super().__init__(**options)
         check_weights(weight=weight, pos_weight=pos_weight)
-        self._set_bonus(**options)
-        self.validate = validate
-        if self.endless:
-            _warn_once("EncouragingBCELoss: with log_end = 1 the loss has no minimum", 3)
+        self.register_buffer("entry_weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def terms(self, input: Tensor, target: Tensor) -> Terms:
         if input.shape != target.shape:
             raise InputError(f"target must have the shape {tuple(input.shape)}, got {tuple(target.shape)}.")
         z = input.to(working_dtype(input))
         t = target.to(z.dtype)
         self._check_values(1, input=z, target=t)
-        positive = t * self._objective(-z) * (1 if self.pos_weight is None else self.pos_weight)
-        loss = (positive + (1 - t) * self._objective(z)) * (1 if self.weight is None else self.weight)
-        return self._reduce(loss, max(loss.numel(), 1))
-
-
-@functools.cache
-def _warn_once(start: str, stacklevel: int) -> None:
-    """Say once per process that a loss has no minimum, at the line that called it."""
-    text = f"{start}: it rewards the largest probability without end, whatever the targets are. Choose log_end < 1."
-    warnings.warn(text, stacklevel=stacklevel)
+        positive = t if self.pos_weight is None else t * self.pos_weight
+        shares = torch.stack([1 - t, positive], 1)
+        shares = shares if self.entry_weight is None else shares * self.entry_weight.expand_as(z).unsqueeze(1)
+        return Terms(torch.stack([z, -z], 1), shares, None, torch.ones_like(z, dtype=torch.bool), False)
 
 
 @loss_part(

@@ -126,8 +126,8 @@ class AMCLoss(_PairLoss):
         pairs: ``"halves"`` as in the paper, ``"classes"`` or ``"all"``, see `pair_indices`. The first two cost O(N·D);
             all pairs cost O(N²·D), with angles good to half the digits near 0 and π.
         reduction: ``mean`` or ``sum`` over pairs; ``none`` gives each pair.
-        preset: A weight on the mean over pairs: ``"paper"`` has 0.05 (λ = 0.1 and a sum over half as many pairs as it
-            is divided by), ``"released"`` the 10 of the paper's code, 200 times as much.
+        preset: ``"paper"`` has the weight 0.05 (λ = 0.1 and a sum over half as many pairs as it is divided by),
+            ``"released"`` the 10 of the paper's code, 200 times as much.
         validate: Check features for NaN and infinity at every call; waits for the device.
 
     Examples:
