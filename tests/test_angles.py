@@ -57,16 +57,16 @@ def test_zero_vector_is_at_a_right_angle_to_everything():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
     u, v = torch.randn(10, 64).to(dtype), torch.randn(10, 64).to(dtype)
-    found = paired_angle(u, v)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, paired_angle(u.double(), v.double()).float(), rtol=1e-6, atol=1e-6)
+    angles = paired_angle(u, v)
+    assert angles.dtype == torch.float32
+    torch.testing.assert_close(angles, paired_angle(u.double(), v.double()).float(), rtol=1e-6, atol=1e-6)
 
 
 def test_autocast_does_not_round_the_cosines():
     u, v = torch.randn(10, 64), torch.randn(12, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = angle_matrix(u, v)
-    torch.testing.assert_close(found, angle_matrix(u, v), rtol=0, atol=0)
+        angles = angle_matrix(u, v)
+    torch.testing.assert_close(angles, angle_matrix(u, v), rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:Please use the new API")  # torch 2.9 says so of its own setter

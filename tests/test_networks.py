@@ -30,6 +30,12 @@ def convolutions(network):
     return [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
 
 
+def features(network, x):
+    with torch.no_grad(), hs.capture(network) as head:
+        network(x)
+    return head.features
+
+
 def count(network):
     return sum(p.numel() for p in network.parameters())
 
@@ -69,32 +75,26 @@ def test_cnn10_is_as_appendix_f_prints_it():
     expected = [(7, 64), *[(3, width) for width in (64, 128, 256) for _ in range(3)]]
     assert [(c.kernel_size[0], c.out_channels) for c in convolutions(network)] == expected
     assert sum(isinstance(layer, nn.MaxPool2d) for layer in network.modules()) == 4
-    with torch.no_grad(), hs.capture(network) as head:
-        network(x)
-    assert head.features.shape == (2, 512)
+    assert features(network, x).shape == (2, 512)
 
 
 def test_amc13_is_as_table_2_prints_it():
     network, x = built("amc13")
-    found = convolutions(network)
+    layers = convolutions(network)
     expected = [(3, 128, 1)] * 3 + [(3, 256, 1)] * 3 + [(3, 512, 0), (1, 256, 0), (1, 128, 0)]
-    assert [(c.kernel_size[0], c.out_channels, c.padding[0]) for c in found] == expected
+    assert [(c.kernel_size[0], c.out_channels, c.padding[0]) for c in layers] == expected
     pools = sum(isinstance(layer, (nn.MaxPool2d, nn.AdaptiveAvgPool2d)) for layer in network.modules())
-    assert len(found) + pools + 1 == 13  # with the linear layer
-    with torch.no_grad(), hs.capture(network) as head:
-        network(x)
-    assert head.features.shape == (2, 128)
+    assert len(layers) + pools + 1 == 13  # with the linear layer
+    assert features(network, x).shape == (2, 128)
 
 
-@pytest.mark.parametrize("features", [2, 3])
-def test_small_amc_networks_have_features_that_can_be_drawn(features):
-    network, x = built(f"amc-{features}d")
+@pytest.mark.parametrize("width", [2, 3])
+def test_small_amc_networks_have_features_that_can_be_drawn(width):
+    network, x = built(f"amc-{width}d")
     maps = []
     pool = next(layer for layer in network.modules() if isinstance(layer, nn.AdaptiveAvgPool2d))
     pool.register_forward_pre_hook(lambda _, args: maps.append(tuple(args[0].shape)))
-    with torch.no_grad(), hs.capture(network) as head:
-        network(x)
-    assert head.features.shape == (2, features)
+    assert features(network, x).shape == (2, width)
     assert maps == [(2, 64, 5, 5)]  # "Global average pool 5 × 5 → 1 × 1"
 
 

@@ -43,11 +43,8 @@ def test_missing_scores_are_neither_hard_nor_easy():
     assert np.isnan(table.rank("avh")[0])
 
 
-def test_quantiles_are_numpys(table):
+def test_quantiles_are_numpys_and_an_unknown_column_gets_a_suggestion(table):
     np.testing.assert_array_equal(table.quantiles("nll", [0.1, 0.9]), np.quantile(table["nll"], [0.1, 0.9]))
-
-
-def test_unknown_columns_get_a_suggestion(table):
     with pytest.raises(KeyError, match=r"'confidense'; .*confidence"):
         table.hardest(3, "confidense")
 
@@ -88,17 +85,15 @@ def test_join_on_the_id(table, form):
 def test_join_of_two_models_keeps_both(table):
     both = table.join(table, suffix="_b")
     assert both["avh_b"].tolist() == table["avh"].tolist()
-    with pytest.raises(ValueError, match="column id"):
-        table.join({"name": ["a"]})
-    with pytest.raises(ValueError, match="repeat an id"):
-        table.join({"id": ["a", "a"]})
-    with pytest.raises(ValueError, match="'left' or 'inner'"):
-        table.join(table, how="outer")
-
-
-def test_ids_must_be_unique():
-    with pytest.raises(ValueError, match="1 repeat \\(first: 'a'\\)"):
-        SampleTable.from_columns({"id": ["a", "b", "a"], "avh": [1.0, 2.0, 3.0]})
+    for other, options, message in (
+        ({"name": ["a"]}, {}, "column id"),
+        ({"id": ["a", "a"]}, {}, "repeat an id"),
+        (table, {"how": "outer"}, "'left' or 'inner'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            table.join(other, **options)
+    with pytest.raises(ValueError, match="'label_b' already"):
+        both.join(table, suffix="_b")
 
 
 def test_columns_of_the_users_own_survive(table, tmp_path):
@@ -192,7 +187,9 @@ def test_the_series_is_an_option_for_features():
     assert (np.abs(table["avh"] - truth["avh"]) <= table["avh_error"] + 1e-9).all()
 
 
-def test_columns_and_counts_that_do_not_fit_are_refused():
+def test_columns_ids_and_counts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="1 repeat \\(first: 'a'\\)"):
+        SampleTable.from_columns({"id": ["a", "b", "a"], "avh": [1.0, 2.0, 3.0]})
     table = SampleTable.from_columns({"id": ["a", "b"], "avh": [0.1, 0.2]})
     with pytest.raises(ValueError, match="expected 2, got 3"):
         table.with_column("site", [1, 2, 3])

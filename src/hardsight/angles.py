@@ -9,6 +9,7 @@ coincident or opposite vectors, where the plain formulas return rounding noise o
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -21,11 +22,8 @@ _SLOPE_EDGE = 1.0 - 1e-6
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype results come back in: that of the inputs, but float32 at least."""
-    dtype = torch.float32
-    for tensor in tensors:
-        if tensor.is_floating_point():
-            dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
+    dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+    return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
 def as_float64(tensor: Tensor) -> Tensor:
@@ -34,14 +32,7 @@ def as_float64(tensor: Tensor) -> Tensor:
 
 
 def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions and lengths of the rows of `vectors`.
-
-    Args:
-        vectors: ``(..., D)``, any floating dtype.
-
-    Returns:
-        ``(directions, lengths)`` of shapes ``(..., D)`` and ``(...,)`` in float32 or better.
-        A zero row gives a zero direction and length 0.
+    """Directions ``(..., D)`` and lengths ``(...,)`` of rows ``(..., D)``; a zero row has a zero direction.
 
     Examples:
         >>> directions, lengths = unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -51,8 +42,6 @@ def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
         [0.0, 0.0]
     """
     vectors = vectors.to(working_dtype(vectors))
-    if not vectors.shape[-1]:
-        return vectors, vectors.new_zeros(vectors.shape[:-1])
     # Squaring 1e30 overflows float32: divide by the largest entry first. The scale cancels in the
     # derivative, so it is a constant to autograd.
     scale = vectors.detach().abs().amax(-1, keepdim=True)
@@ -84,11 +73,7 @@ def angle_between_units(u: Tensor, v: Tensor) -> Tensor:
 
 
 def paired_angle(u: Tensor, v: Tensor) -> Tensor:
-    """Angle between each row of `u` and the same row of `v`, in radians.
-
-    Args:
-        u: ``(..., D)``.
-        v: ``(..., D)``, broadcast against `u`.
+    """Angle in radians between each row of `u` ``(..., D)`` and the same row of `v`, which are broadcast.
 
     Returns:
         ``(...,)`` in [0, π]; 0 and π exactly for parallel and opposite rows, π/2 where a row is zero.
@@ -143,7 +128,7 @@ def angle_matrix(features: Tensor, weight: Tensor) -> Tensor:
         >>> angle_matrix(torch.tensor([[2.0, 0.0]]), torch.eye(2))
         tensor([[0.0000, 1.5708]])
     """
-    dtype = torch.promote_types(working_dtype(features), working_dtype(weight))
+    dtype = working_dtype(features, weight)
     return arccos(cosine_matrix(unit(features.to(dtype))[0], unit(weight.to(dtype))[0]))
 
 

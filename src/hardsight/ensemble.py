@@ -26,16 +26,10 @@ def mean_over_nets(scores: pa.Table) -> pa.Table:
     def stacked(name: str) -> np.ndarray:
         return np.stack([rows[name].to_numpy().astype(np.float64) for rows in nets])
 
-    columns = {"id": nets[0]["id"], "model": nets[0]["model"], **_vote(nets)}
-    for name in scores.column_names:
-        if name in columns:
-            continue
-        if name.removesuffix("_pred") in SCORES:
-            values = stacked(name)
-            columns[name] = pa.array(values.mean(0))
-            columns[f"{name}_sd"] = pa.array(values.std(0, ddof=1))
-        else:
-            columns[name] = nets[0][name]
+    columns = {name: nets[0][name] for name in scores.column_names} | _vote(nets)
+    for name in [name for name in columns if name.removesuffix("_pred") in SCORES]:
+        values = stacked(name)
+        columns[name], columns[f"{name}_sd"] = pa.array(values.mean(0)), pa.array(values.std(0, ddof=1))
     by = next((name for name in ("avh", "avh_pred") if name in columns), None)
     if by is not None:
         from scipy.stats import rankdata
@@ -43,8 +37,7 @@ def mean_over_nets(scores: pa.Table) -> pa.Table:
         ranks = rankdata(-stacked(by), axis=1)
         columns["rank"] = pa.array(rankdata(-np.asarray(columns[by])))
         columns["rank_low"], columns["rank_high"] = pa.array(ranks.min(0)), pa.array(ranks.max(0))
-    order = [name for name in scores.column_names if name in columns]  # spreads come last
-    return pa.table({name: columns[name] for name in [*order, *(name for name in columns if name not in order)]})
+    return pa.table(columns)
 
 
 def _vote(nets: list[pa.Table]) -> dict[str, pa.Array]:
