@@ -1,5 +1,6 @@
 """One writer per folder: the second is told who the first is, and a killed owner leaves nothing locked."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -103,6 +104,15 @@ def test_the_lock_of_a_killed_process_is_free_though_its_children_live(tmp_path,
     process.kill()
     process.join()
     assert is_free(folder_lock, tmp_path)
+
+
+def test_a_file_system_without_locks_is_no_reason_to_stop(tmp_path, monkeypatch):
+    def unsupported(*_, **__):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", unsupported)
+    with folder_lock(tmp_path / "run"):
+        assert (tmp_path / "run").is_dir()
 
 
 def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path):

@@ -58,7 +58,7 @@ def typed(value: Any, hint: Any, place: str = "") -> Any:
     """A JSON value as a type hint says: objects become dataclasses where it names some.
 
     Entries of a dataclass may be missing or null, those of a `TypedDict` only where it says so; both may have further
-    ones, which a dataclass does not take. ``int`` means what fits into 64 bits, ``float`` any number.
+    ones, which a dataclass does not take. ``int`` means what fits into 64 bits, ``float`` this or a float.
 
     Raises:
         InputError: The value, or an entry of it, which the error names, is missing or of another type.
@@ -96,8 +96,8 @@ def typed(value: Any, hint: Any, place: str = "") -> Any:
         return hint(**parts)
     if kind is NotRequired:
         return typed(value, inner[0], place)
-    accepted = {int: type(value) is int and -(2**63) <= value < 2**63, float: type(value) in (int, float)}
-    if accepted.get(hint, type(value) is hint):
+    whole = type(value) is int and -(2**63) <= value < 2**63
+    if {int: whole, float: whole or type(value) is float}.get(hint, type(value) is hint):
         return value
     what = f"its entry {place} is missing or" if place else "it is"
     raise InputError(f"{what} of another type than is written there")

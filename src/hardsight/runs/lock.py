@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -52,6 +53,10 @@ def _lock(file: Path, what: Path, patience: float = 0) -> ExitStack:
         with suppress(OSError, ValueError):
             owner = file.read_text(encoding="utf-8") or owner
         raise StateError(f"{what} is being written by {owner}; wait for it, or name another place.") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+        return ExitStack()  # a file system without locks is no reason to stop
     with ExitStack() as stack:
         stack.callback(_release, lock, os.getpid())
         file.write_text(f"process {os.getpid()} on {platform.node()} ({' '.join(sys.argv)[:200]})", encoding="utf-8")
