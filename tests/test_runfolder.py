@@ -262,12 +262,10 @@ def test_entries_of_another_type_are_refused(first_edition, place, entries):
         read_run(first_edition)
 
 
-def test_what_is_no_run_and_what_is_no_table(tmp_path):
+def test_what_is_no_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         read_run(tmp_path / "nowhere")
     assert not is_run(tmp_path)
-    with pytest.raises(ValueError, match="column 'model'"):
-        RunWriter(tmp_path / "run", PLAN).write({"scores": pa.table({"id": ["a"], "pred": [1]})})
 
 
 @pytest.mark.parametrize("removals", range(9))
