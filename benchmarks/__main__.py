@@ -40,11 +40,10 @@ def folder() -> list[dict]:
     import numpy as np
     import torch
     from PIL import Image
-    from torch.utils.data import DataLoader
     from torchvision.models import ResNet18_Weights, resnet18
 
     import hardsight as hs
-    from hardsight.data import Prepared, collate, open_data
+    from hardsight.data import load_batches, open_data
 
     torch.manual_seed(0)
     network = resnet18(num_classes=4).eval()
@@ -55,12 +54,12 @@ def folder() -> list[dict]:
             Path(root, "pics", str(i % 4)).mkdir(parents=True, exist_ok=True)
             picture = Image.fromarray(generator.integers(0, 256, (24, 24, 3), dtype=np.uint8)).resize((256, 256))
             picture.save(f"{root}/pics/{i % 4}/{i}.jpg")
-        loader = DataLoader(Prepared(open_data(f"{root}/pics"), model), 64, collate_fn=collate)
+        samples, rows = open_data(f"{root}/pics"), [list(range(i, i + 64)) for i in range(0, 192, 64)]
         runs = iter(range(1000))
 
         def bare() -> None:
             with torch.no_grad():
-                for _, inputs, _, _ in loader:
+                for _, inputs, _, _ in load_batches(samples, model, rows, torch.device("cpu"), 0):
                     network(inputs)
 
         def scored() -> None:

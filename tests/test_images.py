@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from hardsight.images import channels_last, eight_bit, from_array, open_image, to_image, to_tensor
+from hardsight.images import channels_last, eight_bit, open_image, to_image, to_tensor
 
 
 @pytest.fixture
@@ -149,12 +149,12 @@ def test_channels_last(shape, expected):
 
 def test_arrays_as_images(colors, ramp):
     for values in (colors, colors.transpose(2, 0, 1)):
-        assert np.array_equal(np.asarray(from_array(values)), colors)
+        assert np.array_equal(np.asarray(to_image(values)), colors)
     for values in (ramp, ramp.astype(np.uint16) * 257):
-        assert np.array_equal(np.asarray(from_array(values, 1)), ramp)
+        assert np.array_equal(np.asarray(to_image(values, 1)), ramp)
     for dtype in (np.int64, np.float32):
         with pytest.raises(ValueError, match=f"uint8 or uint16 .*{np.dtype(dtype)}"):
-            from_array(ramp.astype(dtype))
+            to_image(ramp.astype(dtype))
     assert np.array_equal(np.asarray(to_image(colors)), colors)
     assert to_image(Image.fromarray(colors), 1).mode == "L"
 

@@ -52,15 +52,15 @@ def eight_bit(image: Image, channels: int | None = None) -> Image:
     return image.convert(mode)
 
 
-def from_array(values: np.ndarray, channels: int | None = None) -> Image:
-    """A uint8 or uint16 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)`` as an image."""
+def to_image(value: Any, channels: int | None = None) -> Image:
+    """A Pillow image, or a uint8 or uint16 array ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)``, as an 8-bit image."""
     from PIL import Image
 
-    if values.dtype == np.uint16:
-        values = (values // 257).astype(np.uint8)
-    if values.dtype != np.uint8:
-        raise InputError(f"an image array must be uint8 or uint16 for this preprocessing, got {values.dtype}")
-    values = channels_last(values)
+    if not isinstance(value, np.ndarray):
+        return eight_bit(value, channels)
+    if value.dtype not in (np.uint8, np.uint16):
+        raise InputError(f"an image array must be uint8 or uint16 for this preprocessing, got {value.dtype}")
+    values = channels_last(value if value.dtype == np.uint8 else (value // 257).astype(np.uint8))
     return eight_bit(Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values), channels)
 
 
@@ -83,8 +83,3 @@ def to_tensor(image: Any, channels: int | None = None) -> Tensor:
         return torch.from_numpy(np.array(values.transpose(2, 0, 1), dtype=np.float32, order="C"))
     values = channels_last(np.asarray(to_image(image, channels)))
     return torch.from_numpy(np.array(values.transpose(2, 0, 1), order="C")).float() / 255
-
-
-def to_image(value: Any, channels: int | None = None) -> Image:
-    """A Pillow image or a uint8 array as an 8-bit image."""
-    return from_array(value, channels) if isinstance(value, np.ndarray) else eight_bit(value, channels)

@@ -13,17 +13,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from hardsight.data.samples import (
-    Columns,
-    Samples,
-    class_index,
-    class_indices,
-    file_id,
-    file_stamp,
-    id_texts,
-    path_text,
-    pick_column,
-)
+from hardsight.data.folders import file_id, file_stamp, path_text
+from hardsight.data.samples import Columns, Samples, class_index, class_indices, id_texts, pick_column
 from hardsight.errors import InputError
 from hardsight.runs import Identity, content_hash, identify
 

@@ -5,17 +5,36 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from hardsight.data.samples import Samples, class_indices, file_id, file_stamp, path_text
+from hardsight.data.samples import Samples, class_indices
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
 from hardsight.images import open_image
 from hardsight.runs import Identity, content_hash
+
+
+def path_text(path: str) -> str:
+    """A path as text, whatever bytes it is made of: the same in every locale."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def file_id(split: str, name: str) -> str:
+    """The id of a file, from its path relative to the folder of the data."""
+    return f"{split}/{path_text(name.replace(os.sep, '/'))}"
+
+
+def file_stamp(path: str | Path) -> tuple[int, int] | None:
+    """What changes when a file is edited; None where there is none (a dangling link)."""
+    with suppress(OSError):
+        status = os.stat(path)  # noqa: PTH116 - fast
+        return status.st_size, status.st_mtime_ns
+    return None
 
 
 class FileSamples(Samples):

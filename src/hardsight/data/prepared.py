@@ -24,13 +24,7 @@ Batch = tuple[list[int], Any, list[int | None], dict[int, str]]
 
 
 def load_batches(
-    samples: Samples,
-    model: Model,
-    rows: Sequence[list[int]],
-    device: torch.device,
-    workers: int,
-    *,
-    labeled: bool = True,
+    samples: Samples, model: Model, rows: Sequence[list[int]], device: torch.device, workers: int, labeled: bool = True
 ) -> Iterator[Batch]:
     """Samples after the model's preprocessing, in batches of the given rows; labels only where they are asked for."""
     options: Any = {"num_workers": workers, "collate_fn": collate, "pin_memory": device.type == "cuda"}
@@ -47,9 +41,6 @@ class Prepared(torch.utils.data.Dataset[Any]):
         self.samples, self.model, self.labeled = samples, model, labeled
         self.channels = input_channels(model.module)
         self.form = {"pil": to_image, "tensor": to_tensor}.get(model.takes) or self._probe()
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[int, Any, int | None, str | None]:
         try:

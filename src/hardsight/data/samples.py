@@ -7,7 +7,6 @@ sample alone: not on order, loader workers, processes, or files added beside it.
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -247,21 +246,3 @@ def pick_column(names: Collection[str], given: str | None, usual: Sequence[str],
 def shortened(names: Iterable[str]) -> str:
     """The first dozen names, for a message."""
     return ", ".join(printable(name)[:80] for name in islice(names, 12)) or "nothing"
-
-
-def path_text(path: str) -> str:
-    """A path as text, whatever bytes it is made of: the same in every locale."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def file_id(split: str, name: str) -> str:
-    """The id of a file, from its path relative to the folder of the data."""
-    return f"{split}/{path_text(name.replace(os.sep, '/'))}"
-
-
-def file_stamp(path: str | Path) -> tuple[int, int] | None:
-    """What changes when a file is edited; None where there is none (a dangling link)."""
-    with suppress(OSError):
-        status = os.stat(path)  # noqa: PTH116 - fast
-        return status.st_size, status.st_mtime_ns
-    return None

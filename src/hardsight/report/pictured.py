@@ -18,7 +18,7 @@ from torch import Tensor
 from hardsight.data import Samples, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
-from hardsight.images import channels_last, eight_bit, from_array
+from hardsight.images import channels_last, eight_bit, to_image
 from hardsight.report.points import spread
 from hardsight.report.words import counted, cut
 from hardsight.runs import Meta
@@ -227,7 +227,7 @@ def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
     if array.shape[-1] not in (1, 3, 4):
         facts.add("channels")
         array = array.mean(-1, keepdims=True)
-    shown = from_array(_as_bytes(array, facts))
+    shown = to_image(_as_bytes(array, facts))
     return shown, max(shown.size)
 
 

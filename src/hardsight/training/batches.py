@@ -72,10 +72,9 @@ class Source:
         return torch.cat([x.cpu() for _, x, *_ in self._loaded(rows.split(64))])
 
     def _loaded(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
-        numbers = [part.tolist() for part in parts]
-        for places, inputs, _, bad in load_batches(
-            self.samples, self.model, numbers, self.device, self.workers, labeled=False
-        ):
+        batches = [part.tolist() for part in parts]
+        loader = load_batches(self.samples, self.model, batches, self.device, self.workers, labeled=False)
+        for places, inputs, _, bad in loader:
             reasons = {printable(self.samples.ids[row]): reason for row, reason in bad.items()}
             self.unreadable |= reasons
             if not places:
