@@ -136,11 +136,10 @@ def _open_named(
         return open_folder(path, RECORDED_FILES if recorded else None)
     if path.suffix == ".txt" and path.is_file():
         return open_list(path)
-    problem, error = ("it is none", InputError) if path.exists() else ("it does not exist", MissingPathError)
-    raise error(
-        f"DATA: {name} must be a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME, digits, or FILE.parquet"
-        f"/.safetensors with features, and {problem}."
-    )
+    kinds = "a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME, digits or a file of features (.parquet)"
+    if path.exists():
+        raise InputError(f"DATA: {path.name} must be {kinds}.")
+    raise MissingPathError(f"DATA: there is no {str(name)!r}; expected {kinds}.")
 
 
 def data_of(meta: Meta, data: Any = None) -> Samples:
