@@ -180,16 +180,6 @@ def test_what_was_flushed_before_a_kill_is_not_compared_with_the_epoch_before_it
         np.testing.assert_array_equal(third[~flushed], expected.matrix(column)[~flushed, 2])
 
 
-def test_a_users_file_in_the_folder_is_not_swept(tmp_path):
-    recorder = hs.Recorder(tmp_path / "run")
-    record(recorder, (0, range(12)))
-    note = tmp_path / "run" / "dynamics" / "notes.txt"
-    note.write_text("mine")
-    record(recorder, (1, range(12)))
-    recorder.close()
-    assert note.read_text() == "mine"
-
-
 def test_an_open_run_does_not_see_what_is_flushed_later(tmp_path):
     recorder = hs.Recorder(tmp_path / "run")
     record(recorder, (0, range(4, 8)))

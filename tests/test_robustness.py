@@ -256,15 +256,15 @@ def test_the_size_of_batches_decides_nothing(network, samples):
 def test_loader_processes_are_as_many_as_were_asked_for(network, samples, monkeypatch):
     from torchvision.transforms import ToTensor
 
-    from hardsight.training import batches
+    from hardsight.data import prepared
 
-    asked, loader = [], batches.DataLoader
+    asked, loader = [], prepared.DataLoader
 
     def counted(*args, num_workers, **options):
         asked.append(num_workers)
         return loader(*args, num_workers=0, **options)
 
-    monkeypatch.setattr(batches, "DataLoader", counted)
+    monkeypatch.setattr(prepared, "DataLoader", counted)
     model = Model(network, "net", ToTensor())
     for workers in (3, None):
         robustness_answer(model, samples, attacks=["fgsm"], eps=[0.1], limit=4, workers=workers, device="cpu")

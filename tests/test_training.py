@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.data import ArraySamples, all_labels, load_digits
+from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics import Dynamics
 from hardsight.recipes import Recipe
 from hardsight.training import train
@@ -561,17 +561,6 @@ def test_a_single_grey_picture_does_not_make_a_grey_network(tmp_path):
 def test_bad_input_is_a_sentence(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         trained(tmp_path / "run", **options)
-
-
-def test_labels_that_only_the_items_know_are_found():
-    class Items(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return torch.zeros(1, 8, 8), index % 2
-
-    assert all_labels(hs.open_data(Items()), "DATA").tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
             samples = data_of(meta, data)
     except Exception as error:  # whatever a data set may raise: the page is made all the same
         moved = "" if data is not None else " If the data have moved, say where they are with --data."
-        return None, f"The pictures could not be opened: {cut(first_line(error))}{moved}"
+        return None, f"The pictures could not be opened: {cut(first_line(error), 400, 1200)}{moved}"
     return samples, ""
 
 
