@@ -103,16 +103,16 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
     options = ["--checkpoint", tmp_path / "w.pt", "--method", "crst", "--portion", "0.3", "--source-portion", ".1,0,.2"]
     options += ["--balance", ",".join(["0.1"] * 10), "--set", "frozen_norm=true", "--strict", "--seed", "4"]
     with pytest.raises(ZeroDivisionError):  # a bug, were it ours, is no sentence
-        adapt(capsys, data, "small-cnn", tmp_path / "run", *options, "--epochs", "3", labelled=data["test"])
+        adapt(capsys, data, "small-cnn", tmp_path / "run", *options, "--epochs", "3", labeled=data["test"])
     model, source, target = got.pop("args")
     assert (source, target) == (data["source"], data["target"])
     same = load_model("hardsight:small-cnn", tmp_path / "w.pt").module.state_dict()
     assert all(torch.equal(a, b) for a, b in zip(same.values(), model.module.state_dict().values(), strict=True))
-    assert (got["target_portion"], got["source_portion"], got["balance"]) == (0.3, [0.1, 0.0, 0.2], [0.1] * 10)
+    assert (got["target_portion"], got["source_portion"], got["balance"]) == ([0.3], [0.1, 0.0, 0.2], [0.1] * 10)
     assert (got["strict"], got["seed"], got["epochs"], got["rounds"]) == (True, 4, 3, 2)
     assert (got["recipe"].frozen_norm, got["recipe"].lr, got["recipe"].batch_size) == (True, 0.003, 32)
     assert (got["recipe"].optimizer, got["recipe"].schedule) == ("adamw", "constant")  # as the preset, gently
-    assert (got["method"], got["labelled"], got["test"]) == ("crst", data["test"], data["test"])
+    assert (got["method"], got["labeled"], got["test"]) == ("crst", data["test"], data["test"])
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
         (["--portion", "1.5"], r"target_portion .*\(0, 1\]"),
         (["--source-portion", "0.2,0.1,7"], r"source_portion: .*\(0, 1\]"),
         (["--portion", "some"], "--portion .*got 'some'"),
-        (["--balance", "equal"], "--balance .*got 'equal'"),
+        (["--balance", "equal"], "balance .*got 'equal'"),
         (["--balance", "0.5,0.5"], "balance .*10 shares"),
         (["--method", "cbst+avx"], r"method .*'cbst\+avx'; .*\?"),
         (["--set", "norm=frozen"], "'norm'.* frozen_norm"),

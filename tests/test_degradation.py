@@ -117,14 +117,14 @@ def test_noise_is_uniform_of_its_width_and_clipped_and_only_wider_at_the_next_le
 def test_grey_takes_colour_away_first_as_scikit_image_does(images):
     expected = images.double().numpy().transpose(0, 2, 3, 1) @ np.array([0.2125, 0.7154, 0.0721])
     for name, level in (("contrast", 1.0), ("noise", 0.0), ("noise", 0.2)):
-        made = degrade(images, name, level, IDS, grey=True)
+        made = degrade(images, name, level, IDS, gray=True)
         assert made.shape == images.shape
         assert torch.equal(made[:, 0], made[:, 1])  # noise is grey too
         if level == DEGRADATIONS[name].clean:
             np.testing.assert_allclose(made[:, 2], expected, atol=1e-6)
     one = images[:, :1]
-    assert torch.equal(degrade(one, "contrast", 1.0, grey=True), one)
-    made = degrade(images, "contrast", 1.0, grey=True)
+    assert torch.equal(degrade(one, "contrast", 1.0, gray=True), one)
+    made = degrade(images, "contrast", 1.0, gray=True)
     made[:, 0] = 0  # no two channels share their memory
     assert made[:, 1].max() > 0
 

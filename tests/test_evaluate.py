@@ -143,11 +143,11 @@ def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_pa
     assert len(levels_scored) == 6
     evaluate("noise", [0.05])  # one more level joins
     assert pc.unique(read_degraded(tmp_path / "run")["level"]).to_pylist() == [0.0, 0.05, 0.1, 0.2, 0.3, 0.4]
-    for other in ({"seed": 1}, {"grey": True}):
+    for other in ({"seed": 1}, {"gray": True}):
         with pytest.raises(FileExistsError, match=r"noise=0 .*another"):
             evaluate("contrast", [1.0], **other)
     evaluate("contrast", [1.0], seed=1, overwrite=True)
-    with pytest.raises(RuntimeError, match=r"several .*grey"):
+    with pytest.raises(RuntimeError, match=r"several .*gray"):
         read_degraded(tmp_path / "run")
     with pytest.raises(FileNotFoundError, match="no degraded pictures"):
         read_degraded(tmp_path)
@@ -332,7 +332,7 @@ def test_levels_of_other_data_stop_an_evaluation_before_it_writes(here, capsys):
     pictures, _ = load_digits()
     np.savez("more.npz", test_images=pictures[:90])
     given = ["evaluate", "run", "--degrade", "noise", "--levels", "0,0.3", "--model", "net.py:build"]
-    for more in (["--data", "more.npz"], ["--grey"]):
+    for more in (["--data", "more.npz"], ["--gray"]):
         assert re.search(r"noise=0\.3 .*another", failure(capsys, *given, *more))
     assert [path.name for path in Path("run/degraded").iterdir()] == ["noise=0.3"]
     main([*given, "--data", "more.npz", "--overwrite"])

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 import hardsight as hs
 from hardsight import training
-from hardsight.cli import training as command
+from hardsight.cli.options import structure
 from hardsight.errors import HardsightError
 from hardsight.networks import NETWORKS
 from hardsight.presets import PRESETS, recipe_of
@@ -251,24 +251,22 @@ def recipe_for(monkeypatch, capsys):
 
 
 def test_every_setting_is_an_option_and_only_those_given_change_the_preset(recipe_for):
-    groups = (command.Optimization, command.Schedule, command.Augmentation, command.Speed)
-    options = [name for group in groups for name in group.__annotations__]
-    assert sorted(options) == sorted(SETTINGS)
+    groups = [field.type for field in dataclasses.fields(structure("train")) if dataclasses.is_dataclass(field.type)]
+    assert {field.name for group in groups for field in dataclasses.fields(group)} >= set(SETTINGS)
     preset = PRESETS["cifar-resnet18"].recipe
     assert recipe_for(model="cifar-resnet18") == recipe_for("--recipe", "cifar-resnet18") == preset
     texts = {"momentum": "0.8", "weight_decay": "1e-3", "steps": "3 5", "loss": "el:0.5", "precision": "float32"}
-    texts |= {"schedule": "step", "optimizer": "sgd", "epochs": "9", "lr": ".2", "flip": "false", "compile": "true"}
+    texts |= {"schedule": "step", "optimizer": "sgd", "epochs": "9", "lr": ".2", "warmup": "6"}
     options = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", *text.split())]
-    expected = preset.replace(**texts | {"steps": (3, 5)})
-    assert recipe_for(*options, model="cifar-resnet18") == expected
-    settings = [part for name, text in texts.items() for part in ("--set", f"{name}={text.replace(' ', ',')}")]
-    assert recipe_for(*settings, model="cifar-resnet18") == expected
+    expected = preset.replace(**texts | {"steps": (3, 5), "flip": False, "compile": True})
+    assert recipe_for(*options, "--no-flip", "--compile", model="cifar-resnet18") == expected
+    assert expected.warmup == preset.warmup == 6  # given, so not rescaled, though it is what the preset has
     assert recipe_for("--epochs", "6", model="resnet50-32") == PRESETS["resnet50-32"].recipe.replace(epochs=6)
 
 
 @pytest.mark.parametrize(
     "options",
-    [["--epoch", "3"], ["--epochs", "many"], ["--epochs", "0"], ["--optimizer", "sdg"], ["--flip", "perhaps"]],
+    [["--epoch", "3"], ["--epochs", "many"], ["--epochs", "0"], ["--optimizer", "sdg"], ["--warmup", "-1"]],
     ids=" ".join,
 )
 def test_wrong_options_of_the_command_are_refused(capsys, options):

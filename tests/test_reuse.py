@@ -167,7 +167,7 @@ def test_what_data_are_made_of(digits):
         ArraySamples(images.astype(np.int16), labels, "digits", "d"),
         ArraySamples(images, labels[::-1].copy(), "digits", "d"),
         DegradedSamples(array, "contrast", 0.5),
-        DegradedSamples(array, "contrast", 0.5, grey=True),
+        DegradedSamples(array, "contrast", 0.5, gray=True),
         DegradedSamples(array, "contrast", 0.5, rounded=False),
         DegradedSamples(array, "contrast", 0.25),
     ]

@@ -166,7 +166,7 @@ class Called(Exception):  # noqa: N818 - no error: it ends a command once its wo
             lambda _, named: named["seed"],
         ),
         (["figure", "boundary"], "hardsight.figures.draw", lambda _, named: named["seed"]),
-        (["demo"], "hardsight.demo.run_demo", lambda given, _: given[1]),
+        (["demo"], "hardsight.demo.run_demo", lambda _, named: named["seed"]),
     ],
 )
 def test_commands_hand_their_seed_on(tmp_path, monkeypatch, command, work, seed_in):

@@ -106,7 +106,7 @@ def test_a_round_trains_on_the_chosen_some_of_the_source_and_what_is_labelled(ne
 
     monkeypatch.setattr(loop, "train", watched)
     few = blobs(45, 3, n=6)
-    options = {"method": "crst-mrkld", "labelled": few, "target_portion": (0.2, 0.1, 1), "source_portion": 0.1}
+    options = {"method": "crst-mrkld", "labeled": few, "target_portion": (0.2, 0.1, 1), "source_portion": 0.1}
     result = adapted(net, tmp_path / "run", **options)
     for number, (ids, labels, targets, recipe) in enumerate(seen, 1):
         table = read_selection(tmp_path / "run", number)
@@ -181,8 +181,8 @@ def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
     assert any(re.match(r"test: .*100\.0%", words) for words in result.words)
     few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
     for roles, named in (
-        ({"labelled": some, "test": some, "same_images": True}, "labelled"),
-        ({"labelled": few}, "labelled"),
+        ({"labeled": some, "test": some, "same_images": True}, "labeled"),
+        ({"labeled": few}, "labeled"),
         ({"source": TEST}, "source"),
     ):
         with pytest.raises(ValueError, match=f"test: .*{named}"):
@@ -414,7 +414,7 @@ def test_few_labels_and_a_pool_of_the_same_domain_are_the_same_loop(tmp_path):
         ({"target": blobs(0, 1, classes=4)}, "target: .*got 0 to 3"),
         ({"target": blobs(0, 1, classes=2)}, "target: .*got 0 to 1"),
         ({"test": blobs(0, 1, classes=4)}, "test: .*got 0 to 3"),
-        ({"labelled": TensorDataset(TEST.tensors[0])}, "labelled: .*class index"),
+        ({"labeled": TensorDataset(TEST.tensors[0])}, "labeled: .*class index"),
         ({"source": TensorDataset(SOURCE.tensors[0])}, "source: .*class index"),
         ({"source": blobs(0, 0, classes=4), "target": blobs(0, 1, classes=4), "test": None}, "model: .* got 3"),
         ({"target_portion": 0}, r"target_portion .*\(0, 1\]"),

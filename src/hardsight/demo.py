@@ -21,8 +21,13 @@ from hardsight.table import SampleTable
 FOLDS, EPOCHS, BATCH = 5, 15, 64
 
 
-def run_demo(out: Path, seed: int = 0) -> SampleTable:
-    """Train on four fifths, score the fifth, five times; write the run and its page; print the hardest digits."""
+def run_demo(out: Path = Path("hardsight-demo"), seed: int = 0) -> SampleTable:
+    """Train on four fifths, score the fifth, five times; write the run and its page; print the hardest digits.
+
+    Args:
+        out: Run folder to write; an earlier demo there is replaced.
+        seed: Seed of folds and training.
+    """
     from hardsight.report import write_report
 
     started = time.time()

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardsight import __version__
-from hardsight.extras import first_line
+from hardsight.extras import EXTRAS, first_line
 
-_EXTRAS = {"transformers": "hf", "datasets": "hf", "pandas": "frames", "polars": "frames"}
 _CORE = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "pyarrow", "pillow", "safetensors", "tyro")
 _IMPORT_NAME = {"scikit-learn": "sklearn", "pillow": "PIL"}
 # How a torchvision that was built for another torch fails.
@@ -24,9 +23,9 @@ _MISMATCH = ("torchvision::nms", "undefined symbol", "partially initialized modu
 
 
 class Finding(NamedTuple):
-    """One check: its state, what was checked, and what was found."""
+    """One check: its state (ok, note or PROBLEM), what was checked, and the result."""
 
-    state: str  # "ok", "note" or "PROBLEM"
+    state: str
     check: str
     text: str
 
@@ -47,7 +46,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
     yield Finding("ok", "hardsight", __version__)
     checks: dict[str, Callable[[], tuple[str, str]]] = {package: partial(_package, package) for package in _CORE}
-    checks |= {package: partial(_optional, package, extra) for package, extra in _EXTRAS.items()}
+    checks |= {name: partial(_optional, name, extra) for extra in ("hf", "frames") for name in EXTRAS[extra]}
     for check, look in (checks | {"devices": _devices, "disk": _disk, "self-test": _self_test}).items():
         try:
             state, text = look()
@@ -59,27 +58,20 @@ def findings() -> Iterator[Finding]:
 def _package(package: str) -> tuple[str, str]:
     try:
         installed = version(package)
+        importlib.import_module(_IMPORT_NAME.get(package, package))
     except PackageNotFoundError:
         return "PROBLEM", f"not installed; pip install {package}"
-    try:
-        importlib.import_module(_IMPORT_NAME.get(package, package))
     except Exception as error:
-        if package in ("torchvision", "timm") and any(sign in str(error) for sign in _MISMATCH):
-            return "PROBLEM", _mismatch()
-        return "PROBLEM", f"{installed} is installed but does not import: {first_line(error)}"
+        if package not in ("torchvision", "timm") or not any(sign in str(error) for sign in _MISMATCH):
+            return "PROBLEM", f"installed but does not import: {first_line(error)}"
+        import torch
+
+        return "PROBLEM", (
+            f"torch {version('torch')} is {'another' if torch.version.cuda else 'a CPU-only'} build and torchvision "
+            f"{version('torchvision')} was built for a different one; their compiled parts do not fit. Install both "
+            "from one index in one command, for instance: pip install --force-reinstall torch torchvision"
+        )
     return "ok", installed
-
-
-def _mismatch() -> str:
-    """What is wrong between torch and torchvision, and how to fix it."""
-    import torch
-
-    build = "a CPU-only build" if torch.version.cuda is None else "another build"
-    return (
-        f"torch {version('torch')} is {build} and torchvision {version('torchvision')} was built for a different one; "
-        "their compiled parts do not fit. Install both from one index in one command, for instance: "
-        "pip install --force-reinstall torch torchvision"
-    )
 
 
 def _optional(package: str, extra: str) -> tuple[str, str]:
@@ -116,20 +108,18 @@ def _self_test() -> tuple[str, str]:
     from hardsight.scores import SCORES, compute_scores
 
     generator = torch.Generator().manual_seed(0)
-    features = torch.randn(64, 16, generator=generator)
-    weight = torch.randn(100, 16, generator=generator)
+    features, weight = torch.randn(64, 16, generator=generator), torch.randn(100, 16, generator=generator)
     labels = torch.randint(0, 100, (64,), generator=generator)
     features[0], features[1], features[2] = 0, weight[labels[1]] * 3, features[2] * 1e30
+    worst, limit = 0.0, SCORES["avh"].tolerance[0]
     ours = compute_scores(features, weight, labels, None, ["avh"])["avh"].tolist()
-    worst = 0.0
     for avh, x, y in zip(ours, features.tolist(), labels.tolist(), strict=True):
         angles = []
         for w in weight.tolist():
             size = math.hypot(*x) * math.hypot(*w)
-            dot = math.fsum(a * b for a, b in zip(x, w, strict=True))
-            angles.append(math.acos(max(-1.0, min(1.0, dot / size))) if size else math.pi / 2)
+            cosine = math.fsum(a * b for a, b in zip(x, w, strict=True)) / size if size else 0.0
+            angles.append(math.acos(max(-1.0, min(1.0, cosine))))
         truth = angles[y] / math.fsum(angles)
         worst = max(worst, abs(avh - truth) / truth if truth > 1e-7 else avh)
-    limit = SCORES["avh"].tolerance[0]
     text = f"AVH of 64 samples, 100 classes: off by {worst:.1e} at most (allowed {limit:.0e})"
     return "ok" if worst <= limit else "PROBLEM", text

@@ -13,14 +13,12 @@ from hardsight.extras import printable
 _NUMBER = re.compile(r"[-+−]?[\d.,]+%?|–|")
 
 
-def text_table(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | Sequence[str] | None = None
-) -> list[str]:
+def text_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | Sequence[str] = ()) -> list[str]:
     """One line of titles and one per row, in aligned columns: numbers to the right, text to the left.
 
     Args:
         rows: Cells by column: texts, numbers, None or NaN for what is unknown; a column that a row lacks stays empty.
-        columns: Columns to show, with their titles; those of the first row under their own names if None.
+        columns: Columns to show, with their titles if it is a mapping; those of the first row if not given.
 
     Examples:
         >>> rows = [{"score": "avh", "rho": 0.5, "n": 1200}, {"score": "norm", "rho": None, "n": 90}]
@@ -29,15 +27,14 @@ def text_table(
         avh    0.5  1,200
         norm     –     90
     """
-    names = list(columns if columns is not None else rows[0] if rows else ())
+    names = columns or (rows[0] if rows else ())
     titles = columns if isinstance(columns, Mapping) else {name: name for name in names}
     table = [[titles[name], *(cell(row.get(name, "")) for row in rows)] for name in names]
     return ["  ".join(line).rstrip() for line in zip(*map(_aligned, table), strict=True)]
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    width = max(map(len, column))
-    numbers = all(_NUMBER.fullmatch(cell) for cell in column[1:])
+    width, numbers = max(map(len, column)), all(_NUMBER.fullmatch(cell) for cell in column[1:])
     return [cell.rjust(width) if numbers else cell.ljust(width) for cell in column]
 
 

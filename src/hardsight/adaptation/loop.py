@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from hardsight.adaptation.rounds import (
     conclusions,
     outcome_row,
     round_line,
+    round_tables,
     selection_table,
     validator_row,
 )
@@ -66,6 +68,12 @@ class Adapted:
     path: Path
     words: tuple[str, ...]
 
+    def text(self) -> str:
+        """The table of the rounds, and what came out, as lines for a terminal."""
+        rows = self.rounds.to_pylist()
+        sentences = (textwrap.fill(line, 100, subsequent_indent="  ") for line in conclusions(rows))
+        return "\n".join(["", *round_tables(rows), *sentences])
+
 
 def self_train(
     model: str | Path | nn.Module | Model,
@@ -74,7 +82,7 @@ def self_train(
     *,
     test: Any = None,
     method: str | Method = "cbst+avh",
-    labelled: Any = None,
+    labeled: Any = None,
     rounds: int = 5,
     epochs: int = 1,
     target_portion: float | Sequence[float] = (0.2, 0.05, 0.5),
@@ -100,29 +108,29 @@ def self_train(
     Args:
         model: A trained network; the folder of a training run; or a name that `train` takes (``cifar-resnet18``): it is
             then trained on the source first, as its preset says, into ``out/source``.
-        source: Labelled samples: anything `hardsight.open_data` takes; a name without a split means its ``train``.
+        source: Labeled samples: anything `hardsight.open_data` takes; a name without a split means its ``train``.
         target: Samples to adapt to, likewise. Labels they may have are for reporting only.
-        test: Samples of the target domain for reporting only.
-        method: ``cbst``, ``crst``, ``cbst+avh`` (Eq. 4), ``cbst+avh-slides``, ``cbst+margin``, … or a `Method`.
-        labelled: A few labelled samples of the target domain, all trained on in every round. Semi-supervised learning
-            is the same loop: the labelled samples are the source (at a portion of 1), the pool is the target.
-        rounds: How many times to choose and retrain.
-        epochs: Passes over what was chosen, in each round.
-        target_portion: Share of the target to choose: in the first round, more in each round, at most; or one number.
+        test: Other samples of the target domain, for reporting only.
+        method: What labels and what selects: ``cbst``, ``cbst+avh`` (Eq. 4), ``cbst+margin``, …; in Python also a
+            `Method`.
+        labeled: A few labeled samples of the target domain, all trained on in every round. Semi-supervised learning
+            is the same loop: the labeled samples are the source (at a portion of 1), the pool is the target.
+        rounds: How many times to select and retrain.
+        epochs: Passes over the selected samples, in each round.
+        target_portion: Share of the target to select: in the first round, more per round, at most; or one number.
         source_portion: Share of the source to train on beside it, drawn anew in each round; likewise.
-        balance: ``"class"``, ``"global"``, or the share of each class as the network counts them; see
-            `class_thresholds`.
-        strict: Choose only what lies above its threshold, as the papers print.
+        balance: ``class``: the portion of each class; ``global``: of all together; or the share of each class.
+        strict: Select only above the threshold, as the papers print, not at it.
         recipe: How to retrain; its schedule goes over all rounds, each at the rate it begins with, and its epochs and
             seed are those given here. If None, as the source model was trained, with plain cross-entropy at a constant
             tenth of the rate. Where it mirrors pictures, predictions are means over both. Batches are smaller where a
             round has fewer samples.
-        out: Run folder; see `hardsight.adaptation.folder`.
-        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        out: Run folder to write.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
-        seed: Of the draws from the source, and of every training.
-        same_images: Whether `test` may hold pictures of the target.
-        overwrite: Throw away the run that is there, unless it is an unfinished one of the same adaptation.
+        seed: Seed of every draw and training.
+        same_images: The test may hold images of the target.
+        overwrite: Replace an existing run in the folder, unless it is an unfinished one of the same adaptation.
         log: Called with each round's row.
         progress: Print who is who, and a line per round.
 
@@ -140,13 +148,14 @@ def self_train(
     way = parse_method(method)
     portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
     whole = recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs)
-    roles = open_roles(source, target, test, labelled, same_images=same_images)
+    roles = open_roles(source, target, test, labeled, same_images=same_images)
     shares = check_balance(balance, roles.classes)
     settings = _Settings(way, rounds, epochs, *portions, shares, strict, replace(whole, seed=seed), seed)
     given, out, where = _given(model), Path(out), {"device": device, "workers": workers}
     if given is not None:
         roles = _agreed(given, roles)
-    data = {name: getattr(roles, name) for name in ("source", "target", "test", "labelled")}
+    data = {name: getattr(roles, name) for name in ("source", "target", "test", "labeled")}
+    data["labelled"] = data.pop("labeled")  # as runs on disk spell it
     plan = {
         "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
         **{name: role and f"{role.samples.split} {role.samples.fingerprint()}" for name, role in data.items()},
@@ -287,7 +296,8 @@ def _choose(found: Predictions, roles: Roles, settings: _Settings, number: int, 
 
 def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, float, float]:
     """First, step and last of a portion that grows; of a single number, itself."""
-    told = [float(value) for value in (given if isinstance(given, Sequence) else (given, 0.0, given))]
+    told = [float(value) for value in (given if isinstance(given, Sequence) else (given,))]
+    told = [told[0], 0.0, told[0]] if len(told) == 1 else told
     if len(told) != 3:
         raise InputError(f"{argument} must be one number, or three: at first, more a round, at most; got {len(told)}.")
     first, step, most = told

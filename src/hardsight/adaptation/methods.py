@@ -26,7 +26,7 @@ RULES = ("softmax", "avc")  # what can give labels: a confidence of every class
 
 @dataclass(frozen=True)
 class Method:
-    """How target samples are labelled and chosen; data only, see `hardsight.adaptation.selection.select`.
+    """How target samples are labeled and chosen; data only, see `hardsight.adaptation.selection.select`.
 
     Attributes:
         name: What it is called.

@@ -33,10 +33,10 @@ def pseudo_labels(confidence: Any, thresholds: Any = None) -> np.ndarray:
         >>> pseudo_labels([[0.6, 0.4]], [0.9, 0.5])  # .67 and .8 of what is usual
         array([1])
     """
-    return labelled(confidences(confidence), thresholds)[0]
+    return labeled(confidences(confidence), thresholds)[0]
 
 
-def labelled(confidence: np.ndarray, thresholds: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def labeled(confidence: np.ndarray, thresholds: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Labels, see `pseudo_labels`, and the confidence of each, in one pass."""
     scale = None if thresholds is None else _positive(thresholds, confidence.shape[1])
     labels = np.empty(len(confidence), dtype=np.int64)

@@ -74,7 +74,7 @@ def recipe_at(whole: Recipe, number: int, epochs: int, samples: int) -> Recipe:
 def to_train_on(
     roles: Roles, table: pa.Table, method: Method, portion: float, number: int, seed: int
 ) -> tuple[JoinedSamples, np.ndarray]:
-    """What a round trains on, and a row of targets for each: some of the source, what was chosen, what is labelled.
+    """What a round trains on, and a row of targets for each: some of the source, what was chosen, what is labeled.
 
     Args:
         roles: The data sets.
@@ -93,7 +93,7 @@ def to_train_on(
     count = len(roles.source.samples)
     drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(down(portion * count)))]
     parts = [("source", roles.source, np.sort(drawn))]
-    parts += [] if roles.labelled is None else [("labelled", roles.labelled, np.arange(len(roles.labelled.samples)))]
+    parts += [] if roles.labeled is None else [("labelled", roles.labeled, np.arange(len(roles.labeled.samples)))]
     labeled = {name: View(role.samples, rows, labels=role.known(rows)) for name, role, rows in parts}
     rows = np.array(roles.target.samples.find(chosen["id"].to_pylist()), dtype=np.int64)
     # The source comes first: images of other sizes are brought to its own, which the network knows.

@@ -1,4 +1,4 @@
-"""Who is who in self-training: source, target, test, and a few labelled target samples; opened, checked, and said."""
+"""Who is who in self-training: source, target, test, and a few labeled target samples; opened, checked, and said."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Roles:
     source: Role
     target: Role
     test: Role | None
-    labelled: Role | None
+    labeled: Role | None
     classes: int
     names: list[str] | None
 
     @property
     def words(self) -> tuple[str, ...]:
-        given = (self.source, self.target, self.labelled, self.test)
+        given = (self.source, self.target, self.labeled, self.test)
         return tuple(role.words for role in given if role is not None)
 
     def renumbered(self, order: np.ndarray | None, names: list[str] | None) -> Roles:
@@ -65,19 +65,17 @@ class Roles:
             known = role is not None and role.labels is not None
             return replace(role, labels=order[role.labels]) if known and order is not None else role
 
-        return Roles(
-            moved(self.source), moved(self.target), moved(self.test), moved(self.labelled), self.classes, names
-        )
+        return Roles(moved(self.source), moved(self.target), moved(self.test), moved(self.labeled), self.classes, names)
 
 
-def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None, *, same_images: bool = False) -> Roles:
+def open_roles(source: Any, target: Any, test: Any = None, labeled: Any = None, *, same_images: bool = False) -> Roles:
     """Open the data sets, and refuse what cannot be adapted.
 
     Args:
-        source: Labelled samples.
+        source: Labeled samples.
         target: Samples whose labels, if any, are for reporting only.
         test: Samples of the target domain for reporting only.
-        labelled: A few samples of the target domain whose labels are trained on.
+        labeled: A few samples of the target domain whose labels are trained on.
         same_images: Whether `test` may hold pictures of `target`.
     """
     own = _opened(source, "source", training=True)
@@ -98,12 +96,12 @@ def open_roles(source: Any, target: Any, test: Any = None, labelled: Any = None,
         return Role(in_form_of(samples, own), known, f"{argument}: {_counted(samples)}, {use}")
 
     unseen = role(target, "target", "whose labels are for reporting only")
-    few = None if labelled is None else role(labelled, "labelled", "trained on in every round", True)
+    few = None if labeled is None else role(labeled, "labeled", "trained on in every round", True)
     if few is not None and (part := _shared(few, unseen)[0]):
         few = replace(few, words=f"{few.words}; {part:.1%} are pictures of the target, too")
     tested = None if test is None else role(test, "test", "for reporting only", training=False)
     true = Role(own, labels, f"source: {_counted(own)}, {classes} classes")
-    for name, one in (("source", true), ("labelled", few)):  # of a few labelled ones all may be in a large test
+    for name, one in (("source", true), ("labeled", few)):  # of a few labeled ones all may be in a large test
         if tested is not None and one is not None and max(_shared(tested, one)) > _SHARED:
             raise InputError(f"test: it holds pictures of {name}, which are trained on with their labels; give others.")
     if tested is not None and (part := _shared(tested, unseen)[0]):

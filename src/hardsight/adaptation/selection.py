@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.adaptation.methods import Method, parse_method
-from hardsight.adaptation.pseudolabels import blocks, confidences, labelled, lrent_chosen, lrent_labels, target_rows
+from hardsight.adaptation.pseudolabels import blocks, confidences, labeled, lrent_chosen, lrent_labels, target_rows
 from hardsight.adaptation.thresholds import chosen, class_thresholds
 from hardsight.errors import InputError
 
@@ -126,10 +126,10 @@ def select(
         raise InputError(f"p and avc must be of one shape, got {arrays['softmax'].shape} and {arrays['avc'].shape}.")
     confidence = arrays[method.label_by]
     classes = confidence.shape[1]
-    predicted, values = labelled(confidence)
+    predicted, values = labeled(confidence)
     ranked = partial(class_thresholds, predicted=predicted, classes=classes, portion=portion, balance=balance)
     label_thresholds = select_thresholds = ranked(values)
-    labels, values = labelled(confidence, label_thresholds)
+    labels, values = labeled(confidence, label_thresholds)
     if method.select_by != method.label_by:
         values = _at(method.select_by, predicted, arrays, at)
         select_thresholds = ranked(values)

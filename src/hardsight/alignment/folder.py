@@ -19,7 +19,10 @@ from typing import Any, NotRequired, TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight.correlation import COEFFICIENTS
 from hardsight.errors import HardsightError, InputError, StateError
+from hardsight.extras import printable
+from hardsight.printing import interval, text_table
 from hardsight.runs import (
     ALIGNMENT,
     SUMMARY,
@@ -89,6 +92,26 @@ class Aligned:
     leaderboard: pa.Table
     differences: pa.Table
     summary: dict[str, Any]
+
+    def text(self, most: int = 12) -> str:
+        """The leaderboard (`most` scores, and those that are compared), the tests and the notes, for a terminal."""
+        board, tests = self.leaderboard.to_pylist(), self.differences.to_pylist()
+        # Wherever AVH is compared with anything, the bare angle stands beside it.
+        compared = {"angle", *(name for test in tests for name in (test["first"], test["second"]))}
+        shown = [row for at, row in enumerate(board) if at < most or row["score"] in compared]
+        title = "agreement (1 is the most)"
+        rows = [
+            {title: row["score"]} | {c: interval(row[c], row[f"{c}_low"], row[f"{c}_high"]) for c in COEFFICIENTS}
+            for row in shown
+        ]
+        ceilings = {c["coefficient"]: interval(c["ceiling"], c["low"], c["high"]) for c in self.summary["ceilings"]}
+        rows += [{title: "ceiling"} | {c: ceilings.get(c, "–") for c in COEFFICIENTS}] if ceilings else []
+        lines = [f"people: {printable(self.summary['source'])}: {printable(self.summary['words'])}", *text_table(rows)]
+        if len(shown) < len(board):
+            lines.append(f"… and {len(board) - len(shown):,} more in leaderboard.parquet")
+        lines += [test["words"] for test in tests]
+        lines += ["{name}: {verdict}. {words}".format(**outcome) for outcome in self.summary["hypotheses"]]
+        return "\n".join([*lines, *(f"note: {printable(note)}" for note in self.summary["notes"])])
 
 
 def last_epoch(table: SampleTable) -> int | None:

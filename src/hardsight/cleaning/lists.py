@@ -53,18 +53,18 @@ def clean(
     the Parquet files hold every text as it is.
 
     Args:
-        run: A run folder, or a table.
+        run: The run folder that was scored, best with folds; in Python also a table.
         out: Folder to write; ``RUN/lists`` if not given.
-        data: The data that were scored, if they have moved or the run does not say where they are.
-        by: A name from `RANKINGS`.
-        count: How many suspects; see `label_errors` for how many there are if neither is given.
-        share: Which share of the labeled samples are suspects.
+        data: Where the data are, if they have moved or the run does not say.
+        by: How to rank the suspects; the measured best if not given; in Python a name from `RANKINGS`.
+        count: How many suspects; as many as labels are estimated to be wrong if neither this nor the share is given.
+        share: Suspects as a share of the labeled samples.
         decisions: What a person decided: ``actions.csv`` with its column ``action`` edited, or any table with ``id``,
             ``action`` (``keep``, ``review``, ``relabel``, ``drop``) and, to relabel, a class in ``new_label``.
         auto: Relabel in `dataset` what is safe to relabel without a person; refused where nothing is.
         dataset: Also write a cleaned copy of the data, by `decisions` or `auto`: a folder for a folder with one folder
             per class, an ``.npz`` for arrays. What is for review stays as it is.
-        overwrite: Replace earlier results of this function.
+        overwrite: Replace earlier lists, and an earlier cleaned copy.
 
     Returns:
         What was done, in numbers; `in_words` makes sentences of it.

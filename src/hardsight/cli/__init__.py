@@ -1,4 +1,4 @@
-"""The command: one screen of help, and one module per command, imported when it is asked for."""
+"""The command: one screen of help, and modules that are imported when one of their commands is asked for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ COMMANDS = {
     "report": ("pages", "Turn a run into one page to look at."),
     "clean": ("pages", "List the labels that are probably wrong; write a cleaned copy."),
     "train": ("training", "Train a classifier and record every sample in every epoch."),
-    "adapt": ("adapting", "Adapt a classifier to unlabeled data by self-training."),
-    "align": ("aligning", "Compare the scores of a run with people's answers."),
+    "adapt": ("training", "Adapt a classifier to unlabeled data by self-training."),
+    "align": ("evaluating", "Compare the scores of a run with people's answers."),
     "evaluate": ("evaluating", "Compare networks: calibration, OOD, robustness, explanation."),
     "figure": ("pages", "Draw a figure for a paper."),
     "doctor": ("pages", "Check versions, devices, disk and arithmetic."),
-    "completion": ("running", "Print a shell completion script."),
+    "completion": ("options", "Print a shell completion script."),
 }
-
 _OVERVIEW = """\
 usage: hardsight COMMAND [options]
 
@@ -37,36 +36,34 @@ Find the examples a classifier finds hard, show them, and train with that knowle
 hardsight COMMAND --help explains a command and ends with examples.
 Every command takes --json, which prints the result as JSON.
 New here? hardsight demo"""
-
 # What the machine refuses, whatever the program: no permission, a full or read-only disk, too many open files.
 _ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENAMETOOLONG)
 
 
 def main(args: list[str] | None = None) -> None:
     """Entry point: errors are one sentence, Ctrl-C says what is safe."""
-    if args is None:
-        _in_utf8()
+    if args is None and not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
+        # Start again with UTF-8 for file names: ids must not depend on the locale.
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not turn success into failure
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
     try:
-        _dispatch(sys.argv[1:] if args is None else args)
+        _dispatch(*(sys.argv[1:] if args is None else args))
     except KeyboardInterrupt:
         print("\nstopped; what was committed is safe, and the same command resumes.", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hardsight score … | head`
         raise SystemExit(0) from None
     except Exception as error:
-        sentence = _sentence(error)
-        if sentence is None or os.environ.get("HARDSIGHT_TRACEBACK"):
+        if (sentence := _sentence(error)) is None or os.environ.get("HARDSIGHT_TRACEBACK"):
             raise
         alarm(sentence, "error")
         raise SystemExit(2) from None
 
 
-def _dispatch(args: list[str]) -> None:
-    name, *options = args or ["--help"]
+def _dispatch(name: str = "--help", *args: str) -> None:
     if name in ("--help", "-h"):
         print(_OVERVIEW.format(commands="\n".join(f"  {name:<12}{about}" for name, (_, about) in COMMANDS.items())))
     elif name in ("--version", "-V"):
@@ -76,9 +73,9 @@ def _dispatch(args: list[str]) -> None:
     elif name not in COMMANDS:
         raise InputError(f"there is no command {name!r}; {did_you_mean(name, COMMANDS)}")
     else:
-        from hardsight.cli.running import run_command
+        from hardsight.cli.options import run_command
 
-        run_command(name, options)
+        run_command(name, list(args))
 
 
 def _sentence(error: Exception) -> str | None:
@@ -100,9 +97,3 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
         alarm(message)
     else:
         print(f"warning: {printable(message)}", file=sys.stderr)
-
-
-def _in_utf8() -> None:
-    """Start again with UTF-8 for file names where the locale has another encoding: ids must not depend on it."""
-    if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606

@@ -1,90 +1,90 @@
-"""`hardsight evaluate`: runs in, what they are worth beyond accuracy out, side by side."""
+"""`hardsight align` and `hardsight evaluate`."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from tyro.conf import Positional, arg
-
-from hardsight.cli.arguments import Compute, listed, optional
+from hardsight.cli.options import command, take
 from hardsight.errors import InputError
 
 
-@dataclass(frozen=True)
-class Questions:
-    """What to ask besides calibration, margins and clusters."""
+@command("cli.evaluating:align runs=<RUN…> human=FILE compare=SCORE,… coarser=FILE")
+def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str, Any]:
+    """Compare a run with people: which score agrees with them best, and how well any could.
 
-    ood: Annotated[str | None, optional("DATA[,DATA]")] = None
-    """OOD data, which the networks should tell from their own."""
-    attack: Annotated[str | None, optional("NAMES")] = None
-    """Adversarial attacks: fgsm,pgd for example."""
-    eps: Annotated[str | None, optional("LIST")] = None
-    """Strengths of the attacks, in pixel values from 0 to 1: 0.1,0.3 or 8/255."""
-    explain: bool = False
-    """Where do the networks look (class activation maps), and does their answer rest on it?"""
-    boxes: Annotated[Path | None, optional("FILE")] = None
-    """Where the objects are, for --explain: CSV with id, x0, y0, x1, y1, or masks as .npy."""
-    dropout: Annotated[int, arg(metavar="N")] = 0
-    """MC-dropout passes, for uncertainty."""
-    limit: Annotated[int | None, optional("N")] = None
-    """Samples that are attacked (200) and explained (500)."""
+    Several runs are compared one by one, and then the tests over networks: seeds of one architecture are averaged
+    first. The results are in RUN/alignment/, and hardsight report RUN shows them.
+
+    FILE is CSV or Parquet with id and hsf (the share of people who chose the label), with a column of counts per class,
+    or with one row per answer; counts (samples × classes) as .npy or .npz in the order of the data, such as CIFAR-10H;
+    CIFAR-10N; the raters.npz of ImageNet-ReaL; or a table of trials of Geirhos et al.
+
+    Args:
+        runs: Run folders that hardsight score or a recorder wrote; RUN/test of a training.
+        human: What people said.
+        compare: Scores to test, the first against each of the others; avh,confidence if not given.
+        coarser: CSV or Parquet with the columns class and coarse: answers are counted on the coarse classes.
+
+    Examples:
+        hardsight align run --human votes.csv
+        hardsight align seed0 seed1 seed2 --human cifar10h-counts.npy --compare avh,confidence,margin
+    """
+    from hardsight.alignment.folder import Aligned, write_alignment
+    from hardsight.alignment.nets import compare_runs
+    from hardsight.alignment.run import align_run, check_run
+
+    if not runs:
+        raise InputError("RUN is missing: hardsight align RUN --human FILE.")
+    places = [run.resolve() for run in runs]
+    if repeated := [run for run, place in zip(runs, places, strict=True) if places.count(place) > 1]:
+        raise InputError(f"RUN must be named once, got {repeated[0]} twice: one network is not two.")
+    for run in runs:  # a misspelled run must not wait for the others
+        check_run(run)
+    aligned: dict[Path, Aligned] = {}
+    for run in runs:
+        aligned[run] = align_run(run, human, compare=chosen.get("compare"), merge=chosen.get("coarser"))
+        folder = write_alignment(run, aligned[run])
+        print(f"\n{run}\n" * (len(runs) > 1) + aligned[run].text())
+        print(f"wrote {folder}/ — next: hardsight report {run}   (a page with people in it)")
+    parts = ("leaderboard", "differences", "summary")
+    values: dict[str, Any] = {
+        "runs": {str(run): {part: getattr(result, part) for part in parts} for run, result in aligned.items()}
+    }
+    if len(runs) > 1:
+        values["over_networks"], lines = compare_runs(aligned)
+        print("", *lines, sep="\n")
+    return values
 
 
-@dataclass(frozen=True)
-class Degradation:
-    """Degraded images. They act on raw pixels, before preprocessing; the results go to RUN/degraded."""
-
-    degrade: Annotated[str | None, optional("NAMES")] = None
-    """Degradations: noise,contrast for example."""
-    levels: Annotated[str | None, optional("LEVELS")] = None
-    """Levels of one degradation, instead of its own: 0,0.1,0.2 for example."""
-    grey: bool = False
-    """Remove color first."""
-    human: Annotated[Path | None, optional("FILE")] = None
-    """Trial table of people on degraded images (Geirhos et al.), to show their accuracy too."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """What to evaluate, where RUN does not say."""
-
-    model: Annotated[str | None, optional("MODEL")] = None
-    """The network: what hardsight score takes."""
-    checkpoint: Annotated[Path | None, optional("FILE")] = None
-    """Its weights."""
-    data: Annotated[str | None, optional("DATA")] = None
-    """Where the images are, unless the runs name a folder or an .npz that is still there."""
-
-
-def evaluate(
-    runs: Annotated[Positional[tuple[Path, ...]], optional("RUN")] = (),
-    *,
-    out: Annotated[Path, arg(aliases=["-o"], metavar="OUT")] = Path("evaluation"),
-    names: Annotated[str | None, optional("A,A,B,B")] = None,
-    overwrite: bool = False,
-    questions: Questions = Questions(),
-    degradation: Degradation = Degradation(),
-    network: Network = Network(),
-    compute: Compute = Compute(),
-) -> dict[str, Any]:
+@command(
+    "evaluation:evaluate runs=<RUN…> out=FOLDER names=NAME,… overwrite",
+    "evaluation:evaluate [questions] ood=DATA,… attack:attacks=NAME,… eps=NUMBER,… explain boxes=FILE dropout=N "
+    "limit=N",
+    "degradation:evaluate_degraded [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
+    "evaluation:evaluate [network] model=MODEL checkpoint=FILE data=DATA",
+    "evaluation:evaluate [compute] device=NAME batch_size=N workers=N",
+)
+def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     """Compare networks by more than accuracy: calibration, margins, clusters, and what you ask for.
 
-    Runs that differ only in the seed form a group. Every group is compared with the first:
-    mean ± sd and a paired or Welch test over runs, or over samples where there is one run of
-    each, corrected for the number of tests. OUT holds the numbers (Parquet, CSV, LaTeX) and a
-    page to look at. Results that are already there are not computed again.
+    Runs that differ only in the seed form a group. Every group is compared with the first: mean ± sd and a paired or
+    Welch test over runs, or over samples where there is one run of each, corrected for the number of tests. The folder
+    holds the numbers (Parquet, CSV, LaTeX) and a page. Results that are already there are not computed again.
 
     --attack takes {hardsight.robustness.ATTACKS}.
 
-    --degrade takes {hardsight.degradation.DEGRADATIONS}.
+    --degrade takes {hardsight.degradation.DEGRADATIONS}. Degradations act on raw pixels, before preprocessing; the
+    results go to RUN/degraded.
 
     Args:
         runs: Run folders that hardsight score or hardsight train wrote; others are compared with the first.
-        out: Folder to write.
-        names: The group of each run, in their order, instead of by their settings.
-        overwrite: Delete another evaluation in OUT, or degraded images of another network in RUN.
+        degradations: Degradations of the images, level by level: noise,contrast for example.
+        human: Trial table of people on degraded images (Geirhos et al.), to show their accuracy too.
+        model: The network, where RUN does not say: what hardsight score takes.
+        checkpoint: Its weights.
+        overwrite: Delete another evaluation in the folder, or degraded images of another network in RUN.
 
     Examples:
         hardsight evaluate ce-0 ce-1 el-0 el-1 --ood fashion.npz --attack fgsm,pgd -o compared
@@ -92,59 +92,55 @@ def evaluate(
     """
     if not runs:
         raise InputError("RUN is missing: hardsight evaluate RUN [RUN …].")
-    if len(runs) != 1 and (network.model is not None or network.checkpoint is not None):
+    network = take(chosen, "model", "checkpoint")
+    if len(runs) != 1 and network:
         raise InputError(f"--model and --checkpoint go with one RUN, got {len(runs)}.")
-    options: dict[str, Any] = {**vars(compute), "overwrite": overwrite}
+    degradation = take(chosen, "degradations", "levels", "gray", "human")
     values: dict[str, Any] = {}
-    degrade, levels, grey, human = astuple(degradation)
-    if degrade is not None:
-        from hardsight.cli.degrading import evaluate_levels
-
-        values["degraded"] = evaluate_levels(runs, degrade, levels, human, astuple(network), grey=grey, **options)
-        if not (questions.ood or questions.attack or questions.explain or questions.dropout):
+    if "degradations" in degradation:
+        compute = {name: chosen[name] for name in ("device", "batch_size", "workers", "overwrite") if name in chosen}
+        values["degraded"] = _degrade(runs, network | {"data": chosen.get("data")}, degradation, compute)
+        if not chosen.keys() & {"ood", "attacks", "explain", "dropout"}:
             return values
-    elif degradation != Degradation():
-        raise InputError("--levels, --grey and --human go with --degrade; name what to do: --degrade noise,contrast.")
-    if questions.boxes is not None and not questions.explain:
+    elif degradation:
+        raise InputError("--levels, --gray and --human go with --degrade; name what to do: --degrade noise,contrast.")
+    if "boxes" in chosen and "explain" not in chosen:
         raise InputError("--boxes goes with --explain, which makes the maps that are compared with them.")
+    from hardsight.evaluation import Subject
     from hardsight.evaluation import evaluate as evaluate_runs
+    from hardsight.evaluation.rebuilding import rebuilt
     from hardsight.report.comparisonpage import write_comparison
     from hardsight.report.comparisontext import evaluation_lines
 
-    result = evaluate_runs(
-        runs if network.model is None and network.checkpoint is None else [_subject(runs[0], network)],
-        data=network.data,
-        ood=listed(questions.ood),
-        attacks=listed(questions.attack),
-        eps=None if questions.eps is None else [_number(text) for text in listed(questions.eps)],
-        explain=questions.explain,
-        dropout=questions.dropout,
-        boxes=None if questions.boxes is None else str(questions.boxes),
-        names=None if names is None else names.split(","),
-        limit=questions.limit,
-        out=out,
-        **options,
-    )
-    page = write_comparison(out)
-    print("\n".join(evaluation_lines(out)))
-    print(f"wrote {out}/ — next: open {page}")
+    subjects: list[Any] = list(runs)
+    if network:
+        subject = rebuilt(runs[0], **network, data=chosen.get("data"))
+        subject.model.module.eval()
+        subjects = [Subject(runs[0].resolve().name, subject.model, subject.samples)]
+    result = evaluate_runs(subjects, **chosen)
+    page = write_comparison(result.path)
+    print(*evaluation_lines(result.path), f"wrote {result.path}/ — next: open {page}", sep="\n")
     return {**values, "page": page, "rows": result.rows, "tests": result.tests, "notes": result.words}
 
 
-def _number(text: str) -> float:
-    """A number, or one over another: 8/255."""
-    above, _, below = text.partition("/")
-    try:
-        return float(above) / (float(below) if below else 1.0)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"--eps must be numbers with commas between them, 0.1 or 8/255 say, got {text!r}.") from None
+def _degrade(
+    runs: Sequence[Path], network: dict[str, Any], options: dict[str, Any], compute: dict[str, Any]
+) -> dict[str, Any]:
+    """Evaluate the network of each run on degraded images; print and return the means by level."""
+    from hardsight.degradation import chosen_levels, evaluate_degraded, human_accuracy, level_summary
+    from hardsight.evaluation.rebuilding import has_one_network, rebuilt, warn_of_another_network
 
-
-def _subject(run: Path, network: Network) -> Any:
-    """A run whose network or data the user names."""
-    from hardsight.evaluation import Subject
-    from hardsight.evaluation.rebuilding import rebuilt
-
-    subject = rebuilt(run, network.model, network.checkpoint, network.data)
-    subject.model.module.eval()
-    return Subject(run.resolve().name, subject.model, subject.samples)
+    chosen_levels(options["degradations"], options.get("levels"))  # before a network is built
+    people = human_accuracy(options.pop("human")).to_pylist() if "human" in options else []
+    values = {}
+    for run in runs:
+        subject = rebuilt(run, **network)
+        print(f"model: {subject.model.name} ({subject.model.weights})\ndata: {subject.samples.origin}")
+        head = subject.meta.model.head if has_one_network(subject.meta) else None
+        place = {"out": subject.folder, "head": head, "use_bias": subject.meta.bias is not False}
+        rows = evaluate_degraded(subject.model, subject.samples, **options, **place, **compute)
+        if "gray" not in options:
+            warn_of_another_network(rows, subject)
+        values[str(run)], lines = level_summary(rows, people)
+        print(*lines, f"wrote {subject.folder}/degraded/ — next: hardsight figure degradation {run}", sep="\n")
+    return values

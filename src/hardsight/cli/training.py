@@ -1,126 +1,146 @@
-"""`hardsight train`: names in, a trained and recorded run and a few lines out."""
+"""`hardsight train` and `hardsight adapt`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Any
 
-from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
-
-from hardsight.cli.arguments import optional
-from hardsight.recipes import Recipe, parse_settings
-
-
-def _options(*names: str) -> Any:
-    """Fields of `Recipe` as options, a group of them in the help: those that are not given are not in the result."""
-    hints = get_type_hints(Recipe, include_extras=True)
-    types = {name: Literal["true", "false"] if hints[name] is bool else hints[name] for name in names}
-    options = {name: Annotated[type_, arg(help_behavior_hint="")] for name, type_ in types.items()}
-    group = TypedDict("group", options, total=False)  # pyrefly: ignore[invalid-argument]
-    group.__doc__ = "\n\nAttributes:" + str(Recipe.__doc__).replace("`", "").partition("Attributes:")[2]
-    return group
-
-
-if TYPE_CHECKING:
-    Optimization = Schedule = Augmentation = Speed = dict[str, Any]
-else:
-    Optimization = _options(
-        *("epochs", "batch_size", "loss", "label_smoothing", "optimizer", "lr", "momentum", "nesterov"),
-        *("weight_decay", "clip", "ema", "frozen_norm", "seed"),
-    )
-    Schedule = _options("schedule", "warmup", "steps", "step_factor", "rampdown")
-    Augmentation = _options("crop", "resized_crop", "smallest_part", "flip", "mixup")
-    Speed = _options("precision", "channels_last", "compile", "graph", "drop_last")
+from hardsight import training
+from hardsight.adaptation import loop
+from hardsight.adaptation.folder import TRAINING, round_folder
+from hardsight.adaptation.retraining import recipe_for_rounds
+from hardsight.adaptation.rounds import best, conclusions
+from hardsight.cli.options import command, numbers, take
+from hardsight.cli.scoring import READING, READING_OPTIONS, open_named
+from hardsight.errors import InputError
+from hardsight.models import load_model
+from hardsight.presets import PRESETS, recipe_of
+from hardsight.recipes import SETTINGS, Recipe, parse_settings
+from hardsight.training.prepare import execute_file
+from hardsight.training.saved import is_training
 
 
-def train(
-    data: Annotated[Positional[str], arg(metavar="DATA")],
-    *,
-    model: Annotated[str, arg(metavar="MODEL")],
-    test: Annotated[str | None, optional("DATA")] = None,
-    out: Annotated[Path, arg(aliases=["-o"], metavar="RUN")] = Path("run"),
-    recipe: Annotated[str | None, optional("PRESET")] = None,
-    weights: Annotated[Path | None, optional("FILE")] = None,
-    device: Annotated[str | None, optional("NAME")] = None,
-    workers: Annotated[int | None, optional("N")] = None,
-    record: Annotated[bool, arg(help_behavior_hint="")] = True,
-    overwrite: bool = False,
-    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME=VALUE", help_behavior_hint="")] = (),
-    optimization: OmitArgPrefixes[Optimization],
-    schedule: OmitArgPrefixes[Schedule],
-    augmentation: OmitArgPrefixes[Augmentation],
-    speed: OmitArgPrefixes[Speed],
-) -> dict[str, Any] | None:
+def preset(args: Sequence[str]) -> Recipe:
+    """The recipe of the preset that a command line names, whose values are the defaults."""
+    named = dict(pairwise(part for word in args for part in word.split("=", 1)))
+    name = named.get("--recipe") or named.get("--model", "")
+    return PRESETS[name].recipe if name in PRESETS else Recipe()
+
+
+@command(
+    "training:train data=<DATA> model=MODEL test=DATA out=RUN recipe=PRESET weights=FILE device=NAME workers=N "
+    "no_record overwrite",
+    "cli.training:preset() [optimization] epochs=N batch_size=N loss=LOSS label_smoothing=SHARE optimizer "
+    "lr=RATE momentum=RATE nesterov weight_decay=RATE clip=NORM ema=RATE frozen_norm seed=N",
+    "cli.training:preset() [schedule] schedule warmup=EPOCHS steps=EPOCHS step_factor=FACTOR rampdown=EPOCHS",
+    "cli.training:preset() [augmentation] crop=PIXELS resized_crop smallest_part=SHARE flip mixup=ALPHA",
+    "cli.training:preset() [speed] precision channels_last compile graph drop_last",
+    READING_OPTIONS,
+)
+def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict[str, Any] | None:
     """Train a classifier and record every sample in every epoch; one line per epoch shows the progress.
 
-    If it is interrupted, the same command resumes after the last finished epoch. Under
-    torchrun (torchrun --nproc-per-node 4 -m hardsight train …) every process takes its
-    share of each batch.
+    If it is interrupted, the same command resumes after the last finished epoch. Under torchrun (torchrun
+    --nproc-per-node 4 -m hardsight train …) every process takes its share of each batch.
 
-    MODEL is a preset (small-cnn, cifar-resnet18, alexnet-32, mnist-el, …: a network and
-    how its paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
+    MODEL is a preset (a network and how its paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
     path/to/file.py:function. DATA is what hardsight score takes, except features.
 
-    LOSS is OBJECTIVE[@LOGITS][+PAIRS], each NAME[:VALUE,KEY=VALUE,…]
+    PRESET is {hardsight.presets.PRESETS}. The defaults below are those of the preset that --model or --recipe names;
+    with other --epochs its schedule is rescaled.
 
-    OBJECTIVE: {hardsight.losses.forms(objective)}.
+    LOSS is OBJECTIVE[@LOGITS][+PAIRS], each NAME[:VALUE,KEY=VALUE,…]. OBJECTIVE: {hardsight.losses.forms(objective)}.
+    LOGITS: {hardsight.losses.forms(logits)}. PAIRS: {hardsight.losses.forms(pairs)}. Alone, logits and pairs go with
+    ce: amc is ce+amc, and avh is ce@angular. The file of a model may register others.
 
-    LOGITS: {hardsight.losses.forms(logits)}.
-
-    PAIRS: {hardsight.losses.forms(pairs)}.
-
-    Alone, logits and pairs go with ce: amc is ce+amc, and avh is ce@angular. The file of
-    a model may register others.
-
-    Everything from --epochs on changes the recipe of the preset. With other --epochs its schedule is rescaled.
-
-    RUN/test holds the records of the test samples, RUN/train those of the training
-    samples as they passed through training: hardsight report RUN/test shows them.
+    RUN/test holds the records of the test samples, RUN/train those of the training samples as they passed through
+    training: hardsight report RUN/test shows them.
 
     Args:
         data: What to train on; a name without a split means its train split.
         model: What to train.
-        test: What to evaluate on, and to record, after every epoch.
-        out: Run folder to write.
         recipe: Train as another preset does.
-        weights: Checkpoint to start from, all but the head: torchvision's for ImageNet, for instance.
-        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
-        workers: Loader processes, for data that are not arrays.
-        record: Do not record anything.
-        overwrite: Replace an existing run in RUN.
-        set: An option of the recipe, as hardsight adapt takes them: optimizer=adamw, flip=true, …
+        no_record: Do not record anything.
 
     Examples:
         hardsight train digits --model small-cnn --epochs 6 --loss el
         hardsight train photos/train --test photos/val --model timm:resnet50 --recipe resnet50 --optimizer adamw
     """
-    from hardsight.presets import recipe_of
-    from hardsight.training import train as run
-    from hardsight.training.prepare import execute_file
-
-    changes = optimization | schedule | augmentation | speed | parse_settings(set)
-    preset = recipe_of(recipe or model)
-    execute_file(model, preset.replace(seed=changes.get("seed", preset.seed)).seed)
-    chosen = preset.replace(**changes)
-    trained = run(
-        model,
-        data,
-        test,
-        out=out,
-        recipe=chosen,
-        weights=weights,
-        record=("train", "test") if record else (),
-        device=device,
-        workers=workers,
-        overwrite=overwrite,
-    )
+    changes, reading = take(chosen, *SETTINGS), take(chosen, *READING)
+    default = recipe_of(chosen.pop("recipe", model))
+    execute_file(model, default.replace(seed=changes.get("seed", default.seed)).seed)  # it may register a loss
+    recipe = default.replace(**changes)
+    samples = open_named(data, training=True, **reading)
+    tested = None if test is None else open_named(test, **reading)
+    record = () if chosen.pop("no_record", False) else ("train", "test")
+    trained = training.train(model, samples, tested, recipe=recipe, record=record, **chosen)
     if not trained.first:  # another process speaks
         return None
-    last = trained.history[-1]
+    last, out = trained.history[-1], trained.path
     accuracy = f", test accuracy {last['test_accuracy']:.2%}" if "test_accuracy" in last else ""
-    minimized = "" if chosen.loss == "ce" else f" with the loss {chosen.loss}"
+    minimized = "" if recipe.loss == "ce" else f" with the loss {recipe.loss}"
     print(f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)} of {trained.model.name}{minimized}{accuracy}")
     records = out / ("test" if (out / "test").is_dir() else "train")
     page = f" — next: hardsight report {records}   (a page of every sample's training)" if records.is_dir() else ""
     print(f"wrote {out}/{page}")
     return {"run": out, "model": trained.model.name, "history": trained.history}
+
+
+@command(
+    "adaptation:self_train source=DATA target=DATA model=MODEL test=DATA labeled=DATA checkpoint=FILE out=RUN "
+    "same_images device=NAME workers=N overwrite",
+    "adaptation:self_train [selection] method=METHOD rounds=N portion:target_portion=NUMBER,… "
+    "source_portion=NUMBER,… balance=HOW strict",
+    "adaptation:self_train [retraining] epochs=N recipe=PRESET batch_size=N lr=RATE set=NAME=VALUE… seed=N",
+)
+def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]:
+    """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and again.
+
+    If it is interrupted, run the same command again to resume. Labels of the target are never trained on; they and
+    --test are only for the table that is printed.
+
+    MODEL is the RUN of hardsight train, or what hardsight score takes with its --checkpoint: a trained network. A
+    preset or a name alone is trained on the source first, into RUN/source.
+
+    METHOD is {hardsight.adaptation.METHODS}, or cbst+SCORE for any score: cbst+margin. Softmax confidence selects in
+    cbst and crst, angular confidence in cbst+avh (Eq. 4 of the AVH paper).
+
+    Args:
+        source: Labeled data; a name without a split means its train split.
+        target: Data to adapt to, likewise.
+        model: What to adapt.
+        checkpoint: Weights of MODEL.
+        recipe: Retrain as a preset does; else as MODEL was trained, at a constant tenth of its learning rate.
+        batch_size: Samples per step.
+        lr: Learning rate of the rounds.
+        set: Any other setting of the recipe: frozen_norm=true, flip=true, …
+
+    Examples:
+        hardsight adapt --source photos/train --target sketches --model trained -o adapted
+        hardsight adapt --source mnist.npz --target usps.npz --test usps.npz:test --model small-cnn --method cbst
+    """
+    if Path(model).is_dir() and not is_training(model):
+        raise InputError(
+            f"--model: the folder {model} holds no training; of an adaptation, name its source/ or rounds/05/training/."
+        )
+    if "," in chosen.get("balance", ""):
+        chosen["balance"] = numbers(chosen["balance"], "--balance")
+    changes = take(chosen, "batch_size", "lr") | parse_settings(chosen.pop("set", ()))
+    if "seed" in changes:
+        raise InputError("--set: the seed of all rounds is --seed.")
+    recipe = recipe_for_rounds(model, chosen.pop("recipe", None)).replace(**changes)
+    network: Any = model
+    if (checkpoint := chosen.pop("checkpoint", None)) is not None:  # a preset or a bare name is one of hardsight's own
+        name = PRESETS[model].network if model in PRESETS else model
+        network = load_model(name if ":" in name else f"hardsight:{name}", checkpoint)
+    adapted = loop.self_train(network, source, target, recipe=recipe, **chosen)
+    out, rounds = adapted.path, adapted.rounds.to_pylist()
+    then = f"the network is in {round_folder(out, len(rounds) - 1) / TRAINING}"
+    if "test" in chosen:
+        then = f"next: hardsight report {out / 'test'}"
+    elif best(rounds) is not None:
+        then = f"next: hardsight figure adaptation {out}"
+    print(f"{adapted.text()}\nwrote {out}/ — {then}")
+    return {"run": out, "rounds": rounds, "conclusions": conclusions(rounds)}

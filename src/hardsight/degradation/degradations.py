@@ -21,7 +21,7 @@ from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.registry import Registry
 
-# What Geirhos et al. turned colour into grey with: scikit-image's weights of red, green and blue.
+# What Geirhos et al. turned colour into gray with: scikit-image's weights of red, green and blue.
 _GREY_WEIGHTS = (0.2125, 0.7154, 0.0721)
 
 
@@ -65,7 +65,7 @@ DEGRADATIONS: Registry[Degradation] = Registry("degradation", _entry)
 
 @DEGRADATIONS.register("contrast", levels=(1.0, 0.6, 0.3, 0.2, 0.1), range_=(0.0, 1.0))
 def _contrast(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """Contrast around middle grey; the level is the share of it that stays."""
+    """Contrast around middle gray; the level is the share of it that stays."""
     return images * level + (1 - level) / 2
 
 
@@ -122,7 +122,7 @@ def _resolution(images: Tensor, level: float, keys: Tensor) -> Tensor:
 
 @DEGRADATIONS.register("occlusion", levels=(0.0, 0.1, 0.2, 0.3, 0.4), range_=(0.0, 1.0), random=True)
 def _occlusion(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """A grey rectangle at a place of its own; the level is the share of the picture that it covers."""
+    """A gray rectangle at a place of its own; the level is the share of the picture that it covers."""
     hidden = torch.ones((), dtype=torch.bool, device=images.device)
     drawn = (uniform(keys, 2) * 2**24).long()  # one place for all levels: a smaller rectangle lies within a larger one
     for axis, place in zip((-2, -1), drawn.T, strict=True):
@@ -139,7 +139,7 @@ def _torchvision() -> Any:
     return need("torchvision.transforms.v2.functional")
 
 
-def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None = None, grey: bool = False) -> Tensor:
+def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None = None, gray: bool = False) -> Tensor:
     """Pictures made harder.
 
     What is random depends on the id and the degradation alone: it is the same on CPU and GPU, in any batch and order,
@@ -151,7 +151,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
         name: One of `DEGRADATIONS`.
         level: How much; the clean level returns the pictures bit for bit.
         ids: One a picture, for noise and occlusion.
-        grey: Take the colour away first, as Geirhos et al. did; noise is then grey too.
+        gray: Take the colour away first, as Geirhos et al. did; noise is then gray too.
 
     Examples:
         >>> degrade(torch.tensor([0.0, 0.5, 1.0]).view(1, 1, 1, 3), "contrast", 0.2).flatten().tolist()
@@ -172,7 +172,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
         raise InputError(f"ids must hold one id a picture: expected {len(images)}, got {len(ids)}.")
     colour = images.shape[1]
     wide = images.to(torch.promote_types(images.dtype, torch.float32))
-    if grey and colour == 3:
+    if gray and colour == 3:
         red, green, blue = (weight * channel for weight, channel in zip(_GREY_WEIGHTS, wide.split(1, 1), strict=True))
         wide = (red + green + blue).clamp_(0, 1)
     elif level == how.clean:

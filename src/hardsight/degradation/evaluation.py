@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hardsight.data import Columns, Samples, open_data
 from hardsight.degradation.degradations import DEGRADATIONS, checked_level, chosen_levels
-from hardsight.degradation.views import GREY, DegradedSamples
+from hardsight.degradation.views import GRAY, DegradedSamples
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, fingerprint, load_model
@@ -35,7 +35,7 @@ def evaluate_degraded(
     levels: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
     *,
     out: str | Path | None = None,
-    grey: bool = False,
+    gray: bool = False,
     head: str | nn.Module | None = None,
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     columns: Columns | None = None,
@@ -57,9 +57,9 @@ def evaluate_degraded(
         model: An `nn.Module`, a `Model`, or a name, as for `score`.
         data: A data set or its name, as for `score`.
         degradations: Names from `DEGRADATIONS`.
-        levels: Of one degradation, or by its name; else those of `DEGRADATIONS`. The clean level comes first.
+        levels: Levels of one degradation, instead of its own; in Python also by name. The clean level comes first.
         out: Run folder: each level is written to ``out/degraded/NAME=LEVEL/``, and read where it is there already.
-        grey: Take the colour away first, also at the clean level, as Geirhos et al. did.
+        gray: Remove color first, also at the clean level, as Geirhos et al. did.
         head: Path of the last linear layer, when it should not be looked for.
         preprocess: Replaces the model's own; a network that came without any needs one, or ``"raw"``.
         columns: Which columns of the data hold image, label and id.
@@ -83,15 +83,15 @@ def evaluate_degraded(
         _check_tensors(samples)
     rounded = known.transform is not None and known.takes != "tensor"
     if out is not None and not overwrite:
-        own = (fingerprint(uncompiled(known.module)), samples.origin, grey)
+        own = (fingerprint(uncompiled(known.module)), samples.origin, gray)
         if other := [one.folder for one in _done(Path(out) / DEGRADED) if one.made_of != own]:
             raise ExistingPathError(
-                f"RUN: {other[0]} holds pictures of another network or data set, or the one is grey and the other in "
+                f"RUN: {other[0]} holds pictures of another network or data set, or the one is gray and the other in "
                 "colour; --overwrite what is there, or evaluate another run."
             )
     tables = []
     for name, level in wanted:
-        degraded = DegradedSamples(samples, name, level, grey=grey, rounded=rounded)
+        degraded = DegradedSamples(samples, name, level, gray=gray, rounded=rounded)
         with warnings.catch_warnings():
             if level != DEGRADATIONS[name].clean:  # the clean level has said it; of ruined pictures it means less
                 warnings.simplefilter("ignore", UserWarning)
@@ -150,7 +150,7 @@ def read_degraded(run: str | Path) -> pa.Table:
         )
     if len({one.made_of for one in found}) > 1:
         raise StateError(
-            f"RUN: {run} holds degraded pictures of several networks or data sets, or some grey and some in colour; "
+            f"RUN: {run} holds degraded pictures of several networks or data sets, or some gray and some in colour; "
             "evaluate all of them again with --overwrite."
         )
     ways = list(DEGRADATIONS)
@@ -161,7 +161,7 @@ def read_degraded(run: str | Path) -> pa.Table:
 
 
 class _Level(NamedTuple):
-    """A level that is whole, and what it was made of: network, data, and whether they were made grey."""
+    """A level that is whole, and what it was made of: network, data, and whether they were made gray."""
 
     folder: Path
     name: str
@@ -175,6 +175,6 @@ def _done(place: Path) -> Iterator[_Level]:
             name, _, level = folder.name.partition("=")
             meta = read_run(folder, kinds=())[1]
             origin, ending = meta.data.origin or "", f", {name} {level}"
-            grey = origin.endswith(ending + GREY)
-            of = origin.removesuffix(GREY if grey else "").removesuffix(ending)
-            yield _Level(folder, name, checked_level(name, level), (str(meta.model.fingerprint), of, grey))
+            gray = origin.endswith(ending + GRAY)
+            of = origin.removesuffix(GRAY if gray else "").removesuffix(ending)
+            yield _Level(folder, name, checked_level(name, level), (str(meta.model.fingerprint), of, gray))

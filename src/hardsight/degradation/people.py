@@ -21,7 +21,7 @@ _NEEDED = ("object_response", "category", "condition")
 def human_accuracy(file: str | Path) -> pa.Table:
     """How often people were right at each level of contrast or noise.
 
-    The pictures were grey, and those with noise had a contrast of .3: compare how curves fall, not where they begin.
+    The pictures were gray, and those with noise had a contrast of .3: compare how curves fall, not where they begin.
 
     Args:
         file: Trial table (CSV, also .gz) with the columns object_response, category and condition: ``c30`` is a

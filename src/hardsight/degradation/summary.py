@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from scipy import stats
 from hardsight.correlation import fisher_interval, spearman, standard_error
 from hardsight.degradation.degradations import DEGRADATIONS
 from hardsight.errors import InputError
+from hardsight.printing import interval, text_table
 from hardsight.stats import FEW, moments, wilson
 from hardsight.table import hardness_sign
 
@@ -96,6 +98,46 @@ def follows_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
                 row |= _correlation(matrix, levels) | _moves(matrix, expected * levels)
             found.append(row)
     return pa.Table.from_pylist(found, schema=_FOLLOWS)
+
+
+def level_summary(rows: pa.Table, people: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Means by level and how closely scores follow it, as values and as lines for a terminal.
+
+    Args:
+        rows: What `evaluate_degraded` returned.
+        people: Rows of `human_accuracy`, to show beside them.
+    """
+    classes = int((rows.schema.metadata or {}).get(b"classes", 1))
+    means, follows = mean_by_level(rows).to_pylist(), []
+    lines = [] if "correct" in rows.column_names else ["without labels: no accuracy, and scores of the predicted class"]
+    for name, own in _by_degradation(rows):
+        table: dict[float, dict[str, str]] = {}
+        for row in (row for row in means if row["degradation"] == name):
+            cells = table.setdefault(row["level"], {name: f"{row['level']:g}"})
+            scale, style = (
+                classes if row["value"].startswith("avh") else 1,
+                ".1%" if row["value"] == "correct" else ".3f",
+            )
+            mean, low, high = (scale * row[end] for end in ("mean", "low", "high"))
+            cells[_title(row["value"])] = interval(mean, low, high, style)
+        lines += ["", *text_table(list(table.values()))]
+        of_name = follows_level(own).to_pylist() if len(table) > 1 else []
+        lines += [
+            f"  {_title(row['value'])} and level: Spearman "
+            f"{interval(row['spearman'], row['low'], row['high'], '+.3f')}; it gets harder "
+            f"with the image for {row['moves']:.0%} of {row['pictures']:,}"
+            for row in of_name
+            if row["spearman"] is not None
+        ]
+        if answers := [f"{row['level']:g}: {row['mean']:.0%}" for row in people if row["degradation"] == name]:
+            lines.append(f"  people: {', '.join(answers)}")
+        follows += of_name
+    return {"classes": classes, "means": means, "follows": follows, "people": people}, lines
+
+
+def _title(value: str) -> str:
+    name = value.removesuffix("_pred")
+    return {"correct": "accuracy", "avh": "C·AVH"}.get(name, name)
 
 
 def _correlation(matrix: np.ndarray, levels: np.ndarray) -> dict[str, float]:

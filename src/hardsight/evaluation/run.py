@@ -61,22 +61,21 @@ def evaluate(
     Args:
         runs: Folders that ``hardsight train`` or ``score`` wrote, or subjects; all over the same data.
         questions: Of ``calibration``, ``margins`` and ``clusters``.
-        ood: Data of other kinds, to be told from the runs' own: what `hardsight.open_data` takes, or ``(name, data)``.
-        attacks: Names in `hardsight.robustness.ATTACKS`.
-        eps: Their strengths, in units of pixels in [0, 1], whatever the network's normalisation.
-        explain: Make maps of where each network looks, and measure them.
-        dropout: Passes with dropout left on; 0: none.
-        boxes: Where the objects are, for `explain`.
-        names: The group of each run; None: trainings that differ in the seed only form a group.
-        data: The data of the runs, where they have moved or are no folder or ``.npz``, which alone are opened because
-            a run names them: what `hardsight.open_data` takes.
-        limit: Samples that are attacked and explained; 200 and 500 if not given.
-        out: Folder to write; see `hardsight.evaluation.folder`.
-        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
-        batch_size: Samples a forward.
+        ood: OOD data, which the networks should tell from their own; in Python also ``(name, data)``.
+        attacks: Adversarial attacks; in Python names from `hardsight.robustness.ATTACKS`.
+        eps: Strengths of the attacks, in pixel values from 0 to 1 whatever the network's normalization.
+        explain: Where do the networks look (class activation maps), and does their answer rest on it?
+        dropout: MC-dropout passes, for uncertainty; 0 for none.
+        boxes: Where the objects are, for `explain`: CSV with id, x0, y0, x1, y1, or masks as .npy.
+        names: The group of each run, in their order; if not given, trainings that differ only in the seed form one.
+        data: Where the images are, unless the runs name a folder or an .npz that is still there.
+        limit: Samples that are attacked (200 if not given) and explained (500).
+        out: Folder to write.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
+        batch_size: Samples per forward pass.
         workers: Loader processes, for data that are not arrays.
-        seed: Of everything that is drawn.
-        overwrite: Throw away another evaluation in `out`.
+        seed: Seed of everything that is drawn.
+        overwrite: Delete another evaluation in the folder.
         progress: Show a bar (only ever in a terminal).
 
     Examples:

@@ -226,18 +226,18 @@ def draw(
     groups: str | Path | None = None,
     human: str | Path | None = None,
     seed: int = 0,
-    out: str | Path,
+    out: str | Path | None = None,
 ) -> Path:
     """Draw a figure and write it.
 
     Args:
-        name: One of `FIGURES`.
-        runs: Folders with records of training.
-        data: Data to train on, for figures that train something small.
-        groups: CSV or Parquet with the columns id and one other.
-        human: Human selection frequencies: CSV or Parquet (id, frequency), or counts as .npy or .npz.
-        seed: Of what is trained or drawn at random.
-        out: The file to write: .png, .svg or .pdf.
+        name: Which figure.
+        runs: Recorded runs, for figures of training.
+        data: What to train a small network on, for figures that do.
+        groups: CSV or Parquet with a column id and one to group by.
+        human: CSV or Parquet with id and hsf, or annotator counts (N × C) as .npy or .npz in the order of the data.
+        seed: Seed of what is trained or drawn.
+        out: The file to write: .png, .svg or .pdf; NAME.png if not given.
 
     Returns:
         The path of the file.
@@ -256,6 +256,7 @@ def draw(
             raise InputError(f"the figure {name} does not use --{option}; leave it out.")
     if groups is not None and human is not None:
         raise InputError(f"the figure {name} takes --groups or --human, got both; leave one out.")
+    out = f"{name}.png" if out is None else out
     check_out(out)  # before anything is trained
     inputs = Inputs(
         paths=[Path(run) for run in runs],

@@ -48,13 +48,13 @@ def write_report(
     shows its last epoch, and beside it the training: curves by group, what drove the loss, a data map.
 
     Args:
-        run: A run folder, or a table.
-        out: The file; ``RUN/report.html`` if not given, or ``report.html`` for a table.
-        data: The data set, if the run does not know where it is: whatever `open_data` takes.
-        against: Another run or table over the same samples, to show what became easier or harder.
-        groups: A CSV or Parquet file, data frame, Arrow table or mapping with a column ``id`` and group columns
-            (camera, site, sex …). Text and small integers in the table's own columns are groups, too.
-        pictures: How many thumbnails at most.
+        run: The run folder that was scored or recorded; in Python also a table.
+        out: The page to write; ``RUN/report.html`` if not given; in Python ``report.html`` for a table.
+        data: Where the images are, unless the run names a folder or an .npz that is still there.
+        against: An earlier run over the same samples, to show what became easier or harder.
+        groups: CSV or Parquet with a column id and columns to compare by (camera, site, …); in Python also a data
+            frame, Arrow table or mapping. Text and small integers in the table's own columns are groups, too.
+        pictures: Maximum number of thumbnails.
         tell: Called with each warning that the page shows; `print`, for instance.
 
     Returns:

@@ -35,7 +35,7 @@ class ScoreOptions:
         seed: Seed of the first division into folds; repeats use the next ones.
         head: Path of the last linear layer, where it cannot be found; for features, a file with its weight and bias.
         scores: Names from `SCORES`; all of them by default.
-        use_bias: False leaves the head's bias out of the logits, as the AVH paper's Definition 1 does.
+        use_bias: Whether logits include the head's bias; in the AVH paper's Definition 1 they do not.
         vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         batch_size: Samples per forward pass.
         workers: Loader processes; chosen by device if not given.

@@ -79,8 +79,8 @@ def train(
         model: A preset (``cifar-resnet18``), a network (``resnet18-32``), ``timm:NAME`` or ``torchvision:NAME`` (both
             with new weights), ``path/to/file.py:function``, or a network, which is trained as it is.
         data: What to train on: anything `hardsight.open_data` takes; a name without a split means its ``train``.
-        test: What to evaluate on after every epoch.
-        out: Run folder: ``checkpoint.pt``, ``history.json``, and the records ``train/`` and ``test/``.
+        test: What to evaluate on, and to record, after every epoch.
+        out: Run folder to write: ``checkpoint.pt``, ``history.json``, and the records ``train/`` and ``test/``.
         recipe: How to train, or the name of a preset whose recipe to take; the model's own preset otherwise.
         loss: A name (``"el:0.75"``, ``"avh"``, ``"el@arcface+amc"``) instead of the recipe's; a `CompositeLoss`; or
             any ``(logits, targets) → scalar``, where targets are class indices, with mixup distributions ``(N, C)``.
@@ -93,11 +93,11 @@ def train(
             are classes as the labels count them. Labels still tell accuracies and are recorded; label smoothing
             shrinks a row and spreads its share, mixup blends two.
         weights: A checkpoint to start from that fits all but the last layers, such as torchvision's for ImageNet; the
-            last ones stay new. Colours are then standardised as it was trained with, not by the data.
+            last ones stay new. Colors are then standardized as it was trained with, not by the data.
         record: Which samples to record: ``"train"`` as they pass through training, ``"test"`` in eval mode.
-        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
-        overwrite: Throw away the run that is there, unless it is an unfinished one of the same training.
+        overwrite: Replace an existing run in the folder, unless it is an unfinished one of the same training.
         log: Called with each row of the history and the number of steps so far.
         progress: Print a line per epoch.
 
