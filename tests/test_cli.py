@@ -295,7 +295,7 @@ def test_a_pickle_that_wants_to_execute_is_refused(here, capsys):
 
 
 MISTAKES = {
-    "no such folder": (["score", "net.py:build", "nowhere"], "DATA: .*'nowhere'"),
+    "no such folder": (["score", "net.py:build", "nowhere"], "DATA: .*nowhere"),
     "no such file": (["score", "other.py:build", "pics"], r"MODEL: .*other\.py"),
     "no such function": (["score", "net.py:bild", "pics"], "'bild'; .*build, with_names"),
     "function forgotten": (["score", "net.py", "pics"], r"function: net\.py:build"),
@@ -312,7 +312,7 @@ MISTAKES = {
     "no checkpoint": (["score", "net.py:build", "pics", "--checkpoint", "x.pt"], r"--checkpoint: .*x\.pt"),
     "unknown score": (["score", "net.py:build", "pics", "--by", "avg"], "'avg'; .*avh"),
     "data forgotten": (["score", "net.py:build"], "DATA is missing"),
-    "no split": (["score", "net.py:build", "pics.npz:val"], "split 'val'"),
+    "no split": (["score", "net.py:build", "pics.npz:val"], "val_images"),
     "labels out of range": (["score", "net.py:build", "wide.npz"], r"labels .*\[0, 2\]"),
     "labels of the wrong length": (["score", "net.py:build", "short.npz"], r"4 images .*labels .*\(3,\)"),
     "empty": (["score", "net.py:build", "empty.npz"], "DATA is empty"),

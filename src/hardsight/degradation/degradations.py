@@ -211,7 +211,9 @@ def chosen_levels(
     defaults = {name: DEGRADATIONS[name].levels for name in names}
     if levels is not None and not isinstance(levels, Mapping):
         if len(names) > 1:
-            raise InputError(f"levels must be given by name for several degradations ({', '.join(names)}).")
+            raise InputError(
+                f"levels (--levels) of several degradations must be given by name, got {', '.join(names)}."
+            )
         levels = {names[0]: levels}
     if wrong := [name for name in levels or {} if name not in names]:
         raise InputError(f"levels are given for {wrong[0]!r}, which is not among {', '.join(names)}.")
