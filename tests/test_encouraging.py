@@ -491,6 +491,7 @@ def test_bad_values_are_one_sentence(z, y, sentence):
         (lambda: EncouragingLoss(torch.ones(3))(torch.zeros(2, 4), torch.tensor([0, 1])), r"weight .*\(4,\), .*\(3,\)"),
         (lambda: SIGMOID(torch.zeros(2, 3), torch.zeros(2)), r"target .*\(2, 3\), got \(2,\)\."),
         (lambda: SIGMOID(torch.zeros(2), torch.tensor([0.0, 2.0])), r"target .*\[0, 1\], got 2"),
+        (lambda: SIGMOID(torch.zeros(2), torch.tensor([0.0, -100.0])), r"target .*\[0, 1\], got -100"),
         (lambda: SIGMOID(torch.full((2,), math.nan), torch.zeros(2)), "input must .*NaN"),
         (lambda: EncouragingBCELoss(pos_weight=torch.tensor([-1.0])), "pos_weight must"),
         (lambda: setattr(EncouragingLoss(), "log_end", 1.5), r"log_end .*got 1\.5"),  # as a schedule would

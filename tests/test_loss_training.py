@@ -166,9 +166,7 @@ def test_predicted_pairs_are_what_the_network_predicts_and_not_what_a_margin_mak
 
 def test_a_composed_loss_moves_and_saves_what_it_holds():
     loss = CompositeLoss(
-        nn.CrossEntropyLoss(weight=torch.ones(3)),
-        BoundLogits(angular_logits, learn=True, scale=8.0),
-        CenterLoss(3, 6),
+        nn.CrossEntropyLoss(weight=torch.ones(3)), BoundLogits(angular_logits, learn=True, scale=8.0), CenterLoss(3, 6)
     )
     assert set(loss.state_dict()) == {"objective.weight", "logits.log_scale", "pairs.centers"}
     assert [name for name, _ in loss.named_parameters()] == ["logits.log_scale"]

@@ -141,6 +141,7 @@ def test_labels_of_any_integer_type_predicted_true_or_mixed():
     x, y = batch()
     logits, labelled = torch.randn(12, 3), torch.arange(12) < 6
     mixed = torch.where(labelled, y, logits.argmax(1))
+    assert AMCLoss(validate=True)(x, -y).isfinite()  # any integers
     for labels in (y, logits.argmax(1), mixed):
         expected = AMCLoss(pairs="classes")(x, labels)
         for dtype in (torch.int32, torch.uint8):
@@ -338,6 +339,7 @@ def test_bad_input_is_a_sentence(kind, call, says):
         (lambda: CenterLoss(2, 4)(X, Y), r"features .*\(N, 4\) .*\(4, 3\)"),
         (lambda: CenterLoss(2, 3)(X, Y[:1]), r"labels .*\(4,\)"),
         (lambda: CenterLoss(2, 3, validate=True)(X, Y + 1), r"labels .*\[0, 1\], got 2"),
+        (lambda: CenterLoss(2, 3, validate=True)(X, Y - 1), r"labels .*\[0, 1\], got -1"),
         (lambda: CenterLoss(2, 3, validate=True)(X * math.inf, Y), "features must .*NaN"),
     ],
 )

@@ -1,7 +1,4 @@
-"""Schedules as plain functions of time, and a hook that sets what torch's schedulers cannot: the options of a loss.
-
-Times are in epochs from 0 and may be fractions: epoch E, counted from 1, lies between E − 1 and E. No torch here.
-"""
+"""Schedules: functions of time, in epochs from 0 or fractions of one, and a hook for options of a loss. No torch."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ def ramp_up(time: float, length: float) -> float:
 
 
 def ramp_down(time: float, total: float, length: float, sharpness: float = 12.5) -> float:
-    """AMC-Loss's Gaussian fall over the last `length` of `total` epochs: 1 until then, ``exp(−sharpness)`` at the end.
-
-    The paper's sharpness is 12.5. The released code's is ``length / 4``, which is the same at length 50 only.
-    """
+    """AMC-Loss's Gaussian fall over the last `length` of `total` epochs, to ``exp(−sharpness)``, released: length/4."""
     left = total - time
     return math.exp(-sharpness * (1 - left / length) ** 2) if left < length else 1.0
 
@@ -60,16 +54,14 @@ class Scheduled:
     def at(self, time: float) -> bool:
         """Set everything as it is after so many epochs; returns whether a number was replaced.
 
-        What was recorded with the old number, such as a CUDA graph, must then be recorded again. It sees the change of
-        a tensor.
+        What was recorded with the old number, such as a CUDA graph, must then be recorded again.
         """
         replaced = False
         for name, function in self._functions.items():
             value, current = function(time), getattr(self._target, name)
-            if not hasattr(current, "detach"):
-                replaced |= current != value
-                setattr(self._target, name, value)
-            elif isinstance(getattr(type(self._target), name, None), property):
+            in_place = hasattr(current, "detach")
+            if not in_place or isinstance(getattr(type(self._target), name, None), property):
+                replaced |= not in_place and current != value
                 setattr(self._target, name, value)
             else:
                 tensor = current.detach()  # the same memory; autograd does not allow writing to a parameter

@@ -46,8 +46,9 @@ class CheckedLoss(nn.Module):
                 bad = values.isnan() if name == "input" else ~values.isfinite()
                 rule = "not hold NaN or infinity; check what the model returns, and its learning rate"
             else:
-                bad = ~((values >= 0) & (values <= largest)) & (values != getattr(self, "ignore_index", -1))
-                rule = f"lie in [0, {largest}]"
+                bad, rule = ~((values >= 0) & (values <= largest)), f"lie in [0, {largest}]"
+                if not values.is_floating_point():
+                    bad &= values != getattr(self, "ignore_index", math.nan)
             if bad.any():
                 raise InputError(f"{name} must {rule}, got {values[bad][0].item()}.")
 

@@ -58,7 +58,7 @@ def contrastive(distance: Tensor, same: Tensor, margin: float) -> Tensor:
 class _FeatureLoss(CheckedLoss):
     weight: Weight
 
-    def _check_batch(self, features: Tensor, labels: Tensor, classes: float = math.inf, width: int = -1) -> None:
+    def _check_batch(self, features: Tensor, labels: Tensor, width: int = -1) -> None:
         if features.ndim != 2 or not features.is_floating_point() or width not in (-1, features.shape[1]):
             shape = f"(N, {'D' if width < 0 else width})"
             raise InputError(
@@ -69,7 +69,7 @@ class _FeatureLoss(CheckedLoss):
                 f"labels must have shape ({len(features)},), got {tuple(labels.shape)}; pass one per sample, such as "
                 "logits.argmax(1)."
             )
-        self._check_values(classes - 1, features=features, labels=labels)
+        self._check_values(features=features)
 
 
 class _PairLoss(_FeatureLoss):
@@ -180,7 +180,8 @@ class CenterLoss(_FeatureLoss):
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` with labels ``(N,)``; 0 for an empty batch."""
-        self._check_batch(features, labels, *self.centers.shape)
+        self._check_batch(features, labels, self.centers.shape[1])
+        self._check_values(len(self.centers) - 1, labels=labels)
         labels = labels.long()
         difference = features.to(working_dtype(features)) - self.centers.index_select(0, labels)
         if self.training:
