@@ -150,19 +150,6 @@ def test_training_again_leaves_the_users_files(tmp_path):
     assert [file.read_text() for file in mine] == [MINE, MINE]
 
 
-def test_a_recorder_sweeps_only_records(tmp_path):
-    recorder = hs.Recorder(tmp_path / "run")
-    mine = tmp_path / "run" / "dynamics" / "mine.txt"
-    mine.write_text(MINE)
-
-    class Head:
-        features, weight, bias = torch.rand(3, 4), torch.rand(2, 4), None
-
-    recorder.update(["a", "b", "c"], Head, torch.tensor([0, 1, 0]))
-    recorder.end_epoch()
-    assert mine.read_text() == MINE
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Killed at the worst moment.
 

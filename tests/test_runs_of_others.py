@@ -123,12 +123,10 @@ def test_several_runs_are_compared_on_data_that_the_user_names(tmp_path, monkeyp
     (tmp_path / "list.txt").write_text("".join(f"{i}.png {i % 2}\n" for i in range(8)))
     for i in range(8):
         Image.fromarray(np.full((8, 8), 20 * i, np.uint8)).save(tmp_path / f"{i}.png")
-    runs = []
-    for seed in range(2):
-        hs.train(
-            "small-cnn", "list.txt", recipe=hs.Recipe(epochs=1, batch_size=4, seed=seed), out=f"run{seed}", device="cpu"
-        )
-        runs.append(tmp_path / f"run{seed}")
+    runs = [tmp_path / f"run{seed}" for seed in range(2)]
+    for seed, out in enumerate(runs):
+        recipe = hs.Recipe(epochs=1, batch_size=4, seed=seed)
+        hs.train("small-cnn", "list.txt", recipe=recipe, out=out, device="cpu")
     options = {"questions": ["calibration"], "out": tmp_path / "out", "device": "cpu", "progress": False}
     with pytest.raises(HardsightError, match="--data"):
         evaluate(runs, **options)
@@ -186,13 +184,8 @@ def test_a_damaged_alignment_is_a_sentence(scored):
     folder = write_alignment(run, align_run(run, people))
     assert read_alignment(run) is not None
     whole = json.loads((folder / "summary.json").read_text())
-    for change in (
-        {"ceilings": 3},
-        {"source": None},
-        {"hypotheses": [{"name": 1}]},
-        {"hypotheses": [{}]},
-        {"other": "x"},
-    ):
+    changes = ({"ceilings": 3}, {"source": None}, {"hypotheses": [{"name": 1}]}, {"hypotheses": [{}]}, {"other": "x"})
+    for change in changes:
         (folder / "summary.json").write_text(json.dumps({**whole, **change}))
         with pytest.raises(HardsightError, match="summary"):
             read_alignment(run)
