@@ -205,7 +205,7 @@ class Features(Dataset):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("/nowhere/at/all", "DATA .*/nowhere/at/all"),
+        ("/nowhere/at/all", "DATA: .*/nowhere/at/all"),
         (iter([]), "data .*list_iterator"),
         (Failing(), "archive is locked"),
         (3, "data .*got int"),
