@@ -106,9 +106,9 @@ def _check_indexable(data: Any) -> None:
         raise InputTypeError(f"data must be a data set or its name, got a {kind}: use TensorDataset(inputs, labels).")
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or isinstance(data, IterableDataset):
         raise InputTypeError(
-            f"data must be the name of a data set, or have a length and indices, got {kind}. What can only be read in "
-            "order: load it without streaming, pass list(data) if it fits into memory, or read it once yourself with "
-            "hs.capture and hs.score_features."
+            f"data must be a data set or its name, got {kind}, which has no indices. What can only be read in order: "
+            "load it without streaming, pass list(data) if it fits into memory, or read it once with hs.capture and "
+            "hs.score_features."
         )
 
 
