@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,12 +66,12 @@ def _execute(path: Path, *_version: int) -> ModuleType:
     return module
 
 
-def takes_training_data(function: Callable[..., Any]) -> bool:
-    """Whether a function must be given something: then it trains a model, else it builds one."""
-    if isinstance(function, FileFunction):
-        function = function.function
+def takes_training_data(function: object) -> bool:
+    """Whether a function trains a model: any function of Python's, and one of a file that must be given something."""
+    if not isinstance(function, FileFunction):
+        return inspect.isroutine(function) or isinstance(function, partial)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function.function).parameters.values()
     except (TypeError, ValueError):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -26,6 +26,7 @@ from hardsight.runs import FEATURES, content_hash
 from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import class_count
 from hardsight.scoring.network import (
+    Part,
     check_same_classes,
     combine,
     complete_table,
@@ -158,7 +159,8 @@ def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, divis
             "strengths": sorted(strengths),
             "warnings": _rare_class_notes(labels),
         }
-        return combine(run, plan, parts, whole["id"].tolist(), options, whole.bad)
+        parts.append((parts[0][0], SampleTable(parts[0][1].to_arrow()[:0], None, whole.bad)))
+        return combine(run, plan, parts, samples, options)
 
 
 def _score_trained(
@@ -205,12 +207,12 @@ def _score_trained(
             "weights": "trained on the other folds",
             "warnings": _rare_class_notes(labels),
         }
-        return combine(run, plan, parts, samples.ids, options)
+        return combine(run, plan, parts, samples, options)
 
 
 def _over_folds(
     score_fold: Callable[[np.ndarray, int, int], SampleTable], labels: np.ndarray, folds: int, options: ScoreOptions
-) -> list[tuple[str, SampleTable]]:
+) -> list[Part]:
     """A table for every fold of every seed, with the name of its network. `score_fold` takes what is held out."""
     from tqdm import tqdm
 

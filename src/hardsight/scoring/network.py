@@ -142,6 +142,9 @@ def finish(
 # Runs made in stages: each stage is a run of its own in ``stages/`` until the last one is done.
 
 
+Part = tuple[str, SampleTable]  # the name of a network, and some of its rows or all of them
+
+
 def stage(options: ScoreOptions, name: str, score: Callable[[ScoreOptions], SampleTable]) -> SampleTable:
     """A stage of a run: read if it is complete, else scored with options of its own."""
     path = None if options.out is None else options.out / STAGES / name
@@ -151,26 +154,18 @@ def stage(options: ScoreOptions, name: str, score: Callable[[ScoreOptions], Samp
 
 
 def combine(
-    run: RunWriter | None,
-    about: Mapping[str, Any],
-    parts: Sequence[tuple[str, SampleTable]],
-    ids: Sequence[str],
-    options: ScoreOptions,
-    *bad: pa.Table,
+    run: RunWriter | None, about: Mapping[str, Any], parts: Sequence[Part], samples: Samples, options: ScoreOptions
 ) -> SampleTable:
-    """The tables of all networks as one: means over them, in the order of `ids`.
-
-    A network may have parts with some of the samples each. A sample that is bad for one network is bad for all.
-    """
-    unscored = pa.concat_tables([*(part.bad for _, part in parts), *bad]).group_by("id", use_threads=False)
-    unscored = unscored.aggregate([("error", "first")]).rename_columns(["id", "error"])
-    order = {"value_set": pa.array(ids, pa.string())}
+    """The tables of all networks as one: means over them. A sample that is bad for one network is bad for all."""
+    bad = pa.concat_tables([part.bad for _, part in parts]).group_by("id", use_threads=False)
+    bad = bad.aggregate([("error", "first")]).rename_columns(["id", "error"])
+    ids = pa.array(samples.ids, pa.string())
 
     def gather(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
         named = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in tables]
         rows = pa.concat_tables(named, promote_options="default")
-        rows = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=unscored["id"].combine_chunks())))
-        return rows.take(pc.array_sort_indices(pc.index_in(rows["id"], **order)))
+        rows = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=bad["id"].combine_chunks())))
+        return rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=ids)))
 
     rows = gather([(name, part.to_arrow()) for name, part in parts])
     stored = [(name, part.vectors) for name, part in parts if part.vectors is not None]
@@ -181,9 +176,9 @@ def combine(
         kept = None if vectors is None else vectors.filter(pc.equal(vectors["model"], name)).drop_columns(["model"])
         accuracies += [] if network.accuracy is None else [network.accuracy]
         if run is not None:
-            run.write(split_rows(network.to_arrow(), unscored, name, kept))
+            run.write(split_rows(network.to_arrow(), bad, name, kept))
     mean = (mean_over_nets(rows) if len(names) > 1 else rows).drop_columns(["model"])
-    table = SampleTable(mean, None, unscored, None if vectors is None else mean_vectors(vectors))
+    table = SampleTable(mean, None, bad, None if vectors is None else mean_vectors(vectors))
     notes = [*about.get("warnings", ()), *(note for _, part in parts for note in part.meta.warnings)]
     several = {"models": names} if len(names) > 1 else {}
     about = {**about, **several, "accuracies": accuracies, "warnings": notes}
@@ -214,7 +209,7 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
         first = parts[0][1].meta
         about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
         about["model"] = {"name": " + ".join(name for name, _ in parts), "classes": first.model.classes}
-        return combine(run, {**plan, **about}, parts, samples.ids, options)
+        return combine(run, {**plan, **about}, parts, samples, options)
 
 
 # Number of outputs, where each label of the data lies among them, and their names.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,13 +142,11 @@ def open_model(
     """A `Model`; with folds, a function that takes training data as it is."""
     if isinstance(model, str) and is_file_function(model):
         model = load_function(model)
-    in_file = isinstance(model, FileFunction)
-    trains = takes_training_data(model) if in_file else inspect.isroutine(model) or isinstance(model, partial)
-    if folds is not None and trains:
+    if folds is not None and takes_training_data(model):
         if checkpoint is not None:
             raise InputError("--checkpoint: a training function makes its own weights; leave the checkpoint out.")
         return model
-    return as_model(load_model(model, checkpoint) if in_file or isinstance(model, str) else model, preprocess)
+    return as_model(load_model(model, checkpoint) if isinstance(model, (str, FileFunction)) else model, preprocess)
 
 
 # `help`, notebooks and the reference show every option of `score`.
