@@ -7,7 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -65,17 +67,15 @@ def python(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options).stdout.strip()
 
 
-def test_the_first_screen_has_one_line_per_command_and_imports_nothing_heavy():
-    heavy = "print([m for m in ('torch', 'numpy', 'tyro') if m in sys.modules])"
-    lines = python(f"import sys; from hardsight.cli import main\nmain(['--help'])\n{heavy}").splitlines()
+def test_the_first_screen_has_one_line_per_command_and_imports_nothing_heavy(capsys):
+    heavy = "print([m for m in ('torch', 'numpy', 'pyarrow', 'tyro') if m in sys.modules])"
+    lines = python(f"import sys, hardsight; from hardsight.cli import main\nmain(['--help'])\n{heavy}").splitlines()
     assert lines[-1] == "[]"
     assert len(lines) - 1 <= 24
     assert max(map(len, lines)) <= 88
     assert [line.split()[0] for line in lines if line.startswith("  ")] == list(COMMANDS)
-
-
-def test_no_command_is_the_first_screen(capsys):
     assert run(capsys)[:2] == run(capsys, "-h")[:2] == (0, run(capsys, "--help")[1])
+    assert run(capsys, "--version")[1].strip() == f"hardsight {hardsight.__version__}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -85,6 +85,10 @@ def test_every_command_explains_itself_and_ends_with_two_examples(capsys, name):
     assert out.startswith(f"usage: hardsight {name}")
     assert "--json" in out
     assert "{hardsight" not in out  # the names of a registry stand there instead
+    groups = [structure(name)]
+    groups += [entry.type for entry in fields(groups[0]) if is_dataclass(entry.type)]
+    for entry in (entry for group in groups for entry in fields(group) if not is_dataclass(entry.type)):
+        assert get_args(entry.type)[1].help  # which the docstring of the function it calls must explain
     _, _, examples = out.partition("\nexamples:\n")
     lines = examples.splitlines()
     assert len(lines) == 2
@@ -126,16 +130,6 @@ def test_values_as_json():
     values = {1: (math.inf, 2.5, None, True), "rows": table, "array": np.arange(2), "at": Path("run")}
     expected = {"1": [None, 2.5, None, True], "rows": [{"id": "a", "avh": None}], "array": [0, 1], "at": "run"}
     assert plain(values) == expected
-
-
-def test_version(capsys):
-    assert run(capsys, "--version")[1].strip() == f"hardsight {hardsight.__version__}"
-
-
-def test_import_is_light():
-    """`import hardsight` loads nothing heavy; names arrive when they are used."""
-    code = "import sys, hardsight; print([m for m in ('torch', 'numpy', 'pyarrow', 'tyro') if m in sys.modules])"
-    assert python(code) == "[]"
 
 
 def test_every_public_name_is_there_or_says_where_it_went():
@@ -248,10 +242,7 @@ def test_score_with_several_models_and_compare_runs(here, capsys):
         (("score", "f.parquet", "--folds", "3"), "--folds, --seeds .*--also"),
         (("score", "net.py:build", "pics", "--folds", "1"), "folds .*between 2"),
         (("score", "net.py:build", "pics", "--seeds", "2"), "seeds .*folds"),
-        (
-            ("score", "net.py:build", "pics", "--folds", "2", "--also", "net.py:build"),
-            "one model",
-        ),
+        (("score", "net.py:build", "pics", "--folds", "2", "--also", "net.py:build"), "one model"),
         (("score", "net.py:build", "pics", "--also", "net.py:build", "--checkpoint", "x"), "--checkpoint: .*one model"),
     ],
 )
@@ -329,6 +320,7 @@ MISTAKES = {
     "cut short": (["score", "net.py:build", "pics", "--checkpoint", "cut.pt"], r"cut\.pt"),
     "head file missing": (["score", "f.safetensors", "--head", "missing.pt"], r"--head: .*missing\.pt"),
     "columns of arrays": (["score", "net.py:build", "pics", "--id-column", "x"], "no columns"),
+    "columns to train on": (["train", "pics", "--model", "net.py:build", "--label-column", "x"], "no columns"),
     "negative show": (["score", "net.py:build", "pics", "--show", "-1"], "--show .*0"),
     "objects in a head": (["score", "f.safetensors", "--head", "o.npz"], r"--head: .*o\.npz"),
     "features without a head": (["score", "features.parquet"], r"features\.parquet .*weight"),
@@ -425,7 +417,7 @@ def test_no_bias_is_the_papers_confidence(here, capsys):
     assert SampleTable.load("with")["confidence"].tolist() != SampleTable.load("without")["confidence"].tolist()
 
 
-def test_unlabelled_pictures(here, capsys):
+def test_unlabeled_images(here, capsys):
     Path("flat").mkdir()
     for i in range(3):
         Image.new("RGB", (12, 12), (40 * i, 0, 0)).save(f"flat/{i}.jpg")
@@ -500,19 +492,8 @@ def test_the_run_of_a_training_is_scored_with_its_last_weights(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     main(["train", "digits", "--model", "small-cnn", "--epochs", "1", "--device", "cpu", "-o", "trained"])
     main(["score", "trained", "digits", "--device", "cpu", "-o", "scored"])
-    main(
-        [
-            "score",
-            "hardsight:small-cnn",
-            "digits",
-            "--checkpoint",
-            "trained/checkpoint.pt",
-            "--device",
-            "cpu",
-            "-o",
-            "by",
-        ]
-    )
+    weights = ["--checkpoint", "trained/checkpoint.pt", "--device", "cpu"]
+    main(["score", "hardsight:small-cnn", "digits", *weights, "-o", "by"])
     a, b = SampleTable.load("scored"), SampleTable.load("by")
     assert a["avh"].tolist() == b["avh"].tolist()
     assert a.accuracy == b.accuracy > 0.3

@@ -86,35 +86,19 @@ def declared(
 
 def test_options_are_the_keywords_with_a_default():
     options = options_of(declared)
-    assert [*options] == ["scale", "count", "kind", "flag", "steps"]
-    assert {name: option.default for name, option in options.items()} == {
-        "scale": 16.0,
-        "count": 2,
-        "kind": "a",
-        "flag": False,
-        "steps": (),
-    }
+    defaults = {"scale": 16.0, "count": 2, "kind": "a", "flag": False, "steps": ()}
+    assert {name: option.default for name, option in options.items()} == defaults
     assert options["kind"].choices == ("a", "b")
 
 
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
-        ("scale", "1e-3", 1e-3),
-        ("scale", np.float32(0.5), 0.5),
-        ("scale", torch.tensor(2), 2.0),
-        ("count", "4", 4),
-        ("count", 4.0, 4),
-        ("count", "4.0", 4),
-        ("count", "6e0", 6),
-        ("kind", "b", "b"),
-        ("flag", "true", True),
-        ("flag", False, False),
-        ("steps", "30,60", (30.0, 60.0)),
-        ("steps", [1, 2], (1.0, 2.0)),
-        ("steps", "", ()),
+        ("scale", "1e-3", 1e-3), ("scale", np.float32(0.5), 0.5), ("scale", torch.tensor(2), 2.0), ("count", "4", 4),
+        ("count", 4.0, 4), ("count", "4.0", 4), ("count", "6e0", 6), ("kind", "b", "b"), ("flag", "true", True),
+        ("flag", False, False), ("steps", "30,60", (30.0, 60.0)), ("steps", [1, 2], (1.0, 2.0)), ("steps", "", ()),
     ],
-)
+)  # fmt: skip
 def test_values_and_their_texts_become_what_the_function_takes(name, given, value):
     checked = options_of(declared)[name].check(given, name)
     assert checked == value
@@ -137,22 +121,10 @@ def test_other_texts_are_no_integers(text):
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("scale", 0),
-        ("scale", "nan"),
-        ("scale", True),
-        ("scale", None),
-        ("scale", [1]),
-        ("count", 2.5),
-        ("count", 10),
-        ("count", True),
-        ("kind", "c"),
-        ("kind", 1),
-        ("flag", 1),
-        ("flag", "yes"),
-        ("steps", "1,-1"),
-        ("steps", 3),
+        ("scale", 0), ("scale", "nan"), ("scale", True), ("scale", None), ("scale", [1]), ("count", 2.5), ("count", 10),
+        ("count", True), ("kind", "c"), ("kind", 1), ("flag", 1), ("flag", "yes"), ("steps", "1,-1"), ("steps", 3),
     ],
-)
+)  # fmt: skip
 def test_other_values_are_refused_by_the_name_of_the_option(name, given):
     with pytest.raises(InputError, match=f"^the {name}"):
         options_of(declared)[name].check(given, f"the {name}")

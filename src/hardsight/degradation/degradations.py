@@ -212,7 +212,7 @@ def chosen_levels(
     if levels is not None and not isinstance(levels, Mapping):
         if len(names) > 1:
             raise InputError(
-                f"levels (--levels) of several degradations must be given by name, got {', '.join(names)}."
+                f"--levels goes with one degradation, got {', '.join(names)}; in Python give levels by name."
             )
         levels = {names[0]: levels}
     if wrong := [name for name in levels or {} if name not in names]:
