@@ -65,7 +65,7 @@ def structure(name: str, args: Sequence[str] = ()) -> Any:
         group = [_entry(kind, function, source) for kind in kinds]
         entries += [(title, make_dataclass(title, group))] if title else group
     about = arg(help="Print the result as JSON, and all else to stderr.", help_behavior_hint="")
-    entries.append(("json", Annotated[FlagCreatePairsOff[bool], about], field(default=False)))
+    entries.append(("json", Annotated[bool, about, FlagCreatePairsOff], field(default=False)))
     return make_dataclass(name, entries, kw_only=True)
 
 
@@ -103,13 +103,10 @@ def _entry(kind: str, function: Any, source: Any) -> tuple[str, Any, Any]:
         marks.append(FlagCreatePairsOff)  # a flag of a recipe may be on in the preset: help shows --flip and --no-flip
     default = Path(default) if type_ is Path and isinstance(default, str) else default
     aliases = ["-o"] if option == "out" else None
-    text, hint = _help(declarer).get(option), "" if isinstance(default, bool) or default in (None, ()) else None
-    about = arg(name=written or None, metavar=metavar or None, help=text, help_behavior_hint=hint, aliases=aliases)
-    return (
-        option,
-        Annotated[type_ | None if default is None else type_, about, *marks],
-        field(default=MISSING if default is inspect.Parameter.empty else default),
-    )  # pyrefly: ignore
+    text, shows = _help(declarer).get(option), "" if isinstance(default, bool) or default in (None, ()) else None
+    about = arg(name=written or None, metavar=metavar or None, help=text, help_behavior_hint=shows, aliases=aliases)
+    hint = Annotated[type_ | None if default is None else type_, about, *marks]  # pyrefly: ignore
+    return option, hint, field(default=MISSING if default is inspect.Parameter.empty else default)
 
 
 def _names(text: str, option: str = "") -> list[str]:
