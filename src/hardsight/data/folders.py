@@ -149,8 +149,8 @@ def open_list(file: str | Path) -> FileSamples:
     classes = [folder for _, folder in pairs]
     if [label for label, _ in pairs] != list(range(len(pairs))) or len(set(classes)) < len(classes):
         classes = []
-    known = class_indices(np.array(labels), file.name) if labels else None
-    return FileSamples(file.parent, names, known, classes, f"list {path_text(file.name)}")
+    indices = class_indices(np.array(labels), file.name) if labels else None
+    return FileSamples(file.parent, names, indices, classes, f"list {path_text(file.name)}")
 
 
 def _path_and_label(place: str, line: str) -> tuple[str, int | None]:
