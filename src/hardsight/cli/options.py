@@ -125,7 +125,7 @@ def run_command(name: str, args: list[str]) -> None:
     """Run a command with its options, or explain it."""
     if not {"-h", "--help"}.isdisjoint(args):
         _explain(name, args)
-        return
+        raise SystemExit(0)
     parsed = tyro.cli(structure(name, args), prog=f"hardsight {name}", args=args, config=(OmitArgPrefixes,))
     words = {re.sub("^--(no-)?", "", word.partition("=")[0]).replace("-", "_") for word in args if word[:2] == "--"}
     with contextlib.redirect_stdout(sys.stderr) if parsed.json else contextlib.nullcontext():
