@@ -202,7 +202,7 @@ def test_bad_input_is_a_sentence(change, words):
     ("names", "levels", "words"),
     [
         ([], None, "one degradation"),
-        (["noise", "contrast"], [0.1], "several degradations"),
+        (["noise", "contrast"], [0.1], "levels .*noise, contrast"),
         (["noise"], {"blur": [0.1]}, "levels .*'blur'.* noise"),
         (["noise"], [], "levels of noise"),
         (["noise"], [0.1, 2], r"noise .*\[0, 1\], got 2"),

@@ -425,7 +425,7 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
         ([a, Subject("a", network(1), digits)], {}, "names .*'a' repeats"),
         ([Subject("a", network(0, 3), digits)], {}, r"a: DATA: labels .*\[0, 2\]"),
         ([Subject("a", network(), one_class)], {}, "two classes .*5 .*zeros"),
-        ([Subject("a", network(), unlabelled)], {}, "class index .*unlabelled"),
+        ([Subject("a", network(), unlabelled)], {}, "unlabelled .*class index"),
         ([a], {"names": ["x", "y"]}, r"names .*1, got 2 \(x, y\)"),
         ([a], {"names": [" "]}, "names .*empty"),
         ([a], {"questions": ["margin"]}, "'margin'; .*margins"),

@@ -527,8 +527,8 @@ def test_the_command_trains_with_a_loss_and_says_so(tmp_path, monkeypatch, capsy
         main([*arguments, "--loss", "ell", "-o", "x"])
     assert re.fullmatch(r"error: loss: .*'ell'; .* el\?\n", capsys.readouterr().err)
     with pytest.raises(SystemExit):
-        main([*arguments, "--loss", "mirror", "--set", "label_smoothing=.1", "-o", "x"])
-    assert re.search(r"label smoothing; .*label_smoothing=0", capsys.readouterr().err)
+        main([*arguments, "--loss", "mirror", "--label-smoothing", ".1", "-o", "x"])
+    assert re.search(r"label[_ ]smoothing", capsys.readouterr().err)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -143,8 +143,9 @@ def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.nda
             except Exception as error:
                 unread.append(index)
                 if not skip or isinstance(error, InputTypeError) or len(unread) == len(samples):
-                    id_ = printable(samples.ids[index])
-                    raise InputError(f"{argument}: sample {id_!r} cannot be used ({first_line(error)}).") from error
+                    sample = f"{printable(samples.ids[index])!r} of {printable(samples.origin)}"
+                    reason = first_line(error).rstrip(".")
+                    raise InputError(f"{argument}: sample {sample} cannot be used: {reason}.") from error
         values, counts = np.unique(np.delete(labels, unread), return_counts=True)
         labels[unread] = values[counts.argmax()]
     if labels.min() < 0:
