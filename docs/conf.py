@@ -48,7 +48,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|np|numpy|scipy|sparse|pa|pyarrow|pd|pandas|pl|polars|collections|typing)(\..*)?"),
     ("py:.*", r"(pathlib|datetime)(\..*)?"),
     ("py:class", "low|start|command|versions|created|python|platform|device"),  # of several attributes in one line
-    ("py:class", r"hardsight\.(losses\.grammar\.F|losses\.base\.Terms|userfile\.FileFunction|identity\.Identity)"),  # private
+    # Private.
+    ("py:class", r"hardsight\.(losses\.grammar\.F|losses\.base\.Terms|userfile\.FileFunction|identity\.Identity)"),
     ("py:.*", r"(Any|Tensor|Path|Callable|Iterable|Iterator|Sequence|Mapping|Collection|Literal|optional|Figure)"),
 ]
 
