@@ -117,6 +117,12 @@ def test_a_global_that_a_function_reads_is_part_of_it(monkeypatch):
     assert identify(scaled) != first
 
 
+def test_a_global_that_only_has_the_name_of_an_attribute_is_no_part_of_it(monkeypatch):
+    first = identify(Subtract(1.0))
+    monkeypatch.setitem(globals(), "mean", 3.0)
+    assert identify(Subtract(1.0)) == first
+
+
 def test_what_cannot_be_hashed_is_a_gap_and_equals_nothing():
     generator = (x for x in "ab")
     assert identify([1, generator]).gaps

@@ -9,6 +9,7 @@ hash says nothing about it, and whoever reuses results must ask for a version.
 from __future__ import annotations
 
 import copyreg
+import dis
 import hashlib
 import inspect
 import secrets
@@ -207,9 +208,13 @@ def _source(code: CodeType) -> str:
     return f"{min(columns, default=0)}-{max(columns, default=0)} {inspect.getsource(code)}"
 
 
+# `co_names` holds attributes, too. The last is what the body of a class inside a function has from Python 3.12 on.
+_READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
+
 def _names(code: CodeType) -> Iterator[str]:
-    """The names that code and the code inside it look up."""
-    yield from code.co_names
+    """The globals that code and the code inside it read."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in _READS_GLOBAL)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
