@@ -116,6 +116,13 @@ def test_data_that_is_not_there_or_of_no_known_kind(name, tmp_path):
         open_data(name if name == 3 else f"{tmp_path}/{name}")
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.safetensors"])
+def test_features_are_no_data_but_for_scoring(name, tmp_path):
+    (tmp_path / name).write_bytes(b"features")
+    with pytest.raises(ValueError, match=rf"DATA: {name} .*hardsight score"):
+        open_data(tmp_path / name)
+
+
 def test_names_of_data_mean_the_same_everywhere(tmp_path, monkeypatch):
     """A folder of the working directory that is called like a kind of data is not taken for it."""
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from hardsight.data.datasets import DatasetSamples
+from hardsight.data.features import FEATURE_FILES
 from hardsight.data.folders import open_folder, open_list
 from hardsight.data.samples import ArraySamples, Columns, Samples, shortened
 from hardsight.errors import InputError, InputTypeError, MissingPathError
@@ -136,7 +137,11 @@ def _open_named(
         return open_folder(path, RECORDED_FILES if recorded else None)
     if path.suffix == ".txt" and path.is_file():
         return open_list(path)
-    kinds = "a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME, digits or a file of features (.parquet)"
+    kinds = "a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME or digits"
+    if path.name.endswith(FEATURE_FILES) and path.is_file():
+        raise InputError(
+            f"DATA: {path.name} must hold images: features can only be scored (hardsight score, hs.score_features)."
+        )
     if path.exists():
         raise InputError(f"DATA: {path.name} must be {kinds}.")
     raise MissingPathError(f"DATA: there is no {str(name)!r}; expected {kinds}.")
