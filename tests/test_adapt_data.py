@@ -64,6 +64,18 @@ def test_what_can_change_unnoticed_also_does_in_a_view():
         assert samples.identity.gaps == data.identity.gaps != ()
 
 
+@pytest.mark.parametrize("size", [6, 3])
+def test_joined_data_opened_again_are_what_their_parts_are_now(size):
+    source, target = arrays((5, 6, 6)), arrays((3, size, size), 1)
+    both = joined(source, target)
+    before, pixels = both.fingerprint(), both.tensor()
+    target.images[0] = 255 - target.images[0]
+    again, expected = open_data(both), joined(open_data(source), open_data(target))
+    assert again.fingerprint() == expected.fingerprint() != before
+    assert torch.equal(again.tensor(), expected.tensor())
+    assert not torch.equal(again.tensor(), pixels)
+
+
 def test_ids_labels_and_pictures_are_those_of_the_parts():
     source, target = arrays((5, 6, 6)), arrays((3, 6, 6), 1, labels=False, split="test")
     both = joined(source, target)
@@ -322,6 +334,16 @@ def test_weights_of_another_network_are_refused(tmp_path, changes, words):
     torch.save(state, tmp_path / "other.pt")
     with pytest.raises(ValueError, match=words):
         start_from(small_cnn(), tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "module._orig_mod."])
+@pytest.mark.parametrize("ours", [True, False])
+def test_weights_are_taken_under_the_prefixes_that_training_puts_before_them(tmp_path, prefix, ours):
+    saved, network = build_network("small-cnn", 4, 1), build_network("small-cnn", 4, 1)
+    state = (saved if ours else saved.network).state_dict()
+    torch.save({f"{prefix}{key}": value for key, value in state.items()}, tmp_path / "weights.pt")
+    assert start_from(network, tmp_path / "weights.pt").endswith("new: nothing")
+    assert all(torch.equal(network.state_dict()[key], value) for key, value in saved.state_dict().items())
 
 
 def test_an_old_checkpoint_without_counts_of_batches_fits(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -68,7 +69,8 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
     A module that a state dict does not fit keeps its weights.
     """
     module, file = unwrap(module), Path(name).name
-    state, before = without_prefix(state, module), copy.deepcopy(module.state_dict())
+    before = copy.deepcopy(module.state_dict())
+    state = without_prefix(state, before)
     if cast := [key for key, value in state.items() if value.is_complex() and not before.get(key, value).is_complex()]:
         raise InputError(f"--checkpoint: {file} does not fit the model: {cast[0]} is complex.")
     try:
@@ -79,12 +81,11 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
         raise InputError(f"--checkpoint: {file} does not fit the model: {'; '.join(problems)}.") from error
 
 
-def without_prefix(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Without what DDP, `torch.compile`, Lightning or an average puts before every key."""
-    keys = unwrap(module).state_dict().keys()
+def without_prefix(state: dict[str, Tensor], keys: Collection[str]) -> dict[str, Tensor]:
+    """Without what DDP, `torch.compile`, Lightning or an average puts before every key; some of `keys` remain."""
     state = {key: value for key, value in state.items() if key != "n_averaged"}  # a counter of AveragedModel
     stripped = state
-    while not keys & stripped.keys():
+    while stripped.keys().isdisjoint(keys):
         if len({key.partition(".")[0] for key in stripped}) != 1 or not all("." in key for key in stripped):
             return state
         stripped = {key.partition(".")[2]: value for key, value in stripped.items()}

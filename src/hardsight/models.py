@@ -82,7 +82,8 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
         model = _SOURCES[kind](name, state)
         if state is not None:  # with as many classes as the checkpoint holds
             key = f"{find_head(model.module).path}.weight"
-            weight, built = (d.get(key) for d in (without_prefix(state, model.module), model.module.state_dict()))
+            own = unwrap(model.module).state_dict()
+            weight, built = (d.get(key) for d in (without_prefix(state, own), own))
             if weight is not None and built is not None and weight.ndim and weight.shape[1:] == built.shape[1:]:
                 model = model if len(weight) == len(built) else _SOURCES[kind](name, state, num_classes=len(weight))
         path = None if checkpoint is None else str(Path(checkpoint).absolute())

@@ -84,6 +84,8 @@ class View(Samples):
     def reopened(self) -> Self:
         view = super().reopened()
         view.whole = self.whole.reopened()
+        if self._resized is not None and (values := view.whole.tensor()) is not None:
+            view._resized = in_form(values, self._resized.shape[1:])
         return view
 
 
@@ -128,6 +130,11 @@ class JoinedSamples(Samples):
         parts = [part.identity for part in self._parts]
         gaps = tuple(gap for part in parts for gap in part.gaps)
         return Identity(content_hash(self._names, [part.hash for part in parts], self.labels), gaps)
+
+    def reopened(self) -> Self:
+        joined = super().reopened()
+        joined._parts = [part.reopened() for part in self._parts]
+        return joined
 
 
 def _unit(values: Tensor) -> Tensor:

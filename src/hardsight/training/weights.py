@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hardsight.checkpoints import read_checkpoint
+from hardsight.checkpoints import read_checkpoint, without_prefix
 from hardsight.errors import HardsightError, InputError
 from hardsight.runs import content_hash
 
@@ -27,11 +27,13 @@ def start_from(module: nn.Module, file: str | Path) -> str:
         file: A state dict, ``.safetensors`` or ``.pt``, read as data.
     """
     try:
-        state = {name.removeprefix("module."): tensor for name, tensor in read_checkpoint(file).items()}
+        state = read_checkpoint(file)
     except HardsightError as error:
         raise type(error)(str(error).replace("--checkpoint", "weights", 1)) from None
     own = module.state_dict()
-    found = {key: state.get(key, state.get(key.removeprefix("network."))) for key in own}
+    theirs = {key: key.removeprefix("network.") for key in own}  # libraries have no layer before the network
+    state = without_prefix(state, {*own, *theirs.values()})
+    found = {key: state.get(key, state.get(name)) for key, name in theirs.items()}
     fitting = {key: held for key, held in found.items() if held is not None and held.shape == own[key].shape}
     # Old checkpoints do not count batches, those of others do not hold our first layer.
     needed = [key for key in own if not key.startswith("normalise.") and not key.endswith(".num_batches_tracked")]
