@@ -71,7 +71,9 @@ def test_every_row_is_scipy_s_coefficient_on_the_samples_of_its_bin(seen):
         equal = sum((values[:, None] == values).sum() - len(values) for values in (y,))
         assert row["ties"] == pytest.approx(equal / (len(y) * (len(y) - 1)))
     assert sum(row["n"] for row in rows if row["score"] == "avh" and row["coefficient"] == "kendall") == 480
-    assert all(row["agreement"] > 0.2 for row in rows if row["bin"] == "all" and row["score"] != "norm")
+    overall = {row["score"]: row["agreement"] for row in rows if row["bin"] == "all"}
+    assert overall["avh"] > 0.3
+    assert overall["confidence"] > 0.3
 
 
 def test_counts_frequencies_tables_and_run_folders_say_the_same(seen, tmp_path):

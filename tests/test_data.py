@@ -431,7 +431,7 @@ def test_tensor_dataset(tiny):
     assert torch.equal(open_data(Subset(data, [4, 1])).tensor(), x[[4, 1]])
 
 
-@pytest.mark.parametrize(("workers", "batch_size"), [(0, 1), (1, 1), (2, 3)])
+@pytest.mark.parametrize(("workers", "batch_size"), [(0, 1), (1, 1), (1, 3), (2, 1), (2, 3)])
 def test_rows_do_not_depend_on_workers_batches_or_order(workers, batch_size, folder, tiny):
     expected = hs.score(tiny, folder, preprocess="raw")
     assert_same_rows(hs.score(tiny, folder, preprocess="raw", workers=workers, batch_size=batch_size), expected)

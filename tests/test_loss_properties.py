@@ -127,6 +127,15 @@ def test_a_constant_on_all_logits_changes_nothing(name):
     close(ours[0], gradients[0], 1e-10)
 
 
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_lengths_do_not_matter_to_directions(name):
+    features, weight, target = triple()
+    expected = value(name, features, weight, target)[0]
+    for lengths in (1e-20, 1e20):
+        close(value(name, lengths * features, weight, target)[0], expected, 1e-10)
+        close(value(name, features, lengths * weight, target)[0], expected, 1e-10)
+
+
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_extremes_are_finite_with_finite_gradients(name):
     features, weight, target = triple(torch.float32)

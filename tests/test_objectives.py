@@ -198,6 +198,13 @@ def test_eq_6_the_normal_bonus_is_the_mirrored_cross_entropy_and_exactly_m():
     assert torch.equal(EncouragingLoss(log_end=1, reduction="none")(z, y), soft_margin(z, y))
 
 
+@pytest.mark.parametrize("end", LOG_ENDS[:-1])
+def test_eq_7_the_conservative_bonus_as_printed(end):
+    for scale in (0.5, 2, 4):
+        z, y, p = sample(scale)
+        assert EncouragingLoss(log_end=end)(z, y).item() == pytest.approx(-math.log(p) + naive_bonus(p, 1 - p, end, 0))
+
+
 @pytest.mark.parametrize("logit", [-1e4, -30.0, 0.0, 5.0, 12.0, 30.0, 1e4])
 def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
     for dtype in (torch.float32, torch.float64):
@@ -205,3 +212,10 @@ def test_eq_8_the_pull_on_the_target_is_exactly_one_at_any_likelihood(logit):
         actual = gradient(EncouragingLoss(log_end=1)(z, torch.tensor([0])), z)[0]
         assert actual[0].item() == -1
         torch.testing.assert_close(actual[1:], z.detach()[0, 1:].softmax(0))
+
+
+@pytest.mark.parametrize("end", LOG_ENDS[:-1])
+def test_eq_8_beyond_log_end_the_pull_is_the_papers(end):
+    z, y, p = sample(3)
+    expected = 1.0 if p <= end else (1 / p + 1 / (1 - end)) * p * (1 - p)
+    assert gradient(EncouragingLoss(log_end=end)(z, y), z)[0].item() == pytest.approx(-expected)
