@@ -33,6 +33,14 @@ def saved(tmp_path):
     return table().save(tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["meta.json", "plan.json"])
+def test_a_table_is_saved_over_a_damaged_run_when_asked_to(saved, name):
+    (saved / name).write_text("{")
+    with pytest.raises(hs.HardsightError):
+        table(4).save(saved)
+    assert len(hs.SampleTable.load(table(4).save(saved, overwrite=True))) == 4
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Files that a user names.
 

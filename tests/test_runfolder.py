@@ -11,7 +11,7 @@ from killed import killed
 
 from hardsight import SampleTable
 from hardsight.errors import ExistingPathError, InputError, StateError
-from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, is_run, read_run
+from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, discard, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 
@@ -123,9 +123,45 @@ def test_a_folder_is_taken_resumed_refused_or_discarded(tmp_path):
     unidentified = {**PLAN, "unidentified": {"what": ["MyData"], "once": "1"}}
     with pytest.raises(ExistingPathError, match=r"MyData .*version"):
         RunWriter(run, unidentified)
-    (run / "plan.json").write_text("{")
-    with pytest.raises(StateError, match="damaged"):
-        RunWriter(run, PLAN)
+
+
+@pytest.mark.parametrize("file", ["plan.json", "meta.json"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_with_a_damaged_file_can_be_overwritten_and_discarded(tmp_path, file, whole):
+    def damaged(run):
+        if whole:
+            finished(run, part(["a"]), counts=Counts(1, 0))
+        else:
+            with RunWriter(run, PLAN) as writer:
+                writer.write(part(["a"]))
+        (run / file).write_text("{")
+        return run
+
+    run = damaged(tmp_path / "run")
+    if file == "plan.json":
+        with pytest.raises(StateError, match=r"damaged.*overwrite"):
+            RunWriter(run, PLAN)
+        assert not whole or read_run(run)[1].counts == Counts(1, 0)  # which needs no plan
+    with RunWriter(run, PLAN, overwrite=True) as writer:
+        assert not writer.done()
+        writer.write(part(["b"]))
+        writer.finish(Meta(counts=Counts(1, 0)))
+    assert read_run(run)[0]["samples"]["id"].to_pylist() == ["b"]
+    run = damaged(tmp_path / "other")
+    discard(run)
+    assert not [item for item in run.rglob("*") if not item.is_dir()]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_damaged_plan_without_parts_is_a_strangers(tmp_path, overwrite):
+    (tmp_path / "parts").mkdir()
+    files = {tmp_path / name: text for name, text in {"plan.json": "{", "parts/left.json": "{}"}.items()}
+    for file, text in files.items():
+        file.write_text(text)
+    with pytest.raises(ExistingPathError, match=r"other things.*plan\.json"):
+        RunWriter(tmp_path, PLAN, overwrite=overwrite)
+    discard(tmp_path)
+    assert {file: file.read_text() for file in files} == files
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

@@ -301,13 +301,13 @@ class SampleTable:
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
-        there = read_run(path, partial=True, kinds=())[1] if is_run(path) else None
-        half_saved = there is not None and _SAVED in there.extra and there.unfinished
-        if there is not None and not overwrite and not half_saved:
-            raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+        if not overwrite and is_run(path):
+            there = read_run(path, partial=True, kinds=())[1]
+            overwrite = _SAVED in there.extra and there.unfinished  # what a kill left of another saving
+            if not overwrite:
+                raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
         vectors = self.vectors  # which may lie in this very folder
-        # What a kill left of another saving is no more than a part of a table.
-        with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite or half_saved) as writer:
+        with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
             writer.write(split_rows(self._rows, self.bad, self.meta.model.name or "table", vectors))
             counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
             writer.finish(replace(self.meta, counts=counts))

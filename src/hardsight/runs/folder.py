@@ -82,9 +82,10 @@ def begin(
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_errors(path), folder_lock(path, shard) as lock:
-        stored = _stored(file, kind, overwrite)
+        ours = FORMAT_KEY not in plan or _is_ours(path)  # or it may be a plan of another program
+        stored = _stored(file, kind, overwrite or not ours)
         other = content_beside(file)
-        if stored is not None and FORMAT_KEY in plan and FORMAT_KEY not in stored:  # a plan of another program
+        if stored is not None and not ours:
             stored, other = None, file
         if stored is None and other is not None:
             raise ExistingPathError(f"out: {path} has other things in it ({other.name} …); choose another folder.")
@@ -98,11 +99,11 @@ def begin(
         return lock.pop_all()
 
 
-def _stored(file: Path, kind: str, overwrite: bool) -> dict[str, Any] | None:
+def _stored(file: Path, kind: str, damaged: bool) -> dict[str, Any] | None:
     try:
         return read_json(file, dict[str, Any], "out") if file.exists() else None
     except StateError as error:
-        if overwrite:
+        if damaged:
             return {}
         raise StateError(f"{error} Bring it back, overwrite the {kind}, or choose another folder.") from None
 
@@ -120,7 +121,7 @@ def _refusal(path: Path, kind: str, names: list[str], plan: Mapping[str, Any]) -
     sentence += "overwrite it (--overwrite)."
     if UNIDENTIFIED in plan:
         sentence += f" {', '.join(plan[UNIDENTIFIED]['what'])} can change unnoticed; with a version (open_data(…, "
-        sentence += "version=…), or --data-version of score) it can be resumed."
+        sentence += "version=…), or --data-version) it can be resumed."
     return sentence
 
 
@@ -215,8 +216,21 @@ def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
-    files = [Path(path) / name for name in (PLAN_FILE, META_FILE)]
+    files = [Path(path) / name for name in (META_FILE, PLAN_FILE)]  # a finished run does not need its plan
     return any(file.is_file() and FORMAT_KEY in read_json(file, dict[str, Any]) for file in files)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a folder holds a run, also one whose plan or meta data are damaged: then its parts tell."""
+    damaged = False
+    for file in (path / META_FILE, path / PLAN_FILE):
+        try:
+            if file.is_file() and FORMAT_KEY in read_json(file, dict[str, Any]):
+                return True
+        except StateError:
+            damaged = True
+    folders = [run / name for run in (path, *path.glob(f"{STAGES}/*")) for name in _FOLDERS]
+    return damaged and any(_PARTS.fullmatch(file.name) for folder in folders for file in folder.glob("*"))
 
 
 def is_alignment(file: Path) -> bool:
@@ -237,7 +251,7 @@ def discard(path: Path, *, replaced: bool = False) -> None:
         replaced: Leave ``plan.json``, which another is written over, so that the folder is a run at any time. It also
             stays where other files do.
     """
-    if not is_run(path):
+    if not _is_ours(path):
         return
     for file in (path / META_FILE, path / DYNAMICS / INDEX):
         file.unlink(missing_ok=True)
