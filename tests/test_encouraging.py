@@ -445,6 +445,7 @@ def test_options_that_change_with_time_are_not_compiled_anew_each_time():
         ({"start": 1.0}, r"start .*got 1\.0\."),
         ({"start": 0.5, "bonus": "power"}, r"start .*'log'.*'power'"),
         ({"rho": -1}, r"rho .*got -1\."),
+        ({"bonus": "nope", "rho": 0.0}, "bonus 'nope'"),
         ({"gamma": 0.5}, r"gamma .*got 0\.5"),
         ({"bonus": None}, "no bonus None"),
         ({"bonus": "sqrt"}, "bonus 'sqrt'; .*log"),

@@ -83,7 +83,7 @@ class Range(NamedTuple):
 
     def check(self, value: float, what: str) -> None:
         """Refuse a number outside of the range; `what` begins the sentence."""
-        _require(self.holds(value), what, f"a number in {self}", value)
+        _require(hasattr(value, "__float__") and self.holds(value), what, f"a number in {self}", value)
 
     def __str__(self) -> str:
         low, high = (str(end) if isinstance(end, int) else f"{end:.5g}" for end in (self.low, self.high))

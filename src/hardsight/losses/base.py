@@ -112,7 +112,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return Terms(soft_margins(z), shares, index, valid, single)
 
     def _reduced(self, terms: Terms, values: Tensor, weighted: bool = True) -> Tensor:
-        """Values of an objective at the soft margins, weighed and reduced."""
+        """Values of an objective at the soft margins, weighted and reduced."""
         _, shares, target, valid, single = terms
         factor = count = valid.to(values.dtype)
         weight = None if self.weight is None or not weighted else self.weight.to(values)

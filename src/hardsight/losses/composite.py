@@ -146,7 +146,7 @@ def build_loss(
         >>> build_loss("focal")(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.1733)
     """
-    name = parse_loss(name) if isinstance(name, str) else name
+    name = name if isinstance(name, LossName) else parse_loss(name)
     options, context = name.objective.options, {"counts": counts, "width": width, "label_smoothing": label_smoothing}
     weights: Any = None
     if options.get("weight") == "effective":

@@ -123,10 +123,14 @@ class BoundPart:
         items = [preset for preset, values in presets.items() if values.items() <= self.options.items()][:1]
         for name, value in self.options.items():
             shown = value != declared[name].default or (name == first and declared[name].type in (int, float))
-            if shown and not (items and name in presets.get(items[0], ())):
+            if not shown or (items and name in presets.get(items[0], ())):
+                continue
+            if isinstance(value, bool):
+                items.append(name if value else f"{name}=false")
+            else:
                 short = value if isinstance(value, str) else f"{value:g}"
                 text = short if isinstance(value, str) or float(short) == value else repr(value)
-                items.append(name if value is True else text if name == first else f"{name}={text}")
+                items.append(text if name == first else f"{name}={text}")
         return f"{self.name}:{','.join(items)}" if items else self.name
 
 
@@ -145,6 +149,17 @@ class LossName:
     def parts(self) -> list[BoundPart]:
         """Those that there are."""
         return [bound for bound in (self.objective, self.logits, self.pairs) if bound is not None]
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """What is registered under the names of its parts and, where an option names an entry, under that name."""
+        named = [
+            option.choices[bound.options[option.name]]
+            for bound in self.parts
+            for option in bound.part.options.values()
+            if isinstance(option.choices, Registry)
+        ]
+        return [bound.part.function for bound in self.parts] + named
 
     @property
     def smoothed(self) -> bool:

@@ -99,7 +99,9 @@ class EncouragingLoss(MarginLoss):
             raise InputError(f"start and preset belong to the bonus 'log', got {bonus!r}; leave them out.")
         if match_gradient and reduction == "none":
             raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
-        self._objective(torch.zeros(()))  # finds an unknown bonus, or an offset without a minimum
+        if not callable(bonus):
+            _ = BONUSES[bonus]  # whatever its factor is now
+        self._objective(torch.zeros(()))  # finds an offset without a minimum
 
     @property
     def endless(self) -> bool:
@@ -122,14 +124,16 @@ class EncouragingLoss(MarginLoss):
 
         Where `terms` of the same input and target are there already, they are not computed again.
         """
-        terms = terms or self.terms(input, target)
+        return self._parts(terms or self.terms(input, target))
+
+    def _parts(self, terms: Terms) -> LossParts:
         ce = cross_entropy(terms.m)
         bonus = self._reduced(terms, self._objective(terms.m) - ce, weighted=self.weight_bonus)
         return LossParts(self._reduced(terms, ce), bonus)
 
     def _loss(self, terms: Terms) -> Tensor:
         if self.weight is not None and not self.weight_bonus:
-            return torch.add(*self.parts(terms.m, terms.m, terms))
+            return torch.add(*self._parts(terms))
         return self._reduced(terms, self._objective(terms.m))
 
     def _objective(self, m: Tensor) -> Tensor:
