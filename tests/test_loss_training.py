@@ -383,6 +383,16 @@ class _KilledError(Exception):
     pass
 
 
+class Steps:
+    """How many steps are left: no part of the identity of the loss that counts them."""
+
+    def __init__(self, left=0):
+        self.left = left
+
+    def __reduce__(self):
+        return Steps, ()
+
+
 class Killed(CompositeLoss):
     """A loss that ends the training after so many steps; it learns a scale and moves centres."""
 
@@ -394,12 +404,12 @@ class Killed(CompositeLoss):
             pairs or CenterLoss(10, 32, weight=0.01),
             hooks=[Scheduled(objective, rho=lambda t: deferred(t, 1))],
         )
-        self.left = [None] * steps
+        self.steps = Steps(steps)
 
     def forward(self, *batch):
-        if not self.left:
+        if not self.steps.left:
             raise _KilledError
-        self.left.pop()
+        self.steps.left -= 1
         return super().forward(*batch)
 
 
@@ -419,13 +429,13 @@ def test_a_killed_run_with_a_learning_loss_ends_the_same_to_the_last_bit(tmp_pat
     for ours, theirs in ((again.model.module, whole.model.module), (other, loss)):
         for name, value in theirs.state_dict().items():
             assert torch.equal(ours.state_dict()[name], value), name
-    assert loss.logits.log_scale.exp().item() != pytest.approx(8.0, abs=1e-3)  # it has learnt
+    assert loss.logits.log_scale.exp().item() != pytest.approx(8.0, abs=1e-3)  # it has learned
     names = ("loss", "ce", "bonus", "pairs", "test_accuracy")
     assert [[row[n] for n in names] for row in again.history] == [[row[n] for n in names] for row in whole.history]
     assert [row["bonus"] == 0 for row in whole.history] == [True, False, False]
 
 
-def test_a_learnt_scale_does_not_decay(tmp_path):
+def test_a_learned_scale_does_not_decay(tmp_path):
     still = replace(QUICK, lr=0.1, weight_decay=0.5, epochs=1)
 
     def zero(logits, target):
@@ -455,6 +465,47 @@ def test_another_loss_is_another_run(tmp_path):
     trained(tmp_path / "amc", recipe, loss=amc)
     with pytest.raises(FileExistsError, match="same: loss"):
         trained(tmp_path / "amc", recipe, loss=CompositeLoss(nn.CrossEntropyLoss(), pairs=AMCLoss(margin=0.6)))
+
+
+def composed(**parts):
+    return CompositeLoss(**{"objective": nn.CrossEntropyLoss()} | parts)
+
+
+def scheduled(after):
+    objective = EncouragingLoss()
+    loss = CompositeLoss(objective, pairs=AMCLoss())
+    loss.hooks = (Scheduled(objective, rho=lambda t: deferred(t, after)), Scheduled(loss, pair_weight=lambda t: 0.5))
+    return loss
+
+
+SOURCELESS = "lambda logits, target: (logits.logsumexp(1) - logits.gather(1, target[:, None])[:, 0]).mean()"
+
+
+@pytest.mark.parametrize(
+    ("what", "losses"),
+    {
+        "margin": [lambda m=m: composed(logits=partial(cosface_logits, margin=m)) for m in (0.1, 0.2)],
+        "function": [
+            lambda f=f: composed(logits=partial(f, margin=0.1, scale=16.0)) for f in (cosface_logits, arcface_logits)
+        ],
+        "bonus": [lambda: EncouragingLoss(bonus=lambda p: -p), lambda: EncouragingLoss(bonus=lambda p: -p * p)],
+        "pairs": [lambda: composed(pairs=lambda x, y: x.mean()), lambda: composed(pairs=lambda x, y: x.sum())],
+        "objective": [lambda: composed(objective=F.cross_entropy), lambda: composed(objective=F.multi_margin_loss)],
+        "schedule": [partial(scheduled, 1), partial(scheduled, 2)],
+        "no source text": [lambda: composed(objective=eval(SOURCELESS))] * 2,
+        "a function without source text": [lambda: eval(SOURCELESS)] * 2,
+    }.items(),
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_everything_that_decides_a_given_loss_counts(tmp_path, what, losses):
+    recipe, (first, second) = replace(QUICK, epochs=1), losses
+    given = first()
+    trained(tmp_path / "run", recipe, loss=given)
+    if "source" not in what:
+        rows = [trained(tmp_path / "run", recipe, loss=again).history for again in (given, first())]
+        assert rows[0] == rows[1]  # not trained again: they hold the seconds that it took
+    with pytest.raises(FileExistsError, match=r"same: loss\)"):
+        trained(tmp_path / "run", recipe, loss=second())
 
 
 def test_what_the_recipe_smooths_and_mixes_reaches_the_loss(tmp_path):
@@ -498,7 +549,7 @@ def test_a_computed_head_and_directions_do_not_go_together(tmp_path):
     model = net()
     nn.utils.parametrizations.weight_norm(model[-1])
     assert trained(tmp_path / "amc", model=model, loss="el+amc").history[-1]["test_accuracy"] > 0.7
-    with pytest.raises(ValueError, match=r"head '5' .*parametrised"):
+    with pytest.raises(ValueError, match=r"head '5' .*parametrized"):
         trained(tmp_path / "run", model=model, loss="avh")
 
 
@@ -548,7 +599,7 @@ def train_here(out, loss):
 
 
 @pytest.mark.slow
-def test_two_processes_train_with_directions_and_a_learnt_scale_what_one_would(tmp_path):
+def test_two_processes_train_with_directions_and_a_learned_scale_what_one_would(tmp_path):
     loss = "avh:8,learn"
 
     def train_and_tell(rank):

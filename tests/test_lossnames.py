@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.losses import BONUSES, LOSSES, cross_entropy, forms, loss_part, parse_loss
+from hardsight.losses import BONUSES, LOSSES, build_loss, cross_entropy, forms, loss_part, parse_loss
 from hardsight.registry import Range
 
 CANONICAL = {
@@ -142,9 +142,11 @@ def test_a_name_that_cannot_be_is_a_sentence(text):
     assert "\n" not in str(raised.value)
 
 
-def test_no_name_is_a_sentence_too():
-    with pytest.raises(TypeError, match=r"loss .*got a float"):
-        parse_loss(0.75)
+@pytest.mark.parametrize("read", [parse_loss, build_loss])
+@pytest.mark.parametrize("name", [0.75, None])
+def test_no_name_is_a_sentence_too(read, name):
+    with pytest.raises(TypeError, match=rf"loss .*got a {type(name).__name__}"):
+        read(name)
 
 
 def test_what_a_name_needs_is_read_from_it():
@@ -228,6 +230,16 @@ def test_a_name_is_registered_once_but_an_edited_function_replaces_itself(regist
         exec(source.format(value), names)
         loss_part("logits", reference="here")(names["doubled"])
         assert str(parse_loss("doubled")) == f"ce@doubled:{value:g}"
+
+
+def test_a_flag_that_is_switched_off_comes_back_from_the_name(registered):
+    @loss_part("logits", reference="here")
+    def flagged(logits, *, centered: bool = True, doubled: bool = True):
+        return logits
+
+    for text in ("flagged:centered=false", "flagged:doubled=false", "flagged:centered=false,doubled=false", "flagged"):
+        assert str(parse_loss(text)) == f"ce@{text}"
+        assert parse_loss(str(parse_loss(text))) == parse_loss(text)
 
 
 def test_a_class_is_a_part(registered):
@@ -406,3 +418,26 @@ def test_a_file_brings_its_losses_to_the_function(registered, tmp_path):
     )  # fmt: skip
     assert {"ce", "bonus", "pairs"} <= trained.history[0].keys()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("/ temperature", "* temperature"), ("-3 * ce", "-4 * ce"), ("strength * features", "strength * 2 * features")],
+)
+def test_an_edited_loss_of_a_file_is_another_run(registered, tmp_path, change):
+    def run():
+        return hs.train(
+            f"{file}:build", "digits", recipe=hs.Recipe(epochs=1, lr=0.01), loss="el:bonus=cubic@tempered:4+lengths:1",
+            out=tmp_path / "run", record=(), device="cpu", progress=False,
+        )  # fmt: skip
+
+    for name in ("tempered", "lengths"):
+        del LOSSES[name]
+    del BONUSES["cubic"]
+    file = tmp_path / "edited.py"
+    file.write_text(FILE)
+    first = run()
+    assert run().history == first.history
+    file.write_text(FILE.replace(*change) + "\n")
+    with pytest.raises(FileExistsError, match=r"same: loss\)"):
+        run()

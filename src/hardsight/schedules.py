@@ -46,7 +46,7 @@ class Scheduled:
     """
 
     def __init__(self, target: Any, **functions: Callable[[float], Any]) -> None:
-        self._target, self._functions = target, functions
+        self.target, self.functions = target, functions
         for name in functions:
             if getattr(target, name, None) is None:
                 raise InputError(f"{name}: a {type(target).__name__} has no {name} that could be scheduled.")
@@ -57,12 +57,12 @@ class Scheduled:
         What was recorded with the old number, such as a CUDA graph, must then be recorded again.
         """
         replaced = False
-        for name, function in self._functions.items():
-            value, current = function(time), getattr(self._target, name)
+        for name, function in self.functions.items():
+            value, current = function(time), getattr(self.target, name)
             in_place = hasattr(current, "detach")
-            if not in_place or isinstance(getattr(type(self._target), name, None), property):
+            if not in_place or isinstance(getattr(type(self.target), name, None), property):
                 replaced |= not in_place and current != value
-                setattr(self._target, name, value)
+                setattr(self.target, name, value)
             else:
                 tensor = current.detach()  # the same memory; autograd does not allow writing to a parameter
                 tensor.copy_(value) if hasattr(value, "detach") else tensor.fill_(value)

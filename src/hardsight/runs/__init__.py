@@ -30,7 +30,7 @@ from hardsight.runs.folder import (
     is_run,
     read_run,
 )
-from hardsight.runs.identity import Identity, content_hash, gaps_entry, identify, module_attributes
+from hardsight.runs.identity import Identity, content_hash, gaps_entry, identify, is_users, module_attributes
 from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
 from hardsight.runs.provenance import provenance

@@ -82,6 +82,11 @@ def module_attributes(module: nn.Module) -> dict[str, Any]:
     return {key: item for key, item in vars(module).items() if key not in _MODULE_STATE}
 
 
+def is_users(function: object) -> bool:
+    """Whether a registered function or class is a user's: its name alone does not tell what it does."""
+    return str(getattr(function, "__module__", None)).partition(".")[0] not in ("hardsight", "torch")
+
+
 class _Hasher:
     """Digests of values, each computed once; `gaps` collects the kinds of value that have none."""
 

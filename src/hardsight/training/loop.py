@@ -49,7 +49,7 @@ class Training:
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
         self.loss_module = self.loss.to(device).train() if isinstance(self.loss, nn.Module) else nn.Module()
-        self.learnt = [p for p in self.loss_module.parameters() if p.requires_grad]
+        self.learned = [p for p in self.loss_module.parameters() if p.requires_grad]
         self.needs_head, self.one_norm = (getattr(self.loss, name, False) for name in ("needs_head", "one_norm"))
         if self.one_norm:
             to_one_norm(self.network)
@@ -57,7 +57,7 @@ class Training:
         if recipe.compile:
             compile_parts(self.network)
         self.called = self.processes.wrapped(self.network)
-        self.optimizer = make_optimizer(self.network, recipe, fused=device.type == "cuda", learnt=self.learnt)
+        self.optimizer = make_optimizer(self.network, recipe, fused=device.type == "cuda", learned=self.learned)
         self.graph: GraphedStep | None = None
 
     @property
@@ -107,7 +107,7 @@ class Training:
                     self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
                     # Shares of one batch may differ by a sample between processes: their mean must not.
                     (loss * (len(y) * self.processes.world / len(batches[step]))).backward()
-                    self.processes.average(p.grad for p in self.learnt if p.grad is not None)
+                    self.processes.average(p.grad for p in self.learned if p.grad is not None)
                 if recorder is not None and head is not None:
                     recorder.update(rows, head, y)
                 parts = dict(getattr(self.loss, "last_parts", {}))
@@ -304,12 +304,12 @@ def logits_of(network: nn.Module, x: Any) -> Tensor:
 
 
 def make_optimizer(
-    network: nn.Module, recipe: Recipe, fused: bool, learnt: Sequence[Tensor] = ()
+    network: nn.Module, recipe: Recipe, fused: bool, learned: Sequence[Tensor] = ()
 ) -> torch.optim.Optimizer:
     """The recipe's optimizer over all weights, and over what a loss learns, which does not decay."""
     weights: list[Any] = [p for p in network.parameters() if p.requires_grad]
-    if learnt:
-        weights = [{"params": weights}, {"params": list(learnt), "weight_decay": 0.0}]
+    if learned:
+        weights = [{"params": weights}, {"params": list(learned), "weight_decay": 0.0}]
     common = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "rmsprop":  # the paper's networks use TensorFlow's constants
         return torch.optim.RMSprop(weights, **common, momentum=recipe.momentum, alpha=0.9, eps=1e-3)

@@ -13,10 +13,10 @@ from torch.nn.utils import parametrize
 from hardsight.angles import unit
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head
-from hardsight.losses import CompositeLoss, EncouragingLoss, build_loss, parse_loss
+from hardsight.losses import BONUSES, CompositeLoss, EncouragingLoss, build_loss, parse_loss
 from hardsight.models import describe
 from hardsight.recipes import Recipe
-from hardsight.runs import content_hash
+from hardsight.runs import content_hash, is_users, module_attributes
 
 # ``(logits, targets) → scalar``; with an attribute `needs_head` that is true, ``(logits, targets, features, weight)``.
 Loss = Callable[..., Tensor]
@@ -29,9 +29,9 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
     """
     layer = find_head(network)
     if given is None:
-        if soft and (sharp := parse_loss(recipe.loss).needing_indices()):
+        if soft and (needs_indices := parse_loss(recipe.loss).needing_indices()):
             raise InputError(
-                f"targets: {sharp[0]} needs one class a sample; leave targets out, or choose another loss."
+                f"targets: {needs_indices[0]} needs one class per sample; leave targets out, or choose another loss."
             )
         weight = layer.module._parameters.get("weight")  # as it is: a computed one may change when it is read
         given = build_loss(
@@ -56,7 +56,7 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
     if getattr(given, "one_norm", False) and parametrize.is_parametrized(layer.module):
         raise InputError(
             f"loss: it sees only directions of class weights, and those of the head {layer.path!r} are computed "
-            "(parametrised), so that they cannot be brought to one norm; train a plain linear head."
+            "(parametrized), so that they cannot be brought to one norm; train a plain linear head."
         )
     if hasattr(given, "at"):
         given.at(0.0)  # also where it was used before
@@ -79,16 +79,35 @@ def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
     return value
 
 
-def in_words(loss: Loss | None, recipe: Recipe) -> str:
+def loss_identity(loss: Loss | None, recipe: Recipe) -> str:
     """What must be the same for a run to be resumed with this loss."""
     if loss is None:
-        return "cross-entropy" if recipe.loss == "ce" else recipe.loss
+        name = "cross-entropy" if recipe.loss == "ce" else recipe.loss
+        users = [function for function in parse_loss(recipe.loss).functions if is_users(function)]
+        return f"{name} ({_short_hash(users)})" if users else name
     if not isinstance(loss, nn.Module):
-        return f"{describe(loss)} ({content_hash(loss)[:16]})"
-    plain = (bool, int, float, str, type(None))
-    options = [(type(part), [(k, v) for k, v in vars(part).items() if isinstance(v, plain)]) for part in loss.modules()]
+        return f"{describe(loss)} ({_short_hash(loss)})"
+    paths = {id(part): path for path, part in loss.named_modules()}
+    parts = [(paths[id(part)], type(part), _options(part, paths)) for part in loss.modules()]
     shapes = [(name, list(weight.shape)) for name, weight in loss.named_parameters()]  # which training changes
-    return f"{type(loss).__name__} ({content_hash(options, shapes, dict(loss.named_buffers()))[:16]})"
+    return f"{type(loss).__name__} ({_short_hash(parts, shapes, dict(loss.named_buffers()))})"
+
+
+def _options(part: nn.Module, paths: dict[int, str]) -> dict[str, Any]:
+    """What a part of a loss holds, but for weights and what it keeps of a batch; targets of schedules by their path."""
+    options = module_attributes(part)
+    if isinstance(part, CompositeLoss):
+        del options["last_parts"]
+        options["hooks"] = [(paths.get(id(hook.target), hook.target), hook.functions) for hook in part.hooks]
+    if isinstance(part, EncouragingLoss) and isinstance(part.bonus, str):
+        options["bonus"] = (part.bonus, BONUSES[part.bonus])
+    return options
+
+
+def _short_hash(*values: Any) -> str:
+    """Half of a hash, with what makes it equal no other where a value cannot be hashed."""
+    key = content_hash(*values)
+    return key[:16] + key[32:]
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from hardsight.runs import content_hash, gaps_entry
 from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady
-from hardsight.training.losses import Loss, chosen_loss, in_words
+from hardsight.training.losses import Loss, chosen_loss, loss_identity
 from hardsight.training.prepare import execute_file, prepared
 from hardsight.training.processes import Processes, processes
 
@@ -116,7 +116,7 @@ def train(
         blended = bool(recipe.mixup) and "train" in said
         said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
         used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
-        plan = _plan(network, samples, tested, recipe, in_words(loss, recipe), sampler, said)
+        plan = _plan(network, samples, tested, recipe, loss_identity(loss, recipe), sampler, said)
         plan |= gaps_entry(*(data.identity for data in (samples, tested) if data is not None))
         plan |= {
             "targets": None if source.targets is None else content_hash(source.targets),
