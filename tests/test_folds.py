@@ -429,7 +429,12 @@ def test_moved_data_still_belong_to_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"folds": 1}, "folds must.* 2 and"),
+        ({"folds": 1}, r"folds must.*\[2, .*got 1"),
+        ({"folds": 2.5}, "folds must.*got 2.5"),
+        ({"folds": "a"}, "folds must.*got 'a'"),
+        ({"folds": 2, "seed": -1}, "seed must.*got -1"),
+        ({"folds": 2, "seed": "a"}, "seed must.*got 'a'"),
+        ({"folds": 2, "use_bias": "x"}, "use_bias must.*got 'x'"),
         ({"folds": 51}, "folds must.* 2 and"),
         ({"folds": 3, "seeds": 0}, "seeds.* 0"),
         ({"seeds": 2}, "seeds .*folds"),
@@ -450,9 +455,9 @@ def test_data_that_cannot_be_folded():
 
     some = [(blank, i % 3) if i < 8 else (blank,) for i in range(9)]
     cases = [
-        (model, data, "--folds needs labels") for model in (linear(), train) for data in (arrays(None), [(blank,)] * 9)
+        (model, data, "folds needs labels") for model in (linear(), train) for data in (arrays(None), [(blank,)] * 9)
     ]
-    cases += [(train, some, r"--folds.*class index"), (linear(), arrays(np.zeros(30, int)), "two classes")]
+    cases += [(train, some, r"folds.*class index"), (linear(), arrays(np.zeros(30, int)), "two classes")]
     for model, data, message in [*cases, (linear(), arrays(np.arange(30) - 1), r"class.* got -1")]:
         with pytest.raises(ValueError, match=message):
             hs.score(model, data, folds=3, **({} if model is train else {"preprocess": "raw"}))

@@ -14,6 +14,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 import hardsight as hs
 from hardsight.data import ArraySamples, Columns, View, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
+from hardsight.scores import SCORES
+from hardsight.scoring import network as network_module
 
 
 def network(seed=0, classes=10):
@@ -290,6 +292,83 @@ def test_the_whole_file_of_a_training_function_counts(tmp_path):
     file.write_text(text.format(2))  # which nothing reads
     with pytest.raises(FileExistsError, match="training"):
         run()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.c = nn.Linear(64, 10), nn.Linear(10, 10)
+
+    def forward(self, x):
+        return self.c(self.a(x.flatten(1)).relu())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_another_layer_is_another_run_out_of_sample(digits, tmp_path):
+    net = TwoHeads()
+
+    def run(head):
+        return hs.score(net, TensorDataset(*digits), folds=2, head=head, out=tmp_path / "run", device="cpu")
+
+    run(net.a)
+    assert run(net.a).meta.already_complete
+    with pytest.raises(FileExistsError, match="layer"):
+        run(net.c)
+
+
+def trained_on(data):
+    return network(), None, data.class_names
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_class_names_are_part_of_trained_folds(digits, tmp_path):
+    def run(names):
+        images = (digits[0][:, 0].numpy() * 255).astype(np.uint8)
+        data = ArraySamples(images, digits[1].numpy(), "digits", "d", list(names))
+        return hs.score(trained_on, data, folds=2, out=tmp_path / "run", device="cpu")
+
+    run("0123456789")
+    assert run("0123456789").meta.already_complete
+    with pytest.raises(FileExistsError, match="labels"):
+        run("abcdefghij")
+
+
+def test_an_edited_score_is_another_run(digits, tmp_path):
+    def register(factor):
+        @SCORES.register("scaled_norm", higher_is_harder=True, tolerance=(1e-6, 1e-6), reference="here")
+        def scaled_norm(reading):
+            """A norm."""
+            return factor * SCORES["norm"].of_reading(reading)
+
+    def run():
+        return scored(TensorDataset(*digits), tmp_path / "run", scores=["scaled_norm"])
+
+    try:
+        register(1)
+        first = run()
+        assert run().meta.already_complete
+        register(2)
+        with pytest.raises(FileExistsError, match="users_scores"):
+            run()
+        again = scored(TensorDataset(*digits), tmp_path / "run", scores=["scaled_norm"], overwrite=True)
+    finally:
+        del SCORES["scaled_norm"]
+    np.testing.assert_allclose(again["scaled_norm"], 2 * first["scaled_norm"])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("options", [{}, {"folds": 2}, {"model": [network(0), network(1)]}])
+def test_weights_are_hashed_once(digits, tmp_path, monkeypatch, options):
+    hashed, identify = [], network_module.identify
+
+    def counted(*values):
+        hashed.extend(value for value in values if isinstance(value, nn.Module))
+        return identify(*values)
+
+    monkeypatch.setattr(network_module, "identify", counted)
+    options = {"model": network()} | options
+    hs.score(options.pop("model"), TensorDataset(*digits), out=tmp_path / "run", device="cpu", **options)
+    assert len(hashed) == len({id(net) for net in hashed}) > 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from hardsight.scoring.network import (
     combine,
     complete_table,
     make_plan,
+    network_identity,
     open_run,
     score_network,
     stage,
@@ -100,10 +101,10 @@ def score_folds(
     model: Model | Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int
 ) -> SampleTable:
     """Score every fold by a head fitted to the other folds or, of a training function, by a network trained on them."""
-    if not 2 <= folds <= len(samples):
+    if folds > len(samples):
         raise InputError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
     if samples.labels is None and next((label for _, label in samples.readable()), 0) is None:
-        raise InputError(f"DATA: --folds needs labels, and {samples.origin} has none.")
+        raise InputError(f"folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
     # The seed only where it is not the usual one, so that older runs are resumed.
@@ -115,13 +116,14 @@ def score_folds(
 
 def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
-    plan = make_plan([model], samples, options)
-    network = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
+    identity = network_identity(model)
+    plan = make_plan([model], samples, options, networks=[identity])
+    network = {"name": model.name, "fingerprint": identity.hash}
     plan |= {"model": network, "preprocessing": model.preprocessing, "out_of_sample": division}
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
-        gather = partial(score_network, model, samples, keep="features")
+        gather = partial(score_network, model, samples, keep="features", identity=identity)
         whole = stage(replace(options, vectors=True), FEATURES, gather)
         stored: Any = whole.vectors
         place = np.asarray(pc.index_in(whole.to_arrow()["id"], value_set=stored["id"].combine_chunks()))
@@ -129,7 +131,7 @@ def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, divis
         # Classes without a sample have no direction, and would count in every sum of angles.
         present, labels = np.unique(whole["label"], return_inverse=True)
         if len(present) < 2:
-            raise InputError("DATA: --folds needs two classes or more to tell apart, and all samples are of one.")
+            raise InputError("folds needs two classes or more to tell apart, and all samples are of one.")
         strengths = set()
 
         def score_fold(held_out: np.ndarray, _: int, seed: int) -> SampleTable:
@@ -168,9 +170,9 @@ def _score_trained(
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
-    network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "DATA: --folds")
+    network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "folds")
     plan = make_plan([], samples, options, train)
-    plan |= {"model": network, "labels": content_hash(labels), "out_of_sample": division}
+    plan |= {"model": network, "labels": content_hash(labels, samples.classes), "out_of_sample": division}
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch import nn
 
 from hardsight.data import Samples, class_mapping
 from hardsight.devices import find_device
@@ -22,8 +23,19 @@ from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled, unwrap
 from hardsight.models import Model
-from hardsight.runs import SCHEMAS, STAGES, Meta, RunWriter, content_hash, gaps_entry, identify, provenance
-from hardsight.scores import MOST_CLASSES
+from hardsight.runs import (
+    SCHEMAS,
+    STAGES,
+    Identity,
+    Meta,
+    RunWriter,
+    content_hash,
+    gaps_entry,
+    identify,
+    is_users,
+    provenance,
+)
+from hardsight.scores import MOST_CLASSES, SCORES
 from hardsight.scoring.blocks import Keep, concatenate, row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
@@ -31,8 +43,17 @@ from hardsight.table import SampleTable, read_vectors, split_rows
 from hardsight.userfile import FileFunction
 
 
-def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: Keep = "direction") -> SampleTable:
-    """Rows of every sample, written to ``options.out`` while they are computed if it is given."""
+def score_network(
+    model: Model,
+    samples: Samples,
+    options: ScoreOptions,
+    keep: Keep = "direction",
+    identity: Identity | None = None,
+) -> SampleTable:
+    """Rows of every sample, written to ``options.out`` while they are computed if it is given.
+
+    `identity` is that of the network, where it is there already: to hash large weights takes a while.
+    """
     layer = find_head(uncompiled(model.module), options.head)
     if model.classes is not None and len(model.classes) != layer.classes:
         names = len(model.classes)
@@ -41,8 +62,9 @@ def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: K
     mapping = None if fitted_later else class_mapping(model.classes, samples.classes, layer.classes)
     check_samples(samples, None if fitted_later else layer.classes)
     limit = class_count(samples, MOST_CLASSES) if fitted_later else len(samples.classes or range(layer.classes))
-    plan = make_plan([model], samples, options)
-    network = {"name": model.name, "fingerprint": plan.pop("networks")[0]}
+    identity = identity or network_identity(model)
+    plan = make_plan([model], samples, options, networks=[identity])
+    network = {"name": model.name, "fingerprint": identity.hash}
     plan |= {
         "model": {**network, "head": layer.path, "classes": layer.classes},
         "preprocessing": model.preprocessing if samples.pixels else "none: the data set yields tensors",
@@ -82,32 +104,46 @@ def score_network(model: Model, samples: Samples, options: ScoreOptions, keep: K
         return finish(run, table, plan, find_device(options.device))
 
 
+def network_identity(model: Model) -> Identity:
+    """The identity of a network, whatever it is wrapped in."""
+    return identify(unwrap(model.module))
+
+
 def make_plan(
-    models: Sequence[Model], samples: Samples, options: ScoreOptions, training: Callable[..., Any] | None = None
+    models: Sequence[Model],
+    samples: Samples,
+    options: ScoreOptions,
+    training: Callable[..., Any] | None = None,
+    networks: Sequence[Identity] = (),
 ) -> dict[str, Any]:
     """What determines the rows, in every kind of run: a run with an equal plan is resumed. The networks are `models`,
-    or what the function `training` makes. Batch size, workers and device change nothing but rounding.
+    or what the function `training` makes. Batch size, workers and device change nothing but rounding. The caller adds
+    the names and hashes of the networks; of their identities `networks`, only the gaps are used here.
     """
     transforms = identify([(model.transform, model.takes) for model in models])
-    networks = [identify(unwrap(model.module)) for model in models]
     # Of a function named by its file the whole file counts, since that is what the user edits.
     in_file = isinstance(training, FileFunction)
     trained = identify((training.path.read_bytes(), training.function) if in_file else training)
+    users_scores = [score for score in (SCORES[name].of_reading for name in options.scores or ()) if is_users(score)]
+    scores = identify(users_scores)
+    head = options.head
+    if models and isinstance(head, nn.Module):
+        head = find_head(uncompiled(models[0].module), head).path
     return {
         "data": {"origin": samples.origin, "fingerprint": samples.fingerprint(), "split": samples.split},
         "source": samples.source,
         "labels": content_hash(samples.labels, samples.classes),
-        "networks": [network.hash for network in networks],
         "training": None if training is None else trained.hash,
         "preprocessing_hash": transforms.hash,
         "network_class_names": [list(model.classes or ()) for model in models],
         "scores": list(options.scores or ()),
+        "users_scores": scores.hash if users_scores else None,
         "bias": options.use_bias,
-        "layer": options.head if isinstance(options.head, str) else None,
+        "layer": head if isinstance(head, str) else None,
         "vectors": options.vectors,
         "version": options.version,
         "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
-        **(gaps_entry(transforms, trained, *networks, samples.identity) if options.version is None else {}),
+        **(gaps_entry(transforms, trained, scores, *networks, samples.identity) if options.version is None else {}),
     }
 
 
@@ -197,15 +233,20 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
         mapping = class_mapping(model.classes, samples.classes, layer.classes)
         orders.append((layer.classes, None if mapping is None else mapping.tolist(), model.classes))
         check_same_classes(orders[0], orders[-1], f"{models[0].name!r} and {model.name!r}")
-    plan = make_plan(models, samples, options)
-    networks = zip(models, plan.pop("networks"), layers, strict=True)
-    plan["nets"] = [{"name": model.name, "fingerprint": hash_, "head": layer.path} for model, hash_, layer in networks]
+    identities = [network_identity(model) for model in models]
+    plan = make_plan(models, samples, options, networks=identities)
+    plan["nets"] = [
+        {"name": model.name, "fingerprint": identity.hash, "head": layer.path}
+        for model, identity, layer in zip(models, identities, layers, strict=True)
+    ]
     plan["preprocessing"] = [model.preprocessing for model in models]
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
-        passes = [(model.name, partial(score_network, model, samples)) for model in models]
-        parts = [(name, stage(options, f"net{i}", score)) for i, (name, score) in enumerate(passes)]
+        parts = []
+        for i, (model, identity) in enumerate(zip(models, identities, strict=True)):
+            score = partial(score_network, model, samples, identity=identity)
+            parts.append((model.name, stage(options, f"net{i}", score)))
         first = parts[0][1].meta
         about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
         about["model"] = {"name": " + ".join(name for name, _ in parts), "classes": first.model.classes}

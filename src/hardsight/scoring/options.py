@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardsight.errors import InputError
-from hardsight.registry import whole_number
+from hardsight.registry import Option, whole_number
 
 
 class Shard(NamedTuple):
@@ -71,8 +71,15 @@ class ScoreOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard", Shard(*self.shard))
         object.__setattr__(self, "out", None if self.out is None else Path(self.out))
-        for name in ("batch_size", "seeds"):
-            whole_number(name, getattr(self, name), 1)
+        checked: dict[str, object] = {
+            name: whole_number(name, getattr(self, name), 1) for name in ("batch_size", "seeds")
+        }
+        checked["seed"] = whole_number("seed", self.seed, 0, 2**32 - 1)
+        checked["folds"] = None if self.folds is None else whole_number("folds", self.folds, 2)
+        for name in ("use_bias", "vectors"):
+            checked[name] = Option(name, bool, True).check(getattr(self, name), name)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
         if not 0 <= self.shard.rank < self.shard.world:
