@@ -23,7 +23,7 @@ def test_within_class_keeps_gaps_and_constant_classes():
     values = np.array([1.0, np.nan, 3.0, 7.0, 7.0])
     labels = np.array([0, 0, 0, 1, 1])
     np.testing.assert_array_equal(within_class(values, labels), [0.25, np.nan, 0.75, 0.5, 0.5])
-    with pytest.raises(ValueError, match="class a sample"):
+    with pytest.raises(ValueError, match="class per sample"):
         within_class(values, labels[:3])
 
 
@@ -47,7 +47,7 @@ def test_temperature_of_perfect_predictions_stays_finite():
     for logits, labels, words in (
         ([[np.nan, 1.0]], [0], "finite numbers"),
         ([[0.0, 1.0]], [2], "below 2"),
-        ([[0.0, 1.0]], [0, 1], "class a sample"),
+        ([[0.0, 1.0]], [0, 1], "class per sample"),
     ):
         with pytest.raises(ValueError, match=words):
             fitted_temperature(logits, labels)

@@ -346,22 +346,22 @@ def test_ignored_targets_count_for_nothing():
         assert all(g.abs().max() == 0 for g in gradients)
 
 
-def test_the_scale_is_fixed_set_or_learnt_and_stays_positive():
+def test_the_scale_is_fixed_set_or_learned_and_stays_positive():
     x, w, y = batch(dtype=torch.float32)
-    fixed, learnt = AVHLoss(12.0), AVHLoss(12.0, learnable=True)
+    fixed, learned = AVHLoss(12.0), AVHLoss(12.0, learnable=True)
     assert fixed.scale == 12
     assert not list(fixed.parameters())
-    assert learnt.scale.item() == pytest.approx(12, rel=1e-6)
-    torch.testing.assert_close(fixed(x, w, y), learnt(x, w, y))
-    learnt(x, w, y).backward()
+    assert learned.scale.item() == pytest.approx(12, rel=1e-6)
+    torch.testing.assert_close(fixed(x, w, y), learned(x, w, y))
+    learned(x, w, y).backward()
     (expected,) = torch.autograd.grad(
         F.cross_entropy((s := torch.tensor(12.0, requires_grad=True)) * -angle_matrix(x, w), y), s
     )
-    assert learnt.logits.log_scale.grad.item() == pytest.approx(12 * expected.item(), rel=1e-4)  # d/d log s = s·d/ds
+    assert learned.logits.log_scale.grad.item() == pytest.approx(12 * expected.item(), rel=1e-4)  # d/d log s = s·d/ds
     with torch.no_grad():
-        learnt.logits.log_scale -= 30 * learnt.logits.log_scale.grad.sign()
-    assert learnt.scale > 0
-    for loss in (fixed, learnt):
+        learned.logits.log_scale -= 30 * learned.logits.log_scale.grad.sign()
+    assert learned.scale > 0
+    for loss in (fixed, learned):
         loss.scale = 5.0
         torch.testing.assert_close(loss(x, w, y), AVHLoss(5.0)(x, w, y))
         again = AVHLoss(1.0, learnable=loss.learnable)

@@ -201,7 +201,7 @@ def test_the_first_screen_says_what_it_is(show, kind, word):
 
 
 def test_the_sentence_on_sampling_is_not_said_twice(show):
-    words = "Out of sample (5 folds), so no sample was scored by what had learnt its label."
+    words = "Out of sample (5 folds), so no sample was scored by what had learned its label."
     made, notices = [["scored", words]], [{"level": "info", "text": words}]
     page = show(make_payload(made=made, notices=notices))
     assert page.get_by_test_id("sampling").inner_text().replace("\n", " ") == words

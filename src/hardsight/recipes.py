@@ -89,7 +89,7 @@ class Recipe:
             object.__setattr__(self, name, setting.check(getattr(self, name), f"recipe: {name}"))
         loss = parse_loss(self.loss)
         object.__setattr__(self, "loss", str(loss))  # one name for one loss
-        sharp, times = ", ".join(loss.needing_indices()), f"{self.warmup:g} + {self.rampdown:g} of {self.epochs}"
+        needing, times = ", ".join(loss.needing_indices()), f"{self.warmup:g} + {self.rampdown:g} of {self.epochs}"
         _require(
             (self.schedule == "step") == bool(self.steps),
             f"steps go with the schedule 'step', got {self.steps or 'none'} with {self.schedule!r}",
@@ -103,7 +103,7 @@ class Recipe:
         _require(sgd or not self.nesterov, "nesterov needs the optimizer 'sgd' with a momentum")
         smoothed = loss.smoothed or not self.label_smoothing
         _require(smoothed, f"the loss {loss} takes no label smoothing; set label_smoothing=0")
-        _require(not (self.mixup and sharp), f"mixup blends classes, and {sharp} needs one per sample; set mixup=0")
+        _require(not (self.mixup and needing), f"mixup blends classes, and {needing} needs one per sample; set mixup=0")
         in_time = loss.latest() < self.epochs
         _require(in_time, f"the loss {loss} changes after {loss.latest()} epochs, and epochs is {self.epochs}")
         falls = loss.pairs is not None and loss.pairs.options["down"]

@@ -32,8 +32,8 @@ class Method:
         name: What it is called.
         label_by: The confidence that gives labels: ``"softmax"`` or ``"avc"`` (angular visual confidence).
         select_by: What must be high for a sample to be chosen: ``"softmax"``, ``"avc"``, or the name of any score.
-        soft: LRENT's soft labels in place of one class a sample.
-        alpha: How soft LRENT's are: 0 would be one class a sample.
+        soft: LRENT's soft labels in place of one class per sample.
+        alpha: How soft LRENT's are: 0 would be one class per sample.
         mrkld: Weight of MRKLD, which draws predictions on chosen samples to the uniform distribution.
         summary: What it is, in one line.
         reference: Where it comes from.

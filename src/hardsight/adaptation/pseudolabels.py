@@ -1,4 +1,4 @@
-"""Labels that a network gives itself: one class a sample (CBST), or soft (CRST's LRENT), with MRKLD or without.
+"""Labels that a network gives itself: one class per sample (CBST), or soft (CRST's LRENT), with MRKLD or without.
 
 - **A class that nobody is predicted to** (threshold inf) counts as if its threshold were 1, as in the released codes.
 - **CRST's rule for soft labels**, ``Σ −y log p + α Σ y log y < Σ −y log λ``, is ``Σ (p/λ)^(1/α) > 1`` at its own

@@ -154,7 +154,7 @@ def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
 def _same_length(labels: Any, values: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.shape != values.shape[:1]:
-        raise InputError(f"labels must be one class a sample ({len(values):,}), got shape {labels.shape}.")
+        raise InputError(f"labels must be one class per sample ({len(values):,}), got shape {labels.shape}.")
     return labels
 
 

@@ -37,7 +37,7 @@ QUESTIONS = {
     ),
     "uncertainty": Question(
         "Uncertainty",
-        "What the network cannot know (aleatoric) and what it has not learnt (epistemic), in nats, and what both have "
+        "What the network cannot know (aleatoric) and what it has not learned (epistemic), in nats, and what both have "
         "to do with hardness and errors.",
         (
             ("spearman", "ensemble epistemic"),

@@ -43,12 +43,14 @@ def sampling(rows: Rows) -> tuple[str, str, str]:
             )
             return "out", "info", words
         how = ": the whole network was retrained on the other folds" if found.retrained == "model" else ""
-        words = f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learnt its label."
+        words = (
+            f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learned its label."
+        )
         return "out", "info", words
     if (recorded := rows.table.meta.recorded) and not found:
         return "unknown", "warn" if rows.labelled else "info", _recorded(rows.table.meta, recorded)
     if found:
-        return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learnt its label."
+        return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learned its label."
     kind = "in" if found is False else "unknown"
     words = (
         "Scored by the network as given: if it was trained on these samples, wrong labels hide; score with --folds to "
@@ -63,7 +65,7 @@ def _recorded(meta: Meta, recorded: Recorded) -> str:
     note = f" ({cut(meta.note, 120)})" if meta.note else ""
     when = f"in {unit} {epochs[-1]:,} of a training" if epochs else "while a network trained"
     return (
-        f"Recorded {when}{note}. If it learnt from these very samples, what it has memorised looks easy and wrong "
+        f"Recorded {when}{note}. If it learned from these very samples, what it has memorized looks easy and wrong "
         "labels hide; score with --folds to see them."
     )
 
