@@ -19,7 +19,7 @@ from torchvision.models._api import WeightsEnum
 
 import hardsight as hs
 from hardsight.checkpoints import load_weights, read_checkpoint, read_head
-from hardsight.models import as_model, fingerprint, input_channels
+from hardsight.models import as_model, input_channels, network_identity
 from hardsight.userfile import load_function
 
 
@@ -453,20 +453,20 @@ def test_read_head(tmp_path):
 
 def test_fingerprint():
     network = small_net()
-    first = fingerprint(network)
-    assert fingerprint(network) == first
-    assert fingerprint(nn.DataParallel(network)) == first
-    assert fingerprint(torch.compile(network)) == first
+    first = network_identity(network)
+    assert network_identity(network) == first
+    assert network_identity(nn.DataParallel(network)) == first
+    assert network_identity(torch.compile(network)) == first
     network._compile_kwargs = {}  # as Lightning's torch.compile leaves it
-    assert fingerprint(network) == first
+    assert network_identity(network) == first
     with torch.no_grad():
         network[2].weight[1, 2] += 1e-3
-    assert fingerprint(network) != first
+    assert network_identity(network) != first
     buffered = nn.Sequential(nn.BatchNorm1d(4))
-    first = fingerprint(buffered)
+    first = network_identity(buffered)
     buffered[0].running_mean[0] = 1  # buffers decide too
-    assert fingerprint(buffered) != first
-    assert fingerprint(small_net().bfloat16()) != fingerprint(small_net())
+    assert network_identity(buffered) != first
+    assert network_identity(small_net().bfloat16()) != network_identity(small_net())
 
 
 def test_as_model(net_py):

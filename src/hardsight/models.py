@@ -19,7 +19,7 @@ from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
 from hardsight.networks import NETWORKS, build_network, image_transform
 from hardsight.registry import Registry, did_you_mean
-from hardsight.runs import content_hash, module_attributes
+from hardsight.runs import Identity, content_hash, identify, module_attributes
 from hardsight.userfile import FileFunction, is_file_function, load_function, takes_training_data
 
 State = dict[str, Tensor]
@@ -105,10 +105,20 @@ def new_model(spec: str, classes: int, **options: int) -> Model:
     return _SOURCES[kind](name, {}, num_classes=classes, **options)
 
 
-def as_model(model: Model | nn.Module | str, preprocess: Callable[[Any], Any] | Literal["raw"] | None = None) -> Model:
-    """Whatever a user calls a model, as a `Model`; `preprocess` replaces its preprocessing ("raw": by none)."""
-    if isinstance(model, str):
-        model = load_model(model)
+def as_model(
+    model: Model | nn.Module | str | FileFunction,
+    preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
+    checkpoint: str | Path | None = None,
+) -> Model:
+    """Whatever a user calls a model, as a `Model`.
+
+    Args:
+        model: A network, or anything that `load_model` takes.
+        preprocess: What replaces its preprocessing ("raw": nothing does).
+        checkpoint: Weights of a named model, as for `load_model`.
+    """
+    if isinstance(model, (str, FileFunction)):
+        model = load_model(model, checkpoint)
     elif isinstance(model, nn.Module):
         model = Model(model, type(unwrap(model)).__name__)
     elif not isinstance(model, Model):
@@ -129,9 +139,9 @@ def input_channels(module: nn.Module) -> int | None:
     return first.in_channels if first is not None and first.in_channels in (1, 3) else None
 
 
-def fingerprint(module: nn.Module) -> str:
-    """Hash of every weight and buffer, of the architecture, and of the code that is not a library's."""
-    return content_hash(unwrap(module))
+def network_identity(module: nn.Module) -> Identity:
+    """Identity of every weight and buffer, of the architecture, and of the code that is not a library's."""
+    return identify(unwrap(module))
 
 
 def architecture(module: nn.Module) -> str:

@@ -40,7 +40,7 @@ from hardsight.checkpoints import load_weights, read_checkpoint
 from hardsight.data import View, class_mapping
 from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, fingerprint
+from hardsight.models import Model, as_model, network_identity
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.recipes import MOST_EPOCHS, Recipe
@@ -157,7 +157,7 @@ def self_train(
     data = {name: getattr(roles, name) for name in ("source", "target", "test", "labeled")}
     data["labelled"] = data.pop("labeled")  # as runs on disk spell it
     plan = {
-        "model": str(model) if given is None else f"{given.name} {fingerprint(given.module)}",
+        "model": str(model) if given is None else f"{given.name} {network_identity(given.module).key}",
         **{name: role and f"{role.samples.split} {role.samples.fingerprint()}" for name, role in data.items()},
         **asdict(settings),
         "balance": shares if isinstance(shares, str) else shares.tolist(),

@@ -21,7 +21,7 @@ from hardsight.degradation.degradations import DEGRADATIONS, checked_level, chos
 from hardsight.degradation.views import GRAY, DegradedSamples
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.heads import uncompiled
-from hardsight.models import Model, as_model, fingerprint, load_model
+from hardsight.models import Model, as_model, load_model, network_identity
 from hardsight.runs import DEGRADED, read_run
 from hardsight.scores import SCORES
 from hardsight.scoring.score import score
@@ -83,7 +83,7 @@ def evaluate_degraded(
         _check_tensors(samples)
     rounded = known.transform is not None and known.takes != "tensor"
     if out is not None and not overwrite:
-        own = (fingerprint(uncompiled(known.module)), samples.origin, gray)
+        own = (network_identity(uncompiled(known.module)).key, samples.origin, gray)
         if other := [one.folder for one in _done(Path(out) / DEGRADED) if one.made_of != own]:
             raise ExistingPathError(
                 f"RUN: {other[0]} holds pictures of another network or data set, or the one is gray and the other in "

@@ -17,7 +17,7 @@ from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
 from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, fingerprint
+from hardsight.models import Model, as_model, network_identity
 from hardsight.runs import content_hash
 from hardsight.scoring.checks import check_label_range, check_samples
 from hardsight.training.checkpoint import HISTORY
@@ -243,7 +243,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         name=draft.name,
         group=draft.group or draft.name,
         seed=draft.seed,
-        network=content_hash(fingerprint(network), model.transform, model.takes),
+        network=content_hash(network_identity(network).key, model.transform, model.takes),
         outputs=outputs,
         labels=labels if mapping is None else mapping[labels],
         opened=draft.opened,

@@ -21,7 +21,7 @@ from hardsight.devices import find_device
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
-from hardsight.models import Model, returned_model
+from hardsight.models import Model, network_identity, returned_model
 from hardsight.runs import FEATURES, content_hash
 from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import class_count
@@ -31,7 +31,6 @@ from hardsight.scoring.network import (
     combine,
     complete_table,
     make_plan,
-    network_identity,
     open_run,
     score_network,
     stage,
@@ -116,7 +115,7 @@ def score_folds(
 
 def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
     """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
-    identity = network_identity(model)
+    identity = network_identity(model.module)
     plan = make_plan([model], samples, options, networks=[identity])
     network = {"name": model.name, "fingerprint": identity.hash}
     plan |= {"model": network, "preprocessing": model.preprocessing, "out_of_sample": division}

@@ -21,8 +21,8 @@ from hardsight.devices import find_device
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.heads import find_head, uncompiled, unwrap
-from hardsight.models import Model
+from hardsight.heads import find_head, uncompiled
+from hardsight.models import Model, network_identity
 from hardsight.runs import (
     SCHEMAS,
     STAGES,
@@ -62,7 +62,7 @@ def score_network(
     mapping = None if fitted_later else class_mapping(model.classes, samples.classes, layer.classes)
     check_samples(samples, None if fitted_later else layer.classes)
     limit = class_count(samples, MOST_CLASSES) if fitted_later else len(samples.classes or range(layer.classes))
-    identity = identity or network_identity(model)
+    identity = identity or network_identity(model.module)
     plan = make_plan([model], samples, options, networks=[identity])
     network = {"name": model.name, "fingerprint": identity.hash}
     plan |= {
@@ -102,11 +102,6 @@ def score_network(
         plan |= {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
         plan["seconds"] = round(time.time() - started, 2)
         return finish(run, table, plan, find_device(options.device))
-
-
-def network_identity(model: Model) -> Identity:
-    """The identity of a network, whatever it is wrapped in."""
-    return identify(unwrap(model.module))
 
 
 def make_plan(
@@ -233,7 +228,7 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
         mapping = class_mapping(model.classes, samples.classes, layer.classes)
         orders.append((layer.classes, None if mapping is None else mapping.tolist(), model.classes))
         check_same_classes(orders[0], orders[-1], f"{models[0].name!r} and {model.name!r}")
-    identities = [network_identity(model) for model in models]
+    identities = [network_identity(model.module) for model in models]
     plan = make_plan(models, samples, options, networks=identities)
     plan["nets"] = [
         {"name": model.name, "fingerprint": identity.hash, "head": layer.path}

@@ -13,7 +13,7 @@ from torch import nn
 from hardsight.data import Columns, id_texts, open_data
 from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
-from hardsight.models import Model, as_model, load_model
+from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
 from hardsight.scores import SCORES, check_triple
 from hardsight.scoring.blocks import score_block
@@ -22,7 +22,7 @@ from hardsight.scoring.folds import TrainingData, score_folds
 from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
 from hardsight.table import SampleTable
-from hardsight.userfile import FileFunction, is_file_function, load_function, takes_training_data
+from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
 def score_features(
@@ -146,7 +146,7 @@ def open_model(
         if checkpoint is not None:
             raise InputError("--checkpoint: a training function makes its own weights; leave the checkpoint out.")
         return model
-    return as_model(load_model(model, checkpoint) if isinstance(model, (str, FileFunction)) else model, preprocess)
+    return as_model(model, preprocess, checkpoint)
 
 
 # `help`, notebooks and the reference show every option of `score`.

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from hardsight.distributed import by_first_process
 from hardsight.dynamics import Recorder
 from hardsight.errors import DivergedError, InputError
 from hardsight.heads import capture, find_head, output_matrices
@@ -163,7 +164,7 @@ class Training:
                 sampler.set_epoch(epoch - 1)  # torch counts them from 0
             return [int(row) for row in sampler]
 
-        rows = torch.tensor(self.processes.told(drawn))
+        rows = torch.tensor(by_first_process(drawn))
         if not len(rows) or rows.min() < 0 or rows.max() >= count:
             raise InputError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
         return rows

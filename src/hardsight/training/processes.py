@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hardsight.devices import find_device
-from hardsight.distributed import by_first_process
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,6 @@ class Processes:
     @property
     def first(self) -> bool:
         return self.rank == 0
-
-    def told(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns in the first process, in every process; its error is everyone's."""
-        return by_first_process(work)
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Samples, open_data
+from hardsight.distributed import by_first_process
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, architecture
@@ -125,7 +126,7 @@ def train(
         objective = getattr(used, "objective", None) if loss is None else None
         if getattr(objective, "preset", None) == "released":
             plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
-        state = group.told(lambda: begin(out, plan, overwrite, locks))
+        state = by_first_process(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, group, used)
         if state is not None:
             training.restore(state)
@@ -183,20 +184,20 @@ def _run(
             row |= _unreadable(source, "DATA", "unreadable", group, epoch == done + 1)
             if target is not None:
                 row |= _unreadable(target, "test", "test_unreadable", group, epoch == done + 1)
-            group.told(saver.wait)  # a recorder can go back one epoch, not two
+            by_first_process(saver.wait)  # a recorder can go back one epoch, not two
             for recorder in recorders.values():
                 recorder.end_epoch()
             training.history.append(row)
-            group.told(lambda: saver.save(training.state()))
+            by_first_process(lambda: saver.save(training.state()))
             if source.pixels is None:  # loader processes are forked: better not while a thread writes
-                group.told(saver.wait)
+                by_first_process(saver.wait)
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
             if log is not None and group.first:
                 log(row, sum(row["steps"] for row in training.history))
-        group.told(saver.wait)
+        by_first_process(saver.wait)
         for recorder in recorders.values():
-            group.told(recorder.close)
+            by_first_process(recorder.close)
     finally:
         saver.close()
 
