@@ -1,5 +1,8 @@
 """SampleTable: looking, combining, saving."""
 
+import html
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -8,10 +11,15 @@ import pytest
 import torch
 from naive import triple
 from scipy.stats import rankdata
+from torch import nn
 
 import hardsight as hs
 from hardsight import SampleTable
+from hardsight.adaptation import Adapted
+from hardsight.evaluation import Evaluation
+from hardsight.models import Model
 from hardsight.runs import Counts, Meta
+from hardsight.training import Trained
 
 
 @pytest.fixture
@@ -151,6 +159,35 @@ def test_it_shows_itself_and_nothing_in_it_is_executed(table):
     assert "<b>" not in odd._repr_html_()
     assert "<i>" not in odd._repr_html_()
     assert "\x1b" not in repr(odd) + odd._repr_html_()
+
+
+def results(folder):
+    """What the other functions return, each with what it should say of itself."""
+    model, rng = Model(nn.Linear(64, 10), "small"), np.random.default_rng(0)
+    history = [{"accuracy": 0.5, "test_accuracy": 0.25}, {"accuracy": 0.75, "test_accuracy": 0.5}]
+    yield Trained(model, history, folder), ["small", "2 epochs", "75.0%", "50.0%"]
+    rounds = pa.table({"round": [0, 1, 2], "target_accuracy": [0.2, 0.3, 0.4]})
+    yield Adapted(model, rounds, folder, ()), ["small", "2 rounds", "40.0%"]
+    rows = pa.table({"run": ["a", "a", "b"], "question": ["margins", "ood", "ood"]})
+    yield Evaluation(rows, rows, rows, (), folder), ["3 numbers", "a, b", "margins, ood"]
+    ids, frequency = [str(k) for k in range(20)], np.linspace(0, 1, 20)
+    people = dict(zip(ids, frequency, strict=True))
+    columns = {"id": ids, "avh": 1 - frequency, "norm": rng.random(20), "confidence": rng.random(20)}
+    yield hs.align(columns, people), ["3 scores", "20 samples", "spearman of avh -1.000"]
+    with hs.Recorder(folder) as recorder:
+        head = SimpleNamespace(features=torch.rand(4, 3), weight=torch.rand(2, 3), bias=None)
+        recorder.update(torch.arange(4), head, torch.zeros(4).long())
+        recorder.end_epoch()
+        yield recorder, ["epoch 2", "4 samples"]
+
+
+def test_every_result_prints_as_one_line_and_a_notebook_shows_the_same(tmp_path):
+    for result, words in results(tmp_path / "<b>"):
+        text = repr(result)
+        assert all(word in text for word in [type(result).__name__, *words]), text
+        assert len(text.splitlines()) == 1
+        assert html.unescape(result._repr_html_()) == f"<pre>{text}</pre>"
+        assert "<b>" not in result._repr_html_()
 
 
 def test_bad_features_are_listed_not_hidden(tmp_path):

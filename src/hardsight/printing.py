@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hardsight.extras import printable
@@ -59,6 +61,17 @@ def interval(value: float | None, low: float | None, high: float | None, style: 
     if low is None or high is None or low != low or high != high:
         return format(value, style)
     return f"{value:{style}} [{low:{style}}, {high:{style}}]"
+
+
+class Result:
+    """An object of a user's that prints as one line, in a notebook, too."""
+
+    def _line(self, path: Path | None, *details: str) -> str:
+        place = "" if path is None else f"{str(path)!r}: "
+        return printable(f"{type(self).__name__}({place}{', '.join(details)})")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def alarm(text: object, kind: str = "warning") -> None:

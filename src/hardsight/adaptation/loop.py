@@ -43,6 +43,7 @@ from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, network_identity
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
+from hardsight.printing import Result
 from hardsight.recipes import MOST_EPOCHS, Recipe
 from hardsight.registry import whole_number
 from hardsight.runs import SUMMARY, gaps_entry, provenance
@@ -53,7 +54,7 @@ from hardsight.training.saved import is_training, trained_model
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Adapted(Result):
     """What `self_train` returns.
 
     Attributes:
@@ -67,6 +68,12 @@ class Adapted:
     rounds: pa.Table
     path: Path
     words: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        last = self.rounds.to_pylist()[-1]  # the source model is round 0
+        shown = {of: last.get(f"{of}_accuracy") for of in ("target", "test")}
+        known = [f"{of} accuracy {value:.1%}" for of, value in shown.items() if value is not None]
+        return self._line(self.path, self.model.name, f"{last['round']} rounds", *known)
 
     def text(self) -> str:
         """The table of the rounds, and what came out, as lines for a terminal."""

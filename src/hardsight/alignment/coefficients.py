@@ -17,6 +17,7 @@ from hardsight.correlation import COEFFICIENTS, tie_share
 from hardsight.errors import InputError
 from hardsight.extras import need, printable
 from hardsight.human import FREQUENCY_EDGES, Matched, as_human, frequency_bins, match
+from hardsight.printing import Result
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ALL = "all"  # the bin of all samples
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Result):
     """How scores agree with people.
 
     Attributes:
@@ -45,6 +46,14 @@ class Alignment:
     rows: pa.Table
     words: tuple[str, ...]
     ceilings: list[Ceiling]
+
+    def __repr__(self) -> str:
+        whole = [row for row in self.rows.to_pylist() if row["bin"] == ALL]
+        first = [row for row in whole if row["coefficient"] == whole[0]["coefficient"]]
+        ranked = sorted((row for row in first if row["agreement"] is not None), key=lambda row: -row["agreement"])
+        best = [f"{row['coefficient']} of {row['score']} {row['value']:.3f}" for row in ranked[:3]]
+        samples = max((row["n"] for row in first), default=0)
+        return self._line(None, f"{len(first)} scores of {samples:,} samples", *best)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas data frame."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
-from hardsight.distributed import by_first_process
+from hardsight.distributed import by_first_process, joined_job
 from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
@@ -28,6 +28,7 @@ from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, out
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
+from hardsight.printing import Result
 from hardsight.recordindex import MOST_EPOCHS
 from hardsight.registry import whole_number
 from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_errors, meta_of, provenance, write_whole
@@ -51,7 +52,7 @@ class HeadLike(Protocol):
 UNNAMED = "a network in training"
 
 
-class Recorder:
+class Recorder(Result):
     """Records what the head makes of each sample, in any loop.
 
     ::
@@ -114,7 +115,7 @@ class Recorder:
             }
         )
         self._name = name
-        self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+        self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if joined_job() else (0, 1)
         self._started, self._steps = time.time(), 0
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
@@ -131,6 +132,9 @@ class Recorder:
         self._pending: Rows | None = None  # of the epoch, and not on disk yet because a commit failed
         self._warning: str | None = None
         by_first_process(lambda: self._begin(epoch, overwrite))
+
+    def __repr__(self) -> str:
+        return self._line(self.path, f"{self._meta.unit} {self.epoch}", f"{len(self._ids):,} samples")
 
     def _begin(self, epoch: int | None, overwrite: bool) -> None:
         plan = {"recorder": {"split": self.split, "unit": self._meta.unit}}
@@ -444,7 +448,3 @@ class Recorder:
             return Dynamics(self.path).summary()
         order = self._ids.order()
         return self._summary.take(order).table(self._ids.texts.take(pa.array(order)), self._described())
-
-
-def _distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()

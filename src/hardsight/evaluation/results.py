@@ -18,11 +18,12 @@ from hardsight.evaluation.latex import latex_table
 from hardsight.evaluation.questions import Options
 from hardsight.evaluation.statistics import Column, compare_groups
 from hardsight.evaluation.subjects import Case
+from hardsight.printing import Result
 from hardsight.runs import provenance
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """What `evaluate` returns; `path` holds the same as files, see `hardsight.evaluation.folder`.
 
     Attributes:
@@ -38,6 +39,10 @@ class Evaluation:
     points: pa.Table
     words: tuple[str, ...]
     path: Path
+
+    def __repr__(self) -> str:
+        runs, questions = (list(dict.fromkeys(self.rows[name].to_pylist())) for name in ("run", "question"))
+        return self._line(self.path, f"{len(self.rows):,} numbers about {', '.join(runs)}", *questions)
 
 
 class Part(NamedTuple):

@@ -19,6 +19,7 @@ from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, architecture
 from hardsight.presets import PRESETS, recipe_of
+from hardsight.printing import Result
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.runs import content_hash, gaps_entry
 from hardsight.training.batches import Source
@@ -33,7 +34,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Result):
     """What `train` returns.
 
     Attributes:
@@ -50,6 +51,12 @@ class Trained:
     history: list[dict[str, Any]]
     path: Path
     first: bool = True
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        shown = {"accuracy": last.get("accuracy"), "test accuracy": last.get("test_accuracy")}
+        known = [f"{name} {value:.1%}" for name, value in shown.items() if value is not None]
+        return self._line(self.path, self.model.name, f"{len(self.history)} epochs", *known)
 
 
 def train(
