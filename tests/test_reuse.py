@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import hardsight as hs
+from hardsight import models
 from hardsight.data import ArraySamples, Columns, View, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
 from hardsight.scores import SCORES
@@ -365,7 +366,8 @@ def test_weights_are_hashed_once(digits, tmp_path, monkeypatch, options):
         hashed.extend(value for value in values if isinstance(value, nn.Module))
         return identify(*values)
 
-    monkeypatch.setattr(network_module, "identify", counted)
+    for module in (models, network_module):
+        monkeypatch.setattr(module, "identify", counted)
     options = {"model": network()} | options
     hs.score(options.pop("model"), TensorDataset(*digits), out=tmp_path / "run", device="cpu", **options)
     assert len(hashed) == len({id(net) for net in hashed}) > 0
