@@ -78,7 +78,7 @@ def candidates(run: str | Path) -> SampleTable:
     """
     table = SampleTable.load(run)
     if "label" not in table:
-        raise InputError(f"RUN: {run} has no labels, and people are asked about the label; score labelled samples.")
+        raise InputError(f"RUN: {run} has no labels, and people are asked about the label; score labeled samples.")
     labels = table["label"]
     columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
     if has_records(run):

@@ -20,10 +20,10 @@ def to_datalab(table: SampleTable, by: str | None = None) -> Any:
 
     Its data are ``id``, ``label``, ``suspicion`` (by the ranking `by`) and the scores, so that
     ``lab.data.to_pandas().join(lab.get_issues("label"))`` shows cleanlab's judgement beside ours. Classes that no
-    sample is labelled with are left out, and the probabilities of the others scaled to one: Datalab takes no others.
+    sample is labeled with are left out, and the probabilities of the others scaled to one: Datalab takes no others.
 
     Args:
-        table: Scores of labelled samples of a run that keeps probabilities (up to 100 classes), best out of sample.
+        table: Scores of labeled samples of a run that keeps probabilities (up to 100 classes), best out of sample.
         by: A name from `RANKINGS`.
     """
     lab_class = need("cleanlab.datalab.datalab").Datalab

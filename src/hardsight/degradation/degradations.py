@@ -151,7 +151,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
         name: One of `DEGRADATIONS`.
         level: How much; the clean level returns the pictures bit for bit.
         ids: One a picture, for noise and occlusion.
-        gray: Take the colour away first, as Geirhos et al. did; noise is then gray too.
+        gray: Take the color away first, as Geirhos et al. did; noise is then gray too.
 
     Examples:
         >>> degrade(torch.tensor([0.0, 0.5, 1.0]).view(1, 1, 1, 3), "contrast", 0.2).flatten().tolist()
@@ -165,7 +165,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
         raise InputError(f"images must have 1 or 3 channels and pixels, got {tuple(images.shape)}.")
     low, high = (float(end) for end in images.detach().aminmax())
     if not (low >= 0 and high <= 1):
-        raise InputError(f"images must lie in [0, 1] (before any normalisation), got {low:g} to {high:g}.")
+        raise InputError(f"images must lie in [0, 1] (before any normalization), got {low:g} to {high:g}.")
     if how.random and ids is None:
         raise InputError(f"ids must be given for {name}, one a picture: they seed what is random.")
     if ids is not None and len(ids) != len(images):

@@ -87,7 +87,7 @@ def evaluate_degraded(
         if other := [one.folder for one in _done(Path(out) / DEGRADED) if one.made_of != own]:
             raise ExistingPathError(
                 f"RUN: {other[0]} holds pictures of another network or data set, or the one is gray and the other in "
-                "colour; --overwrite what is there, or evaluate another run."
+                "color; --overwrite what is there, or evaluate another run."
             )
     tables = []
     for name, level in wanted:
@@ -150,7 +150,7 @@ def read_degraded(run: str | Path) -> pa.Table:
         )
     if len({one.made_of for one in found}) > 1:
         raise StateError(
-            f"RUN: {run} holds degraded pictures of several networks or data sets, or some gray and some in colour; "
+            f"RUN: {run} holds degraded pictures of several networks or data sets, or some gray and some in color; "
             "evaluate all of them again with --overwrite."
         )
     ways = list(DEGRADATIONS)

@@ -28,7 +28,7 @@ class DegradedSamples(View):
         whole: The data set.
         name: Which degradation.
         level: How much of it.
-        gray: Take the colour away first.
+        gray: Take the color away first.
         rounded: Give 8-bit pictures, for preprocessing that takes nothing finer.
     """
 
@@ -73,7 +73,7 @@ def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, 
         data: ``FILE.npz:test``, ``digits``, or other pictures in memory.
         name: Which degradation.
         levels: Which levels, if not its own.
-        gray: Take the colour away first.
+        gray: Take the color away first.
 
     Returns:
         8-bit pictures with the ids ``NAME=LEVEL/ID``.

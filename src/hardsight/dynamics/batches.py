@@ -74,7 +74,7 @@ class Batches:
         self.last_weight: Tensor | None = None  # that the latest batch met
 
     def add(self, ids: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> None:
-        """Keep a batch. The head is copied, because the optimiser changes it in place."""
+        """Keep a batch. The head is copied, because the optimizer changes it in place."""
         if self._waiting and self._waiting[0].features.shape != features.shape:
             self._read_waiting()
         weight = weight.detach().clone()

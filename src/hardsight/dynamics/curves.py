@@ -73,7 +73,7 @@ def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
     """Names of the groups in order, and the group of each sample; −1 where it has none.
 
     Args:
-        by: A mapping from ids to groups, a table with a column id and one other, or one group a sample of `ids`.
+        by: A mapping from ids to groups, a table with a column id and one other, or one group per sample of `ids`.
         ids: The samples.
     """
     try:
@@ -86,7 +86,7 @@ def grouped(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"by must hold groups of one type ({first_line(error)}).") from error
     if len(values) != len(ids):
-        raise InputError(f"by must hold one group a sample, {len(ids):,}, got {len(values):,}.")
+        raise InputError(f"by must hold one group per sample, {len(ids):,}, got {len(values):,}.")
     values = pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
     names = pc.unique(values.drop_null())
     if len(names) > MOST_GROUPS:

@@ -199,7 +199,7 @@ class Dynamics:
 
         Args:
             by: How to group: "label", a column of `summary`, a mapping from ids to groups, a table with a column id
-                and one other, or one group a sample in the order of `ids`. None makes one group, "all".
+                and one other, or one group per sample in the order of `ids`. None makes one group, "all".
             values: Columns to average.
 
         Returns:

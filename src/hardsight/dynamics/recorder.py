@@ -191,7 +191,7 @@ class Recorder(Result):
     # In the loop.
 
     def update(self, ids: Any, head: HeadLike, labels: Any) -> None:
-        """Record a batch; call it after the forward and before the optimiser's step.
+        """Record a batch; call it after the forward and before the optimizer's step.
 
         Args:
             ids: One per sample: texts, or integers (a list or a tensor), which are indices of the data.

@@ -50,7 +50,7 @@ QUESTIONS = {
     "robustness": Question(
         "Robustness",
         "How many samples stay right when each may be changed by ε? ε is in pixel values from 0 to 1, whatever the "
-        "network's normalisation. “worst” is what no attack fools.",
+        "network's normalization. “worst” is what no attack fools.",
         (("accuracy", "clean"), ("accuracy", "worst"), ("accuracy", "worst-l2")),
         (("accuracy", "worst"), ("accuracy", "worst-l2")),
     ),

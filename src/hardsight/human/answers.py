@@ -51,7 +51,7 @@ def read_human(file: str | Path, *, classes: Sequence[str] | None = None) -> Hum
             - ``.npy``, ``.npz``: counts ``(samples, classes)`` in the order of the data (CIFAR-10H), or CIFAR-10N and
               100N as labellings; ``.pt`` as they were released. Only the independent labellings are votes.
             - ``raters.npz`` of ImageNet-ReaL: who said yes, of those who were asked whether the image shows the class.
-            - CSV (also ``.gz``) or Parquet: ``id,hsf``; ``id`` and a column of counts a class; one row an answer
+            - CSV (also ``.gz``) or Parquet: ``id,hsf``; ``id`` and a column of counts per class; one row per answer
               (``id,vote`` or ``id,annotator,label``); or trials of Geirhos et al., whose ids become the image's name
               without trial and subject, and whose answers ``na`` chose nothing.
         classes: Names of the classes in the order of their numbers, for files that have none.
@@ -108,7 +108,7 @@ def coarser(human: Human, mapping: Any) -> Human:
     if human.columns is not None or (human.asked is not None and human.asked.ndim == 2):
         raise InputError(
             "human: classes can be merged once, and only where a person chose one of them; give the counts as they "
-            "were collected, one answer a person."
+            "were collected, one answer per person."
         )
     wide = human.counts.shape[1]
     if isinstance(mapping, Mapping):
@@ -200,7 +200,7 @@ def checked(human: Human) -> Human:
         )
     if human.hsf is not None:
         if human.hsf.ndim != 1:
-            raise InputError(f"{human.source}: one frequency a sample is needed, got shape {human.hsf.shape}.")
+            raise InputError(f"{human.source}: one frequency per sample is needed, got shape {human.hsf.shape}.")
         wrong = (human.hsf < 0) | (human.hsf > 1)
         if wrong.any():
             raise InputError(

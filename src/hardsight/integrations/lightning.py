@@ -60,7 +60,7 @@ class RecorderCallback(pl.Callback):
 
     An epoch of the records is an epoch of the trainer, or a pass over the validation data. The sanity check before
     training is not recorded. With ``fit(ckpt_path=...)`` records go on where the checkpoint was made; what came after
-    it is forgotten. Works with gradient accumulation, mixed precision, manual optimisation and data-parallel
+    it is forgotten. Works with gradient accumulation, mixed precision, manual optimization and data-parallel
     strategies; where a training step runs the head several times, its first run is recorded.
 
     Args:

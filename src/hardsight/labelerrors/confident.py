@@ -144,7 +144,7 @@ def confident_joint(table: SampleTable, *, calibrate: bool = False) -> sparse.cs
     as rightly labelled. `Noise.unsure` bounds how many there are.
 
     Args:
-        table: Scores of labelled samples.
+        table: Scores of labeled samples.
         calibrate: Scale each row to the number of samples with that label.
 
     Examples:
@@ -179,7 +179,7 @@ class Noise:
             ``low`` and ``high`` (95 % interval of the share), ``true_class`` (what most of the wrong ones are; null
             where there are none).
         count: Wrong labels in all.
-        share: Their share of the labelled samples.
+        share: Their share of the labeled samples.
         low: Lower end of its 95 % interval.
         high: Upper end of it.
         exact: Whether the probabilities of all classes were there to count with.
@@ -207,7 +207,7 @@ def noise(table: SampleTable) -> Noise:
     class that the net systematically takes for another one counts as wrongly labelled.
 
     Args:
-        table: Scores of labelled samples, best taken out of sample.
+        table: Scores of labeled samples, best taken out of sample.
 
     Examples:
         >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1],
@@ -255,7 +255,7 @@ def labels_of(table: SampleTable) -> np.ndarray:
 def predictions_of(table: SampleTable) -> np.ndarray:
     """Predicted classes; a table that lacks any is refused."""
     if "pred" not in table or table.to_arrow()["pred"].null_count:
-        raise InputError("label errors need a prediction a sample, and this table lacks some; score the data again.")
+        raise InputError("label errors need a prediction per sample, and this table lacks some; score the data again.")
     return table["pred"].astype(np.int64)
 
 

@@ -37,7 +37,7 @@ def label_errors(
     probability of 0.9. A network at or near chance makes no suspects and no suggestions.
 
     Args:
-        table: Scores of labelled samples, best taken out of sample.
+        table: Scores of labeled samples, best taken out of sample.
         by: A name from `RANKINGS`; the one that was measured to be the best if not given.
         count: How many suspects. If neither is given they are as many as `noise` estimates wrong labels.
         share: Which share of the labeled samples are suspects.

@@ -52,7 +52,7 @@ def robustness_answer(
         model: The network with its preprocessing.
         samples: The data set, with labels.
         attacks: Names in `ATTACKS`.
-        eps: Distances in pixel units; None: .05, .1, .2, .3 for grey pictures and 1, 2, 4, 8 / 255 for coloured ones,
+        eps: Distances in pixel units; None: .05, .1, .2, .3 for gray pictures and 1, 2, 4, 8 / 255 for colored ones,
             and under L2 .5, 1, 2, 3 and .125, .25, .5, 1.
         limit: Attack so many samples at most, drawn by the seed.
         hardness: ``(len(samples),)`` what bins are made of; None: the AVH of the clean pictures.

@@ -135,7 +135,7 @@ def attack(
 ) -> Attacked:
     """Look for a picture within ε of each one that the network takes for another class.
 
-    ε is in pixel units, so the network must take pixels: `pixel_model` puts a normalisation into it. A module runs in
+    ε is in pixel units, so the network must take pixels: `pixel_model` puts a normalization into it. A module runs in
     eval mode where the pictures are, and is put back as it was.
 
     Args:
@@ -305,7 +305,7 @@ def check_pixels(x: Tensor, name: str = "x") -> None:
         raise InputError(f"{name} must hold one picture or more, (N, C, H, W) say, got shape {tuple(x.shape)}.")
     if not bool(((x >= 0) & (x <= 1)).all()):
         raise InputError(
-            f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalise in the "
+            f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalize in the "
             "network's first layer, or by a Normalize at the end of its preprocessing, so that eps is in pixel units."
         )
 

@@ -19,7 +19,7 @@ from hardsight.training.loop import logits_of
 
 # What is told of clean and attacked pictures, at the label.
 TOLD = ("avh", "norm", "confidence")
-# ε unless told otherwise, by norm, of grey pictures and of coloured ones.
+# ε unless told otherwise, by norm, of gray pictures and of colored ones.
 DEFAULT_EPS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "inf": ((0.05, 0.1, 0.2, 0.3), (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
     "2": ((0.5, 1.0, 2.0, 3.0), (0.125, 0.25, 0.5, 1.0)),

@@ -1,4 +1,4 @@
-"""Where a network's pixels are: its preprocessing cut in two, so that ε means the same whatever the normalisation."""
+"""Where a network's pixels are: its preprocessing cut in two, so that ε means the same whatever the normalization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PixelModel(NamedTuple):
 
     Attributes:
         loading: The model with that part of its preprocessing alone which makes pixels (resizing, cropping).
-        network: Pixels ``(N, C, H, W)`` in [0, 1] → what the network returns; the normalisation is its first layer.
+        network: Pixels ``(N, C, H, W)`` in [0, 1] → what the network returns; the normalization is its first layer.
     """
 
     loading: Model
@@ -32,7 +32,7 @@ class PixelModel(NamedTuple):
 
 
 def pixel_model(model: Model) -> PixelModel:
-    """Move the normalisation at the end of a model's preprocessing into the network.
+    """Move the normalization at the end of a model's preprocessing into the network.
 
     Known are torchvision's ``Compose`` (and with it timm's) and ``Normalize``, the transforms that come with
     torchvision's weights, and Hugging Face's image processors. Of any other preprocessing the whole is taken to make
@@ -56,7 +56,7 @@ def pixel_model(model: Model) -> PixelModel:
 
 
 def _cut(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
-    """The preprocessing without a normalisation at its end, and the mean and spread of that; None: there is none."""
+    """The preprocessing without a normalization at its end, and the mean and spread of that; None: there is none."""
     listed = isinstance(transform, nn.Sequential)
     steps = list(transform) if listed else getattr(transform, "transforms", None) or [transform]
     if type(last := steps[-1]).__name__ == "Normalize":
