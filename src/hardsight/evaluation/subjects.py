@@ -32,7 +32,7 @@ class Subject:
     Attributes:
         name: What to call it; each its own.
         model: The network with its preprocessing.
-        samples: Labelled data, the same for all: anything `hardsight.open_data` takes.
+        samples: Labeled data, the same for all: anything `hardsight.open_data` takes.
         group: Networks of one group differ in the seed only; None: a group of its own.
         seed: Groups of the same seeds are compared seed by seed; None: unknown.
     """

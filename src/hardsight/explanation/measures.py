@@ -94,7 +94,7 @@ def insertion_deletion(
         maps: ``(N, H, W)``.
         classes: ``(N,)`` whose probability is watched.
         steps: Equal parts that the pixels come in.
-        baseline: What hidden pixels show: the blurred picture, or its mean colour.
+        baseline: What hidden pixels show: the blurred picture, or its mean color.
 
     Examples:
         >>> net = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2, bias=False))

@@ -98,7 +98,7 @@ def detect(
         model: The network with its preprocessing.
         inside: Data like those it was trained on, which it has not seen.
         outside: Samples of another data set.
-        fit: Labelled data to fit the detector on first; None where it needs none, or is fitted.
+        fit: Labeled data to fit the detector on first; None where it needs none, or is fitted.
         batch_size: Samples at a time.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
