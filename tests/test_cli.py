@@ -242,7 +242,7 @@ def test_score_with_several_models_and_compare_runs(here, capsys):
         (("report", "nowhere"), "RUN: nowhere "),
         (("clean", "nowhere"), "RUN: nowhere "),
         (("score", "f.parquet", "--folds", "3"), "--folds, --seeds .*--also"),
-        (("score", "net.py:build", "pics", "--folds", "1"), "folds .*between 2"),
+        (("score", "net.py:build", "pics", "--folds", "1"), "folds .*got 1"),
         (("score", "net.py:build", "pics", "--seeds", "2"), "seeds .*folds"),
         (("score", "net.py:build", "pics", "--folds", "2", "--also", "net.py:build"), "one model"),
         (("score", "net.py:build", "pics", "--also", "net.py:build", "--checkpoint", "x"), "--checkpoint: .*one model"),

@@ -169,7 +169,7 @@ def test_tensors_of_a_subclass_are_not_what_it_yields():
 def test_a_label_that_cannot_be_read_is_one_sentence(root):
     data = Halves(root, ToTensor())
     (root / "b" / "07.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"folds: .*'pics/b/07.png' cannot"):
+    with pytest.raises(ValueError, match=r"folds: .*'pics/b/07.png' "):
         hs.score(lambda data: network(), data, folds=2)
 
 
