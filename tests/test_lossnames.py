@@ -304,6 +304,19 @@ def test_an_objective_says_when_it_changes(registered):
         hs.Recipe(epochs=4, loss="linear:late=4")
 
 
+@pytest.mark.parametrize("name", ["el:0.5,defer=2@arcface:0.3+amc:down", "ce:drw=2+center", "mirror", "focal@ldam"])
+def test_a_built_loss_can_be_pickled_with_its_schedules(name):
+    context = {"counts": torch.tensor([9, 4, 1]), "width": 4, "epochs": 8, "warmup": 3, "rampdown": 2}
+    loss = hs.build_loss(name, **context)
+    again = pickle.loads(pickle.dumps(loss))
+    features, weight, labels = torch.randn(6, 4), torch.randn(3, 4), torch.arange(6) % 3
+    for time in (0, 1, 3, 7):
+        loss.at(time)
+        again.at(time)
+        values = [part(features @ weight.T, labels, features, weight) for part in (loss, again)]
+        torch.testing.assert_close(*values, rtol=0, atol=0)
+
+
 def test_a_parsed_name_can_be_pickled():
     name = parse_loss("el:exact@arcface+amc")
     assert pickle.loads(pickle.dumps(name)) == name

@@ -17,7 +17,7 @@ def ramp_up(time: float, length: float) -> float:
 def ramp_down(time: float, total: float, length: float, sharpness: float = 12.5) -> float:
     """AMC-Loss's Gaussian fall over the last `length` of `total` epochs, to ``exp(−sharpness)``, released: length/4."""
     left = total - time
-    return math.exp(-sharpness * (1 - left / length) ** 2) if left < length else 1.0
+    return math.exp(-sharpness * (1 - left / length) ** 2) if left < length and length else 1.0
 
 
 def beta1_ramp(time: float, total: float, length: float, beta1: float = 0.9, sharpness: float = 12.5) -> float:

@@ -81,7 +81,7 @@ def read_rounds(run: str | Path) -> pa.Table:
 
 
 def read_selection(run: str | Path, number: int) -> pa.Table:
-    """What was chosen for a round, a row a target sample.
+    """What was chosen for a round, a row per target sample.
 
     Args:
         run: The run folder.

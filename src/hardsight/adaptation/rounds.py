@@ -11,7 +11,7 @@ A row per round; round 0 is the network before any adaptation, which chooses not
   higher AVH; both with ``_low`` and ``_high`` (Wilson, 95 %);
 - ``target_accuracy`` (with ``_low``, ``_high``), ``target_mean_class``, ``target_by_class``, and ``test_…`` the same,
   after the round's training;
-- a column a label-free validator, after the round's training; ``loss`` of that training, ``seconds``;
+- a column per label-free validator, after the round's training; ``loss`` of that training, ``seconds``;
 - ``predicted_by_class``: how many target samples the round's network predicts to each class; ``alarm``: what is wrong
   with that, or with what is chosen of it for the next round; or null.
 

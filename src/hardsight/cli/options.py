@@ -127,23 +127,23 @@ def run_command(name: str, args: list[str]) -> None:
         _explain(name, args)
         raise SystemExit(0)
     parsed = tyro.cli(structure(name, args), prog=f"hardsight {name}", args=args, config=(OmitArgPrefixes,))
-    words = {re.sub("^--(no-)?", "", word.partition("=")[0]).replace("-", "_") for word in args if word[:2] == "--"}
+    named = {re.sub("^--(no-)?", "", text.partition("=")[0]).replace("-", "_") for text in args if text[:2] == "--"}
     with contextlib.redirect_stdout(sys.stderr) if parsed.json else contextlib.nullcontext():
-        result = _function(name)(**_given(parsed, words))
+        result = _function(name)(**_given(parsed, named))
     if parsed.json and result is not None:
         print(json.dumps(plain(result), indent=1, allow_nan=False))
     if result is not None and result.get("healthy") is False:
         raise SystemExit(1)
 
 
-def _given(parsed: Any, words: set[str]) -> dict[str, Any]:
+def _given(parsed: Any, named: set[str]) -> dict[str, Any]:
     """The options that differ from their defaults, or that the command line names: a preset's may be the same."""
     values: dict[str, Any] = {}
     for entry in fields(parsed):
         given, marks = getattr(parsed, entry.name), get_args(entry.type)[1:]
         if is_dataclass(given):
-            values |= _given(given, words)
-        elif entry.name != "json" and (entry.name in words or given != entry.default):
+            values |= _given(given, named)
+        elif entry.name != "json" and (entry.name in named or given != entry.default):
             option = f"--{marks[0].name or entry.name.replace('_', '-')}"
             read = next(filter(inspect.isfunction, marks), None)
             values[entry.name] = given if read is None else read(given, option)

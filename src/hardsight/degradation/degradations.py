@@ -169,7 +169,7 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
     if how.random and ids is None:
         raise InputError(f"ids must be given for {name}, one a picture: they seed what is random.")
     if ids is not None and len(ids) != len(images):
-        raise InputError(f"ids must hold one id a picture: expected {len(images)}, got {len(ids)}.")
+        raise InputError(f"ids must hold one id per image: expected {len(images)}, got {len(ids)}.")
     colour = images.shape[1]
     wide = images.to(torch.promote_types(images.dtype, torch.float32))
     if gray and colour == 3:

@@ -195,8 +195,8 @@ def checked(human: Human) -> Human:
         raise InputError(f"{human.source}: counts or frequencies are needed, as many as ids; got shapes {shapes}.")
     if human.ids is not None and (more := len(human.ids) - len(set(human.ids.tolist()))):
         raise InputError(
-            f"{human.source} must have one row an id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}; "
-            "for one row an answer call the columns id and vote."
+            f"{human.source} must have one row per id, but {more:,} id{'s repeat' if more > 1 else ' repeats'}; "
+            "for one row per answer call the columns id and vote."
         )
     if human.hsf is not None:
         if human.hsf.ndim != 1:

@@ -154,7 +154,7 @@ def build_loss(
     built = _build(name.objective, context | {"weight": weights and weights(options["drw"] + 1).clone()})
     objective, hooks = built if isinstance(built, tuple) else (built, [])
     if weights and options["drw"]:
-        hooks.append(Scheduled(objective, weight=lambda t: weights(math.floor(t) + 1)))
+        hooks.append(Scheduled(objective, weight=partial(_weights_at, weights)))
     logits = None
     if name.logits is not None:
         logits = _build(name.logits, context)
@@ -165,15 +165,22 @@ def build_loss(
     else:
         options = name.pairs.options
         loss = CompositeLoss(objective, logits, _build(name.pairs, context), pair_labels=options.get("labels", "true"))
-
-        def pair_weight(time: float) -> float:
-            epoch = math.floor(time)
-            down = ramp_down(epoch, epochs, rampdown) if options["down"] else 1.0
-            return 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup) * down
-
-        hooks.append(Scheduled(loss, pair_weight=pair_weight))
+        down = rampdown if options["down"] else 0.0
+        if warmup or down:
+            share = partial(_pair_share, epochs=epochs, warmup=warmup, rampdown=down)
+            hooks.append(Scheduled(loss, pair_weight=share))
     loss.hooks = tuple(hooks)
     return loss
+
+
+def _pair_share(time: float, epochs: float, warmup: float, rampdown: float) -> float:
+    """Share of the weight of pairs: nothing in a first epoch that is part of a warmup."""
+    epoch = math.floor(time)
+    return 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup) * ramp_down(epoch, epochs, rampdown)
+
+
+def _weights_at(weights: Callable[[int], Tensor], time: float) -> Tensor:
+    return weights(math.floor(time) + 1)
 
 
 def _build(bound: BoundPart, context: dict[str, Any]) -> Any:

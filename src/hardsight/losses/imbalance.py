@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -60,8 +61,11 @@ def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callab
         (tensor([1., 1.]), tensor([0.2073, 1.7927]))
     """
     late = effective_number_weights(counts, beta)
-    early = torch.ones_like(late)
-    return lambda epoch: late if epoch > start else early
+    return partial(_deferred, start=start, early=torch.ones_like(late), late=late)
+
+
+def _deferred(epoch: int, start: int, early: Tensor, late: Tensor) -> Tensor:
+    return late if epoch > start else early
 
 
 def check_counts(counts: Counts, classes: int | None = None) -> Tensor:

@@ -6,6 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -232,7 +233,11 @@ def _el(
     preset = "released" if released else None
     options: dict[str, Any] = {"log_end": log_end, "start": start, "rho": rho, "bonus": bonus, "match_gradient": match}
     loss = EncouragingLoss(weight, label_smoothing=label_smoothing, preset=preset, **options)
-    return loss, [Scheduled(loss, rho=lambda t: rho * deferred(t, defer))] if defer else []
+    return loss, [Scheduled(loss, rho=partial(_deferred_rho, rho, defer))] if defer else []
+
+
+def _deferred_rho(rho: float, start: float, time: float) -> float:
+    return rho * deferred(time, start)
 
 
 @loss_part("objective", "focal", reference="Lin et al. (ICCV 2017)")
