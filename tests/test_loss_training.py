@@ -241,6 +241,9 @@ def test_the_weight_of_pairs_is_the_released_schedule():
     down = build_loss("amc:down", epochs=300, warmup=80, rampdown=50)
     down.at(275)
     assert down.pair_weight == pytest.approx(math.exp(-12.5 * 0.25))
+    steady = build_loss("amc:down", epochs=300, rampdown=50)
+    steady.at(0)
+    assert steady.pair_weight == 1  # without a warmup the first epoch is like the others
     plain = build_loss("amc:3", epochs=300)
     plain.at(0)
     assert plain.pairs.weight * plain.pair_weight == 3  # there is no warmup to wait for

@@ -31,7 +31,7 @@ def test_the_released_ramp_down_is_a_sharpness_of_a_quarter_of_its_length(time):
 
 def test_ramp_down_ends_at_the_papers_height():
     assert ramp_down(300, 300, 50) == pytest.approx(math.exp(-12.5))
-    assert ramp_down(250, 300, 50) == ramp_down(0, 300, 0) == 1
+    assert ramp_down(250, 300, 50) == ramp_down(0, 300, 0) == ramp_down(301, 300, 0) == 1
 
 
 def test_deferral_counts_epochs_from_one():
