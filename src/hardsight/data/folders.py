@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,20 +21,21 @@ from hardsight.runs import Identity, content_hash
 
 def path_text(path: str) -> str:
     """A path as text, whatever bytes it is made of: the same in every locale."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def file_id(split: str, name: str) -> str:
     """The id of a file, from its path relative to the folder of the data."""
-    return f"{split}/{path_text(name.replace(os.sep, '/'))}"
+    return f"{split}/{path_text(name if os.sep == '/' else name.replace(os.sep, '/'))}"
 
 
 def file_stamp(path: str | Path) -> tuple[int, int] | None:
     """What changes when a file is edited; None where there is none (a dangling link)."""
-    with suppress(OSError):
+    try:
         status = os.stat(path)  # noqa: PTH116 - fast
-        return status.st_size, status.st_mtime_ns
-    return None
+    except (OSError, ValueError):  # a name may hold a null byte
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 class FileSamples(Samples):
@@ -62,9 +63,13 @@ class FileSamples(Samples):
 
     @cached_property
     def identity(self) -> Identity:
-        stamps = [file_stamp(f"{self._folder}/{name}") for name in self._names]
+        # As a few large values: to hash a million small ones would take longer than to list the files.
+        folder, lengths, stamps = f"{self._folder}/", np.array([len(id_) for id_ in self.ids]), list[int]()
+        for name in self._names:
+            stamps += file_stamp(folder + name) or (-1, -1)
+        numbers = np.array([value % 2**64 for value in stamps], dtype=np.uint64)
         labels = () if self.root is not None else (self.labels,)  # the folders in the ids are the labels
-        return Identity(content_hash(list(zip(self.ids, stamps, strict=True)), *labels), ())
+        return Identity(content_hash("".join(self.ids), lengths, numbers, *labels), ())
 
 
 def open_folder(root: str | Path, most: int | None = None) -> FileSamples:
@@ -76,22 +81,27 @@ def open_folder(root: str | Path, most: int | None = None) -> FileSamples:
     if not root.is_dir():
         raise MissingPathError(f"DATA: there is no folder {root}.")
     endings = need("torchvision.datasets.folder").IMG_EXTENSIONS
-    images: dict[str, list[tuple[str, str]]] = {}  # by class, those in the root itself under ""
+    images: dict[str, dict[str, list[str]]] = {}  # by class and folder, those in the root itself under ""
     for folder, names in _walk(root, most):
-        class_ = folder.partition("/")[0]
-        images.setdefault(class_, []).extend((folder, name) for name in names if name.lower().endswith(endings))
-    unlabeled, classes = images.pop("", []), sorted(images)
-    files = [file for name in classes for file in sorted(images[name])] if classes else sorted(unlabeled)
-    if not files:
+        kept = sorted([name for name in names if name.lower().endswith(endings)])
+        images.setdefault(folder.partition("/")[0], {})[folder] = kept
+    unlabeled, classes = images.pop("", {}), sorted(images)
+    parts = [images[name] for name in classes] or [unlabeled]
+    files = [[_join(folder, name) for folder in sorted(part) for name in part[folder]] for part in parts]
+    names = list(chain.from_iterable(files))
+    if not names:
         raise InputError(
             f"DATA: no images in {root}; expected one folder per class ({root.name}/cat/1.png) with files ending in "
             f"{', '.join(endings)}."
         )
-    labels = np.repeat(np.arange(len(classes)), [len(images[name]) for name in classes]) if classes else None
-    names = [f"{folder}/{name}" if folder else name for folder, name in files]
+    labels = np.repeat(np.arange(len(classes)), [len(part) for part in files]) if classes else None
     samples = FileSamples(root, names, labels, classes, f"folder {path_text(root.name)}")
     samples.root = root
     return samples
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def _walk(root: Path, most: int | None) -> Iterator[tuple[str, list[str]]]:
@@ -100,27 +110,33 @@ def _walk(root: Path, most: int | None) -> Iterator[tuple[str, list[str]]]:
     A folder is read once, however many links lead to it, so links that loop come to an end and no image is listed
     twice. Links come last: an image is listed under its real name where it has one here.
     """
-    visited, pending, repeated, scanned = {str(path) for path in root.resolve().parents}, [root], [], 0
-    while pending:
-        start = str(pending.pop(0))
-        real = os.path.realpath(start)
-        for folder, folders, files in os.walk(start):
-            name = Path(folder).relative_to(root).as_posix()
-            if (place := real + folder[len(start) :]) in visited:
-                repeated.append(name)
-                folders.clear()
+    visited, links, repeated, scanned = {str(path) for path in root.resolve().parents}, [""], [], 0
+    while links:
+        start = links.pop(0)
+        pending = [(start, os.path.realpath(root / start))]
+        while pending:
+            folder, place = pending.pop()
+            if place in visited:
+                repeated.append(folder)
                 continue
             visited.add(place)
-            scanned += len(folders) + len(files)
+            try:
+                with os.scandir(f"{root}/{folder}") as entries:
+                    listed = [(entry.name, _is_folder(entry), entry) for entry in entries]
+            except OSError:
+                if folder != start:  # a class even if it must not be read
+                    yield folder, []
+                continue
+            scanned += len(listed)
             if most is not None and scanned > most:
                 raise InputError(f"DATA: {root} holds more than {most:,} files and folders.")
-            yield "" if name == "." else name, files
-            for path in (Path(folder, name) for name in folders):
-                if path.is_symlink():
-                    pending.append(path)
-                else:  # a class even if it must not be read
-                    yield path.relative_to(root).as_posix(), []
-        pending.sort()
+            yield folder, [name for name, is_folder, _ in listed if not is_folder]
+            for name, is_folder, entry in listed:
+                if is_folder and (entry.is_symlink() or getattr(entry, "is_junction", bool)()):
+                    links.append(_join(folder, name))
+                elif is_folder:
+                    pending.append((_join(folder, name), f"{place}{os.sep}{name}"))
+        links.sort(key=PurePath)
     if repeated:
         warnings.warn(
             f"DATA: {len(repeated):,} links in {root} lead to folders that were read already and are left out "
@@ -128,6 +144,13 @@ def _walk(root: Path, most: int | None) -> Iterator[tuple[str, list[str]]]:
             UserWarning,
             stacklevel=4,
         )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def open_list(file: str | Path) -> FileSamples:

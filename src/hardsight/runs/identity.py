@@ -189,10 +189,12 @@ def _plain(value: Any) -> bytes:
 
 def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:
     """A digest of parts that no other division into parts shares."""
+    contents = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in parts]
+    if not any(isinstance(content, memoryview) for content in contents):  # most values: small, and there are many
+        return hashlib.sha256(b"".join([b"%d:%b" % (len(content), content) for content in contents])).digest()
     digest = hashlib.sha256()
-    for part in parts:
-        content = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        digest.update(f"{memoryview(content).nbytes}:".encode())
+    for content in contents:
+        digest.update(b"%d:" % memoryview(content).nbytes)
         digest.update(content)
     return digest.digest()
 

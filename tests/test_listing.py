@@ -1,0 +1,80 @@
+"""Folders of many files: the order and ids that torchvision and the paths give, and what changes the hash."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
+from hardsight.data import open_data
+from hardsight.data.folders import FileSamples, file_stamp
+from hardsight.runs import identify
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Folders in folders, names that sort by their bytes, endings in capitals, files that are no images."""
+    generator = np.random.default_rng(0)
+    for i in range(300):
+        folder = tmp_path / "pics" / f"class {i % 7}" / "/".join(map(str, generator.integers(0, 3, i % 4)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (
+            folder / f"{generator.choice(['a', 'B', 'é', '10', '9'])}{i}{(*IMG_EXTENSIONS, '.JPEG', '.txt')[i % 11]}"
+        ).touch()
+    return tmp_path / "pics"
+
+
+def test_the_order_is_that_of_torchvision(tree):
+    samples = open_data(tree)
+    classes = sorted(path.name for path in tree.iterdir())
+    expected = make_dataset(tree, {name: i for i, name in enumerate(classes)}, IMG_EXTENSIONS)
+    assert [(str(samples.path(i)), label) for i, label in enumerate(samples.labels)] == expected
+    assert samples.ids == [f"pics/{os.path.relpath(path, tree)}" for path, _ in expected]
+
+
+def test_a_folder_that_must_not_be_read_is_a_class_without_images(tree, monkeypatch):
+    expected, scandir = [id_ for id_ in open_data(tree).ids if "class 2" not in id_], os.scandir
+
+    def refused(path):
+        if "class 2" in str(path):
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    samples = open_data(tree)
+    assert samples.ids == expected
+    assert "class 2" in samples.classes
+    assert 2 not in samples.labels
+
+
+def test_names_divided_otherwise_and_times_of_any_size_are_other_data(tmp_path):
+    def fingerprint(*names):
+        return FileSamples(tmp_path, names, None, (), "").fingerprint()
+
+    assert len({fingerprint("ab", "c"), fingerprint("a", "bc"), fingerprint("abc"), fingerprint("c", "ab")}) == 4
+    states = {(None, fingerprint("ab", "c"))}
+    for nanoseconds in (-1, 0, 1, 2**31 * 10**9, 15 * 10**18):  # the last one is beyond 64 bits with a sign
+        (tmp_path / "ab").touch()
+        os.utime(tmp_path / "ab", ns=(0, nanoseconds))
+        states.add((file_stamp(tmp_path / "ab"), fingerprint("ab", "c")))  # some file systems clip the time
+    assert len(states) == len(dict(states)) == len({hash_ for _, hash_ in states}) > 3
+    assert fingerprint("a\0b", "c") == fingerprint("a\0b", "c")  # no file can have such a name
+
+
+def test_the_hash_is_that_of_its_parts_one_by_one():
+    def join(*parts):
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(f"{len(part)}:".encode() + part)
+        return digest.digest()
+
+    array = np.arange(3, dtype=np.uint8)
+    expected = join(
+        b"tuple",
+        join(b"str", "é\udc80".encode("utf-8", "surrogatepass")),
+        join(b"bytearray", b"1:2"),
+        join(b"list", join(b"int", b"-7"), join(b"NoneType", b"None")),
+        join(b"array", b"uint8", b"(3,)", array.tobytes()),
+    )
+    assert identify("é\udc80", bytearray(b"1:2"), [-7, None], array).hash == expected.hex()[:32]
