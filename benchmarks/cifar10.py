@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import scipy.special
-import scipy.stats
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -22,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hardsight as hs
 from benchmarks.measure import interleaved, ratios
+from benchmarks.naive_scores import naive_scores
 
 EPOCHS, BATCH = 15, 256
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -66,42 +65,17 @@ def trained(x: torch.Tensor, y: torch.Tensor, seed: int) -> nn.Module:
     return net.eval()
 
 
-def naive(features: np.ndarray, weight: np.ndarray, labels: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """The scores in plain float64 NumPy and SciPy."""
-    rows = np.arange(len(labels))
-    z = features @ weight.T + bias
-    lengths = np.linalg.norm(features, axis=1)
-    angles = np.arccos(np.clip((z - bias) / lengths[:, None] / np.linalg.norm(weight, axis=1), -1, 1))
-    p = scipy.special.softmax(z, 1)
-    other_z, other_angles = z.copy(), angles.copy()
-    other_z[rows, labels], other_angles[rows, labels] = -np.inf, np.inf
-    return {
-        "avh": angles[rows, labels] / angles.sum(1),
-        "avc": (np.pi - angles[rows, labels]) / (np.pi - angles).sum(1),
-        "confidence": p[rows, labels],
-        "nll": np.logaddexp(0, scipy.special.logsumexp(other_z, 1) - z[rows, labels]),
-        "norm": lengths,
-        "margin": z[rows, labels] - other_z.max(1),
-        "angle": angles[rows, labels],
-        "angular_margin": angles[rows, labels] - other_angles.min(1),
-        "entropy": scipy.stats.entropy(p, axis=1),
-        "el2n": np.linalg.norm(p - np.eye(len(weight))[labels], axis=1),
-        "max_logit": z.max(1),
-        "free_energy": -scipy.special.logsumexp(z, 1),
-    }
-
-
 def agreement(net: nn.Module, data: TensorDataset, seed: int) -> list[dict]:
     table = hs.score(net, data, batch_size=500, progress=False)
-    found = []
+    batches = []
     with torch.no_grad(), hs.capture(net) as head:
         for x, _ in DataLoader(data, 500):
             net(x.to(next(net.parameters()).device))
-            found.append(head.features.double().cpu().numpy())
-        weight, bias = (t.double().cpu().numpy() for t in (head.weight.detach(), head.bias.detach()))
-    truth = naive(np.concatenate(found), weight, data.tensors[1].numpy(), bias)
+            batches.append(head.features.cpu())
+    truth = naive_scores(torch.cat(batches), head.weight.detach().cpu(), data.tensors[1], head.bias.detach().cpu())
     rows = []
-    for name, expected in truth.items():
+    for name in hs.SCORES:
+        expected = truth[name].numpy()
         off = np.abs(table[name] - expected)
         relative, absolute = hs.SCORES[name].tolerance
         share = off / (absolute + relative * np.abs(expected))
@@ -147,23 +121,6 @@ def main() -> None:
         hs.score(net, data, batch_size=500, workers=4, progress=False)
 
     speed = ratios("cifar10", interleaved({"bare loop": bare, "score": scored}, 7), "bare loop", {})
-    features, head = torch.randn(50_000, 512, device=device), torch.randn(1000, 512, device=device) / 22
-    target = torch.randint(0, 1000, (50_000,), device=device)
-
-    def synced(work):
-        def run() -> None:
-            work()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-
-        return run
-
-    cases = {
-        "matmul": synced(lambda: features @ head.T),
-        "avh": synced(lambda: hs.avh(features, head, target)),
-        "all scores": synced(lambda: hs.score_features(features, head, target)),
-    }
-    speed += ratios("features", interleaved(cases, 15), "matmul", {})
     for name, table in (("agreement", rows), ("speed", speed)):
         with (out / f"{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, table[0].keys())

@@ -104,7 +104,7 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
         found = {name: values[1:] for name, values in seconds.items()}
     rows = ratios(f"step, {group.device.type}, batch {batch}, {steps} steps", found, "plain", {"recorded": 1.02})
     for row in rows:
-        print(f"{row['benchmark']}: {row['case']} {row['median']} s a step ({row['p20']}–{row['p80']}), "
+        print(f"{row['benchmark']}: {row['case']} {row['p50']} s a step ({row['p20']}–{row['p80']}), "
               f"× {row['ratio']} (n = {row['n']})", flush=True)  # fmt: skip
     return rows
 

@@ -1,15 +1,27 @@
-"""Interleaved timing, and rows appended to a committed CSV with what they were measured on."""
+"""How a benchmark is checked, timed and written down.
+
+A benchmark is a generator function named in ``benchmarks/__main__.py``. It yields a `Comparison` (cases that are timed
+in turn, so that a slow moment hits them all) or a row that it measured itself (`row`). It may raise `Skipped`. Each
+comparison is measured before the next is asked for, so that its tensors can be freed in between.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import ctypes
+import dataclasses
+import gc
+import importlib.metadata
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,36 +29,184 @@ import hardsight
 
 RESULTS = Path(__file__).parent / "results.csv"
 COLUMNS = (
-    *("date", "benchmark", "case", "baseline", "ratio", "median", "p20", "p80", "unit", "n", "limit"),
-    *("hardware", "python", "torch", "hardsight"),
+    *("date", "benchmark", "case", "config", "baseline", "ratio", "p20", "p50", "p80", "unit", "n", "limit"),
+    *("error", "memory_mib", "memory_limit", "hardware", "python", "torch", "triton", "hardsight"),
 )
 
 
-def interleaved(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every case in every round; one case after the other, so that a slow moment hits them all."""
-    for run in cases.values():  # warm
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, run in cases.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
+class Skipped(Exception):  # noqa: N818  nothing went wrong
+    """Raised by a benchmark that cannot run here; says what it needs."""
 
 
-def ratios(benchmark: str, seconds: dict[str, list[float]], baseline: str, limits: dict[str, float]) -> list[dict]:
-    """One row a case: median seconds with spread, and the median of the ratios round by round."""
+@dataclass(frozen=True)
+class Case:
+    """Something to time.
+
+    Attributes:
+        name: What it is.
+        run: The work; what it returns counts as output, not as extra memory.
+        baseline: The case of the same comparison that its time is divided by; "" for none.
+        limit: Largest ratio; without a baseline, the largest median in seconds.
+        check: Takes a seed, draws fresh inputs from it, and returns the largest error in units of the stated tolerance.
+        memory_limit: Largest peak memory beyond inputs and outputs, in MiB.
+        before: Called before each run and not timed, for example to drop gradients.
+    """
+
+    name: str
+    run: Callable[[], object]
+    baseline: str = ""
+    limit: float | None = None
+    check: Callable[[int], float] | None = None
+    memory_limit: float | None = None
+    before: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Cases that are timed in turn.
+
+    Attributes:
+        cases: The baseline among them.
+        config: What they have in common, as ``key=value`` words: ``N=131072 D=2048 C=1000 dtype=bfloat16``.
+        rounds: How often each is timed.
+        repeats: Runs in one timing, for work of microseconds.
+        device: ``cuda`` or ``cpu``: whose memory is watched, and which hardware the row names.
+    """
+
+    cases: Sequence[Case]
+    config: str = ""
+    rounds: int = 21
+    repeats: int = 1
+    device: str = "cpu"
+
+
+def measure(benchmark: str, comparison: Comparison, seed: int) -> list[dict]:
+    """Check every case with this seed, watch the memory of one run, time them in turn; one row per case."""
+    cases = {case.name: case for case in comparison.cases}
+    errors = {name: case.check(seed) for name, case in cases.items() if case.check}
+    if comparison.device == "cuda":
+        torch.cuda.empty_cache()  # what the checks left
+    before = {name: case.before for name, case in cases.items() if case.before}
+    memory = {}
+    for name, case in cases.items():
+        for _ in range(2):  # the first run compiles and fills caches
+            memory[name] = peak_memory(case.run, comparison.device, case.before)
+    seconds = interleaved({n: c.run for n, c in cases.items()}, comparison.rounds, comparison.repeats, before)
     return [
         row(
             benchmark,
             name,
-            values,
+            seconds[name],
             "s",
-            baseline,
-            statistics.median(a / b for a, b in zip(values, seconds[baseline], strict=True)),
-            limits.get(name),
+            case.baseline,
+            _ratio(seconds[name], seconds[case.baseline]) if case.baseline else None,
+            case.limit,
+            config=comparison.config,
+            error=errors.get(name),
+            memory=memory[name],
+            memory_limit=case.memory_limit,
+            device=comparison.device,
         )
+        for name, case in cases.items()
+    ]
+
+
+def interleaved(
+    cases: dict[str, Callable[[], object]],
+    rounds: int,
+    repeats: int = 1,
+    before: dict[str, Callable[[], object]] | None = None,
+) -> dict[str, list[float]]:
+    """Seconds of one run of every case in every round; one case after the other, after a run to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for round_ in range(rounds + 1):
+        for name, run in cases.items():
+            if before and name in before:
+                before[name]()
+            elapsed = _stopwatch()
+            for _ in range(repeats):
+                run()
+            if round_:
+                seconds[name].append(elapsed() / repeats)
+    return seconds
+
+
+def _stopwatch() -> Callable[[], float]:
+    """Started now; call it for the seconds until all work is done, on the GPU too once CUDA is in use."""
+    if not torch.cuda.is_initialized():
+        start = time.perf_counter()
+        return lambda: time.perf_counter() - start
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    first.record()
+
+    def elapsed() -> float:
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last) / 1000
+
+    return elapsed
+
+
+def peak_memory(
+    run: Callable[[], object],
+    device: str = "cpu",
+    before: Callable[[], object] | None = None,
+    kept: int | None = None,
+) -> float | None:
+    """MiB that a run needs at its peak beyond what was there before and what it returns; None where nobody counts.
+
+    `kept` replaces the size in bytes of what it returns.
+    """
+    gc.collect()
+    if before:
+        before()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        start = torch.cuda.memory_allocated()
+        output = run()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+    else:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # else memory that was freed and is reused would not count
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
+        except OSError:
+            run()
+            return None
+        start = _resident("VmRSS")
+        output = run()
+        peak = _resident("VmHWM")
+    return max(0.0, (peak - start - (_bytes(output, device) if kept is None else kept)) / 2**20)
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def _bytes(output: Any, device: str) -> int:
+    """Size of the tensors, arrays and tables in what a run returned, those on the device that is watched."""
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        return sum(_bytes(part, device) for part in output)
+    if dataclasses.is_dataclass(output):
+        return sum(_bytes(getattr(output, field.name), device) for field in dataclasses.fields(output))
+    place = output.device.type if isinstance(output, torch.Tensor) else "cpu"
+    return int(getattr(output, "nbytes", 0)) if place == device else 0
+
+
+def _ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(values, baseline, strict=True))
+
+
+def ratios(benchmark: str, seconds: dict[str, list[float]], baseline: str, limits: dict[str, float]) -> list[dict]:
+    """One row per case: seconds, and the median of the ratios round by round."""
+    return [
+        row(benchmark, name, values, "s", baseline, _ratio(values, seconds[baseline]), limits.get(name))
         for name, values in seconds.items()
     ]
 
@@ -54,38 +214,59 @@ def ratios(benchmark: str, seconds: dict[str, list[float]], baseline: str, limit
 def row(
     benchmark: str,
     case: str,
-    values: list[float],
+    values: Sequence[float],
     unit: str,
     baseline: str = "",
     ratio: float | None = None,
     limit: float | None = None,
+    *,
+    config: str = "",
+    error: float | None = None,
+    memory: float | None = None,
+    memory_limit: float | None = None,
+    device: str | None = None,
 ) -> dict:
+    """A row of the CSV from values that were measured: seconds, MiB or whatever the unit says."""
     values = sorted(values)
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "benchmark": benchmark,
         "case": case,
+        "config": config,
         "baseline": baseline,
         "ratio": "" if ratio is None else f"{ratio:.3f}",
-        "median": f"{statistics.median(values):.4g}",
         "p20": f"{values[int(0.2 * (len(values) - 1))]:.4g}",
+        "p50": f"{statistics.median(values):.4g}",
         "p80": f"{values[int(0.8 * (len(values) - 1) + 0.5)]:.4g}",
         "unit": unit,
         "n": len(values),
         "limit": "" if limit is None else limit,
-        "hardware": hardware(),
+        "error": "" if error is None else f"{error:.3g}",
+        "memory_mib": "" if memory is None else f"{memory:.4g}",
+        "memory_limit": "" if memory_limit is None else memory_limit,
+        "hardware": hardware(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "triton": _version("triton"),
         "hardsight": hardsight.__version__,
     }
 
 
-def hardware() -> str:
-    if torch.cuda.is_available():
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def hardware(device: str | None = None) -> str:
+    """The GPU if there is one, or else the processor, its cores and the threads that torch uses if they are fewer."""
+    if torch.cuda.is_available() and device != "cpu":
         return torch.cuda.get_device_name()
     names = [line for line in _cpuinfo() if line.startswith("model name")]
     name = names[0].partition(":")[2].strip() if names else platform.machine()
-    return f"{name}, {os.cpu_count()} cores"
+    threads = torch.get_num_threads()
+    return f"{name}, {os.cpu_count()} cores" + (f", {threads} threads" * (threads < (os.cpu_count() or 1)))
 
 
 def _cpuinfo() -> list[str]:
@@ -93,22 +274,43 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def report(rows: list[dict], save: bool) -> bool:
-    """Print the rows, append them to the CSV, and say whether every limit was kept."""
-    kept = True
-    for r in rows:
-        limit = f"  limit {r['limit']}" if r["limit"] != "" else ""
-        value = float(r["ratio"] or r["median"])
-        over = r["limit"] != "" and value > float(r["limit"])
-        kept &= not over
-        times = f"{r['ratio']} × {r['baseline']}" if r["ratio"] else ""
-        name = f"{r['benchmark']:<11}{r['case']:<34}{r['median']:>9} {r['unit']:<4}"
-        print(f"{name}{times:<28}{limit}{'  OVER' if over else ''}")
-    if save:
-        new = not RESULTS.exists()
-        with RESULTS.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
-    return kept
+def failures(r: dict) -> list[str]:
+    """What is wrong with a row: over its limit, over its memory limit, or outside the stated tolerance."""
+    value = float(r["ratio"] or r["p50"])
+    checks = {
+        "OVER": r["limit"] != "" and value > float(r["limit"]),
+        "MEMORY": "" not in (r["memory_limit"], r["memory_mib"]) and float(r["memory_mib"]) > float(r["memory_limit"]),
+        "WRONG": r["error"] != "" and not float(r["error"]) <= 1,  # NaN is wrong, too
+    }
+    return [name for name, failed in checks.items() if failed]
+
+
+def describe(r: dict) -> str:
+    """A row in one line."""
+    parts = [f"{r['benchmark']:<11}{r['case']:<34}{r['config']:<44}{r['p50']:>9} {r['unit']:<4}"]
+    if r["ratio"]:
+        parts.append(f"{r['ratio']} × {r['baseline']}")
+    if r["limit"] != "":
+        parts.append(f"limit {r['limit']}")
+    if r["error"] != "":
+        parts.append(f"error {r['error']} of the tolerance")
+    if r["memory_mib"] != "":
+        parts.append(f"{r['memory_mib']} MiB")
+    return "  ".join(parts + failures(r))
+
+
+def append(rows: Iterable[dict], path: Path | None = None) -> None:
+    """Add rows to the CSV."""
+    path = path or RESULTS
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_results(path: Path | None = None) -> list[dict]:
+    """All rows of the CSV, as strings."""
+    with (path or RESULTS).open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measure import row
-from hardsight import records
+from hardsight import records as store
 from hardsight.dynamics import Dynamics
 
 SAMPLES, EPOCHS, CLASSES = 1_281_167, 90, 1000
@@ -41,11 +41,11 @@ def _epoch(epoch: int, ids: pa.Array, label: np.ndarray, hard: np.ndarray, rng: 
     }
     for name, values in columns.items():
         exact = values.astype(np.float32)
-        table[name] = pa.array(exact if name in records.EXACT else records.rounded(exact))
+        table[name] = pa.array(exact if name in store.EXACT else store.rounded(exact))
     return pa.table(table)
 
 
-def imagenet(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
+def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
     """Size on disk, time of one curve, of a summary and of grouped curves, and peak memory."""
     rng = np.random.default_rng(0)
     per_class = -(-samples // CLASSES)
@@ -53,18 +53,18 @@ def imagenet(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
     ids, label = pa.array(names), np.arange(samples) // per_class
     hard = rng.standard_normal(samples)
     with tempfile.TemporaryDirectory() as root:
-        run, index = Path(root, "run"), records.Index()
+        run, index = Path(root, "run"), store.Index()
         write, merge = [], []
         for epoch in range(1, epochs + 1):
             rows = _epoch(epoch, ids, label, hard, rng)
             start = time.perf_counter()
-            records.write_rows(run, index, rows)
+            store.write_rows(run, index, rows)
             write.append(time.perf_counter() - start)
             index.epochs.append(epoch)
             start = time.perf_counter()
-            if records.merge(run, index, everything=epoch == epochs):
+            if store.merge(run, index, everything=epoch == epochs):
                 merge.append(time.perf_counter() - start)
-            records.commit(run, index)
+            store.commit(run, index)
         (run / "meta.json").write_text(f'{{"model": {{"classes": {CLASSES}, "features": 2048}}}}')
         size = sum(entry["bytes"] for entry in index.files)
         curves = []
