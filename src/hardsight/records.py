@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ ROUNDED = ("margin", "norm", "el2n", "nll_angles", "nll_norms")
 FLOATS = (*EXACT, *ROUNDED)
 
 _NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
+_HEADS = pa.schema({"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()})
 _GROUP_ROWS = 1 << 15
 FILE_ROWS = 1 << 21
 _MERGE_AT, _MERGE_HEADS = 16, 64
@@ -56,6 +58,14 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return np.where(finite, nearest, bits).view(np.float32)
 
 
+def write_together(*writers: Callable[[], object]) -> None:
+    """Write several files at once: each waits for the disk. An error of one is raised when all have ended."""
+    with ThreadPoolExecutor(len(writers)) as pool:
+        written = [pool.submit(writer) for writer in writers]
+    for future in written:
+        future.result()
+
+
 def write_rows(run: Path, index: Index, rows: pa.Table) -> None:
     """Add a file with rows sorted by (id, epoch) to an index, without committing it."""
     if not len(rows):
@@ -63,19 +73,22 @@ def write_rows(run: Path, index: Index, rows: pa.Table) -> None:
     name, folder = new_name(), run / DYNAMICS
     rows = with_text(rows).replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
     floats = [column for column in rows.column_names if column in FLOATS]
+    span = pc.min_max(rows["epoch"]).as_py()
+    dictionaries = {"id", "epoch", "label", "pred"} & set(rows.column_names)
+    if span["min"] == span["max"]:
+        dictionaries -= {"id"}  # none comes twice
     writer = partial(
         pq.write_table,
         rows,
         row_group_size=_GROUP_ROWS,
         compression="zstd",
-        use_dictionary=[column for column in rows.column_names if column not in FLOATS],
+        use_dictionary=dictionaries,
         column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
     )
     with disk_errors(run):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, writer)
-    epochs, ids = rows["epoch"], rows["id"]
-    span = pc.min_max(epochs).as_py()
+    ids = rows["id"]
     index.files.append(
         {
             "name": name,
@@ -92,11 +105,14 @@ def with_text(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("id"), "id", rows["id"].cast(pa.string()))
 
 
-def write_heads(run: Path, index: Index, heads: pa.Table) -> None:
-    """Add class weights of an epoch to an index, in place of those that it has, without committing it."""
-    if len(index.heads) >= _MERGE_HEADS or heads["epoch"][0].as_py() in index.epochs:
+def write_head(run: Path, index: Index, epoch: int, head: np.ndarray) -> None:
+    """Add norms and biases ``(2, C)`` of an epoch's class weights to an index, in place of those that it has."""
+    classes = np.arange(head.shape[1])
+    columns = (np.full(len(classes), epoch), classes, head[0], head[1])
+    heads = pa.table([pa.array(v, t) for v, t in zip(columns, _HEADS.types, strict=True)], schema=_HEADS)
+    if len(index.heads) >= _MERGE_HEADS or epoch in index.epochs:
         before = read_heads(run, index)
-        heads = pa.concat_tables([before.filter(pc.less(before["epoch"], heads["epoch"][0])), heads])
+        heads = pa.concat_tables([before.filter(pc.less(before["epoch"], epoch)), heads])
         index.heads = []
     _add_heads(run, index, heads)
 
@@ -344,16 +360,15 @@ def _sorted(table: pa.Table) -> Block:
 
 def read_heads(run: str | Path, index: Index) -> pa.Table:
     """Norm and bias of each class weight at the end of each epoch."""
-    types = {"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()}
-    empty, parts = pa.schema(list(types.items())).empty_table(), []
+    parts = []
     for path in (Path(run) / DYNAMICS / name for name in index.heads):
         with damage_errors(path):
             heads = pq.read_table(path)
-            if not heads.schema.equals(empty.schema) or any(column.null_count for column in heads.columns):
+            if not heads.schema.equals(_HEADS) or any(column.null_count for column in heads.columns):
                 raise InputError("it holds no class weights")
             check_classes(heads["class"], "class")
         parts.append(heads)
-    return pa.concat_tables([empty, *parts])
+    return pa.concat_tables([_HEADS.empty_table(), *parts])
 
 
 def files_of_epoch(index: Index, epoch: int) -> list[dict[str, Any]]:

@@ -179,6 +179,8 @@ def one_kind(parts: Sequence[np.ndarray]) -> np.ndarray:
 def joined(parts: Sequence[Rows]) -> Rows:
     """Rows of several processes or commits, one after the other; the head is the first one's."""
     parts = [part for part in parts if len(part.ids)] or list(parts[:1])
+    if len(parts) == 1:
+        return parts[0]
     logits = None
     known = [part.logits for part in parts if part.logits is not None]
     if len(known) == len(parts):

@@ -36,7 +36,7 @@ class Ids:
         self.texts = pa.array(texts, pa.string())  # by number
         self._numbers = {text: number for number, text in enumerate(texts)}
         self._table = np.zeros(0, np.int64)  # from integers to numbers, −1 where there is none
-        self._place = np.zeros(0, np.int64)
+        self._order = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -69,7 +69,7 @@ class Ids:
     def added(self, found: Found) -> Ids:
         """With the ids that were new; these stay as they are."""
         ids = Ids(self._name)
-        ids.texts, ids._numbers, ids._table, ids._place = self.texts, self._numbers, found.table, self._place
+        ids.texts, ids._numbers, ids._table, ids._order = self.texts, self._numbers, found.table, self._order
         if found.fresh:
             ids._numbers = self._numbers | found.fresh
             ids.texts = pa.concat_arrays([self.texts, pa.array(list(found.fresh), pa.string())])
@@ -77,11 +77,23 @@ class Ids:
 
     def order(self) -> np.ndarray:
         """The numbers in the order of their texts."""
-        return pc.sort_indices(self.texts).to_numpy()
+        if len(self._order) != len(self):
+            self._order = pc.sort_indices(self.texts).to_numpy()
+        return self._order
 
     def sorted(self, at: np.ndarray) -> np.ndarray:
-        """The places in `at` in the order of the texts of its numbers."""
-        if len(self._place) != len(self):
-            self._place = np.empty(len(self), np.int64)
-            self._place[self.order()] = np.arange(len(self))
-        return np.argsort(self._place[at], kind="stable")
+        """The places in `at`, which holds each number once at most, in the order of the texts of its numbers."""
+        rows = first_rows(at, len(self))[self.order()]
+        return rows[rows >= 0]
+
+
+def first_rows(at: np.ndarray, count: int) -> np.ndarray:
+    """Where each number below `count` comes first in `at`; −1 where it does not come.
+
+    Examples:
+        >>> first_rows(np.array([2, 0, 2]), 4).tolist()
+        [1, -1, 0, -1]
+    """
+    rows = np.full(count, -1)
+    rows[at[::-1]] = np.arange(len(at))[::-1]  # of equal places the last one written stays
+    return rows

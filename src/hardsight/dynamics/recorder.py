@@ -23,7 +23,7 @@ from hardsight.distributed import by_first_process, joined_job
 from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
-from hardsight.dynamics.ids import Ids
+from hardsight.dynamics.ids import Ids, first_rows
 from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
 from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
@@ -319,17 +319,17 @@ class Recorder(Result):
         if found.fresh:
             summary = summary.joined(Summary(len(found.fresh)))
             in_epoch = np.concatenate([in_epoch, np.zeros(len(found.fresh), np.int32)])
-        first = np.sort(np.unique(found.at, return_index=True)[1])
-        first = first[in_epoch[found.at[first]] != self.epoch]  # each sample once an epoch
-        repeated, rows, at = len(rows.ids) - len(first), rows.take(first), found.at[first]
+        first = first_rows(found.at, len(ids))
+        at = np.flatnonzero((first >= 0) & (in_epoch != self.epoch))  # each sample once an epoch, by its number
+        repeated, rows = len(rows.ids) - len(at), rows.take(first[at])
         logits = self._rounded(rows, ids, at)
 
         index = self._index.copied()
-        records.write_rows(self.path, index, self._table(rows, ids, at))
-        if rows.head is not None:
-            self._write_head(index, rows.head)
-        if end:
-            self._write_logits(index, ids, logits)
+        records.write_together(
+            lambda: records.write_rows(self.path, index, self._table(rows, ids, at)),
+            lambda: None if rows.head is None else records.write_head(self.path, index, self.epoch, rows.head),
+            lambda: self._write_logits(index, ids, logits if end else None),
+        )
         index.epochs += [self.epoch] if self.epoch not in index.epochs else []
         index.open, index.steps[str(self.epoch)] = not end, self._steps
         records.merge(self.path, index)
@@ -347,7 +347,7 @@ class Recorder(Result):
     def _sound(self, rows: Rows) -> Rows:
         """Without samples that have no label (a negative one) or broken numbers: they are missing, and counted."""
         labelled = rows.labels >= 0
-        finite = np.all([np.isfinite(column) for column in rows.values.values()], axis=0)
+        finite = np.logical_and.reduce([np.isfinite(column) for column in rows.values.values()])
         self._counts["unlabelled"] += int((~labelled).sum())
         if bad := int((~finite).sum()):
             self._counts["bad"] += bad
@@ -355,7 +355,8 @@ class Recorder(Result):
                 f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
                 "are NaN or infinite; they are missing from it."
             )
-        return rows.take(np.flatnonzero(labelled & finite))
+        sound = labelled & finite
+        return rows if sound.all() else rows.take(np.flatnonzero(sound))
 
     def _raise(self, refusal: Refusal | None) -> None:
         """Raise an error about some rows, if any. The others stay, so that the same call, repeated, commits them."""
@@ -403,19 +404,9 @@ class Recorder(Result):
         for name in records.FLOATS:
             if name in rows.values:
                 values = rows.values[name][order]
-                columns[name] = pa.array(values, pa.float32(), mask=np.isnan(values))
+                missing = np.isnan(values)
+                columns[name] = pa.array(values, pa.float32(), mask=missing if missing.any() else None)
         return pa.table(columns)
-
-    def _write_head(self, index: records.Index, head: np.ndarray) -> None:
-        table = pa.table(
-            {
-                "epoch": pa.array(np.full(head.shape[1], self.epoch), pa.int32()),
-                "class": pa.array(np.arange(head.shape[1]), pa.int32()),
-                "norm": pa.array(head[0], pa.float32()),
-                "bias": pa.array(head[1], pa.float32()),
-            }
-        )
-        records.write_heads(self.path, index, table)
 
     def _write_logits(self, index: records.Index, ids: Ids, logits: Logits | None) -> None:
         """What the next epoch is compared with, for a recorder that resumes: in the order in which it will number."""

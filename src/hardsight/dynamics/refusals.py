@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hardsight.dynamics.batches import Rows
-from hardsight.dynamics.ids import Found, Ids
+from hardsight.dynamics.ids import Found, Ids, first_rows
 
 
 class Refusal(NamedTuple):
@@ -51,8 +51,8 @@ def colliding(rows: Rows, found: Found, labels: np.ndarray, ids: Ids) -> Refusal
         labels: Of the ids that are known already, by number.
         ids: Those ids.
     """
-    numbers, first = np.unique(found.at, return_index=True)
-    labels = np.concatenate([labels, rows.labels[first[numbers >= len(ids)]]])
+    fresh = first_rows(found.at, len(ids) + len(found.fresh))[len(ids) :]
+    labels = np.concatenate([labels, rows.labels[fresh]])
     wrong = labels[found.at] != rows.labels
     if not wrong.any():
         return None

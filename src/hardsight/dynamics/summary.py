@@ -93,12 +93,14 @@ class Summary:
     def add(
         self, epoch: int, at: np.ndarray, label: np.ndarray, pred: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> None:
-        """One epoch: samples `at`, each once, with their values by name (those of `MEANS`)."""
+        """One epoch: samples `at`, each once and in ascending order, with their values by name (those of `MEANS`)."""
+        if len(at) == len(self):
+            at = slice(None)  # pyrefly: ignore[bad-assignment] - all of them, which is what most epochs have
         right = pred == label
         was_right = (self.pred[at] == self.label[at]) & (self.seen[at] > 0)
         self.forgetting[at] += was_right & ~right
-        first = right & (self.learned[at] < 0)
-        self.learned[at[first]] = epoch
+        learned = self.learned[at]
+        self.learned[at] = np.where(right & (learned < 0), epoch, learned)
         seen = self.seen[at] + 1
         before = self.sums["confidence"][at] / np.maximum(seen - 1, 1)
         for name, total in self.sums.items():

@@ -1,0 +1,105 @@
+"""What a commit computes with whole arrays, against the same thing written one sample at a time."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardsight.dynamics.decomposition import Logits, swapped_losses
+from hardsight.dynamics.ids import Ids, first_rows
+from hardsight.dynamics.summary import MEANS, Summary
+
+
+def logits(n, classes, heads, seed, largest=30.0):
+    rng = np.random.default_rng(seed)
+    return Logits(
+        rng.uniform(-1, 1, (n, classes)).astype(np.float32),
+        (largest * rng.random(n)).astype(np.float32),
+        rng.integers(0, heads, n).astype(np.int32),
+        rng.uniform(0, 2, (heads, classes)).astype(np.float32),
+        rng.standard_normal((heads, classes)).astype(np.float32),
+    )
+
+
+def naive_loss(cosines, norm, lengths, biases, label):
+    """log(1 + Σ exp(z_k − z_y)) over the other classes, in Python's floats."""
+    z = [float(c) * float(norm) * float(w) + float(b) for c, w, b in zip(cosines, lengths, biases, strict=True)]
+    differences = [value - z[label] for k, value in enumerate(z) if k != label]
+    top = max(differences)
+    m = top + math.log(math.fsum(math.exp(d - top) for d in differences))
+    return max(m, 0.0) + math.log1p(math.exp(-abs(m)))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 211])
+@pytest.mark.parametrize("largest", [1.0, 30.0, 1e4])
+def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
+    """Many samples, so that there are several chunks; some of which are not known from before."""
+    n = 70_000 // classes
+    old, new = logits(n, classes, 5, 0, largest), logits(n, classes, 3, 1, largest)
+    old.head[:: max(2, n // 50)] = -1
+    labels = np.random.default_rng(2).integers(0, classes, n)
+    got = swapped_losses(old, new, labels)
+    np.testing.assert_array_equal(np.isnan(got["nll_angles"]), old.head < 0)
+    np.testing.assert_array_equal(np.isnan(got["nll_norms"]), old.head < 0)
+    for row in [*range(12), *range(n - 12, n)]:
+        if old.head[row] >= 0:
+            for name, angles, norms in (("nll_angles", new, old), ("nll_norms", old, new)):
+                head = norms.head[row]
+                parts = angles.cosines[row], norms.norms[row], norms.lengths[head], norms.biases[head]
+                np.testing.assert_allclose(got[name][row], naive_loss(*parts, labels[row]), rtol=1e-11)
+
+
+def test_logits_of_some_samples_are_replaced_and_nothing_else_changes():
+    old = logits(9, 4, 6, 0)
+    old.head[[0, 7]] = -1
+    before = {name: value.copy() for name, value in vars(old).items()}
+    at = np.array([1, 2, 7])
+    new = logits(3, 4, 2, 1)
+    both = old.updated(at, new)
+    for row in range(9):
+        source, place = (new, at.tolist().index(row)) if row in at else (old, row)
+        np.testing.assert_array_equal(both.cosines[row], source.cosines[place])
+        assert both.norms[row] == source.norms[place]
+        assert (both.head[row] < 0) == (source.head[place] < 0)
+        if both.head[row] >= 0:
+            np.testing.assert_array_equal(both.lengths[both.head[row]], source.lengths[source.head[place]])
+            np.testing.assert_array_equal(both.biases[both.head[row]], source.biases[source.head[place]])
+    assert len(both.lengths) == len(both.biases) == len({*both.head.tolist()} - {-1})  # others are forgotten
+    for name, value in vars(old).items():  # a commit that fails after this is repeated with the old ones
+        np.testing.assert_array_equal(value, before[name])
+
+
+@given(st.lists(st.integers(0, 8), max_size=30))
+def test_the_first_row_of_each_number(at):
+    expected = [at.index(number) if number in at else -1 for number in range(9)]
+    assert first_rows(np.array(at, np.int64), 9).tolist() == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 200), unique=True, max_size=40), st.randoms(use_true_random=False))
+def test_numbers_come_in_the_order_of_their_texts(at, random):
+    """As text, 10 comes before 9; new ids change the order of those before."""
+    texts = [f"data:{i}" for i in range(201)]
+    random.shuffle(texts)
+    ids = Ids(str, texts[:150])
+    ids = ids.added(ids.find(np.array(texts[100:], dtype=object)))
+    chosen = [ids.texts[number].as_py() for number in at]
+    assert [chosen[row] for row in ids.sorted(np.array(at, np.int64))] == sorted(chosen)
+
+
+def test_an_epoch_of_all_samples_adds_up_like_its_parts():
+    rng = np.random.default_rng(0)
+    n, whole, parts = 40, Summary(40), Summary(40)
+    label = rng.integers(0, 3, n)
+    for epoch in range(1, 8):
+        pred = rng.integers(0, 3, n)
+        values = {name: rng.random(n) for name in MEANS}
+        whole.add(epoch, np.arange(n), label, pred, values)
+        for some in (np.arange(0, n, 3), np.array([r for r in range(n) if r % 3])):
+            parts.add(epoch, some, label[some], pred[some], {name: v[some] for name, v in values.items()})
+    for name in ("seen", "forgetting", "learned", "label", "pred", "spread"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name), err_msg=name)
+    for name in MEANS:
+        np.testing.assert_array_equal(whole.sums[name], parts.sums[name], err_msg=name)
