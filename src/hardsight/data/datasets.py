@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from hardsight.data.folders import file_id, file_stamp, path_text
+from hardsight.data.folders import FILES, file_id, file_stamp, number_column, path_text, text_columns
 from hardsight.data.samples import Columns, Samples, class_index, class_indices, id_texts, pick_column
 from hardsight.errors import InputError
 from hardsight.runs import Identity, content_hash, identify
@@ -127,7 +128,8 @@ class DatasetSamples(Samples):
         content = _dataset_identity(dataset, self.version)
         gaps = () if content else (f"a {type(dataset).__name__}",)
         labels = self.declared if self.labels is None else self.labels
-        return Identity(content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns), gaps)
+        hash_ = content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns)
+        return Identity(FILES + hash_ if content and content.hash.startswith(FILES) else hash_, gaps)
 
 
 def _split_of(dataset: Any) -> str:
@@ -178,6 +180,15 @@ def _torchvision_identity(dataset: Any) -> Identity | None:
         rows = [item if isinstance(item, tuple) else (item,) for item in files]
         stamps = [file_stamp(row[0]) if row and isinstance(row[0], (str, Path)) else None for row in rows]
         if rows and None not in stamps:  # by the files' names and not their folders: data may move
-            stamped = [(Path(row[0]).name, stamp, *row[1:]) for row, stamp in zip(rows, stamps, strict=True)]
-            return identify(type(dataset), stamped, {key: item for key, item in state.items() if item is not files})
+            names = text_columns([os.path.basename(row[0]) for row in rows])  # noqa: PTH119 - fast
+            others = [np.array(column) for column in zip_longest(*(row[1:] for row in rows))]
+            rest = {
+                key: np.array(item) if _integers(item) else item for key, item in state.items() if item is not files
+            }
+            identity = identify(type(dataset), *names, number_column(filter(None, stamps)), others, rest)
+            return identity._replace(hash=FILES + identity.hash)
     return None
+
+
+def _integers(item: Any) -> bool:
+    return isinstance(item, list) and set(map(type, item)) == {int}

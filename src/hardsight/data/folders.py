@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePath
@@ -63,13 +63,26 @@ class FileSamples(Samples):
 
     @cached_property
     def identity(self) -> Identity:
-        # As a few large values: to hash a million small ones would take longer than to list the files.
-        folder, lengths, stamps = f"{self._folder}/", np.array([len(id_) for id_ in self.ids]), list[int]()
-        for name in self._names:
-            stamps += file_stamp(folder + name) or (-1, -1)
-        numbers = np.array([value % 2**64 for value in stamps], dtype=np.uint64)
+        folder = f"{self._folder}/"
+        stamps = (file_stamp(folder + name) or (-1, -1) for name in self._names)
         labels = () if self.root is not None else (self.labels,)  # the folders in the ids are the labels
-        return Identity(content_hash("".join(self.ids), lengths, numbers, *labels), ())
+        return Identity(FILES + content_hash(*text_columns(self.ids), number_column(stamps), *labels), ())
+
+
+FILES = "files-"  # what a hash of files begins with, so that it is never compared with those of older versions
+
+
+def text_columns(texts: Sequence[str]) -> tuple[str, np.ndarray]:
+    """Texts as two values that tell them all: a million small ones would take longer to hash than to list."""
+    return "".join(texts), np.array([len(text) for text in texts])
+
+
+def number_column(rows: Iterable[Iterable[int]]) -> np.ndarray:
+    """Integers of any size, modulo 2**64."""
+    numbers: list[int] = []
+    for row in rows:
+        numbers += row
+    return np.array([number % 2**64 for number in numbers], dtype=np.uint64)
 
 
 def open_folder(root: str | Path, most: int | None = None) -> FileSamples:

@@ -190,7 +190,9 @@ def changed_since(samples: Samples, meta: Meta) -> bool:
     scored = meta.data.fingerprint
     if scored is None or samples.root is not None or samples.identity.gaps or samples.version is not None:
         return False
-    return len(samples.fingerprint()) == len(scored) and samples.fingerprint() != scored  # older ones are shorter
+    return (
+        len(samples.fingerprint()) == len(scored) and samples.fingerprint() != scored
+    )  # older ones have other lengths
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:

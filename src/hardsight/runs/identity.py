@@ -182,6 +182,9 @@ class _Hasher:
 
 
 def _plain(value: Any) -> bytes:
+    if type(value) is str:  # perhaps one of a million ids
+        content = value.encode("utf-8", "surrogatepass")
+        return hashlib.sha256(b"3:str%d:%b" % (len(content), content)).digest()
     if isinstance(value, (float, complex)):
         return _join("number", type(value).__name__, value.real.hex(), value.imag.hex())
     return _join(type(value).__name__, value if isinstance(value, (bytes, bytearray)) else str(value))
