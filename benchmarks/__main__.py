@@ -13,12 +13,14 @@ import secrets
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
-from benchmarks.measure import Comparison, Skipped, append, describe, failures, measure
+from benchmarks.measure import RESULTS, Comparison, Skipped, append, describe, failures, measure
 
 # Benchmark: the module of benchmarks/ that has a function of this name. Modules are imported when they are needed.
 BENCHMARKS = {
     "scores": "scores",
+    "sweep": "sweep",
     "losses": "losses",
     "folder": "commands",
     "startup": "commands",
@@ -41,7 +43,7 @@ def load(name: str) -> Callable:
         raise Skipped(f"needs {error.name}") from None
 
 
-def run(name: str, *, seed: int, save: bool = True, as_json: bool = False) -> bool:
+def run(name: str, *, seed: int, path: Path | None = RESULTS, as_json: bool = False) -> bool:
     """Measure a benchmark, print its rows and append them to the CSV; whether all of it is as it should be."""
     fine = True
     try:
@@ -56,8 +58,8 @@ def run(name: str, *, seed: int, save: bool = True, as_json: bool = False) -> bo
             for r in rows:
                 print(json.dumps(r) if as_json else describe(r), flush=True)
                 fine &= not failures(r)
-            if save:
-                append(rows)
+            if path:
+                append(rows, path)
     except Skipped as reason:
         print(f"{name:<11}skipped: {reason}", file=sys.stderr, flush=True)
     except Exception:
@@ -82,7 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n\n")[2])
     parser.add_argument("names", nargs="*", metavar="NAME", help="or `all`; without a name, they are listed")
-    parser.add_argument("--dry", action="store_true", help="do not write results.csv")
+    parser.add_argument("--dry", action="store_true", help="write no CSV")
+    parser.add_argument("--csv", type=Path, default=RESULTS, help="file that rows are appended to")
     parser.add_argument("--json", action="store_true", help="print rows as JSON, one per line")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of the checks; a new one in every run")
     options = parser.parse_args(arguments)
@@ -92,7 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{parser.format_usage()}\n{listing()}")
         return 0
     names = list(BENCHMARKS) if "all" in options.names else options.names
-    results = [run(name, seed=options.seed, save=not options.dry, as_json=options.json) for name in names]
+    path = None if options.dry else options.csv
+    results = [run(name, seed=options.seed, path=path, as_json=options.json) for name in names]
     return 0 if all(results) else 1
 
 

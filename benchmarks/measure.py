@@ -227,7 +227,9 @@ def row(
     device: str | None = None,
 ) -> dict:
     """A row of the CSV from values that were measured: seconds, MiB or whatever the unit says."""
-    values = sorted(values)
+    values, threads = sorted(values), torch.get_num_threads()
+    if device == "cpu" and threads < (os.cpu_count() or 1):
+        config = f"{config} threads={threads}".strip()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "benchmark": benchmark,
@@ -260,13 +262,12 @@ def _version(package: str) -> str:
 
 
 def hardware(device: str | None = None) -> str:
-    """The GPU if there is one, or else the processor, its cores and the threads that torch uses if they are fewer."""
+    """The GPU, if there is one and `device` does not name the processor; else the processor and its cores."""
     if torch.cuda.is_available() and device != "cpu":
         return torch.cuda.get_device_name()
     names = [line for line in _cpuinfo() if line.startswith("model name")]
     name = names[0].partition(":")[2].strip() if names else platform.machine()
-    threads = torch.get_num_threads()
-    return f"{name}, {os.cpu_count()} cores" + (f", {threads} threads" * (threads < (os.cpu_count() or 1)))
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def _cpuinfo() -> list[str]:
@@ -299,9 +300,8 @@ def describe(r: dict) -> str:
     return "  ".join(parts + failures(r))
 
 
-def append(rows: Iterable[dict], path: Path | None = None) -> None:
-    """Add rows to the CSV."""
-    path = path or RESULTS
+def append(rows: Iterable[dict], path: Path = RESULTS) -> None:
+    """Add rows to a CSV."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -310,7 +310,7 @@ def append(rows: Iterable[dict], path: Path | None = None) -> None:
         writer.writerows(rows)
 
 
-def read_results(path: Path | None = None) -> list[dict]:
-    """All rows of the CSV, as strings."""
-    with (path or RESULTS).open(newline="") as file:
+def read_results(path: Path = RESULTS) -> list[dict]:
+    """All rows of a CSV, as strings."""
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))

@@ -17,13 +17,13 @@ def measure(benchmark_module):
 def command(benchmark_module, monkeypatch, tmp_path):
     """Runs `python -m benchmarks` with benchmarks of a test; returns exit code and rows of the CSV."""
     main, measure = benchmark_module("__main__"), benchmark_module("measure")
-    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.csv")
+    path = tmp_path / "results.csv"
 
     def run(benchmark, *options):
         monkeypatch.setattr(main, "BENCHMARKS", {"it": "module"})
         monkeypatch.setattr(main, "load", lambda name: benchmark)
-        code = main.main(["it", *options])
-        return code, measure.read_results() if measure.RESULTS.exists() else []
+        code = main.main(["it", "--csv", str(path), *options])
+        return code, measure.read_results(path) if path.exists() else []
 
     return run
 
