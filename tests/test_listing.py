@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from hardsight.data import open_data
@@ -78,3 +79,31 @@ def test_the_hash_is_that_of_its_parts_one_by_one():
         join(b"array", b"uint8", b"(3,)", array.tobytes()),
     )
     assert identify("é\udc80", bytearray(b"1:2"), [-7, None], array).hash == expected.hex()[:32]
+
+
+def test_a_folder_of_torchvision_is_its_names_times_and_classes(tmp_path):
+    def fingerprint(edit=lambda dataset: None):
+        dataset = ImageFolder(tmp_path, allow_empty=True)
+        edit(dataset)
+        return open_data(dataset).fingerprint()
+
+    for name in ("a/1.png", "a/2.png", "b/12.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"no image")
+
+    def other_label(dataset):
+        dataset.samples[0] = (dataset.samples[0][0], 1)
+
+    def other_targets(dataset):
+        dataset.targets = [0, 2**63, -1]
+
+    states = [fingerprint(), fingerprint(other_label), fingerprint(other_targets)]
+    assert fingerprint() == states[0]
+    os.utime(tmp_path / "a" / "1.png", ns=(0, 7))
+    states.append(fingerprint())
+    (tmp_path / "a" / "2.png").write_bytes(b"longer than it was")
+    os.utime(tmp_path / "a" / "2.png", ns=(0, 7))
+    states.append(fingerprint())
+    (tmp_path / "a" / "1.png").rename(tmp_path / "a" / "11.png")
+    states.append(fingerprint())
+    assert len(set(states)) == len(states)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +180,15 @@ def _torchvision_identity(dataset: Any) -> Identity | None:
         stamps = [file_stamp(row[0]) if row and isinstance(row[0], (str, Path)) else None for row in rows]
         if rows and None not in stamps:  # by the files' names and not their folders: data may move
             names = text_columns([os.path.basename(row[0]) for row in rows])  # noqa: PTH119 - fast
-            others = [np.array(column) for column in zip_longest(*(row[1:] for row in rows))]
-            rest = {
-                key: np.array(item) if _integers(item) else item for key, item in state.items() if item is not files
-            }
+            regular = len({len(row) for row in rows}) == 1
+            others = [_compact(list(c)) for c in zip(*rows, strict=True)][1:] if regular else [row[1:] for row in rows]
+            rest = {key: _compact(item) for key, item in state.items() if item is not files}
             identity = identify(type(dataset), *names, number_column(filter(None, stamps)), others, rest)
             return identity._replace(hash=FILES + identity.hash)
     return None
 
 
-def _integers(item: Any) -> bool:
-    return isinstance(item, list) and set(map(type, item)) == {int}
+def _compact(values: Any) -> Any:
+    """A list of integers as an array, which is hashed faster; anything else as it is."""
+    integers = isinstance(values, list) and set(map(type, values)) == {int}
+    return np.array(values) if integers and -(2**63) <= min(values) <= max(values) < 2**63 else values
