@@ -18,8 +18,8 @@ from hardsight.data import ArraySamples, View, data_of, load_digits, open_data
 from hardsight.ensemble import matrix, mean_over_nets
 from hardsight.runs import STAGES, Folds
 from hardsight.scoring import folds
-from hardsight.scoring.blocks import SKETCH_WIDTH, score_block
 from hardsight.scoring.folds import STRENGTHS, assign_folds, choose_strength, fit_head
+from hardsight.scoring.rows import SKETCH_WIDTH, score_block
 
 FEW = 400
 

@@ -17,7 +17,7 @@ from hardsight.margins import energy_by_class, logit_margin
 from hardsight.ood import ood_scores
 from hardsight.predictions import _told
 from hardsight.scores import SCORES, avh_series
-from hardsight.scoring.blocks import score_block
+from hardsight.scoring.rows import score_block
 from hardsight.training.batches import mean_and_spread
 
 CLASSES = 5

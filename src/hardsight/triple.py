@@ -85,8 +85,10 @@ def check_logits(logits: Any, name: str = "logits") -> Tensor:
 
 def bad_rows(features: Tensor) -> Tensor:
     """``(N,)`` mask of rows with NaN or infinity."""
-    bad = ~torch.isfinite(features.detach().sum(1))  # one cheap look; large finite rows may overflow here
-    bad[bad.clone()] = ~torch.isfinite(features[bad]).all(1)
+    exact = torch.promote_types(features.dtype, torch.float32)  # a sum in half precision overflows too easily
+    bad = ~torch.isfinite(features.detach().sum(1, dtype=exact))  # one cheap look; large finite rows may overflow here
+    if bad.any():
+        bad[bad.clone()] = ~torch.isfinite(features[bad]).all(1)
     return bad
 
 

@@ -23,7 +23,6 @@ from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, network_identity, returned_model
 from hardsight.runs import FEATURES, content_hash
-from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import class_count
 from hardsight.scoring.network import (
     Part,
@@ -36,6 +35,7 @@ from hardsight.scoring.network import (
     stage,
 )
 from hardsight.scoring.options import ScoreOptions
+from hardsight.scoring.rows import score_block
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction
 

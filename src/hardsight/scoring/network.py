@@ -36,9 +36,10 @@ from hardsight.runs import (
     provenance,
 )
 from hardsight.scores import MOST_CLASSES, SCORES
-from hardsight.scoring.blocks import Keep, concatenate, row_blocks
+from hardsight.scoring.blocks import row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
+from hardsight.scoring.rows import Keep, concatenate
 from hardsight.table import SampleTable, read_vectors, split_rows
 from hardsight.userfile import FileFunction
 

@@ -16,11 +16,11 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
 from hardsight.scores import SCORES, check_triple
-from hardsight.scoring.blocks import score_block
 from hardsight.scoring.checks import warn_if_chance
 from hardsight.scoring.folds import TrainingData, score_folds
 from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
+from hardsight.scoring.rows import score_block
 from hardsight.table import SampleTable
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
