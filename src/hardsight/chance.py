@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from hardsight.triple import MOST_CLASSES
+
 # Below so much of the way from chance to perfect agreement (Cohen's kappa) a classifier is near chance, however
 # certain the difference is; below so many samples nothing is said.
 NEAR, FEWEST = 0.1, 20
@@ -65,12 +67,21 @@ def chance_agreement(labels: np.ndarray, predictions: np.ndarray) -> Chance:
     labeled = labels >= 0
     labels, predictions = labels[labeled], predictions[labeled]
     n = len(labels)
+    codes = np.concatenate([labels, predictions])
+    if codes.dtype.kind not in "iu" or not n or codes.min() < 0 or codes.max() >= MOST_CLASSES:
+        codes = np.unique(codes, return_inverse=True)[1]
+    width = int(codes.max(initial=0)) + 1
+    counts = np.stack([np.bincount(part, minlength=width) for part in (codes[:n], codes[n:])])
+    return chance_of_counts(counts, int((labels == predictions).sum()))
+
+
+def chance_of_counts(counts: np.ndarray, matches: int) -> Chance:
+    """The same from ``(2, C)`` counts, how often each class is a label and how often it is predicted."""
+    n = int(counts[0].sum())
     if n < 2:
         return Chance(n, float("nan"), float("nan"), float("nan"), float("nan"))
-    _, codes = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
-    a = np.bincount(codes[:n], minlength=codes.max() + 1).astype(np.float64)
-    b = np.bincount(codes[n:], minlength=len(a)).astype(np.float64)
-    matches, product = float((labels == predictions).sum()), a * b
+    a, b = counts[:, counts.any(0)].astype(np.float64)
+    product = a * b
     mean = product.sum() / n
     variance = (product * (n - a) * (n - b)).sum() + product.sum() ** 2 - (product**2).sum()
     sd = np.sqrt(variance / (n**2 * (n - 1)))

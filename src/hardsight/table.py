@@ -6,6 +6,7 @@ import html
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -113,23 +114,34 @@ class SampleTable:
 
     def __init__(
         self,
-        rows: pa.Table,
+        rows: pa.Table | Callable[[], pa.Table],  # what is on a device is fetched when asked for
         meta: Meta | Mapping[str, Any] | None = None,
         bad: pa.Table | None = None,
         vectors: pa.Table | Callable[[], pa.Table | None] | None = None,
     ) -> None:
+        self._source = rows
+        self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
+        self._vectors = vectors  # of a run on disk they are read when asked for
+        self.bad = _no_rows("id", "error") if bad is None else bad
+        if not callable(rows):
+            _ = self._rows
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        rows = self._source() if callable(self._source) else self._source
+        self._source = None
         if "id" not in rows.column_names:
             raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
         if missing := rows["id"].null_count:
             raise InputError(f"ids must name every sample, but {missing:,} of {len(rows):,} are missing.")
-        self._rows = rows.combine_chunks()
-        self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
-        self._vectors = vectors  # of a run on disk they are read when asked for
-        self.bad = _no_rows("id", "error") if bad is None else bad
         if repeated := len(rows) - len(pc.unique(rows["id"])):
             values = pc.value_counts(rows["id"])
             first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
             raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
+        return rows.combine_chunks()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_rows": self._rows, "meta": self.meta, "bad": self.bad, "_vectors": self.vectors}
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], meta: Meta | Mapping[str, Any] | None = None) -> SampleTable:

@@ -9,6 +9,7 @@ import json
 import stat
 import zipfile
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -86,7 +87,7 @@ def typed(value: Any, hint: Any, place: str = "") -> Any:
     if isinstance(value, dict) and kind is dict:
         return {name: typed(entry, inner[1], f"{place}.{name}".lstrip(".")) for name, entry in value.items()}
     if isinstance(value, dict) and (is_dataclass(hint) or is_typeddict(hint)):
-        hints = get_type_hints(hint, include_extras=True)
+        hints = _hints_of(hint)
         if is_dataclass(hint):
             entries = {name: entry for name, entry in value.items() if name in hints and entry is not None}
         else:
@@ -101,6 +102,11 @@ def typed(value: Any, hint: Any, place: str = "") -> Any:
         return value
     what = f"its entry {place} is missing or" if place else "it is"
     raise InputError(f"{what} of another type than is written there")
+
+
+@cache
+def _hints_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 class Arrays:

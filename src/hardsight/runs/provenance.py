@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import Distribution, version
 from typing import Any
 
@@ -22,7 +23,12 @@ def provenance(device: torch.device | None = None) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: version(name) for name in _PACKAGES if any(Distribution.discover(name=name))},
+        "versions": {**_versions()},
         "device": torch.cuda.get_device_name(device) if on_gpu else str(device or "cpu"),
         "seed": torch.initial_seed(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES if any(Distribution.discover(name=name))}

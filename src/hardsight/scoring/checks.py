@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.chance import ChanceWarning, chance_agreement
+from hardsight.chance import Chance, ChanceWarning, chance_agreement
 from hardsight.data import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import printable
@@ -24,8 +24,7 @@ def check_samples(samples: Samples, outputs: int | None = None) -> None:
     """Refuse data that are empty, whose ids repeat, or whose labels do not fit a model with so many outputs."""
     if not len(samples):
         raise InputError(f"DATA is empty: {samples.origin}.")
-    if len(set(samples.ids)) < len(samples):  # better now than after a night's work
-        raise InputError(f"ids must be unique, but {printable(Counter(samples.ids).most_common(1)[0][0])!r} repeats.")
+    check_ids(samples.ids)  # better now than after a night's work
     if outputs is None:
         return
     labels, declared = samples.labels, samples.declared
@@ -60,9 +59,20 @@ def warn_if_chance(table: SampleTable) -> SampleTable:
     """The table, with a warning if its network is at or near chance."""
     if table.accuracy is not None:
         labels = table.to_arrow()["label"].fill_null(-1).to_numpy()
-        if (chance := chance_agreement(labels, table["pred"])).near:
-            warnings.warn(str(chance), ChanceWarning, stacklevel=3)
+        warn_of_chance(chance_agreement(labels, table["pred"]), 4)
     return table
+
+
+def warn_of_chance(chance: Chance, stacklevel: int = 3) -> None:
+    """A warning if a network is at or near chance."""
+    if chance.near:
+        warnings.warn(str(chance), ChanceWarning, stacklevel=stacklevel)
+
+
+def check_ids(ids: Sequence[str]) -> None:
+    """Refuse ids that repeat."""
+    if len(set(ids)) < len(ids):
+        raise InputError(f"ids must be unique, but {printable(Counter(ids).most_common(1)[0][0])!r} repeats.")
 
 
 def output_note(output: Any, features: Tensor, head: Head) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hardsight.angles import angle_between_units, as_float64, unit
+from hardsight.chance import Chance, chance_of_counts
 from hardsight.ensemble import as_lists
 from hardsight.scores import avh_series, bad_rows, compute_scores
 
@@ -31,7 +32,16 @@ class Block(NamedTuple):
     vectors: pa.Table | None = None
 
 
-class Columns(NamedTuple):
+class Tally(NamedTuple):
+    """Whether all numbers are finite, how many features are zero, and how far predictions agree with labels, if any."""
+
+    finite: bool
+    zeros: int
+    accuracy: float | None
+    chance: Chance | None
+
+
+class DeviceColumns(NamedTuple):
     """What was computed of some samples, on the device: numbers, stacked by type, and vectors."""
 
     stacks: Mapping[torch.dtype, tuple[list[str], Tensor]]
@@ -45,6 +55,20 @@ class Columns(NamedTuple):
     def column(self, name: str) -> Tensor:
         """One of the numbers, ``(N,)``."""
         return next(stack[names.index(name)] for names, stack in self.stacks.values() if name in names)
+
+    def tally(self, classes: int) -> Tally:
+        """What a table says of itself, in one transfer."""
+        norm = self.column("norm")
+        numbers, judged = [self.finite().all(), (norm == 0).sum()], {"label", "pred"} <= {*self.names}
+        if judged:
+            label, pred = self.column("label"), self.column("pred")
+            none = label.new_zeros(classes)
+            numbers += [(label == pred).sum(), *(none.index_add(0, k, torch.ones_like(k)) for k in (label, pred))]
+        finite, zeros, *agreement = torch.cat([number.reshape(-1).long() for number in numbers]).tolist()
+        if not judged:
+            return Tally(bool(finite), zeros, None, None)
+        matches, counts = agreement[0], np.array(agreement[1:]).reshape(2, classes)
+        return Tally(bool(finite), zeros, matches / len(norm), chance_of_counts(counts, matches))
 
     def rows(self, ids: pa.Array) -> pa.Table:
         """The numbers as a table on the host."""
@@ -66,7 +90,7 @@ def score_columns(
     bias: Tensor | None,
     scores: Sequence[str] | None,
     keep: Keep | None,
-) -> Columns:
+) -> DeviceColumns:
     """Every column of samples whose features are finite.
 
     Without `scores`, AVH is computed by the series, with its error bound. Where features are stored for a head that is
@@ -88,7 +112,7 @@ def score_columns(
             names = [name for name, values in columns.items() if values.dtype == dtype]
             stacks[dtype] = names, torch.stack([columns[name] for name in names])
         vectors = None if keep is None else _vectors(features, weight, bias, keep, norm)
-    return Columns(stacks, list(columns), vectors)
+    return DeviceColumns(stacks, list(columns), vectors)
 
 
 def score_block(

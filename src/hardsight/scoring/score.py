@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 from torch import nn
 
 from hardsight.data import Columns, id_texts, open_data
@@ -15,12 +17,13 @@ from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
-from hardsight.scores import SCORES, check_triple
-from hardsight.scoring.checks import warn_if_chance
+from hardsight.runs import Meta, provenance
+from hardsight.scores import SCORES, bad_rows, check_triple
+from hardsight.scoring.checks import check_ids, warn_if_chance, warn_of_chance
 from hardsight.scoring.folds import TrainingData, score_folds
 from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.rows import score_block
+from hardsight.scoring.rows import DeviceColumns, Tally, score_block, score_columns
 from hardsight.table import SampleTable
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
@@ -65,13 +68,43 @@ def score_features(
         raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if not len(features):
         raise InputError("features hold no rows: the data set is empty.")
-    ids = [f"data:{i}" for i in range(len(features))] if ids is None else id_texts(ids, "ids", len(features))
-    exact, keep = denominator == "exact", "direction" if vectors else None
-    rows, bad, stored = score_block(ids, features, weight, labels, bias, names if exact else None, keep)
-    table = SampleTable(rows, None, bad, stored)
+    if ids is not None:
+        ids = id_texts(ids, "ids", len(features))
+        check_ids(ids)
     origin = f"{len(features):,} features of width {features.shape[1]}"
-    about = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}, "scores": table.scores}
-    return warn_if_chance(finish(None, table, {**about, "bias": bias is not None and exact}))
+    exact, keep = denominator == "exact", "direction" if vectors else None
+    about: dict[str, Any] = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}}
+    about["bias"] = bias is not None and exact
+    triple = (features, weight, labels, bias, names if exact else None, keep)
+    if not bad_rows(features).any():
+        columns = score_columns(*triple)
+        tally = columns.tally(len(weight))
+        if tally.finite:
+            return _fetched_later(columns, tally, ids, about)
+    rows, bad, stored = score_block(_numbered(len(features)) if ids is None else ids, *triple)
+    table = SampleTable(rows, None, bad, stored)
+    return warn_if_chance(finish(None, table, {**about, "scores": table.scores}))
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"data:{i}" for i in range(count)]
+
+
+def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, about: dict[str, Any]) -> SampleTable:
+    """A table whose columns stay on their device, and whose ids are not made, until somebody asks for them."""
+    count = len(columns.column("norm"))
+    id_array = cache(lambda: pa.array(_numbered(count) if ids is None else ids, pa.string()))
+    table = SampleTable(
+        lambda: columns.rows(id_array()),
+        vectors=None if columns.vectors is None else lambda: columns.vector_rows(id_array()),
+    )
+    scores = [name for name in columns.names if name.removesuffix("_pred") in SCORES]
+    counts = {"rows": count, "bad": 0, "zero_features": tally.zeros}
+    about = {**about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}
+    table.meta = Meta.from_json({**provenance(), **about})
+    if tally.chance is not None:
+        warn_of_chance(tally.chance)
+    return table
 
 
 def score(
