@@ -43,7 +43,7 @@ def _compare(
     n: int, d: int, c: int, limit: float | None, rounds: int, rounds_float32: int, dtype: torch.dtype
 ) -> Comparison:
     exact = dtype is torch.float32
-    x, w, y, _ = draw("bias", n, d, c, dtype, "cuda", 0)
+    x, w, y, _ = draw("trained", n, d, c, dtype, "cuda", 0)
     check = score_check(d, c, dtype, "cuda")
     cases = [
         Case("matmul", lambda: product(x, w)),
@@ -126,7 +126,7 @@ def series_check(d: int, c: int, dtype: torch.dtype, device: str) -> Callable[[i
 def on_cpu() -> Iterator[Comparison | dict]:
     """50,000 × 512 features and 1,000 classes in float32, and the peak memory as N and C grow."""
     n, d, c = CPU_SHAPE
-    x, w, y, _ = draw("random", n, d, c, torch.float32, "cpu", 0)
+    x, w, y, _ = draw("trained", n, d, c, torch.float32, "cpu", 0)
     check = score_check(d, c, torch.float32, "cpu")
     cases = [
         Case("matmul", lambda: product(x, w)),
@@ -141,8 +141,9 @@ def on_cpu() -> Iterator[Comparison | dict]:
     ]
     yield Comparison(cases, config(n, d, c, torch.float32), rounds=15)
     for n, d, c in CPU_MEMORY_SHAPES:
-        x, w, y, _ = draw("random", n, d, c, torch.float32, "cpu", 0)
+        x, w, y, _ = draw("trained", n, d, c, torch.float32, "cpu", 0)
         peaks = [peak_memory(lambda: compute_scores(*check_triple(x, w, y)), kept=40 * 8 * n) for _ in range(4)]  # noqa: B023
         if None not in peaks:
             values = [peak or 0.0 for peak in peaks[1:]]
-            yield row("scores", "memory", values, "MiB", limit=CPU_MEMORY, config=config(n, d, c, torch.float32))
+            shape = config(n, d, c, torch.float32)
+            yield row("scores", "memory", values, "MiB", limit=CPU_MEMORY, config=shape, device="cpu")

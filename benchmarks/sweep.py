@@ -52,7 +52,7 @@ def shapes(device: str) -> list[tuple[int, ...]]:
 def compare(n: int, d: int, c: int, device: str) -> Comparison:
     """The bare matrix product and all scores at one shape."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    x, w, y, _ = draw("bias", n, d, c, dtype, device, 0)
+    x, w, y, _ = draw("trained", n, d, c, dtype, device, 0)
     check = score_check(d, c, dtype, device, ("random", "trained"))
     cases = [
         Case("matmul", lambda: product(x, w)),
