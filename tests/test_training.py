@@ -20,7 +20,7 @@ from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
 from hardsight.training.batches import as_pixels, mean_and_spread
-from hardsight.training.checkpoint import Saver
+from hardsight.training.checkpoint import Saver, load
 from hardsight.training.loop import compile_parts, divided, seed_of
 
 QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
@@ -172,6 +172,38 @@ def test_averaged_weights_are_evaluated_recorded_and_kept(tmp_path):
     assert result.history[-1]["test_accuracy"] == pytest.approx(scored.accuracy)
     recorded = Dynamics(tmp_path / "run" / "test").at(2)
     np.testing.assert_allclose(recorded["avh"], scored["avh"][np.argsort(scored["id"])], rtol=2e-3)
+
+
+def test_weights_of_a_network_without_norms_are_averaged(tmp_path):
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))  # no counts to copy
+    recipe = Recipe(epochs=2, batch_size=100, lr=0.1, ema=0.5)
+    result = trained(tmp_path / "run", recipe, model=plain)
+    assert not torch.equal(result.model.module[1].weight, plain[1].weight)
+    assert result.history[-1]["test_accuracy"] > 0.2
+
+
+def test_a_checkpoint_holds_what_was_saved_last(tmp_path):
+    """The copy on the host is used again, and what comes later must neither change a file nor keep an old number."""
+    saver, weight = Saver(tmp_path), torch.zeros(3)
+    state = {"model": {"w": weight}, "optimizer": {"state": {0: {"m": torch.ones(2)}}}, "epoch": 1, "history": []}
+    saver.save(state)
+    weight.fill_(7.0)  # while it is being written
+    saver.wait()
+    assert load(tmp_path)["model"]["w"].tolist() == [0.0, 0.0, 0.0]
+    state["optimizer"]["state"] = {0: {"m": torch.full((4,), 2.0)}, 1: {"m": torch.full((1,), 3.0)}}
+    saver.save(state | {"epoch": 2, "history": [{"epoch": 1}]})
+    saver.wait()
+    saver.close()
+    found = load(tmp_path)
+    assert found["model"]["w"].tolist() == [7.0, 7.0, 7.0]
+    assert [found["optimizer"]["state"][i]["m"].tolist() for i in (0, 1)] == [[2.0] * 4, [3.0]]
+    assert (found["epoch"], found["history"]) == (2, [{"epoch": 1}])
+
+
+def test_labels_may_be_unsigned(tmp_path):
+    images, labels = load_digits()
+    source = ArraySamples(images[:200], labels[:200].astype(np.uint8), "train", "digits")
+    assert len(trained(tmp_path / "run", data=(source, source)).history) == 3
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop"])

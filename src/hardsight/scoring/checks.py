@@ -51,7 +51,8 @@ def check_label_range(labels: np.ndarray, classes: Sequence[str] | None, outputs
 
 def class_count(samples: Samples, otherwise: int) -> int:
     """How many classes the data have, as far as names and labels tell."""
-    largest = -1 if samples.labels is None else int(samples.labels.max(initial=-1))
+    labels = samples.labels
+    largest = -1 if labels is None or not len(labels) else int(labels.max())  # unsigned ones hold no −1 to begin with
     return max(len(samples.classes or ()), largest + 1) or otherwise
 
 

@@ -115,11 +115,13 @@ class Saver:
     def __init__(self, path: Path) -> None:
         self._path, self._pool = path, ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
+        self._copy: Any = None  # what was saved last, whose memory the next takes
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Copy the state to the host now and write it meanwhile."""
         self.wait()
-        self._writing = self._pool.submit(self._write, _on_host(state))
+        self._copy = _on_host(state, self._copy)
+        self._writing = self._pool.submit(self._write, self._copy)
 
     def wait(self) -> None:
         """Until what was saved is on disk; an error of the writing is raised here."""
@@ -146,10 +148,12 @@ def _save(state: Mapping[str, Any], file: Path) -> None:
             raise
 
 
-def _on_host(value: Any) -> Any:
-    """A copy that training no longer changes."""
+def _on_host(value: Any, before: Any = None) -> Any:
+    """A copy that training no longer changes, in the memory of one before: new memory costs more than the copying."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        fits = isinstance(before, Tensor) and (before.shape, before.dtype) == (value.shape, value.dtype)
+        return before.copy_(value.detach()) if fits else value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
-        return {key: _on_host(inner) for key, inner in value.items()}
+        old = before if isinstance(before, Mapping) else {}
+        return {key: _on_host(inner, old.get(key)) for key, inner in value.items()}
     return [_on_host(inner) for inner in value] if isinstance(value, (list, tuple)) else value

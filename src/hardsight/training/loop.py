@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -215,17 +216,20 @@ class Average:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.module, self.begun = copy.deepcopy(network), False
         self._update = get_ema_multi_avg_fn(decay)
-        pairs = list(zip(*([*m.parameters(), *m.buffers()] for m in (self.module, network)), strict=True))
-        self._moving = [pair for pair in pairs if pair[0].is_floating_point()]
-        self._counts = [pair for pair in pairs if not pair[0].is_floating_point()]
+        averages, values = ([*module.parameters(), *module.buffers()] for module in (self.module, network))
+        floating = [value.is_floating_point() for value in values]
+        self._moving = list(compress(averages, floating)), list(compress(values, floating))
+        counts = [not kind for kind in floating]
+        self._counts = list(compress(averages, counts)), list(compress(values, counts))
 
     @torch.no_grad()
     def update(self) -> None:
-        for own, theirs in self._counts if self.begun else self._moving + self._counts:
-            own.copy_(theirs)
-        if self.begun and self._moving:
-            own, theirs = zip(*self._moving, strict=True)
-            self._update(own, theirs, 0)
+        if self._counts[0]:
+            torch._foreach_copy_(*self._counts)
+        if self._moving[0] and self.begun:
+            self._update(*self._moving, 0)
+        elif self._moving[0]:
+            torch._foreach_copy_(*self._moving)
         self.begun = True
 
 
