@@ -54,9 +54,8 @@ def test_nothing_is_fetched_before_it_is_asked_for(triple, monkeypatch):
             return original(self, ids)
 
         monkeypatch.setattr(DeviceColumns, name, fetch)
-    monkeypatch.setattr(
-        scoring, "_numbered", lambda count: [f"data:{fetched.append('ids') or i}" for i in range(count)]
-    )
+    numbered = scoring._numbered
+    monkeypatch.setattr(scoring, "_numbered", lambda count: fetched.append("ids") or numbered(count))
     table = hs.score_features(*triple)
     assert (table.meta.counts.rows, fetched) == (60, [])
     assert (len(table), len(table), "avh" in table) == (60, 60, True)
