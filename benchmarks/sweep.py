@@ -97,4 +97,4 @@ def loading(counts: Sequence[int]) -> Iterator[dict]:
                 for _ in batches:
                     pass
                 rates.append(images / (time.perf_counter() - start))
-            yield row("sweep", "images", rates, "images/s", config=f"workers={workers}")
+            yield row("sweep", "images", rates, "images/s", config=f"workers={workers}", device="cpu")
