@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 # Slope of arccos is 1/√(1-t²); beyond this cosine the slope stays at ~707 instead of growing to infinity.
-_SLOPE_EDGE = 1.0 - 1e-6
+SLOPE_EDGE = 1.0 - 1e-6
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
@@ -59,8 +59,11 @@ def angle_between_units(u: Tensor, v: Tensor) -> Tensor:
 
     ``2·atan2(‖u−v‖, ‖u+v‖)`` keeps full precision where ``arccos(u·v)`` loses half the digits.
     """
-    apart = torch.linalg.vector_norm(u - v, dim=-1)
-    together = torch.linalg.vector_norm(u + v, dim=-1)
+    return angle_of_chords(torch.linalg.vector_norm(u - v, dim=-1), torch.linalg.vector_norm(u + v, dim=-1))
+
+
+def angle_of_chords(apart: Tensor, together: Tensor) -> Tensor:
+    """The angle between unit vectors at a distance of `apart`, one of them `together` from the other's opposite."""
     # Two unit vectors differ by rounding alone below this chord: no direction, no gradient.
     noise = 8 * torch.finfo(apart.dtype).eps
     coincident, opposite = apart <= noise, together <= noise
@@ -109,7 +112,7 @@ def arccos(cosines: Tensor) -> Tensor:
     if not cosines.requires_grad:
         return cosines.clamp(-1, 1).acos_()
     exact = torch.acos(cosines.detach().clamp(-1, 1))
-    bounded = torch.acos(cosines.clamp(-_SLOPE_EDGE, _SLOPE_EDGE))
+    bounded = torch.acos(cosines.clamp(-SLOPE_EDGE, SLOPE_EDGE))
     return bounded + (exact - bounded.detach())  # the value of one, the slope of the other
 
 

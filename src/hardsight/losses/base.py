@@ -7,11 +7,13 @@ import math
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
-from hardsight.losses.margins import class_mask, soft_margin, soft_margins
+from hardsight.losses.largeheads import head_terms, is_large, margin_between
+from hardsight.losses.margins import class_mask, cross_entropy, soft_margin, soft_margins
 from hardsight.registry import ANY, Option, Range
 
 Reduction = Literal["mean", "sum", "none"]
@@ -86,6 +88,46 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         Range(0, 1).check(self.label_smoothing, "label_smoothing")
         check_weights(weight=weight)
         self.validate = validate
+
+    @property
+    def needs_all_margins(self) -> bool:
+        """Whether the margin of the target is not enough, so that logits must exist as a matrix."""
+        return self.label_smoothing > 0
+
+    def from_features(self, features: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The loss of a linear head: that of ``F.linear(features, weight, bias)``.
+
+        From 67 million logits on (256 MiB) they never exist at once: see `hardsight.losses.largeheads.head_terms`.
+        Label smoothing, soft targets and `match_gradient` need all of them.
+
+        Args:
+            features: ``(N, D)``, the input of the head.
+            weight: ``(C, D)``, as in `torch.nn.Linear`; not the weights of classes.
+            target: ``(N,)`` class indices.
+            bias: ``(C,)``.
+
+        Examples:
+            >>> x, head, y = torch.zeros(2, 4), torch.nn.Linear(4, 3, bias=False), torch.tensor([0, 2])
+            >>> from hardsight.losses import EncouragingLoss
+            >>> EncouragingLoss(rho=0).from_features(x, head.weight, y)  # log 3
+            tensor(1.0986, grad_fn=...)
+        """
+        if self.needs_all_margins or not is_large(target, features, weight):
+            return self(F.linear(features, weight, bias), target)
+        self._check_values(len(weight) - 1, features=features, target=target)
+        at_target, others = head_terms(features, weight, target, bias)
+        return self.of_margins(margin_between(others, at_target, target, len(weight)), target)
+
+    def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
+        """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
+        return self._reduced(self._terms_of_margins(m, target), self._objective(m))
+
+    def _terms_of_margins(self, m: Tensor, target: Tensor) -> Terms:
+        valid = target != self.ignore_index
+        return Terms(m.unsqueeze(1), None, torch.where(valid, target.long(), 0), valid, False)
+
+    def _objective(self, m: Tensor) -> Tensor:
+        return cross_entropy(m)
 
     def terms(self, input: Tensor, target: Tensor) -> Terms:
         """The soft margins of a batch, which its loss and its parts are made of."""

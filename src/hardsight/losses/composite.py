@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
+from hardsight.losses.base import MarginLoss
 from hardsight.losses.grammar import BoundPart, LossName, parse_loss
 from hardsight.losses.imbalance import deferred_weights
 from hardsight.losses.logits import BoundLogits
-from hardsight.losses.objectives import EncouragingLoss
+from hardsight.losses.objectives import EncouragingLoss, FocalLoss
 from hardsight.losses.pairs import CenterLoss
 from hardsight.registry import check_choice, options_of
 from hardsight.schedules import Scheduled, ramp_down, ramp_up
@@ -81,19 +82,53 @@ class CompositeLoss(nn.Module):
         self.last_parts: dict[str, Tensor] = {}
 
     def forward(
-        self, logits: Tensor, target: Tensor, features: Tensor | None = None, weight: Tensor | None = None
+        self, logits: Tensor | None, target: Tensor, features: Tensor | None = None, weight: Tensor | None = None
     ) -> Tensor:
         """The loss of the network's logits ``(N, C)`` at class indices ``(N,)`` or, where parts take them, ``(N, C)``.
 
-        Features ``(N, D)`` and weight ``(C, D)`` are input and weight of its last layer: see `hardsight.capture`.
+        Features ``(N, D)`` and weight ``(C, D)`` are input and weight of its last layer: see `hardsight.capture`. The
+        network's logits may be None where nothing needs them: neither the objective, which has logits of features, nor
+        pairs of predicted labels. With many classes no logits exist at once then (`AVHLoss` and `from_features` of an
+        objective are the same).
         """
         if self.needs_head and (features is None or weight is None):
             raise InputError(
                 "features and weight are missing; run the model in hardsight.capture(model) and pass head.features and "
                 "head.weight."
             )
-        logits = logits.to(working_dtype(logits))
-        z = logits if self.logits is None else self.logits(logits, target, features, weight)
+        predicted = self.pairs is not None and self.pair_labels == "predicted"
+        if logits is not None:
+            logits = logits.to(working_dtype(logits))
+        elif predicted or self.logits is None or not self.logits.of_features:
+            raise InputError(
+                "logits may be None only where the loss makes its own of features; pass those of the network, or call "
+                "from_features of the objective."
+            )
+        value, parts = self._with_parts(logits, target, features, weight)
+        if self.pairs is not None and features is not None:
+            if self.pair_labels == "true" and target.is_floating_point():
+                raise InputError(
+                    f"target must hold class indices (N,) for pairs of true labels, got {tuple(target.shape)}; leave "
+                    "mixup out, or use pair_labels='predicted'."
+                )
+            labels = target if logits is None or not predicted else logits.detach().argmax(1)
+            pairs = self.pair_weight * self.pairs(features, labels)
+            parts["pairs"], value = pairs.detach(), value + pairs
+        self.last_parts = parts if len(parts) > 1 else {}
+        return value
+
+    def _with_parts(
+        self, logits: Tensor | None, target: Tensor, features: Tensor | None, weight: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, and its parts."""
+        head, margins = self.logits, _margin_loss(self.objective)
+        if head is not None and margins is not None and head.skips_matrix(target, features, weight):
+            m = head.soft_margin(target, features, weight)
+            value = margins.of_margins(m, target)
+            if isinstance(self.objective, EncouragingLoss):
+                return value, self.objective.parts_of_margins(m.detach(), target)._asdict()
+            return value, {"objective" if margins is self.objective else "ce": value.detach()}
+        z: Any = logits if head is None else head(logits, target, features, weight)
         # Margins once for loss and parts; methods of a subclass may not take them.
         terms = [self.objective.terms(z, target)] if type(self.objective) is EncouragingLoss else []
         value = self.objective(z, target, *terms)
@@ -102,21 +137,21 @@ class CompositeLoss(nn.Module):
                 parts = self.objective.parts(z, target, *terms)._asdict()
         else:
             parts = {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
-        if self.pairs is not None and features is not None:
-            if self.pair_labels == "true" and target.is_floating_point():
-                raise InputError(
-                    f"target must hold class indices (N,) for pairs of true labels, got {tuple(target.shape)}; leave "
-                    "mixup out, or use pair_labels='predicted'."
-                )
-            labels = target if self.pair_labels == "true" else logits.detach().argmax(1)
-            pairs = self.pair_weight * self.pairs(features, labels)
-            parts["pairs"], value = pairs.detach(), value + pairs
-        self.last_parts = parts if len(parts) > 1 else {}
-        return value
+        return value, parts
 
     def at(self, time: float) -> bool:
         """Set what changes with time, in epochs from 0; returns whether a number was replaced (see `Scheduled.at`)."""
         return sum(hook.at(time) for hook in self.hooks) > 0  # every one, not only up to the first
+
+
+def _margin_loss(objective: object) -> MarginLoss | None:
+    """The objective as one of soft margins, if the margin of the target is all that it needs."""
+    if type(objective) is nn.CrossEntropyLoss and not objective.label_smoothing:
+        options: dict[str, Any] = {"ignore_index": objective.ignore_index, "reduction": objective.reduction}
+        return EncouragingLoss(objective.weight, rho=0.0, **options)
+    # A subclass may compute something else.
+    known = type(objective) in (EncouragingLoss, FocalLoss)
+    return objective if known and isinstance(objective, MarginLoss) and not objective.needs_all_margins else None
 
 
 def build_loss(

@@ -5,6 +5,9 @@ bias play no part. Where a target ``(N,)`` is given, its angle is exact at 0 and
 (such as an `ignore_index` of −100) is the same as without a target. Logits ``(N, C)`` come in float32 or better.
 
 A margin makes training harder, not prediction: predict with `angular_logits` or `cosine_logits` of the same scale.
+
+A margin changes the target's logit alone, as a function of its angle. Where there are too many classes for a matrix of
+logits, this function and `hardsight.losses.largeheads` give the soft margin without it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +25,9 @@ from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit, w
 from hardsight.errors import InputError
 from hardsight.losses.base import CheckedLoss
 from hardsight.losses.grammar import LOSSES, loss_part
+from hardsight.losses.headchunks import HeadKind
 from hardsight.losses.imbalance import check_counts, ldam_margins
+from hardsight.losses.largeheads import check_head, head_terms, is_large, margin_between
 from hardsight.losses.margins import class_mask
 from hardsight.losses.objectives import EncouragingLoss
 from hardsight.registry import Range
@@ -68,12 +73,7 @@ def cosface_logits(
     The margin may be one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
     """
     cosines = cosine_matrix(*_directions(features, weight, target, scale))
-    if not isinstance(margin, Tensor):
-        _NOT_NEGATIVE.check(margin, "margin")
-    elif margin.shape not in ((), weight.shape[:1]):
-        raise InputError(f"margin must be a number or have shape ({len(weight)},), got {tuple(margin.shape)}.")
-    else:
-        margin = margin.to(cosines)
+    margin = _checked_margin(margin, len(weight), cosines)
     return scale * torch.where(class_mask(cosines, target), cosines - margin, cosines)
 
 
@@ -86,11 +86,8 @@ def arcface_logits(
     The target has ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it has
     ``s·(cos θ − m·sin m)``: a step down that keeps the whole falling in θ.
     """
-    _ARC.check(margin, "margin (in radians)")
     x, w = _directions(features, weight, target, scale)
-    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
-    near, far = torch.cos(angle + margin), torch.cos(angle) - margin * math.sin(margin)
-    return scale * _at_target(cosines, target, torch.where(angle <= math.pi - margin, near, far))
+    return scale * _at_target(cosine_matrix(x, w), target, _arcface(_target_angle(x, w, target), margin))
 
 
 @loss_part("logits", "sphereface", reference="SphereFace (Liu et al., 2017)", directions=True)
@@ -102,12 +99,8 @@ def sphereface_logits(
     The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The scale may
     be one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
     """
-    if not isinstance(margin, int) or margin < 1:
-        raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
     x, w = _directions(features, weight, target, scale)
-    cosines, angle = cosine_matrix(x, w), _target_angle(x, w, target)
-    k = torch.floor(margin * angle.detach() / math.pi)
-    return scale * _at_target(cosines, target, (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k)
+    return scale * _at_target(cosine_matrix(x, w), target, _sphereface(_target_angle(x, w, target), margin))
 
 
 @loss_part("logits", "ldam", reference="LDAM (Cao et al., 2019)", indices=True)
@@ -133,6 +126,42 @@ def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annot
     return z + tau * prior.log().view(-1, *[1] * (z.ndim - 2))
 
 
+def _arcface(angle: Tensor, margin: float) -> Tensor:
+    _ARC.check(margin, "margin (in radians)")
+    near, far = torch.cos(angle + margin), torch.cos(angle) - margin * math.sin(margin)
+    return torch.where(angle <= math.pi - margin, near, far)
+
+
+def _sphereface(angle: Tensor, margin: int) -> Tensor:
+    if not isinstance(margin, int) or margin < 1:
+        raise InputError(f"margin must be an integer from 1 (it multiplies the angle), got {margin}.")
+    k = torch.floor(margin * angle.detach() / math.pi)
+    return (1 - 2 * (k % 2)) * torch.cos(margin * angle) - 2 * k
+
+
+def _cosface(angle: Tensor, margin: float | Tensor, target: Tensor, classes: int) -> Tensor:
+    margin = _checked_margin(margin, classes, angle)
+    if isinstance(margin, Tensor) and margin.ndim:
+        margin = margin[target.long().clamp(0, classes - 1)]
+    return torch.cos(angle) - margin
+
+
+class _AtTarget(NamedTuple):
+    """What stands at the target before it is scaled, as a function of its angle, the margin, the target and C."""
+
+    others: HeadKind
+    value: Callable[[Tensor, Any, Tensor, int], Tensor]
+
+
+_AT_TARGET = {
+    angular_logits: _AtTarget("angular", lambda angle, *_: math.pi - angle),
+    cosine_logits: _AtTarget("cosine", lambda angle, *_: torch.cos(angle)),
+    cosface_logits: _AtTarget("cosine", _cosface),
+    arcface_logits: _AtTarget("cosine", lambda angle, margin, *_: _arcface(angle, margin)),
+    sphereface_logits: _AtTarget("cosine", lambda angle, margin, *_: _sphereface(angle, margin)),
+}
+
+
 class BoundLogits(nn.Module):
     """A function ``(features, weight[, target], …)`` or ``(logits, …) → logits`` with its options.
 
@@ -153,11 +182,9 @@ class BoundLogits(nn.Module):
             self.register_buffer(name, value)
         self._tensors, self._numbers = tuple(tensors), {k: v for k, v in options.items() if k not in tensors}
 
-    def forward(self, logits: Tensor, target: Tensor, features: Tensor | None, weight: Tensor | None) -> Tensor:
+    def forward(self, logits: Tensor | None, target: Tensor, features: Tensor | None, weight: Tensor | None) -> Tensor:
         """Logits ``(N, C)`` for an objective; only what the function takes is used."""
-        options = {**self._numbers, **{name: getattr(self, name) for name in self._tensors}}
-        if self.learn:
-            options["scale"] = self.log_scale.exp()
+        options = self._options()
         if self._target is not None:
             soft = target.is_floating_point()
             if soft and self._target.default is inspect.Parameter.empty:
@@ -168,6 +195,26 @@ class BoundLogits(nn.Module):
             options["target"] = None if soft else target
         return self.function(features, weight, **options) if self.of_features else self.function(logits, **options)
 
+    def skips_matrix(self, target: Tensor, features: Tensor | None, weight: Tensor | None) -> bool:
+        """Whether there are so many logits that `soft_margin` should take the place of the matrix."""
+        return self.function in _AT_TARGET and is_large(target, features, weight)
+
+    def soft_margin(self, target: Tensor, features: Any, weight: Any) -> Tensor:
+        """The soft margin of the target ``(N,)`` in these logits, which never exist at once: see `head_terms`."""
+        parameters = inspect.signature(self.function).parameters
+        options = {name: parameter.default for name, parameter in parameters.items()} | self._options()
+        scale, (kind, value) = options["scale"], _AT_TARGET[self.function]
+        if not isinstance(scale, Tensor):
+            _POSITIVE.check(scale, "scale")
+        angle, others = head_terms(features, weight, target, kind=kind, scale=scale)
+        scale = scale.to(others).reshape(-1) if isinstance(scale, Tensor) else scale
+        logit = scale * value(angle, options.get("margin"), target, len(weight))
+        return margin_between(others, logit, target, len(weight))
+
+    def _options(self) -> dict[str, Any]:
+        options = {**self._numbers, **{name: getattr(self, name) for name in self._tensors}}
+        return options | {"scale": self.log_scale.exp()} if self.learn else options
+
     def extra_repr(self) -> str:
         return f"{getattr(self.function, '__name__', self.function)}, {self._numbers}, learn={self.learn}"
 
@@ -175,7 +222,8 @@ class BoundLogits(nn.Module):
 class AVHLoss(CheckedLoss):
     """Cross-entropy of `angular_logits`: ``−log softmax_k(s·(π − θ_k))[y]`` (Chen et al., ICML 2020, Eq. 5).
 
-    The paper prints it without the logarithm; minimized as printed it would lower the target's probability.
+    The paper prints it without the logarithm; minimized as printed it would lower the target's probability. From 67
+    million logits on (256 MiB) they never exist at once: see `hardsight.losses.largeheads.head_terms`.
 
     Args:
         scale: s. The paper chose it by cross-validation and does not give it; try 8, 16, 32, 64.
@@ -208,6 +256,8 @@ class AVHLoss(CheckedLoss):
     def forward(self, features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
         self._check_values(features=features)
+        if self.logits.skips_matrix(target, features, weight) and not self.objective.needs_all_margins:
+            return self.objective.of_margins(self.logits.soft_margin(target, features, weight), target)
         return self.objective(self.logits(features, target, features, weight), target)
 
     def extra_repr(self) -> str:
@@ -218,20 +268,21 @@ def _directions(
     features: Tensor, weight: Tensor, target: Tensor | None, scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Unit features and class weights in one dtype, once their shapes are checked."""
-    if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
-        raise InputError(
-            f"features (N, D) and weight (C, D) must have the same width, got {tuple(features.shape)} and "
-            f"{tuple(weight.shape)}; pass the input and the weight of the last linear layer."
-        )
-    if target is not None and (target.shape != features.shape[:1] or target.is_floating_point()):
-        raise InputError(
-            f"target must hold class indices of shape ({len(features)},), got {tuple(target.shape)} {target.dtype}; "
-            "soft targets go with logits that take no target."
-        )
+    check_head(features, weight, target)
     if not isinstance(scale, Tensor):
         _POSITIVE.check(scale, "scale")
     dtype = working_dtype(features, weight)
     return unit(features.to(dtype))[0], unit(weight.to(dtype))[0]
+
+
+def _checked_margin(margin: float | Tensor, classes: int, like: Tensor) -> float | Tensor:
+    """The margin of cosface: a number, or one per class ``(C,)``."""
+    if not isinstance(margin, Tensor):
+        _NOT_NEGATIVE.check(margin, "margin")
+        return margin
+    if margin.shape not in ((), (classes,)):
+        raise InputError(f"margin must be a number or have shape ({classes},), got {tuple(margin.shape)}.")
+    return margin.to(like)
 
 
 def _at_target(matrix: Tensor, target: Tensor, values: Tensor) -> Tensor:

@@ -137,6 +137,23 @@ class EncouragingLoss(MarginLoss):
             return torch.add(*self._parts(terms))
         return self._reduced(terms, self._objective(terms.m))
 
+    @property
+    def needs_all_margins(self) -> bool:
+        """Whether the margin of the target is not enough, so that logits must exist as a matrix."""
+        return self.match_gradient or super().needs_all_margins
+
+    def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
+        """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
+        if self.weight is not None and not self.weight_bonus:
+            return torch.add(*self.parts_of_margins(m, target))
+        return super().of_margins(m, target)
+
+    def parts_of_margins(self, m: Tensor, target: Tensor) -> LossParts:
+        """`parts` of soft margins ``(N,)`` of class indices ``(N,)``."""
+        terms, ce = self._terms_of_margins(m, target), cross_entropy(m)
+        bonus = self._reduced(terms, self._objective(m) - ce, weighted=self.weight_bonus)
+        return LossParts(self._reduced(terms, ce), bonus)
+
     def _objective(self, m: Tensor) -> Tensor:
         """Cross-entropy and bonus, a function of the soft margin."""
         if not self.offset:
@@ -193,6 +210,11 @@ class EncouragingBCELoss(EncouragingLoss):
         check_weights(weight=weight, pos_weight=pos_weight)
         self.register_buffer("entry_weight", weight)
         self.register_buffer("pos_weight", pos_weight)
+
+    @property
+    def needs_all_margins(self) -> bool:
+        """Always: each class is a question of its own."""
+        return True
 
     def terms(self, input: Tensor, target: Tensor) -> Terms:
         if input.shape != target.shape:
@@ -257,7 +279,10 @@ class FocalLoss(MarginLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         terms = self.terms(input, target)
-        return self._reduced(terms, focal(terms.m, self.gamma))
+        return self._reduced(terms, self._objective(terms.m))
+
+    def _objective(self, m: Tensor) -> Tensor:
+        return focal(m, self.gamma)
 
 
 class MirrorMSELoss(CheckedLoss):

@@ -1,0 +1,410 @@
+"""Heads of many classes on a GPU: Triton kernels that multiply a tile of features with a tile of class weights and
+reduce it, or turn it into a gradient, before it leaves the chip.
+
+The products are of float16 or bfloat16 with float32 sums; logits are in units of log 2, whose powers the chip computes.
+`hardsight.losses.largeheads` calls these where they apply, and has the same in plain torch for every other device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+LOG2E = 1 / math.log(2)
+KINDS = {"linear": 0, "cosine": 1, "angular": 2}
+
+
+class Tile(NamedTuple):
+    """How a kernel divides its work: rows, classes and features of a tile, and the parts its columns are read in."""
+
+    rows: int
+    classes: int
+    depth: int
+    warps: int
+    stages: int
+    parts: int = 1  # a whole tile and what is computed from it may not fit the registers
+    programs: int = 1  # that fit a processor at a time: one multiplies while the other reduces
+
+
+SUM_TILE = Tile(128, 256, 64, 8, 4)
+FLATTEN = False
+GRADIENT_TILE = Tile(128, 128, 64, 4, 3, 2, 2)
+
+
+@triton.jit
+def _arcsine(c):
+    """Arcsine of cosines, to 1e-7."""
+    size = tl.minimum(tl.abs(c), 1.0)
+    large = size > 0.5
+    t = tl.where(large, 0.5 - 0.5 * size, size * size)
+    root = tl.where(large, tl.sqrt(t), size)
+    value = root + root * t * _series(t)
+    value = tl.where(large, 1.5707963267948966 - 2 * value, value)
+    return tl.where(c < 0, -value, value)
+
+
+@triton.jit
+def _series(t):
+    """``(arcsin √t / √t − 1) / t`` for t ≤ 1/4, minimax; the arcsine is then good to 3e-8."""
+    p = 0.05158773412 * t + 0.03919304202
+    p = p * t + 0.07554036365
+    return p * t + 0.16664926006
+
+
+@triton.jit
+def _is_flat(cosines):
+    """Whether all cosines of a tile are small, so that short series do."""
+    return tl.max(tl.max(tl.abs(cosines), 1), 0) <= 0.5
+
+
+@triton.jit
+def _logits(products, inverse_x, inverse_w, scale, bias, KIND: tl.constexpr, BIAS: tl.constexpr):
+    """Logits in units of log 2, the angular ones less a constant."""
+    if KIND == 0:
+        z = products * scale[:, None]
+        if BIAS:
+            z += bias[None, :] * 1.4426950408889634
+    elif KIND == 1:
+        z = products * inverse_w[None, :] * (inverse_x * scale)[:, None]
+    else:
+        cosines = products * inverse_w[None, :] * inverse_x[:, None]
+        if _is_flat(cosines):
+            t = cosines * cosines
+            z = scale[:, None] * (cosines + cosines * t * _series(t))
+        else:
+            z = scale[:, None] * _arcsine(cosines)
+    return z
+
+
+@triton.jit
+def _add(
+    products, first, classes, label, inverse_x, inverse_w, scale, bias, level, total, linear,
+    WIDTH: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, LINEAR: tl.constexpr,
+):  # fmt: skip
+    """Add a tile of products to the sums of its rows."""
+    columns = first + tl.arange(0, WIDTH)
+    inside = columns < classes
+    shrink = tl.load(inverse_w + columns, mask=inside, other=0.0) if KIND > 0 else 0.0
+    shift = tl.load(bias + columns, mask=inside, other=0.0) if BIAS else 0.0
+    z = _logits(products, inverse_x, shrink, scale, shift, KIND, BIAS)
+    target = (label >= first) & (label < first + WIDTH)
+    if (tl.max(target.to(tl.int32), 0) > 0) | (first + WIDTH > classes):  # most tiles need no mask
+        z = tl.where((columns[None, :] != label[:, None]) & inside[None, :], z, -1e30)
+    higher = tl.maximum(level, tl.max(z, 1))
+    lower = tl.maximum(level - higher, -1e4)
+    z -= higher[:, None]
+    e = tl.exp2(z)
+    if LINEAR:
+        linear = tl.exp2(lower) * (linear + lower * total) + tl.sum(tl.maximum(z, -1e4) * e, 1)
+    total = total * tl.exp2(lower) + tl.sum(e, 1)
+    return higher, total, linear
+
+
+@triton.jit
+def _sum_kernel(
+    features, weight, inverse_x, inverse_w, scale, bias, target, level_out, total_out, linear_out, rows, classes, width,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr,
+    KIND: tl.constexpr, BIAS: tl.constexpr, LINEAR: tl.constexpr, FLATTEN: tl.constexpr,
+):  # fmt: skip
+    """Largest logit of the other classes, and sums of powers relative to it; the classes are divided over the grid."""
+    start = tl.program_id(0) * ROWS
+    row = start + tl.arange(0, ROWS)
+    valid = row < rows
+    label = tl.load(target + row, mask=valid, other=-1)
+    factor = tl.load(scale + row, mask=valid, other=0.0)
+    shrink = tl.load(inverse_x + row, mask=valid, other=0.0) if KIND > 0 else 0.0
+    level = tl.full([ROWS], -1e30, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    linear = tl.zeros([ROWS], tl.float32)
+    tiles = tl.cdiv(classes, CLASSES)
+    each = tl.cdiv(tiles, tl.num_programs(1))
+    begin = tl.program_id(1) * each
+    for tile in tl.range(begin, tl.minimum(tiles, begin + each), flatten=FLATTEN):
+        first = tile * CLASSES
+        product = tl.zeros([ROWS, CLASSES], tl.float32)
+        for k in tl.range(0, width, DEPTH):
+            product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
+        if PARTS == 1:
+            level, total, linear = _add(
+                product, first, classes, label, shrink, inverse_w, factor, bias, level, total, linear,
+                CLASSES, KIND, BIAS, LINEAR,
+            )  # fmt: skip
+        else:
+            left, right = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, CLASSES // 2)), (0, 2, 1)))
+            level, total, linear = _add(
+                left, first, classes, label, shrink, inverse_w, factor, bias, level, total, linear,
+                CLASSES // 2, KIND, BIAS, LINEAR,
+            )  # fmt: skip
+            level, total, linear = _add(
+                right, first + CLASSES // 2, classes, label, shrink, inverse_w, factor, bias, level, total, linear,
+                CLASSES // 2, KIND, BIAS, LINEAR,
+            )  # fmt: skip
+    place = tl.program_id(1) * rows + row
+    tl.store(level_out + place, level, mask=valid)
+    tl.store(total_out + place, total, mask=valid)
+    if LINEAR:
+        tl.store(linear_out + place, linear, mask=valid)
+
+
+@triton.jit
+def _write(
+    products, out, start, first, classes, label, inverse_x, inverse_w, scale, bias, level, grad, at_target,
+    WIDTH: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient at a tile of products."""
+    columns = first + tl.arange(0, WIDTH)
+    inside = columns < classes
+    shrink = tl.load(inverse_w + columns, mask=inside, other=0.0) if KIND > 0 else 0.0
+    shift = tl.load(bias + columns, mask=inside, other=0.0) if BIAS else 0.0
+    if KIND == 2:
+        columns_factor = tl.expand_dims(shrink, 0)
+        cosines = products * columns_factor * inverse_x[:, None]
+        factor = grad[:, None] * columns_factor
+        if _is_flat(cosines):  # series that are good to the digits that are left after rounding to 16 bits
+            t = cosines * cosines
+            p = (0.06577107196 * t + 0.07127676878) * t + 0.16685564015
+            z = scale[:, None] * (cosines + cosines * t * p)
+            p = ((0.51096075270 * t + 0.33992151468) * t + 0.50188673826) * t + 0.99998433222
+            slope = tl.exp2(z - level[:, None]) * factor * p
+        else:
+            z = scale[:, None] * _arcsine(cosines)
+            below = (1 - cosines) * (1 + cosines)  # beyond an edge, the slope of hardsight.angles.arccos is 0
+            p = tl.where(below > 2e-6, tl.rsqrt(tl.maximum(below, 1e-6)), 0.0)
+            slope = tl.exp2(z - level[:, None]) * factor * p
+    else:
+        z = _logits(products, inverse_x, shrink, scale, shift, KIND, BIAS)
+        slope = tl.exp2(z - level[:, None]) * grad[:, None]
+        if KIND == 1:
+            slope *= tl.expand_dims(shrink, 0)
+    target = (label >= first) & (label < first + WIDTH)
+    if tl.max(target.to(tl.int32), 0) > 0:
+        slope = tl.where(columns[None, :] == label[:, None], at_target[:, None], slope)
+    out.store([start, first], slope.to(out.dtype))
+
+
+@triton.jit
+def _gradient_kernel(
+    features, weight, out, inverse_x, inverse_w, scale, bias, target, level, grad, at_target, rows, classes, width,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr, GROUP: tl.constexpr,
+    KIND: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    # Programs that run at a time share rows and classes, so that these are read from the cache.
+    program = tl.program_id(0)
+    row_tiles, class_tiles = tl.cdiv(rows, ROWS), tl.cdiv(classes, CLASSES)
+    group = program // (GROUP * class_tiles)
+    size = tl.minimum(row_tiles - group * GROUP, GROUP)
+    start = (group * GROUP + (program % (GROUP * class_tiles)) % size) * ROWS
+    first = ((program % (GROUP * class_tiles)) // size) * CLASSES
+    product = tl.zeros([ROWS, CLASSES], tl.float32)
+    for k in tl.range(0, width, DEPTH):
+        product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
+    row = start + tl.arange(0, ROWS)
+    valid = row < rows
+    label = tl.load(target + row, mask=valid, other=-1)
+    factor = tl.load(scale + row, mask=valid, other=0.0)
+    height = tl.load(level + row, mask=valid, other=0.0)
+    slope = tl.load(grad + row, mask=valid, other=0.0)
+    other = tl.load(at_target + row, mask=valid, other=0.0)
+    shrink = tl.load(inverse_x + row, mask=valid, other=0.0) if KIND > 0 else 0.0
+    if PARTS == 1:
+        _write(
+            product, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
+            CLASSES, KIND, BIAS,
+        )  # fmt: skip
+    else:
+        left, right = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, CLASSES // 2)), (0, 2, 1)))
+        _write(
+            left, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
+            CLASSES // 2, KIND, BIAS,
+        )  # fmt: skip
+        _write(
+            right, out, start, first + CLASSES // 2, classes, label, shrink, inverse_w, factor, bias, height, slope,
+            other, CLASSES // 2, KIND, BIAS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _project_kernel(vectors, inverse, grad, width, WIDTH: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < width
+    u = tl.load(vectors + row * width + column, mask=inside, other=0.0).to(tl.float32) * tl.load(inverse + row)
+    g = tl.load(grad + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad + row * width + column, (g - u * tl.sum(u * g)).to(grad.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _pair(features, weight, place, row, width, stride, WIDTH: tl.constexpr):
+    """A feature and the weight of its target, in float32 as they are multiplied."""
+    column = tl.arange(0, WIDTH)
+    inside = column < width
+    x = tl.load(features + row * width + column, mask=inside, other=0.0)
+    w = tl.load(weight + place * stride + column, mask=inside, other=0.0).to(features.dtype.element_ty)
+    return x.to(tl.float32), w.to(tl.float32)
+
+
+@triton.jit
+def _inverse(vector):
+    squares = tl.sum(vector * vector)
+    return tl.where(squares > 0, tl.rsqrt(tl.maximum(squares, 1e-37)), 0.0)
+
+
+@triton.jit
+def _pair_kernel(features, weight, target, out, rows, width, stride, WIDTH: tl.constexpr, KIND: tl.constexpr):
+    """The product of a feature and the weight of its target, or the lengths of the chords ``u − v`` and ``u + v``."""
+    row = tl.program_id(0).to(tl.int64)
+    x, w = _pair(features, weight, tl.load(target + row).to(tl.int64), row, width, stride, WIDTH)
+    if KIND == 0:
+        tl.store(out + row, tl.sum(x * w))
+    else:
+        u, v = x * _inverse(x), w * _inverse(w)
+        tl.store(out + row, tl.sqrt(tl.sum((u - v) * (u - v))))
+        tl.store(out + rows + row, tl.sqrt(tl.sum((u + v) * (u + v))))
+
+
+@triton.jit
+def _pair_gradient_kernel(
+    features, weight, target, grad, x_grad, w_grad, width, stride, WIDTH: tl.constexpr, ADD: tl.constexpr
+):
+    """Gradients of the angle between a feature and the weight of its target."""
+    row = tl.program_id(0).to(tl.int64)
+    x, w = _pair(features, weight, tl.load(target + row).to(tl.int64), row, width, stride, WIDTH)
+    shrink_x, shrink_w = _inverse(x), _inverse(w)
+    u, v = x * shrink_x, w * shrink_w
+    minus, plus = u - v, u + v
+    apart, together = tl.sqrt(tl.sum(minus * minus)), tl.sqrt(tl.sum(plus * plus))
+    # As in hardsight.angles.angle_between_units: no gradient without a direction, nor where only rounding is left.
+    defined = (apart > 9.5367431640625e-07) & (together > 9.5367431640625e-07) & (shrink_x > 0) & (shrink_w > 0)
+    slope = tl.where(defined, -2 * tl.load(grad + row) / tl.maximum(apart * together, 1e-30), 0.0)  # over the sine
+    # v − u·cos θ and u − v·cos θ, in the form that does not cancel
+    if apart < together:
+        at_u, at_v = u * (0.5 * apart * apart) - minus, v * (0.5 * apart * apart) + minus
+    else:
+        at_u, at_v = plus - u * (0.5 * together * together), plus - v * (0.5 * together * together)
+    place = row * width + tl.arange(0, WIDTH)
+    inside = tl.arange(0, WIDTH) < width
+    if ADD:
+        before = tl.load(x_grad + place, mask=inside, other=0.0)
+        tl.store(x_grad + place, before + slope * shrink_x * at_u, mask=inside)
+    tl.store(w_grad + place, slope * shrink_w * at_v, mask=inside)
+
+
+def class_sums(
+    features: Tensor,
+    weight: Tensor,
+    inverse_x: Tensor | None,
+    inverse_w: Tensor | None,
+    scale: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    kind: str,
+    linear: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The largest logit M of all classes but the target's, ``Σ 2^(z−M)`` and ``Σ (z−M)·2^(z−M)``.
+
+    Logits z are in units of log 2, the angular ones less ``s·π/2``. The classes are divided into S parts: each result
+    is ``(S, N)``.
+
+    Args:
+        features: ``(N, D)`` in float16 or bfloat16, contiguous, D a multiple of 8.
+        weight: ``(C, D)`` of the same dtype.
+        inverse_x, inverse_w: One over the lengths of both (0 for a zero vector), float32; None for a linear head.
+        scale: Of each row, over log 2, float32; 1 over log 2 for a linear head.
+        bias: ``(C,)`` float32 or None.
+        target: ``(N,)`` int32; what is no row of `weight` leaves nothing out.
+        kind: A key of `KINDS`.
+        linear: Whether the linear sum is needed.
+    """
+    (rows, width), classes, tile = features.shape, len(weight), SUM_TILE
+    blocks = triton.cdiv(rows, tile.rows)
+    splits = max(1, min(round(tile.programs * _processors(features) / blocks), triton.cdiv(classes, 4 * tile.classes)))
+    level, total, products = scale.new_empty(3, splits, rows)
+    _sum_kernel[(blocks, splits)](
+        TensorDescriptor.from_tensor(features, [tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth]),
+        inverse_x, inverse_w, scale, bias, target, level, total, products, rows, classes, width,
+        ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts,
+        KIND=KINDS[kind], BIAS=bias is not None, LINEAR=linear, FLATTEN=FLATTEN,
+        num_warps=tile.warps, num_stages=_stages(tile, features),
+    )  # fmt: skip
+    return level, total, products if linear else None
+
+
+def gradient_at_products(
+    out: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    inverse_x: Tensor | None,
+    inverse_w: Tensor | None,
+    scale: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    level: Tensor,
+    grad: Tensor,
+    at_target: Tensor,
+    kind: str,
+) -> None:
+    """Write ``grad · 2^(z−level) · (slope of the logit)`` to `out` ``(N, C)``, and `at_target` at the target."""
+    (rows, width), classes, tile = features.shape, len(weight), GRADIENT_TILE
+    _gradient_kernel[(triton.cdiv(rows, tile.rows) * triton.cdiv(classes, tile.classes),)](
+        TensorDescriptor.from_tensor(features, [tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth]),
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.classes // tile.parts]),
+        inverse_x, inverse_w, scale, bias, target, level, grad, at_target, rows, classes, width,
+        ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts, GROUP=8,
+        KIND=KINDS[kind], BIAS=bias is not None, num_warps=tile.warps, num_stages=_stages(tile, features),
+    )  # fmt: skip
+
+
+def project(vectors: Tensor, inverse: Tensor, grad: Tensor) -> None:
+    """Take away, in place, the part of each gradient ``(n, D)`` along its vector: lengths do not matter."""
+    rows, width = vectors.shape
+    _project_kernel[(rows,)](vectors, inverse, grad, width, WIDTH=triton.next_power_of_2(width), num_warps=4)
+
+
+def pair_products(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Products ``(N,)`` of features and the weights of their targets, all of them classes."""
+    return _pairs(features, weight, target, 0)[0]
+
+
+def pair_chords(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Distances ``(2, N)`` of unit features from the unit weight of their target and from its opposite."""
+    return _pairs(features, weight, target, 1)
+
+
+def _pairs(features: Tensor, weight: Tensor, target: Tensor, kind: int) -> Tensor:
+    rows, width = features.shape
+    out = features.new_empty(2, rows, dtype=torch.float32)
+    _pair_kernel[(rows,)](
+        features, weight, target, out, rows, width, weight.stride(0), WIDTH=triton.next_power_of_2(width), KIND=kind
+    )
+    return out
+
+
+def pair_gradient(features: Tensor, weight: Tensor, target: Tensor, grad: Tensor, x_grad: Tensor | None) -> Tensor:
+    """Add to `x_grad` the gradients of the angles to the targets; return those at the weights of the targets."""
+    rows, width = features.shape
+    w_grad = features.new_empty(rows, width, dtype=torch.float32)
+    _pair_gradient_kernel[(rows,)](
+        features, weight, target, grad, x_grad, w_grad, width, weight.stride(0),
+        WIDTH=triton.next_power_of_2(width), ADD=x_grad is not None,
+    )  # fmt: skip
+    return w_grad
+
+
+def _stages(tile: Tile, tensor: Tensor) -> int:
+    """Tiles that are loaded ahead: as many as the chip's shared memory holds."""
+    if not tensor.is_cuda:
+        return tile.stages
+    memory = torch.cuda.get_device_properties(tensor.device).shared_memory_per_block_optin - 2**13
+    return max(1, min(tile.stages, memory // ((tile.rows + tile.classes) * tile.depth * tensor.element_size())))
+
+
+def _processors(tensor: Tensor) -> int:
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 4
