@@ -51,49 +51,36 @@ def page(rows: Sequence[dict]) -> str:
 
 
 def limits(rows: list[dict], benchmarks: Sequence[str]) -> list[str]:
-    """Rows that have a limit beside it: one table per hardware."""
+    """Rows that have a limit beside it, and why it was missed: one table per benchmark and hardware."""
     chosen = [r for name in benchmarks for r in rows if r["benchmark"] == name and (r["limit"] or r["memory_limit"])]
     parts = []
-    for place in dict.fromkeys(r["hardware"] for r in chosen):
-        here = [r for r in chosen if r["hardware"] == place]
-        lines = [
-            f"**{place}** ({versions(here)})",
-            table(("what", "shape", "limit", "measured", "time", "memory", "error", "n"), map(limit_line, here)),
-        ]
-        reasons = {f"- {r['case']}: {REASONS[r['benchmark'], r['case']]}" for r in here if over(r) and reason(r)}
-        parts += [*lines, "\n".join(sorted(reasons))]
+    for name, place in dict.fromkeys((r["benchmark"], r["hardware"]) for r in chosen):
+        here = [r for r in chosen if (r["benchmark"], r["hardware"]) == (name, place)]
+        lines = table(("what", "shape", "limit", "measured", "time", "memory", "error", "n"), map(limit_line, here))
+        missed = dict.fromkeys(r["case"] for r in here if failures(r) and (name, r["case"]) in REASONS)
+        reasons = "\n".join(f"- {case}: {REASONS[name, case]}" for case in missed)
+        parts += [f"`{name}`, **{place}** ({versions(here)})", lines, reasons]
     return parts
 
 
 def limit_line(r: dict) -> tuple[str, ...]:
     """A row of the table of limits."""
-    against = f" × {r['baseline']}" if r["ratio"] else ""
     unit = "" if r["ratio"] else r["unit"]
-    value = float(r["ratio"] or r["p50"])
     failed = failures(r)
-    measured = f"{quantity(value, unit)}{against}" + " **over**" * ("OVER" in failed)
-    memory = f"{float(r['memory_mib']):,.0f} MiB" if r["memory_mib"] else ""
+    measured = quantity(float(r["ratio"] or r["p50"]), unit) + (f" × {r['baseline']}" if r["ratio"] else "")
+    memory = quantity(float(r["memory_mib"]), "MiB") if r["memory_mib"] else ""
     if r["memory_limit"]:
         memory += f" of {float(r['memory_limit']):,.0f}" + " **over**" * ("MEMORY" in failed)
-    time = quantity(float(r["p50"]), "s") if r["unit"] == "s" else ""
     return (
-        f"{r['benchmark']}: {r['case']}",
+        r["case"],
         shape_text(r["config"]),
         quantity(float(r["limit"]), unit) if r["limit"] else "",
-        measured if r["limit"] else "",
-        time,
+        measured + " **over**" * ("OVER" in failed),
+        quantity(float(r["p50"]), r["unit"]) if r["ratio"] else "",
         memory,
-        r["error"] + " **wrong**" * ("WRONG" in failed),
+        (f"{float(r['error']):.2g}" if r["error"] else "") + " **wrong**" * ("WRONG" in failed),
         r["n"],
     )
-
-
-def over(r: dict) -> bool:
-    return bool(failures(r))
-
-
-def reason(r: dict) -> bool:
-    return (r["benchmark"], r["case"]) in REASONS
 
 
 def shape_text(config: str) -> str:
@@ -111,13 +98,16 @@ def quantity(value: float, unit: str) -> str:
         # From two minutes, hours and days on, so that 90 s stay 90 s.
         _, size, unit = next(u for u in UNITS if value >= u[0])
         value /= size
-    return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{value:.3g} {unit}".strip()
+    number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{number}\N{NO-BREAK SPACE}{unit}" if unit else number
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """A Markdown table, without columns that are empty."""
+    lines = list(lines)
+    filled = [k for k in range(len(head)) if any(line[k] for line in lines)]
     rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(row[k] for k in filled) + " |" for row in rows)
 
 
 def versions(rows: list[dict]) -> str:

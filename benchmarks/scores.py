@@ -62,7 +62,9 @@ def _compare(
             Case("avh", lambda: SCORES["avh"](x, w, y), "matmul"),
             Case("score_features", lambda: score_features(x, w, y), "all scores", FEATURES_LIMIT),
             # A table brings its columns to the host when they are asked for.
-            Case("score_features, columns read", lambda: score_features(x, w, y).to_arrow(), "all scores"),
+            Case(
+                "score_features, columns read", lambda: score_features(x, w, y).to_arrow(), "all scores", FEATURES_LIMIT
+            ),
         ]
     if n * c * 28 < torch.cuda.mem_get_info()[0] and not exact:  # seven numbers per sample and class at its peak
         cases.append(Case("naive float32", lambda: naive(x, w, y), "matmul"))
