@@ -6,6 +6,7 @@ L(θ', r) and L(θ, r') beside L(θ', r'), so that every change of the loss can 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,22 +101,28 @@ def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np
 
     Biases go with the norms: they are whatever of a logit is no angle.
     """
-    angles, norms = np.full(len(labels), np.nan), np.full(len(labels), np.nan)
     known = np.flatnonzero(old.head >= 0)
     step = max(1, _CHUNK // max(1, new.cosines.shape[1]))
-    for start in range(0, len(known), step):
-        rows = known[start : start + step]
-        before, after = old.take(rows), new.take(rows)
-        angles[rows] = _nll(after.cosines, before, labels[rows])
-        norms[rows] = _nll(before.cosines, after, labels[rows])
-    return {"nll_angles": angles, "nll_norms": norms}
+    parts = [known[start : start + step] for start in range(0, len(known), step)]
+
+    def losses(angles: Logits, rest: Logits) -> np.ndarray:
+        found = np.full(len(labels), np.nan)
+        for rows in parts:
+            found[rows] = _nll(angles.cosines.take(rows, 0), rest, rows, labels[rows])
+        return found
+
+    with ThreadPoolExecutor(2) as pool:  # NumPy computes both at once
+        by_angles, by_norms = pool.submit(losses, new, old), pool.submit(losses, old, new)
+    return {"nll_angles": by_angles.result(), "nll_norms": by_norms.result()}
 
 
-def _nll(cosines: np.ndarray, rest: Logits, labels: np.ndarray) -> np.ndarray:
-    logits = rest.lengths.take(rest.head, 0).astype(np.float64)
+def _nll(cosines: np.ndarray, rest: Logits, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The losses of some rows: at these cosines, and with the norms and biases that they have in `rest`."""
+    head = rest.head[rows]
+    logits = rest.lengths.take(head, 0).astype(np.float64)
     logits *= cosines
-    logits *= rest.norms[:, None]
-    logits += rest.biases.take(rest.head, 0)
+    logits *= rest.norms[rows][:, None]
+    logits += rest.biases.take(head, 0)
     logits = np.ascontiguousarray(logits.T)  # a few classes beside each other would be added up one by one
     place = (labels, np.arange(len(labels)))
     target = logits[place]
