@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hardsight.angles import working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.largeheads import head_terms, is_large, margin_between
-from hardsight.losses.margins import class_mask, cross_entropy, soft_margin, soft_margins
+from hardsight.losses.margins import Curve, class_mask, cross_entropy_curve, margin_loss, soft_margin, soft_margins
 from hardsight.registry import ANY, Option, Range
 
 Reduction = Literal["mean", "sum", "none"]
@@ -71,11 +71,11 @@ def check_weights(**weights: Tensor | None) -> None:
 
 
 class Terms(NamedTuple):
-    """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class, each with its share of the target."""
+    """Logits of a batch and what the target gives to each class."""
 
-    m: Tensor
+    z: Tensor  # (N, C, …) in float32 or better
     shares: Tensor | None  # (N, C, …); None: each target is one class
-    target: Tensor | None  # (N, …) class indices; None: distributions
+    target: Tensor | None  # (N, …) class indices, 0 where ignored; None: distributions
     valid: Tensor  # (N, …): which samples are not ignored
     single: bool  # whether the input was one sample without a batch dimension
 
@@ -120,17 +120,18 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
 
     def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
         """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
-        return self._reduced(self._terms_of_margins(m, target), self._objective(m))
+        return self._reduced(self._terms_of_margins(m, target), self._curve(m).value)
 
     def _terms_of_margins(self, m: Tensor, target: Tensor) -> Terms:
         valid = target != self.ignore_index
         return Terms(m.unsqueeze(1), None, torch.where(valid, target.long(), 0), valid, False)
 
-    def _objective(self, m: Tensor) -> Tensor:
-        return cross_entropy(m)
+    def _curve(self, m: Tensor) -> Curve:
+        """The objective, a function of the soft margin."""
+        return cross_entropy_curve(m)
 
     def terms(self, input: Tensor, target: Tensor) -> Terms:
-        """The soft margins of a batch, which its loss and its parts are made of."""
+        """Logits and targets as the loss takes them, once they are checked."""
         soft = target.shape == input.shape and target.is_floating_point()
         self._check_shapes(input, target, soft)
         single = input.ndim == 1
@@ -146,28 +147,51 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
                 raise InputError(f"soft targets must sum to 1 over classes, got {target.sum(1).min():.3g}.")
         else:
             valid = target != self.ignore_index
-            index = torch.where(valid, target, 0)
+            index = target * valid  # 0 where it is ignored
             if not self.label_smoothing:
-                return Terms(soft_margin(z, index), None, index, valid, single)
+                return Terms(z, None, index, valid, single)
         shares = target if index is None else class_mask(z, index).to(z.dtype)
         shares = (1 - self.label_smoothing) * shares + self.label_smoothing / z.shape[1]
-        return Terms(soft_margins(z), shares, index, valid, single)
+        return Terms(z, shares, index, valid, single)
+
+    def margins(self, terms: Terms) -> Tensor:
+        """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class where they share the target."""
+        z, shares, target, *_ = terms
+        return soft_margin(z, target) if shares is None and target is not None else soft_margins(z)
+
+    def _factor(self, terms: Terms, weighted: bool = True) -> Tensor:
+        """The factor ``(N, …)`` of each sample, so that what is left to do for a mean is a sum."""
+        factor = count = terms.valid
+        if weighted and self.weight is not None and terms.target is not None:
+            count = torch.where(terms.valid, self.weight.to(terms.z)[terms.target], 0)
+            factor = count if terms.shares is None else factor
+        if self.reduction != "mean":
+            return factor.to(terms.z.dtype)
+        return factor / count.sum(dtype=terms.z.dtype).clamp_min(1e-38)  # not 0/0
 
     def _reduced(self, terms: Terms, values: Tensor, weighted: bool = True) -> Tensor:
         """Values of an objective at the soft margins, weighted and reduced."""
-        _, shares, target, valid, single = terms
-        factor = count = valid.to(values.dtype)
-        weight = None if self.weight is None or not weighted else self.weight.to(values)
-        if weight is not None and target is not None:
-            factor = count = torch.where(valid, weight[target], 0)
-        if shares is not None:
-            factor = shares * valid.unsqueeze(1)
-            if weight is not None:
-                factor = factor * weight.view(-1, *[1] * (values.ndim - 2))
-        losses = torch.where(factor == 0, 0, factor * values)  # 0 also where a value is infinite
-        losses = losses if shares is None else losses.sum(1)
-        total = count.sum()
-        return self._reduce(losses.squeeze(0) if single else losses, torch.where(total == 0, 1, total))  # not 0/0
+        factor = self._factor(terms, weighted)
+        if terms.shares is not None:
+            share = terms.shares
+            if weighted and self.weight is not None:
+                share = share * self.weight.to(values).view(-1, *[1] * (values.ndim - 2))
+            values = torch.where(share == 0, 0, share * values).sum(1)
+        losses = torch.where(factor == 0, 0, values) * factor  # 0 also where a value is infinite
+        if self.reduction == "none":
+            return losses.squeeze(0) if terms.single else losses
+        return losses.sum()
+
+    def _plain(self, terms: Terms) -> Tensor:
+        """The loss by plain operations."""
+        return self._reduced(terms, self._curve(self.margins(terms)).value)
+
+    def _in_one_pass(self, terms: Terms, target: Tensor, **options: bool) -> tuple[Tensor, ...]:
+        """`margin_loss` of targets that are one class each."""
+        z, single, sums = terms.z, terms.single, self.reduction != "none"
+        again = lambda z: self._plain(terms._replace(z=z))  # noqa: E731
+        loss, *both = margin_loss(z, target, self._factor(terms), self._curve, again, sums=sums, **options)
+        return (loss.squeeze(0) if single and not sums else loss, *both)
 
     def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
         dim = min(input.ndim - 1, 1)

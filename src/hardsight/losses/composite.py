@@ -121,23 +121,24 @@ class CompositeLoss(nn.Module):
         self, logits: Tensor | None, target: Tensor, features: Tensor | None, weight: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The objective, and its parts."""
-        head, margins = self.logits, _margin_loss(self.objective)
+        objective, head, margins = self.objective, self.logits, _margin_loss(self.objective)
         if head is not None and margins is not None and head.skips_matrix(target, features, weight):
             m = head.soft_margin(target, features, weight)
+            if isinstance(objective, EncouragingLoss):
+                value, both = objective.with_parts_of_margins(m, target)
+                return value, both._asdict()
             value = margins.of_margins(m, target)
-            if isinstance(self.objective, EncouragingLoss):
-                return value, self.objective.parts_of_margins(m.detach(), target)._asdict()
-            return value, {"objective" if margins is self.objective else "ce": value.detach()}
+            return value, {"objective" if margins is objective else "ce": value.detach()}
         z: Any = logits if head is None else head(logits, target, features, weight)
-        # Margins once for loss and parts; methods of a subclass may not take them.
-        terms = [self.objective.terms(z, target)] if type(self.objective) is EncouragingLoss else []
-        value = self.objective(z, target, *terms)
-        if isinstance(self.objective, EncouragingLoss):
-            with torch.no_grad():
-                parts = self.objective.parts(z, target, *terms)._asdict()
-        else:
-            parts = {"ce" if type(self.objective) is nn.CrossEntropyLoss else "objective": value.detach()}
-        return value, parts
+        if not isinstance(objective, EncouragingLoss):
+            value = objective(z, target)
+            return value, {"ce" if type(objective) is nn.CrossEntropyLoss else "objective": value.detach()}
+        if type(objective).forward is EncouragingLoss.forward:
+            value, both = objective.with_parts(z, target)
+            return value, both._asdict()
+        with torch.no_grad():
+            both = objective.parts(z, target)
+        return objective(z, target), both._asdict()
 
     def at(self, time: float) -> bool:
         """Set what changes with time, in epochs from 0; returns whether a number was replaced (see `Scheduled.at`)."""

@@ -2,16 +2,22 @@
 
 ``p_y = sigmoid(−m)``; cross-entropy is ``softplus(m)`` and the normal Encouraging Loss is ``m`` itself. The margin is
 computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: from a likelihood it would be lost where p rounds to 1.
+
+An objective with a known slope is taken with its gradient in one pass over the logits (`margin_loss`). Whatever else
+asks for derivatives, such as `torch.compile`, `torch.func` or a gradient of a gradient, gets plain operations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hardsight.angles import working_dtype
 from hardsight.registry import Registry
@@ -27,6 +33,11 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
         tensor([-38.3069])
     """
     z = logits.to(working_dtype(logits))
+    return plain_soft_margin(z, target) if traced(z) else margin_loss(z, target.long())[0]
+
+
+def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
+    """The same by plain operations, which can be compiled, transformed and differentiated twice."""
     mask = class_mask(z, target)
     if torch.compiler.is_compiling():  # the gradient of `gather` is a scatter, which compiles to kernels of its own
         at_target = torch.where(mask.any(1), torch.where(mask, z, 0).sum(1), math.nan)  # `gather` would raise
@@ -39,6 +50,105 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
     masked = level == -math.inf  # all other logits are −inf: so is m, with a slope of −1 at the target and 0 elsewhere
     total = (others - level.masked_fill(masked, 0)).exp().sum(1).masked_fill(masked.squeeze(1), 1)
     return total.log() + (level.squeeze(1) - at_target)
+
+
+def traced(z: Tensor) -> bool:
+    """Whether plain operations are needed: under `torch.compile`, `torch.func` and forward-mode derivatives."""
+    transformed: bool = torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or transformed or forward_ad.unpack_dual(z).tangent is not None
+
+
+class Curve(NamedTuple):
+    """An objective at soft margins m: its values, how to get its slopes from there, and cross-entropy if on the way."""
+
+    value: Tensor
+    slope: Callable[[], Tensor] | None = None  # None: 1 everywhere, or not known
+    ce: Tensor | None = None
+
+
+def margin_loss(
+    z: Tensor,
+    target: Tensor,
+    factor: Tensor | None = None,
+    curve: Callable[[Tensor], Curve] = Curve,
+    plain: Callable[[Tensor], Tensor] | None = None,
+    *,
+    sums: bool = False,
+    match: bool = False,
+    parts: bool = False,
+) -> tuple[Tensor, Any, Any]:
+    """An objective of soft margins with its gradient, in one pass over the logits.
+
+    Args:
+        z, target: Logits ``(N, C, …)`` in float32 or better, and class indices ``(N, …)``, all of them classes.
+        factor: Of each sample ``(N, …)``; where it is 0 the loss is 0, too. None: 1.
+        curve: The objective, which knows its slope. By default the soft margin itself.
+        plain: The same loss of z by plain operations, for a gradient of the gradient.
+        sums: Whether the loss is summed over samples.
+        match: Scale the sum so that its gradient at the logits is as long as that of cross-entropy.
+        parts: Return cross-entropy and what the objective adds to it as well, reduced like the loss; without gradients.
+    """
+    plain = plain or partial(plain_soft_margin, target=target)
+    return _MarginLoss.apply(z, target, factor, curve, plain, sums, match, parts)
+
+
+class _MarginLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **_: Any) -> Any:
+        z, target, factor, curve, plain, sums, match, parts = args
+        place = target.unsqueeze(1)
+        others = z.clone().scatter_(1, place, -math.inf)  # twice as fast as `scatter` on a CPU
+        level = others.amax(1, keepdim=True)
+        # Where all other logits are −inf, so is m, with a slope of −1 at the target and 0 elsewhere; a softmax needs a
+        # number there, which is 0 where the sum is NaN. Elsewhere the target stays at −inf.
+        fill = (level + math.inf).nan_to_num_(0.0, -math.inf)
+        shares = others.scatter_(1, place, fill).softmax(1)
+        m = (level - z.gather(1, place)).sub_(shares.amax(1, keepdim=True).log_())
+        slopes = shares.scatter_(1, place, -1.0)  # of m at the logits
+        if factor is None:
+            value, slope, ce = curve(m)
+            pull: Any = None if slope is None else slope()
+        else:
+            factor = factor.unsqueeze(1)
+            value, slope, ce = curve(m.masked_fill_(factor == 0, 0))  # 0 · inf would be NaN
+            pull = factor if slope is None else slope() * factor
+        loss, both = _weighted(value, factor, sums), (None, None)
+        if parts:
+            ce = _weighted(cross_entropy(m) if ce is None else ce, factor, sums)
+            both = (ce, loss - ce)
+            ctx.mark_non_differentiable(*both)
+        if match:
+            length = torch.linalg.vector_norm(slopes, dim=1, keepdim=True)
+            scale = matched(length * pull, length * factor * m.sigmoid())
+            loss, pull = torch.where(scale == 0, 0, loss * scale), pull * scale
+        ctx.save_for_backward(z, slopes, pull)
+        ctx.plain, ctx.sums = plain, sums
+        ctx.set_materialize_grads(False)
+        return loss, *both
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad = grads[0]
+        if grad is None:
+            return (None,) * 8
+        z, slopes, pull = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a gradient of this gradient
+            slope = torch.autograd.grad(ctx.plain(z).view_as(grad), z, grad, create_graph=True)[0]
+        else:
+            grad = grad if ctx.sums else grad.unsqueeze(1)
+            slope = slopes * (grad if pull is None else pull * grad)
+        return slope, None, None, None, None, None, None, None
+
+
+def _weighted(values: Tensor, factor: Tensor | None, sums: bool) -> Tensor:
+    values = values if factor is None else values * factor
+    return values.sum() if sums else values.squeeze(1)
+
+
+def matched(ours: Tensor, theirs: Tensor) -> Tensor:
+    """The factor that makes one gradient as long as another; 1 where it is 0."""
+    ours, theirs = torch.linalg.vector_norm(ours), torch.linalg.vector_norm(theirs)
+    return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), 1)
 
 
 def soft_margins(logits: Tensor) -> Tensor:
@@ -61,12 +171,30 @@ def cross_entropy(m: Tensor) -> Tensor:
     return F.softplus(m, threshold=40.0)  # from where on it is m to the last digit of a float64
 
 
+def cross_entropy_curve(m: Tensor) -> Curve:
+    """Cross-entropy with its slope 1 − p."""
+    ce = cross_entropy(m)
+    return Curve(ce, m.sigmoid, ce)
+
+
 def focal(m: Tensor, gamma: float = 2.0) -> Tensor:
     """``−(1 − p)^γ log p`` (Lin et al., ICCV 2017): the opposite of a bonus."""
+    return focal_curve(m, gamma).value
+
+
+def focal_curve(m: Tensor, gamma: float = 2.0) -> Curve:
+    """Focal loss with its slope ``(1 − p)^γ · (1 − p − γ p log p)``."""
     if not gamma:
-        return cross_entropy(m)  # 0 times the logarithm of 0 would be NaN
-    # Not as a power of 1 − p: where that is 0, the slope of a root is infinite.
-    return (gamma * F.logsigmoid(m)).exp() * cross_entropy(m)
+        return cross_entropy_curve(m)  # 0 times the logarithm of 0 would be NaN
+    ce = cross_entropy(m)
+    factor = (gamma * F.logsigmoid(m)).exp()  # a root of 1 − p would have an infinite slope where that is 0
+    return Curve(factor * ce, lambda: factor * torch.addcmul(m.sigmoid(), (-ce).exp(), ce, value=gamma), ce)
+
+
+def mirror_curve(m: Tensor, classes: int) -> Curve:
+    """Twice the mean absolute error of probabilities less 1, with its slope; the others err as much as the target."""
+    rest, scale = m.sigmoid(), 4 / classes
+    return Curve(scale * rest - 1, lambda: scale * rest * (-m).sigmoid())
 
 
 # A bonus of the Encouraging Loss, registered as m → cross-entropy + bonus. It gets the options of the loss as keywords,
@@ -81,34 +209,64 @@ def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0, released: boo
     With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1 (EL Eq. 6, 7). The bonus is
     shifted to begin with 0 at `start`. As `released`, ``1 − p`` is 1e-5 at least, where the slope ends abruptly.
     """
+    return log_curve(m, log_end, start, released).value
+
+
+def log_curve(m: Tensor, log_end: float, start: float, released: bool, **_: object) -> Curve:
+    """`log_total` with its slope."""
     clamped = released and log_end >= 1 - 1e-5  # otherwise the tangent takes over before the clamp is reached
     if log_end == 1 and not start and not clamped:
-        return m
+        return Curve(m)
     ce, rest = cross_entropy(m), m.sigmoid()
 
-    def tangent(rest: Tensor) -> Tensor:
-        # The logarithm of a tensor: that of a number would be compiled anew for each that a schedule sets.
-        return rest / (1 - log_end) + ((rest.new_ones(()) * (1 - log_end)).log() - 1)
+    def logarithm(number: float) -> Tensor | float:
+        # Of a tensor: that of a number would be compiled anew for each that a schedule sets.
+        return (rest.new_ones(()) * number).log() if torch.compiler.is_compiling() else math.log(number)
 
+    end, total = 1e-5 if clamped else 1 - log_end, m
+    near = rest >= end
     if clamped:
-        total = ce + rest.clamp_min(1e-5).log()
-    else:
-        total = m if log_end == 1 else torch.where(rest >= 1 - log_end, m, ce + tangent(rest))
-    if not start:
-        return total
-    at_start = rest.new_ones(()) * (1 - start)
-    shift = at_start.log() if clamped or start <= log_end else tangent(at_start)
-    return torch.where(rest > 1 - start, ce, total - shift)
+        total = torch.where(near, m, ce + math.log(end))
+    elif log_end < 1:
+        total = torch.where(near, m, rest / end + ce + (logarithm(end) - 1))
+    if start:
+        at_start = 1 - start
+        shift = logarithm(at_start) if clamped or start <= log_end else at_start / end + (logarithm(end) - 1)
+        total = torch.where(rest > at_start, ce, total - shift)
+
+    def slope() -> Tensor:
+        far = rest if clamped or log_end == 1 else torch.addcmul(rest, rest, 1 - rest, value=1 / end)
+        steep = far.masked_fill(near, 1)
+        return torch.where(rest > 1 - start, rest, steep) if start else steep
+
+    return Curve(total, slope, ce)
 
 
 @BONUSES.register("power")
 def power_total(m: Tensor, gamma: float = 2.0, **_: object) -> Tensor:
     """Cross-entropy with the bonus ``−p^γ`` of the released code."""
+    return power_curve(m, gamma).value
+
+
+def power_curve(m: Tensor, gamma: float, **_: object) -> Curve:
+    """`power_total` with its slope."""
     ce = cross_entropy(m)
-    return ce - (-gamma * ce).exp()
+    power = (-gamma * ce).exp()
+    return Curve(ce - power, lambda: m.sigmoid() * (1 + gamma * power), ce)
 
 
 @BONUSES.register("cosine")
 def cosine_total(m: Tensor, **_: object) -> Tensor:
     """Cross-entropy with the bonus ``cos(πp) − 1`` of the released code, which is concave up to ½ only."""
-    return cross_entropy(m) + torch.cos(math.pi * (-m).sigmoid()) - 1
+    return cosine_curve(m).value
+
+
+def cosine_curve(m: Tensor, **_: object) -> Curve:
+    """`cosine_total` with its slope."""
+    ce, p = cross_entropy(m), (-m).sigmoid()
+    value = ce + torch.cos(math.pi * p) - 1
+    return Curve(value, lambda: m.sigmoid() * (1 + math.pi * p * torch.sin(math.pi * p)), ce)
+
+
+# Bonuses whose slope is known.
+CURVES: dict[str, Callable[..., Curve]] = {"log": log_curve, "power": power_curve, "cosine": cosine_curve}

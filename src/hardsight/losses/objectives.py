@@ -16,7 +16,21 @@ from hardsight.angles import working_dtype
 from hardsight.errors import InputError, InputTypeError
 from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights
 from hardsight.losses.grammar import loss_part
-from hardsight.losses.margins import BONUSES, class_mask, cross_entropy, focal, soft_margins
+from hardsight.losses.margins import (
+    BONUSES,
+    CURVES,
+    Curve,
+    class_mask,
+    cross_entropy,
+    cross_entropy_curve,
+    focal_curve,
+    margin_loss,
+    matched,
+    mirror_curve,
+    soft_margin,
+    soft_margins,
+    traced,
+)
 from hardsight.registry import Range
 from hardsight.schedules import Scheduled, deferred
 
@@ -32,6 +46,10 @@ class LossParts(NamedTuple):
 
     ce: Tensor
     bonus: Tensor
+
+    def detached(self) -> LossParts:
+        """The same numbers without a gradient."""
+        return LossParts(*(part.detach() for part in self))
 
 
 class EncouragingLoss(MarginLoss):
@@ -102,40 +120,24 @@ class EncouragingLoss(MarginLoss):
             raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
         if not callable(bonus):
             _ = BONUSES[bonus]  # whatever its factor is now
-        self._objective(torch.zeros(()))  # finds an offset without a minimum
+        self._curve(torch.zeros(()))  # finds an offset without a minimum
 
     @property
     def endless(self) -> bool:
         """Whether the loss falls without end as p goes to 1."""
         return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
 
-    def forward(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> Tensor:
-        terms = terms or self.terms(input, target)
-        loss = self._loss(terms)
-        unclear = terms.shares is not None or input.shape[min(input.ndim - 1, 1)] == 2
-        if unclear and self.endless and not torch.compiler.is_compiling():
-            _warn_once(type(self).__name__)
-        if not self.match_gradient:
-            return loss
-        scale = self._match(input, target)
-        return torch.where(scale == 0, 0, loss * scale)  # cross-entropy has no slope left where the loss is −inf
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return self._evaluate(input, target, False)
 
-    def parts(self, input: Tensor, target: Tensor, terms: Terms | None = None) -> LossParts:
-        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`).
+    def parts(self, input: Tensor, target: Tensor) -> LossParts:
+        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`)."""
+        terms = self.terms(input, target)
+        return self._split(terms, self.margins(terms))[1]
 
-        Where `terms` of the same input and target are there already, they are not computed again.
-        """
-        return self._parts(terms or self.terms(input, target))
-
-    def _parts(self, terms: Terms) -> LossParts:
-        ce = cross_entropy(terms.m)
-        bonus = self._reduced(terms, self._objective(terms.m) - ce, weighted=self.weight_bonus)
-        return LossParts(self._reduced(terms, ce), bonus)
-
-    def _loss(self, terms: Terms) -> Tensor:
-        if self.weight is not None and not self.weight_bonus:
-            return torch.add(*self._parts(terms))
-        return self._reduced(terms, self._objective(terms.m))
+    def with_parts(self, input: Tensor, target: Tensor) -> tuple[Tensor, LossParts]:
+        """The loss, and its `parts` of the same pass; these have no gradient."""
+        return self._evaluate(input, target, True)
 
     @property
     def needs_all_margins(self) -> bool:
@@ -144,41 +146,89 @@ class EncouragingLoss(MarginLoss):
 
     def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
         """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
-        if self.weight is not None and not self.weight_bonus:
-            return torch.add(*self.parts_of_margins(m, target))
-        return super().of_margins(m, target)
+        return self._unmatched(self._terms_of_margins(m, target), m)
 
-    def parts_of_margins(self, m: Tensor, target: Tensor) -> LossParts:
-        """`parts` of soft margins ``(N,)`` of class indices ``(N,)``."""
-        terms, ce = self._terms_of_margins(m, target), cross_entropy(m)
-        bonus = self._reduced(terms, self._objective(m) - ce, weighted=self.weight_bonus)
-        return LossParts(self._reduced(terms, ce), bonus)
+    def with_parts_of_margins(self, m: Tensor, target: Tensor) -> tuple[Tensor, LossParts]:
+        """`with_parts` of soft margins ``(N,)`` of class indices ``(N,)``."""
+        loss, both = self._split(self._terms_of_margins(m, target), m)
+        return loss, both.detached()
 
-    def _objective(self, m: Tensor) -> Tensor:
+    def _evaluate(self, input: Tensor, target: Tensor, parts: bool) -> Any:
+        """The loss, with its parts if asked for."""
+        terms = self.terms(input, target)
+        unclear = terms.shares is not None or terms.z.shape[1] == 2
+        if unclear and self.endless and not torch.compiler.is_compiling():
+            _warn_once(type(self).__name__)
+        index = terms.target if terms.shares is None else None
+        if index is None or self._apart or self.bonus not in CURVES or traced(terms.z):
+            if not parts:
+                return self._plain(terms)
+            m = self.margins(terms)
+            loss, both = self._split(terms, m)
+            return self._matched(loss, terms), both.detached()
+        loss, *both = self._in_one_pass(terms, index, match=self.match_gradient, parts=parts)
+        return (loss, LossParts(*both)) if parts else loss
+
+    @property
+    def _apart(self) -> bool:
+        return self.weight is not None and not self.weight_bonus
+
+    def _plain(self, terms: Terms) -> Tensor:
+        return self._matched(self._unmatched(terms, self.margins(terms)), terms)
+
+    def _unmatched(self, terms: Terms, m: Tensor) -> Tensor:
+        return self._split(terms, m)[0] if self._apart else self._reduced(terms, self._curve(m).value)
+
+    def _split(self, terms: Terms, m: Tensor) -> tuple[Tensor, LossParts]:
+        """The loss and its parts, before they are matched."""
+        value, _, ce = self._curve(m)
+        ce = cross_entropy(m) if ce is None else ce
+        reduced = self._reduced(terms, ce)
+        if self._apart:
+            bonus = self._reduced(terms, value - ce, weighted=False)
+            return reduced + bonus, LossParts(reduced, bonus)
+        loss = self._reduced(terms, value)
+        return loss, LossParts(reduced, loss - reduced)
+
+    def _curve(self, m: Tensor) -> Curve:
         """Cross-entropy and bonus, a function of the soft margin."""
         if not self.offset:
             return self._total(m)
         if self.endless:
             raise InputError("offset: with log_end = 1 the loss has no minimum; choose a log_end below 1.")
-        return self._total(m) - self._total(m.new_full((), -math.inf))  # that of p = 1
+        value, slope, ce = self._total(m)
+        return Curve(value - self._total(m.new_full((), -math.inf)).value, slope, ce)  # that of p = 1
 
-    def _total(self, m: Tensor) -> Tensor:
-        ce = cross_entropy(m)
-        if not self.rho:
-            return ce
-        if callable(self.bonus):
-            return ce + self.rho * self.bonus((-ce).exp())  # p, with a slope that is not lost as it rounds to 1
+    def _total(self, m: Tensor) -> Curve:
+        rho, bonus = self.rho, self.bonus
+        if not rho:
+            return cross_entropy_curve(m)
+        if callable(bonus):
+            ce = cross_entropy(m)
+            return Curve(ce + rho * bonus((-ce).exp()), None, ce)  # p, with a slope that is not lost as it rounds to 1
         options = {"log_end": self.log_end, "start": self.start, "gamma": self.gamma}
-        total = BONUSES[self.bonus](m, **options, released=self.preset is not None)
-        return total if self.rho == 1 else ce + self.rho * (total - ce)
+        options["released"] = self.preset is not None
+        curve = CURVES[bonus](m, **options) if bonus in CURVES else Curve(BONUSES[bonus](m, **options))
+        if rho == 1:
+            return curve
+        value, slope, ce = curve
+        ce = cross_entropy(m) if ce is None else ce
+        rest = m.sigmoid()
+        return Curve(ce + rho * (value - ce), lambda: rest + rho * ((slope() if slope else 1) - rest), ce)
 
-    @torch.no_grad()
-    def _match(self, input: Tensor, target: Tensor) -> Tensor:
-        """Length of the gradient of cross-entropy at the logits over that of this loss."""
-        z = input.to(working_dtype(input))
-        ours = torch.func.grad(lambda z: self._loss(self.terms(z, target)))(z).norm()
-        theirs = torch.func.grad(lambda z: self.parts(z, target).ce)(z).norm()
-        return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), 1)
+    def _matched(self, loss: Tensor, terms: Terms) -> Tensor:
+        if not self.match_gradient:
+            return loss
+
+        def ours(z: Tensor) -> Tensor:
+            return self._unmatched(terms, self.margins(terms._replace(z=z)))
+
+        def theirs(z: Tensor) -> Tensor:
+            return self._reduced(terms, cross_entropy(self.margins(terms._replace(z=z))))
+
+        with torch.no_grad():
+            scale = matched(torch.func.grad(ours)(terms.z), torch.func.grad(theirs)(terms.z))
+        return torch.where(scale == 0, 0, loss * scale)  # cross-entropy has no slope left where the loss is −inf
 
 
 def encouraging_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, **options: Any) -> Tensor:
@@ -191,7 +241,7 @@ def _warn_once(name: str) -> None:
     warnings.warn(
         f"{name}: with log_end = 1 and soft targets, label smoothing or two classes there is no minimum: it rewards "
         "the largest probability without end, whatever the targets are. Choose log_end < 1.",
-        stacklevel=5,  # where the loss is called
+        stacklevel=6,  # where the loss is called
     )
 
 
@@ -225,7 +275,10 @@ class EncouragingBCELoss(EncouragingLoss):
         positive = t if self.pos_weight is None else t * self.pos_weight
         shares = torch.stack([1 - t, positive], 1)
         shares = shares if self.entry_weight is None else shares * self.entry_weight.expand_as(z).unsqueeze(1)
-        return Terms(torch.stack([z, -z], 1), shares, None, torch.ones_like(z, dtype=torch.bool), False)
+        return Terms(z, shares, None, torch.ones_like(z, dtype=torch.bool), False)
+
+    def margins(self, terms: Terms) -> Tensor:
+        return torch.stack([terms.z, -terms.z], 1)
 
 
 @loss_part(
@@ -279,10 +332,12 @@ class FocalLoss(MarginLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         terms = self.terms(input, target)
-        return self._reduced(terms, self._objective(terms.m))
+        if terms.shares is not None or terms.target is None or traced(terms.z):
+            return self._plain(terms)
+        return self._in_one_pass(terms, terms.target)[0]
 
-    def _objective(self, m: Tensor) -> Tensor:
-        return focal(m, self.gamma)
+    def _curve(self, m: Tensor) -> Curve:
+        return focal_curve(m, self.gamma)
 
 
 class MirrorMSELoss(CheckedLoss):
@@ -330,14 +385,24 @@ class MirrorMSELoss(CheckedLoss):
         z = logits.to(working_dtype(logits))
         target = target.to(z.dtype) if soft else target.long()
         self._check_values(1 if soft else z.shape[1] - 1, input=z, target=target)
+        valid = torch.ones_like(z[:, 0], dtype=torch.bool) if soft else target != self.ignore_index
+        factor = valid / valid.sum(dtype=z.dtype).clamp_min(1) if self.reduction == "mean" else valid.to(z.dtype)
+        if not soft and self.mirror and self.activation == "softmax":
+            target, curve = target * valid, partial(mirror_curve, classes=z.shape[1])
+            if not traced(z):
+                plain = lambda z: self._reduced(factor, curve(soft_margin(z, target)).value)  # noqa: E731
+                return margin_loss(z, target, factor, curve, plain, sums=self.reduction != "none")[0]
+            return self._reduced(factor, curve(soft_margin(z, target)).value)
         m = -z if self.activation == "sigmoid" else soft_margins(z)
         p, rest = (-m).sigmoid(), m.sigmoid()
         y = target if soft else class_mask(z, target).to(z.dtype)
         # The mirrored sum in the form that has not cancelled.
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
-        valid = torch.ones_like(errors[:, 0]) if soft else (target != self.ignore_index).to(z.dtype)
-        losses = torch.where(valid > 0, errors.mean(1), 0)
-        return self._reduce(losses, valid.sum().clamp_min(1))
+        return self._reduced(factor, errors.mean(1))
+
+    def _reduced(self, factor: Tensor, losses: Tensor) -> Tensor:
+        losses = torch.where(factor == 0, 0, losses) * factor
+        return losses if self.reduction == "none" else losses.sum()
 
 
 @loss_part("objective", "mirror", reference="EL (AAAI 2022) Table 5")
