@@ -54,7 +54,7 @@ def _columns(chosen: dict[str, Any]) -> Columns:
 @command(
     "cli.scoring:score model=<MODEL> data=<DATA> out=RUN checkpoint=FILE also=MODEL… human=FILE by=SCORE show=N",
     "scoring.options:ScoreOptions [scoring] folds=K seeds=N seed=N head=LAYER bias:use_bias batch_size=N "
-    "workers=N device=NAME strict overwrite",
+    "workers=N decode=PLACE device=NAME strict overwrite",
     READING_OPTIONS,
 )
 def score(

@@ -6,13 +6,14 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from hardsight.data.decoding import EncodedFiles, GpuDecoder, collate_encoded
 from hardsight.data.samples import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import first_line
@@ -24,11 +25,26 @@ Batch = tuple[list[int], Any, list[int | None], dict[int, str]]
 
 
 def load_batches(
-    samples: Samples, model: Model, rows: Sequence[list[int]], device: torch.device, workers: int, labeled: bool = True
+    samples: Samples,
+    model: Model,
+    rows: Sequence[list[int]],
+    device: torch.device,
+    workers: int,
+    labeled: bool = True,
+    decode: Literal["cpu", "gpu"] = "cpu",
 ) -> Iterator[Batch]:
-    """Samples after the model's preprocessing, in batches of the given rows; labels only where they are asked for."""
+    """Samples after the model's preprocessing, in batches of the given rows; labels only where they are asked for.
+
+    With ``decode="gpu"`` JPEGs are decoded and preprocessed on the device, and so are the inputs.
+    """
     options: Any = {"num_workers": workers, "collate_fn": collate, "pin_memory": device.type == "cuda"}
-    for batch in DataLoader(Prepared(samples, model, labeled), batch_sampler=rows, **options):
+    dataset: Any = Prepared(samples, model, labeled)
+    decoder = GpuDecoder(dataset, device) if decode == "gpu" else None
+    if decoder is not None:
+        dataset, options["collate_fn"] = EncodedFiles(dataset), collate_encoded
+    for batch in DataLoader(dataset, batch_sampler=rows, **options):
+        if decoder is not None:
+            batch = collate(decoder.items(batch))
         if isinstance(batch, InputError):
             raise batch
         yield batch

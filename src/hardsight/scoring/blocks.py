@@ -47,7 +47,8 @@ def row_blocks(
     network, device, shard = uncompiled(model.module), find_device(options.device), options.shard
     todo = [i for i in range(shard.rank, len(samples), shard.world) if not done or samples.ids[i] not in done]
     batches = [todo[i : i + options.batch_size] for i in range(0, len(todo), options.batch_size)]
-    loader = load_batches(samples, model, batches, device, loader_workers(options.workers, device))
+    workers = loader_workers(options.workers, device)
+    loader = load_batches(samples, model, batches, device, workers, decode=options.decode)
     place, labeled, hidden = torch.from_numpy(outputs), set(), None if options.progress else True
     bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:

@@ -38,6 +38,14 @@ def check_samples(samples: Samples, outputs: int | None = None) -> None:
         check_label_range(labels, samples.classes, outputs)
 
 
+def check_decode(samples: Samples, device: torch.device) -> None:
+    """Refuse to decode on a GPU what is on none, or is no file."""
+    if device.type != "cuda":
+        raise InputError(f"decode: gpu needs a CUDA device, and this is {device.type}; leave --decode gpu out.")
+    if not samples.pixels or samples.path(0) is None:
+        raise InputError(f"decode: gpu needs image files, and {samples.origin} has none; leave --decode gpu out.")
+
+
 def check_label_range(labels: np.ndarray, classes: Sequence[str] | None, outputs: int) -> None:
     """Refuse labels that do not fit the model, or that the data do not name."""
     limit, owner = (outputs, "the model has") if classes is None else (len(classes), "the data name")

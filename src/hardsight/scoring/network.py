@@ -138,6 +138,7 @@ def make_plan(
         "layer": head if isinstance(head, str) else None,
         "vectors": options.vectors,
         "version": options.version,
+        **({"decode": "gpu"} if options.decode == "gpu" else {}),  # only then, so that older runs are resumed
         "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
         **(gaps_entry(transforms, trained, scores, *networks, samples.identity) if options.version is None else {}),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hardsight.errors import InputError
 from hardsight.registry import Option, whole_number
@@ -39,6 +39,9 @@ class ScoreOptions:
         vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         batch_size: Samples per forward pass.
         workers: Loader processes; chosen by device if not given.
+        decode: Where JPEG files are decoded and preprocessed: cpu, or gpu, which helps where processor cores are few.
+            The decoders differ by a few levels of 255, so scores differ slightly. Other files are always read on the
+            CPU.
         device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
         root: Where torchvision keeps its data sets.
         version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
@@ -60,6 +63,7 @@ class ScoreOptions:
     vectors: bool = True
     batch_size: int = 64
     workers: int | None = None
+    decode: Literal["cpu", "gpu"] = "cpu"
     device: str | None = None  # in Python also a `torch.device`
     root: Path = Path("data")
     version: str | None = None
@@ -80,6 +84,8 @@ class ScoreOptions:
             checked[name] = Option(name, bool, True).check(getattr(self, name), name)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.decode not in ("cpu", "gpu"):
+            raise InputError(f"decode must be cpu or gpu, got {self.decode!r}.")
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
         if not 0 <= self.shard.rank < self.shard.world:

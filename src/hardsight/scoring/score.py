@@ -19,7 +19,7 @@ from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, provenance
 from hardsight.scores import SCORES, bad_rows, check_triple
-from hardsight.scoring.checks import check_ids, warn_if_chance, warn_of_chance
+from hardsight.scoring.checks import check_decode, check_ids, warn_if_chance, warn_of_chance
 from hardsight.scoring.folds import TrainingData, score_folds
 from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
@@ -150,6 +150,8 @@ def score(
             "preprocess must be given: the data are raw images and an nn.Module does not say how it wants them. Pass "
             "the transform it was trained with, or preprocess='raw' for pixels in [0, 1]."
         )
+    if settings.decode == "gpu":
+        check_decode(samples, find_device(settings.device))
     if settings.folds is not None:
         table = score_folds(opened[0], samples, settings, settings.folds)
     elif len(opened) > 1:
