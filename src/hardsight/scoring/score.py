@@ -17,7 +17,7 @@ from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
-from hardsight.runs import Meta, provenance
+from hardsight.runs import provenance
 from hardsight.scores import SCORES, bad_rows, check_triple
 from hardsight.scoring.checks import check_decode, check_ids, warn_if_chance, warn_of_chance
 from hardsight.scoring.folds import TrainingData, score_folds
@@ -94,17 +94,13 @@ def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, 
     """A table whose columns stay on their device, and whose ids are not made, until somebody asks for them."""
     count = len(columns.column("norm"))
     id_array = cache(lambda: pa.array(_numbered(count) if ids is None else ids, pa.string()))
-    table = SampleTable(
-        lambda: columns.rows(id_array()),
-        vectors=None if columns.vectors is None else lambda: columns.vector_rows(id_array()),
-    )
     scores = [name for name in columns.names if name.removesuffix("_pred") in SCORES]
     counts = {"rows": count, "bad": 0, "zero_features": tally.zeros}
-    about = {**about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}
-    table.meta = Meta.from_json({**provenance(), **about})
+    meta = {**provenance(), **about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}
     if tally.chance is not None:
-        warn_of_chance(tally.chance)
-    return table
+        warn_of_chance(tally.chance, 4)
+    vectors = None if columns.vectors is None else lambda: columns.vector_rows(id_array())
+    return SampleTable(lambda: columns.rows(id_array()), meta, vectors=vectors)
 
 
 def score(
