@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.ids import Ids, first_rows
 from hardsight.dynamics.summary import MEANS, Summary
+from hardsight.records import softplus
 
 
 def logits(n, classes, heads, seed, largest=30.0):
@@ -103,3 +104,10 @@ def test_an_epoch_of_all_samples_adds_up_like_its_parts():
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name), err_msg=name)
     for name in MEANS:
         np.testing.assert_array_equal(whole.sums[name], parts.sums[name], err_msg=name)
+
+
+def test_softplus_is_log_of_one_and_an_exponential():
+    m = np.array([-800.0, -40.0, -1.0, -1e-12, 0.0, 1e-12, 1.0, 40.0, 800.0, np.inf, -np.inf, np.nan])
+    with np.errstate(invalid="ignore"):
+        expected = np.logaddexp(0.0, m)
+    np.testing.assert_allclose(softplus(m), expected, rtol=4e-16)

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from hardsight.records import softplus
+
 # Most (samples × classes) that are compared: their cosines are kept from one epoch to the next.
 MOST_COSINES = 20_000_000
 # So few at a time that what is computed on the way stays in a processor's cache.
 _CHUNK = 1 << 16
+_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,16 @@ def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np
     step = max(1, _CHUNK // max(1, new.cosines.shape[1]))
     parts = [known[start : start + step] for start in range(0, len(known), step)]
 
-    def losses(angles: Logits, rest: Logits) -> np.ndarray:
-        found = np.full(len(labels), np.nan)
-        for rows in parts:
-            found[rows] = _nll(angles.cosines.take(rows, 0), rest, rows, labels[rows])
-        return found
+    losses = {name: np.full(len(labels), np.nan) for name in ("nll_angles", "nll_norms")}
 
-    with ThreadPoolExecutor(2) as pool:  # NumPy computes both at once
-        by_angles, by_norms = pool.submit(losses, new, old), pool.submit(losses, old, new)
-    return {"nll_angles": by_angles.result(), "nll_norms": by_norms.result()}
+    def compute(rows: np.ndarray) -> None:
+        losses["nll_angles"][rows] = _nll(new.cosines.take(rows, 0), old, rows, labels[rows])
+        losses["nll_norms"][rows] = _nll(old.cosines.take(rows, 0), new, rows, labels[rows])
+
+    with ThreadPoolExecutor(_THREADS) as pool:  # NumPy computes in several at once
+        for _ in pool.map(compute, parts):
+            pass
+    return losses
 
 
 def _nll(cosines: np.ndarray, rest: Logits, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -129,4 +133,4 @@ def _nll(cosines: np.ndarray, rest: Logits, rows: np.ndarray, labels: np.ndarray
     logits[place] = -np.inf
     top = logits.max(0)
     soft_margin = top + np.log(np.exp(logits - top).sum(0)) - target
-    return np.maximum(soft_margin, 0.0) + np.log1p(np.exp(-np.abs(soft_margin)))
+    return softplus(soft_margin)
