@@ -107,6 +107,24 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
         return u @ v.mT
 
 
+# Numbers of a weight that are converted at a time.
+_BLOCK = 2**22
+
+
+def product_matrix(x: Tensor, weight: Tensor) -> Tensor:
+    """`cosine_matrix` in the dtype of `x`, for a weight ``(…, C, D)`` of any dtype that is never copied as a whole."""
+    if x.dtype == weight.dtype:
+        return cosine_matrix(x, weight)
+    size = max(1, _BLOCK // weight.shape[-1])
+    blocks = [slice(start, start + size) for start in range(0, weight.shape[-2], size)]
+    if len(blocks) == 1 or x.requires_grad or weight.requires_grad:
+        return torch.cat([cosine_matrix(x, weight[..., block, :].to(x.dtype)) for block in blocks], -1)
+    products = x.new_empty(*x.shape[:-1], weight.shape[-2])
+    for block in blocks:
+        products[..., block] = cosine_matrix(x, weight[..., block, :].to(x.dtype))
+    return products
+
+
 def arccos(cosines: Tensor) -> Tensor:
     """Arccos that forgives rounding beyond ±1 and whose slope is bounded (0 at ±1 itself)."""
     if not cosines.requires_grad:

@@ -6,13 +6,18 @@ and ``−log p_y = softplus(m)`` keep their digits where ``1 − p`` and ``log p
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, arccos, cosine_matrix, unit
+from hardsight.angles import angle_between_units, arccos, product_matrix, unit
+from hardsight.fastreading import applies_to, read_fast
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,15 @@ class Reading:
     lin_sum: Tensor
     cosines: Tensor | None = None  # (N, C), if kept
 
-    @property
+    @cached_property
+    def log_exp_sum(self) -> Tensor:
+        """Logarithm of `exp_sum`."""
+        return self.exp_sum.log()
+
+    @cached_property
     def soft_margin(self) -> Tensor:
         """``m = logsumexp over the others − z_target``: negative when the target wins."""
-        return self.other_logit + self.exp_sum.log() - self.logit
+        return self.other_logit + self.log_exp_sum - self.logit
 
     @property
     def pred(self) -> Tensor:
@@ -51,13 +61,16 @@ class Reading:
 
 
 # Numbers in a block: small enough for a CPU cache, large enough to keep a GPU busy.
-_CPU_BLOCK, _GPU_BLOCK = 2**20, 2**25
+_CPU_BLOCK, _GPU_BLOCK = 2**20, 2**23
 
 
 def read_classes(
     features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None = None, *, keep_cosines: bool = False
 ) -> Reading:
-    """One pass over the classes in float64, a block of rows at a time; differentiable if the inputs are.
+    """One pass over the classes, a block of rows at a time; differentiable if the inputs are.
+
+    The reference computes in float64. With many classes and no gradients, rows go through `hardsight.fastreading`
+    first, and to the reference only if that may miss a stated tolerance.
 
     Args:
         features: ``(N, D)``, checked.
@@ -68,40 +81,91 @@ def read_classes(
             K batches, each with its own head: ``(K, N, D)``, ``(K, C, D)``, ``(K, N)`` and ``(K, C)``. In return,
             angles to other classes are good to 1e-8 only.
     """
+    if keep_cosines:
+        features, weight, target, bias = _on_one_device(features, weight, target, bias)
+        return Reading(weight.shape[-2], *_read(features, weight, target, bias, True))
+    fields = [operator.attrgetter(field.name) for field in dataclasses.fields(Reading)[1:-1]]
+    return Reading(len(weight), *evaluate(fields, features, weight, target, bias))
+
+
+def evaluate(
+    functions: Sequence[Callable[[Reading], Tensor]],
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor | None,
+    bias: Tensor | None,
+) -> list[Tensor]:
+    """Functions of the `Reading` that `read_classes` gives, each of which has one value per row.
+
+    They are computed for all rows and again for those that a fast path leaves in doubt, so that a GPU is waited for
+    only once, at the end.
+    """
+    features, weight, target, bias = _on_one_device(features, weight, target, bias)
+    if not applies_to(features, weight, bias):
+        reading = Reading(len(weight), *_read(features, weight, target, bias, False))
+        return [function(reading) for function in functions]
+    fields, sure = read_fast(features, weight, target, bias)
+    reading = Reading(len(weight), *fields)
+    values = [function(reading) for function in functions]
+    doubtful = (~sure).nonzero()[:, 0]
+    if not len(doubtful):
+        return values
+    x, y = features[doubtful], None if target is None else target[doubtful]
+    if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
+        again = evaluate(functions, x.float(), weight, y, bias)
+    else:
+        reading = Reading(len(weight), *_read(x, weight, y, bias, False))
+        again = [function(reading) for function in functions]
+    for column, exact in zip(values, again, strict=True):
+        column[doubtful] = exact
+    return values
+
+
+def _on_one_device(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     device = torch.device("cpu") if features.device.type == "mps" else features.device  # mps has no float64
-    weight = weight.to(device).double()
-    (classes, width), lengths, samples = weight.shape[-2:], unit(weight)[1], features.shape[-2]
-    bias = torch.zeros_like(lengths) if bias is None else bias.to(device).double()
-    block = _CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK
-    rows = max(32, samples if keep_cosines else block // max(classes, width))
+    labels, shift = None if target is None else target.to(device), None if bias is None else bias.to(device)
+    return features.to(device), weight.to(device), labels, shift
+
+
+def _read(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, keep_cosines: bool
+) -> list[Tensor]:
+    """The reference: the fields of a `Reading` from `target` on, in float64."""
+    (classes, width), samples = weight.shape[-2:], features.shape[-2]
+    lengths = torch.cat([unit(block.double())[1] for block in weight.split(2**22 // width + 1, -2)], -1)
+    bias = torch.zeros_like(lengths) if bias is None else bias.double()
+    block = _CPU_BLOCK if features.device.type == "cpu" else _GPU_BLOCK
+    rows = samples if keep_cosines else max(8, block // max(classes, width))
     fields: list[Tensor] = []
-    for start in range(0, max(1, samples), rows):
+    for start in range(0, max(1, samples), max(1, rows)):
         here = slice(start, start + rows)
-        x, y = features[..., here, :].to(device).double(), None if target is None else target[..., here].to(device)
-        part = _read_rows(x, y, weight, lengths, bias, keep_cosines)
+        y = None if target is None else target[..., here]
+        part = _read_rows(features[..., here, :].double(), y, weight, lengths, bias, keep_cosines)
         if rows >= samples:
-            return Reading(classes, *part)
+            return part
         # Small tensors kept among large ones that come and go would fragment the memory: they get a place beforehand.
         fields = fields or [values.new_empty(samples) for values in part]
         for field, values in zip(fields, part, strict=True):
             field[here] = values
-    return Reading(classes, *fields)
+    return fields
 
 
 def _read_rows(
     features: Tensor, target: Tensor | None, weight: Tensor, lengths: Tensor, bias: Tensor, keep_cosines: bool
 ) -> list[Tensor]:
-    """The fields of a `Reading` of some rows; everything is float64."""
+    """The fields of a `Reading` of some rows; everything but the weight is float64."""
     x, norm = unit(features)
 
     def weight_of(index: Tensor) -> Tensor:
-        return weight.gather(-2, index[..., None].expand_as(x))
+        return weight.gather(-2, index[..., None].expand_as(x)).double()
 
     def logit_of(index: Tensor) -> Tensor:
         # Not from the matrix product, in which equal weights do not give equal logits.
         return (x * weight_of(index)).sum(-1) * norm + bias.gather(-1, index)
 
-    products = cosine_matrix(x, weight)
+    products = product_matrix(x, weight)
     cosines = products * lengths.masked_fill(lengths == 0, math.inf).reciprocal()[..., None, :]
     z = products.mul(norm[..., None]).add_(bias[..., None, :])
     # Logits that are this close may tie, but for the rounding of the matrix product.
@@ -137,5 +201,5 @@ def _sharpen(angles: Tensor, cosines: Tensor, x: Tensor, weight: Tensor) -> None
     """Put half-chord angles where a cosine is so close to ±1 that arccos has no digits left."""
     for pairs in (cosines.abs() > 1 - 1e-6).nonzero().split(_CPU_BLOCK // x.shape[-1] + 1):
         rows, columns = pairs.unbind(1)
-        coarse, exact = angles[rows, columns], angle_between_units(x[rows], unit(weight[columns])[0])
+        coarse, exact = angles[rows, columns], angle_between_units(x[rows], unit(weight[columns].double())[0])
         angles[rows, columns] = coarse + (exact - coarse).detach()  # the value of one, the bounded slope of the other

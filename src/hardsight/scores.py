@@ -7,6 +7,7 @@ write the function under ``@SCORES.register(...)`` and put its name into the set
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from hardsight.angles import angle_between_units, angle_sum_series, as_float64, unit, working_dtype
 from hardsight.errors import InputError
-from hardsight.reading import Reading, read_classes
+from hardsight.reading import Reading, evaluate, read_classes  # noqa: F401
 from hardsight.registry import Registry
 from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits, check_triple  # noqa: F401
 
@@ -60,8 +61,8 @@ class Score:
         """
         if validate:
             features, weight, labels, bias = check_triple(features, weight, labels, bias)
-        reading = read_classes(features, weight, labels, bias)
-        return self.of_reading(reading).to(working_dtype(features, weight)).to(features.device)
+        (values,) = evaluate([self.of_reading], features, weight, labels, bias)
+        return values.to(working_dtype(features, weight)).to(features.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.name,)  # a score is its entry in the registry, in every process
@@ -181,7 +182,7 @@ def entropy(r: Reading) -> Tensor:
     m = r.soft_margin
     won, lost = (-m).sigmoid(), m.sigmoid()
     target_or_not = won * F.softplus(m, threshold=700) + lost * F.softplus(-m, threshold=700)
-    return target_or_not + lost * (r.exp_sum.log() - r.lin_sum / r.exp_sum)
+    return target_or_not + lost * (r.log_exp_sum - r.lin_sum / r.exp_sum)
 
 
 @SCORES.register(higher_is_harder=True, range=(0, math.sqrt(2)), tolerance=(1e-5, 1e-12), reference=_EL2N)
@@ -204,7 +205,7 @@ def max_logit(r: Reading) -> Tensor:
 @SCORES.register(higher_is_harder=True, needs_labels=False, tolerance=(1e-6, 1e-5), reference=_ENERGY)
 def free_energy(r: Reading) -> Tensor:
     """Free energy ``−logsumexp(z)`` at temperature 1."""
-    return -torch.logaddexp(r.logit, r.other_logit + r.exp_sum.log())
+    return -torch.logaddexp(r.logit, r.other_logit + r.log_exp_sum)
 
 
 def compute_scores(
@@ -212,8 +213,9 @@ def compute_scores(
 ) -> dict[str, Tensor]:
     """Several scores from one pass over checked inputs: ``pred`` and one float64 ``(N,)`` per column."""
     scores = [SCORES[name] for name in names]
-    reading = read_classes(features, weight, labels, bias)
-    return {"pred": reading.pred} | {score.column(labels is not None): score.of_reading(reading) for score in scores}
+    columns = ["pred", *(score.column(labels is not None) for score in scores)]
+    functions = [operator.attrgetter("pred"), *(score.of_reading for score in scores)]
+    return dict(zip(columns, evaluate(functions, features, weight, labels, bias), strict=True))
 
 
 def norm_within_class(norms: Any, labels: Any) -> Tensor:

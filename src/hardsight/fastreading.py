@@ -1,0 +1,195 @@
+"""The reading of `hardsight.reading` at the speed of a matrix product, for many classes and no gradients.
+
+Sums over the classes are float32. The logits and angles of the target, of the runner-up and of the nearest other class
+are taken again in float64. Rows for which this may miss a stated tolerance are marked: the float64 reference reads them
+again.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hardsight.angles import angle_between_units, float32_is_exact, product_matrix, unit
+
+_FEWEST_CLASSES = 64  # with fewer, single angles decide their sum, and the reference costs little
+_LEAST_WORK = 2**33  # products on a GPU; with fewer, the reference takes less time than a kernel to compile
+_CPU_BLOCK, _GPU_BLOCK = 2**18, 2**24  # float32 products that exist at a time: what a CPU's cache holds; 64 MiB
+_SHORTEST, _LONGEST = 1e-12, 1e12  # vectors beyond these lengths may overflow or vanish in float32 products
+_EPS = torch.finfo(torch.float32).eps
+
+
+class Rows(NamedTuple):
+    """What a pass leaves of each row. Sums are over the classes that are not the target, relative to the runner-up."""
+
+    target: Tensor
+    other_class: Tensor
+    norm: Tensor
+    logit: Tensor  # exact, as are the next three
+    other_logit: Tensor
+    angle: Tensor
+    other_angle: Tensor
+    arcsine: Tensor  # Σ arcsin(cosine)
+    exp_sum: Tensor
+    exp2_sum: Tensor
+    lin_sum: Tensor
+    steepest: Tensor  # the largest |cosine|
+    reach: Tensor  # length of the row times that of the longest weight: the largest product there can be
+    noise: Tensor  # rounding of a product; infinite where the row must be read again
+    moved: Tensor  # how far that moves the logarithm of `exp_sum`
+
+
+def applies_to(features: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether there is a fast path: many classes, no gradient, float32 or less, and much work if on a GPU."""
+    device, tensors = features.device, [t for t in (features, weight, bias) if t is not None]
+    small = (torch.float16, torch.bfloat16, torch.float32)
+    return (
+        len(weight) >= _FEWEST_CLASSES
+        and device.type in ("cpu", "cuda")
+        and all(t.device == device and t.dtype in small for t in tensors)
+        and len(features) * weight.numel() >= (1 if device.type == "cpu" else _LEAST_WORK)
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        and not torch.compiler.is_compiling()
+        and float32_is_exact(device)
+    )
+
+
+def read_fast(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None
+) -> tuple[list[Tensor], Tensor]:
+    """The fields of a `Reading` from `target` to `lin_sum`, and which rows of them are within the stated tolerances."""
+    indices, numbers = read_rows(features, weight, target, bias)
+    rows, classes = Rows(*indices, *numbers), len(weight)
+    angle_sum = ((classes - 1) * (math.pi / 2) + rows.angle) - rows.arcsine
+    total, depth, moved = rows.exp_sum, (rows.lin_sum / rows.exp_sum).abs(), rows.moved + 2 * _EPS
+    margin = rows.other_logit + total.log() - rows.logit
+    lost = margin.sigmoid()
+    slope = (1 - rows.steepest.square()).rsqrt()  # of the angles
+    least = torch.minimum(angle_sum, classes * math.pi - angle_sum)
+    # How rounding moves the scores, against the stated tolerances.
+    sure = torch.stack(
+        [
+            moved < 8e-6 * margin.clamp_min(1),  # nll, el2n, soft_margin
+            lost * (1 - lost) * moved < 8e-7,  # confidence
+            lost * moved < 8e-6,  # free_energy
+            lost * moved * depth < 3e-6 * (1 + lost * (depth + total.log())),  # entropy
+            classes * slope * rows.noise < 1e-6 * least * rows.reach,  # avh, avc
+        ]
+    ).all(0)
+    if target is None:
+        sure &= rows.logit > rows.other_logit  # else rounding may have chosen the second
+    fields = [rows.target, rows.norm, rows.angle, angle_sum, rows.other_angle, rows.logit, rows.other_logit]
+    return [*fields, rows.other_class, total, rows.exp2_sum, rows.lin_sum], sure
+
+
+def _read_plain(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`Rows` as two matrices: its classes ``(2, N)`` and its numbers ``(13, N)`` in float64.
+
+    For features ``(N, D)``, weight ``(C, D)``, target ``(N,)`` (None: the predicted class) and bias ``(C,)``.
+    """
+    lengths = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float64)
+    shrink = _inverse(lengths).float()
+    extreme = ((lengths > 0) & ((lengths < _SHORTEST) | (lengths > _LONGEST))).any()
+    bias = None if bias is None else bias.float()
+    # A CPU adds blocks of a product, a GPU all of it in a row; four standard deviations of that random walk.
+    steep_noise = 8 if features.device.type == "cpu" else 1.4 * features.shape[1] ** 0.5
+    block = (_CPU_BLOCK if features.device.type == "cpu" else _GPU_BLOCK) // max(weight.shape)
+    size, parts = max(16, block), []
+    for start in range(0, len(features), size):
+        x, y = features[start : start + size].float(), None if target is None else target[start : start + size].long()
+        norm = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
+        reach = norm * lengths.amax()
+        products = product_matrix(x, weight)
+        cosines = products.mul(shrink).mul_(_inverse(norm).float()[:, None])
+        z = products if bias is None else products.add_(bias)
+        y = z.argmax(1) if y is None else y
+        place = y[:, None]
+
+        steepest = cosines.scatter_(1, place, 0).amin(1).neg_()
+        nearest = cosines.scatter_(1, place, -2).argmax(1)
+        steepest = torch.maximum(steepest, cosines.gather(1, nearest[:, None])[:, 0])
+        arcsine = cosines.scatter_(1, place, 0).asin_().sum(1)
+
+        other = z.scatter_(1, place, -math.inf).argmax(1)
+        level = z.gather(1, other[:, None])
+        second = z.scatter_(1, other[:, None], -math.inf).amax(1)
+        below = z.sub_(level).scatter_(1, place, -200).scatter_(1, other[:, None], 0)  # e^-200 is 0, and -200·0 no NaN
+        e = below.exp()
+        total, squares, linear = e.sum(1).double(), e.square().sum(1).double(), below.mul_(e).sum(1).double()
+
+        logit, angle = _pair(x, weight, y, norm, lengths, bias)
+        other_logit, other_angle = _pair(x, weight, other, norm, lengths, bias)
+        if len(apart := (nearest != other).nonzero()[:, 0]):
+            other_angle[apart] = _pair(x[apart], weight, nearest[apart], norm[apart], lengths, None)[1]
+        # The others were measured against a rounded runner-up.
+        error = level[:, 0] - other_logit
+        linear, total = (1 + error) * (linear + error * (total - 1)), 1 + (1 + error) * (total - 1)
+        squares = 1 + (1 + 2 * error) * (squares - 1)
+        # The error of a product is that of its partial sums, which are larger where the cosine is.
+        product = other_logit if bias is None else other_logit - bias[other]
+        noise = _EPS / 2 * (reach + steep_noise * product.abs())
+        if bias is not None:
+            noise += _EPS * other_logit.abs()  # the sum of product and bias is rounded as well
+        # Errors of single classes are independent, and the runner-up has none.
+        moved = noise * (squares - 1).clamp_min(0).sqrt() / total
+        # Logits that are this close may tie, but for the rounding of the matrix product.
+        tied = second >= level[:, 0] - 4 * _EPS * (reach + (0 if bias is None else bias.abs().amax()))
+        strange = extreme | tied | (norm > _LONGEST) | (norm < _SHORTEST)
+        exact = [logit, other_logit, angle, other_angle]
+        rounding = reach, noise.masked_fill(strange, math.inf), moved
+        numbers = [norm, *exact, arcsine.double(), total, squares, linear, steepest.double(), *rounding]
+        parts.append((torch.stack([y, other]), torch.stack(numbers)))
+    indices, numbers = zip(*parts, strict=True)
+    return torch.cat(indices, 1), torch.cat(numbers, 1)
+
+
+def _inverse(lengths: Tensor) -> Tensor:
+    return lengths.masked_fill(lengths == 0, math.inf).reciprocal()
+
+
+def _pair(
+    x: Tensor, weight: Tensor, index: Tensor, norm: Tensor, lengths: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Logit and angle of one class for each row, in float64."""
+    x, w = x.double(), weight[index].double()
+    product = (x * w).sum(1)
+    angle = (product * _inverse(norm) * _inverse(lengths[index])).acos()
+    if len(steep := (product.abs() > 0.9 * norm * lengths[index]).nonzero()[:, 0]):
+        angle[steep] = angle_between_units(unit(x[steep])[0], unit(w[steep])[0])
+    return product if bias is None else product + bias[index].double(), angle
+
+
+read_rows = torch.library.custom_op("hardsight::read_rows", _read_plain, mutates_args=())
+
+
+@read_rows.register_fake
+def _(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    samples = len(features)
+    return features.new_empty(2, samples, dtype=torch.int64), features.new_empty(13, samples, dtype=torch.float64)
+
+
+@read_rows.register_kernel("cuda")
+def _(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    kernels = _kernels(torch.cuda.get_device_capability(features.device))
+    read = _read_plain if kernels is None else kernels.read_rows
+    return read(features, weight, target, bias)
+
+
+@cache
+def _kernels(capability: tuple[int, int]) -> ModuleType | None:
+    """The Triton kernels; where there are none for this GPU, that is said once."""
+    why = "this GPU's compute capability is below 8.0"
+    if capability >= (8, 0):
+        try:
+            return import_module("hardsight.gpureading")
+        except ImportError:
+            why = "Triton is not installed"
+    warnings.warn(f"Scores are computed without kernels, which is slower: {why}.", stacklevel=2)
+    return None

@@ -1,0 +1,172 @@
+"""`hardsight.fastreading` on a GPU with Triton.
+
+For features of 16 bits no ``(N, C)`` matrix exists. For others the matrix product is cuBLAS's, a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from hardsight.angles import product_matrix
+from hardsight.kernels import length_kernel, pair_kernel, read_kernel
+
+
+class Tile(NamedTuple):
+    """Rows, classes and features that are multiplied at a time, and how."""
+
+    rows: int
+    classes: int
+    depth: int  # 0: the products exist already
+    parts: int  # in which the classes of a tile are reduced
+    warps: int
+    stages: int
+
+
+_TILE, _PRODUCT_TILE = Tile(128, 256, 64, 2, 8, 4), Tile(16, 512, 0, 1, 4, 3)  # the fastest on an H200
+_MOST_ROWS = 2**20
+_MOST_PRODUCTS = 2**25  # that exist at a time: 256 MiB in float64
+
+
+class Sums(NamedTuple):
+    """What the tiles leave of each row: see `hardsight.fastreading.Rows`."""
+
+    arcsine: Tensor
+    level: Tensor  # the largest logit
+    other_class: Tensor
+    exp_sum: Tensor
+    exp2_sum: Tensor
+    lin_sum: Tensor
+    bias_sum: Tensor  # Σ e^(z−M) · bias
+    steepest: Tensor
+    cosine: Tensor  # the largest
+    nearest_class: Tensor
+
+
+def read_rows(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
+    """Classes and numbers of `hardsight.fastreading.Rows`."""
+    (classes, width), half = weight.shape, features.dtype == weight.dtype != torch.float32
+    half = half and width % 8 == 0  # rows that the tensor copy engine can take
+    weight, bias = _aligned(weight), None if bias is None else bias.float()
+    length_w, inverse_w = lengths(weight)
+    longest, tile = length_w.amax(), tile or (_TILE if half else _PRODUCT_TILE)
+    noise, exact = _noise(width, half, features.device), tl.float32 if half else tl.float64
+    indices = torch.empty(2, len(features), dtype=torch.int64, device=features.device)
+    numbers = length_w.new_empty(13, len(features))
+    for start, x, y in _chunks(features, target, classes, half):
+        length_x, inverse_x = lengths(x)
+        products = None if half else product_matrix(x.to(_product_dtype(x.device)), weight)
+        if y is None:
+            nobody = torch.full((len(x),), -1, device=x.device, dtype=torch.int32)
+            y = _read_sums(x, weight, products, inverse_x, inverse_w, bias, nobody, tile).other_class
+        sums = _read_sums(x, weight, products, inverse_x, inverse_w, bias, y, tile)
+        chords = length_x.new_empty(4, len(x))
+        pair_kernel[(triton.cdiv(len(x), 8),)](
+            x, weight, length_x, length_w, bias, longest, y, *sums,
+            indices[:, start:], numbers[:, start:], chords, len(x), len(features), width, *noise,
+            ROWS=8, WIDTH=min(256, triton.next_power_of_2(width)), EXACT=exact, CUT=half, BIAS=bias is not None,
+            num_warps=4,
+        )  # fmt: skip
+        torch.atan2(chords[:2], chords[2:], out=numbers[3:5, start : start + len(x)])
+    numbers[3:5] *= 2
+    shortest = torch.where(length_w > 0, length_w, 1.0).amin()
+    numbers[11].masked_fill_(shortest < 1e-12, torch.inf)
+    return indices, numbers
+
+
+def _noise(width: int, half: bool, device: torch.device) -> tuple[float, float, float]:
+    """What a product may be off: largest share cut off; rounding per reach, and per size of the runner-up's product.
+
+    The latter two are four standard deviations of a random walk over the additions of a product.
+    """
+    if half:  # sixteen products at a time
+        return width / 16 * 2.0**-23, 0.6 * 2.0**-24, 1.4 * (width / 16) ** 0.5 * 2.0**-24
+    if _product_dtype(device) == torch.float64:
+        return 0.0, 2.0**-50, width**0.5 * 2.0**-50
+    return 0.0, 1.2 * 2.0**-24, 1.4 * width**0.5 * 2.0**-24
+
+
+@cache
+def _product_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of products of float32: float64 where that is as fast as float32, on A100, H100 and their like."""
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0))
+    return torch.float64 if fast else torch.float32
+
+
+def lengths(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Euclidean lengths in float64 and their inverses in float32 (0 for a zero vector)."""
+    rows, width = vectors.shape
+    length, inverse = vectors.new_empty(rows, dtype=torch.float64), vectors.new_empty(rows, dtype=torch.float32)
+    depth = min(1024, triton.next_power_of_2(width))
+    length_kernel[(triton.cdiv(rows, 4),)](vectors, length, inverse, rows, width, ROWS=4, WIDTH=depth)
+    return length, inverse
+
+
+def _aligned(matrix: Tensor) -> Tensor:
+    """The matrix as the tensor copy engine takes it: contiguous, and starting at a multiple of 16 bytes."""
+    matrix = matrix.contiguous()
+    return matrix.clone() if matrix.data_ptr() % 16 else matrix
+
+
+def _chunks(
+    features: Tensor, target: Tensor | None, classes: int, half: bool
+) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    """Where a chunk starts, and its rows and labels as the kernels take them; so few that they need little memory."""
+    rows = _MOST_ROWS if half else max(1, _MOST_PRODUCTS // max(classes, features.shape[1]))
+    if not features.is_contiguous():
+        rows = min(rows, max(1, _MOST_PRODUCTS // features.shape[1]))
+    for start in range(0, len(features), rows):
+        x, y = features[start : start + rows], None if target is None else target[start : start + rows].int()
+        yield start, _aligned(x), y
+
+
+def _read_sums(
+    features: Tensor, weight: Tensor, products: Tensor | None, inverse_x: Tensor, inverse_w: Tensor,
+    bias: Tensor | None, target: Tensor, tile: Tile,
+) -> Sums:  # fmt: skip
+    (rows, width), classes, x, w = features.shape, len(weight), None, None
+    blocks, tiles = triton.cdiv(rows, tile.rows), triton.cdiv(classes, tile.classes)
+    # Few rows leave processors idle unless several share the classes of a row.
+    share = triton.cdiv(tiles, max(1, min(tiles, _processors(features.device) // blocks)))
+    parts = triton.cdiv(tiles, share)
+    double, real, whole = torch.float64, torch.float32, torch.int32
+    dtypes = (double, double, whole, double, real, double, real, real, real, whole)
+    sums = Sums(*(features.new_empty(parts, rows, dtype=dtype) for dtype in dtypes))
+    if products is None:
+        x = TensorDescriptor.from_tensor(features, [tile.rows, tile.depth])
+        w = TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth])
+    read_kernel[(blocks, parts)](
+        x, w, products, inverse_x, inverse_w, bias, target, *sums, rows, classes, width, share,
+        ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts, BIAS=bias is not None,
+        LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return _merged(sums) if parts > 1 else Sums(*(values[0] for values in sums))
+
+
+def _merged(sums: Sums) -> Sums:
+    """Sums over parts of the classes ``(P, N)`` as sums over all ``(N,)``."""
+    level, part = sums.level.max(0, keepdim=True)
+    cosine, nearest = sums.cosine.max(0, keepdim=True)
+    below = (sums.level - level).clamp_min(-1e3)
+    shrink = below.exp()
+    exp_sum, lin_sum = shrink * sums.exp_sum, shrink * (sums.lin_sum + below * sums.exp_sum)
+    return Sums(
+        sums.arcsine.sum(0), level[0], sums.other_class.gather(0, part)[0],
+        exp_sum.sum(0), (shrink.square() * sums.exp2_sum).sum(0), lin_sum.sum(0), (shrink * sums.bias_sum).sum(0),
+        sums.steepest.amax(0), cosine[0], sums.nearest_class.gather(0, nearest)[0],
+    )  # fmt: skip
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
