@@ -49,6 +49,7 @@ def _add_tile(
     columns = first + tl.arange(0, WIDTH)
     inside = columns < classes
     inverse = tl.load(inverse_w + columns, mask=inside, other=0.0)
+    shift_b = inverse  # if there is a bias
     if BIAS:
         shift_b = tl.load(bias + columns, mask=inside, other=0.0)
         highest = tl.max(products + shift_b[None, :], 1)
@@ -250,6 +251,7 @@ def pair_kernel(
     angles, squares = tl.load(arcsine + row, mask=valid), tl.load(exp2_sum + row, mask=valid).to(tl.float64)
     linear, total = tl.load(lin_sum + row, mask=valid), tl.load(exp_sum + row, mask=valid)
     rough = tl.load(level + row, mask=valid)
+    bias_o = rough  # if there is a bias
     if BIAS:
         bias_o = tl.load(bias + o).to(tl.float64)
         rough -= bias_o

@@ -1,0 +1,42 @@
+"""The kernels of the fast reading in Triton's interpreter on the CPU, against the float64 reference: run as a script."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+import torch
+from readings import errors, inputs
+
+from hardsight import fastreading, gpureading
+from hardsight.gpureading import Tile
+from hardsight.reading import Reading
+
+TILES = {True: Tile(32, 64, 32, 2, 4, 3), False: Tile(16, 64, 0, 1, 4, 3)}  # with and without kernels' own products
+
+
+def check(kind, dtype, n, d, c, biased, labeled, processors):
+    """Read all rows by kernels; those that are sure must be within the tolerances, and most must be sure."""
+    x, w, y = inputs(kind, n, d, c, dtype)
+    b = torch.randn(c) if biased else None
+    y[0] = c - 1
+    x[3], x[5], x[7] = 0, 3 * w[y[5]], -w[y[7]]
+    labels, gpureading._processors = y if labeled else None, lambda device: processors
+    fields, sure = fastreading.read_fast(x, w, labels, b)
+    off, same = errors(Reading(c, *fields), sure, x, w, labels, b)
+    case = (kind, dtype, n, d, c, biased, labeled, processors)
+    assert max(off.values()) < 1 and same, (case, off)
+    assert (~sure).sum() <= 4, (case, sure)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    fastreading.read_rows = lambda x, w, y, b: gpureading.read_rows(
+        x, w, y, b, TILES[x.dtype == w.dtype == torch.half and x.shape[1] % 8 == 0]
+    )
+    for labeled in (True, False):
+        check("positive", torch.half, 40, 64, 100, True, labeled, 1)
+        check("trained", torch.half, 40, 72, 133, False, labeled, 1)
+        check("positive", torch.float32, 37, 50, 200, True, labeled, 1)
+        check("random", torch.half, 33, 50, 70, False, labeled, 1)  # rows of a length that is no multiple of 16 bytes
+        check("positive", torch.half, 40, 64, 257, True, labeled, 8)  # classes shared by several programs
+        check("random", torch.float32, 33, 64, 65, False, labeled, 8)  # the last of which has a single class

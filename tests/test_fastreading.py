@@ -1,0 +1,159 @@
+"""The fast reading against the float64 reference, in units of the stated tolerances."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from naive import naive_scores, triple
+from readings import KINDS, errors, inputs
+
+from hardsight import fastreading, reading
+from hardsight.fastreading import applies_to, read_fast, read_rows
+from hardsight.reading import Reading, evaluate, read_classes
+from hardsight.scores import SCORES, compute_scores
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("d", "c"), [(512, 300), (64, 1000), (7, 65)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_sure_are_within_the_tolerances(kind, d, c, dtype):
+    x, w, y = inputs(kind, 200, d, c, dtype)
+    for b in (None, torch.randn(c).to(dtype)):
+        fields, sure = read_fast(x, w, y, b)
+        if sure.any():
+            off, same = errors(Reading(c, *fields), sure, x, w, y, b)
+            assert max(off.values()) < 1 and same
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labeled", [True, False])
+def test_all_rows_are_within_the_tolerances(kind, labeled):
+    x, w, y = inputs(kind, 200, 64, 200)
+    y = y if labeled else None
+    off, same = errors(read_classes(x, w, y), slice(None), x, w, y, None)
+    assert max(off.values()) < 1 and same
+
+
+def test_most_rows_of_a_network_are_sure_and_only_the_others_are_read_again(monkeypatch):
+    x, w, y = inputs("trained", 400, 256, 500)
+    x[7] = 0
+    asked, reference = [], reading._read
+    monkeypatch.setattr(reading, "_read", lambda x, *rest: asked.append(len(x)) or reference(x, *rest))
+    compute_scores(x, w, y, None)
+    assert asked == [int((~read_fast(x, w, y, None)[1]).sum())] and 1 <= asked[0] < 10
+
+
+def test_equal_weights_tie_at_the_lower_class():
+    x, w, y = inputs("ties", 300, 512, 257)
+    pred = compute_scores(x, w, None, None)["pred"]
+    assert (pred < 128).sum() > 150  # the others are predictions of the class that has no twin
+    assert torch.equal(pred, _first_largest(x, w))
+
+
+def _first_largest(x, w):
+    z = (x.double()[:, None] * w.double()).sum(-1)
+    return (z == z.amax(1, keepdim=True)).byte().argmax(1)
+
+
+def test_a_score_of_doubtful_rows_is_that_of_the_reference():
+    x, w, y = inputs("zero", 60, 32, 100)
+    norm, angle = evaluate([lambda r: r.norm, lambda r: r.angle], x, w, y, None)
+    assert norm[::3].eq(0).all() and (angle[::3] == torch.pi / 2).all()
+    truth = naive_scores(x, w, y)
+    np.testing.assert_allclose(angle, truth["angle"], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, w, b: (x.double(), w, b),
+        lambda x, w, b: (x, w, b.double()),
+        lambda x, w, b: (x.requires_grad_(), w, b),
+        lambda x, w, b: (x, w.requires_grad_(), b),
+        lambda x, w, b: (x[:0], w, b),
+        lambda x, w, b: (x, w[:63], b[:63]),
+    ],
+)
+def test_where_the_reference_reads_alone(change):
+    x, w, b = torch.randn(4, 8), torch.randn(64, 8), torch.randn(64)
+    assert applies_to(x, w, b) and applies_to(x.half(), w, b) and applies_to(x.T.contiguous().T, w, None)
+    x, w, b = change(x, w, b)
+    assert not applies_to(x, w, b)
+    with torch.no_grad():
+        assert applies_to(x, w, b) == (x.requires_grad or w.requires_grad)
+    assert len(read_classes(x, w, None, b).norm) == len(x)
+
+
+def test_gradients_are_those_of_the_reference():
+    x, w, y = torch.randn(5, 8, dtype=torch.float64), torch.randn(80, 8, dtype=torch.float64), torch.arange(5)
+    assert torch.autograd.gradcheck(lambda x, w: evaluate([SCORES["avh"].of_reading], x, w, y, None), (
+        x.requires_grad_(), w.requires_grad_()))  # fmt: skip
+
+
+def test_views_and_mixed_dtypes_give_the_numbers_of_their_copies():
+    x, w, y = inputs("random", 90, 128, 100)
+    whole = compute_scores(x, w, y, None)
+    strided = torch.stack([x, x])[0].T.contiguous().T
+    for values in (compute_scores(strided, w.T.contiguous().T, y, None), compute_scores(x, w, y.int(), None)):
+        for name, truth in whole.items():
+            torch.testing.assert_close(values[name], truth, rtol=1e-6, atol=1e-6, msg=name)
+    mixed, exact = compute_scores(x.bfloat16(), w, y, None), compute_scores(x.bfloat16().double(), w.double(), y, None)
+    for name, score in SCORES.items():
+        np.testing.assert_allclose(mixed[name], exact[name], *score.tolerance, err_msg=name)
+
+
+def test_the_operator_keeps_its_contract():
+    x, w, y, b = triple(20, 16, 70)
+    for bias in (b, None):
+        for target in (y, None):
+            results = torch.library.opcheck(read_rows, (x, w, target, bias))
+            assert set(results.values()) == {"SUCCESS"}
+
+
+def test_a_gpu_without_kernels_is_told_once(monkeypatch):
+    monkeypatch.setattr(fastreading, "import_module", _missing)
+    fastreading._kernels.cache_clear()
+    for capability in ((7, 5), (9, 0)):
+        with pytest.warns(UserWarning, match="slower"):
+            assert fastreading._kernels(capability) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fastreading._kernels((9, 0)) is None
+    fastreading._kernels.cache_clear()
+
+
+def _missing(name):
+    raise ImportError(name)
+
+
+def test_memory_does_not_grow_with_a_copy_of_the_weights():
+    """In a process of its own: 60,000 × 256 weights are 61 MB, and 123 MB as float64."""
+    script = """
+import resource, torch
+from hardsight.scores import compute_scores
+x, w, y = torch.randn(64, 256), torch.randn(60_000, 256), torch.zeros(64, dtype=torch.long)
+x[0] = 0
+compute_scores(x[:8], w[:100], y[:8], None)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+compute_scores(x, w, y, None)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+    assert int(done.stdout) < 100, done.stderr
+
+
+@pytest.mark.slow
+def test_kernels_in_the_interpreter():
+    pytest.importorskip("triton")
+    script = Path(__file__).with_name("interpreted_reading.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
