@@ -9,7 +9,7 @@ KINDS = ("random", "positive", "trained", "aligned", "opposite", "cone", "ties",
 
 
 def inputs(kind, n, d, c, dtype=torch.float32, device="cpu"):
-    """Features, weight and labels; trained ones are positive and lean to their class, a cone's weights to each other."""
+    """Features, weight and labels; trained ones lean to their class, and a cone's weights to each other."""
     y = torch.randint(0, c, (n,))
     w, x = 0.03 * torch.randn(c, d), 0.5 * torch.randn(n, d)
     if kind == "positive":

@@ -31,7 +31,8 @@ def test_rows_that_are_sure_are_within_the_tolerances(kind, d, c, dtype):
         fields, sure = read_fast(x, w, y, b)
         if sure.any():
             off, same = errors(Reading(c, *fields), sure, x, w, y, b)
-            assert max(off.values()) < 1 and same
+            assert max(off.values()) < 1
+            assert same
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,7 +41,8 @@ def test_all_rows_are_within_the_tolerances(kind, labeled):
     x, w, y = inputs(kind, 200, 64, 200)
     y = y if labeled else None
     off, same = errors(read_classes(x, w, y), slice(None), x, w, y, None)
-    assert max(off.values()) < 1 and same
+    assert max(off.values()) < 1
+    assert same
 
 
 def test_most_rows_of_a_network_are_sure_and_only_the_others_are_read_again(monkeypatch):
@@ -49,11 +51,12 @@ def test_most_rows_of_a_network_are_sure_and_only_the_others_are_read_again(monk
     asked, reference = [], reading._read
     monkeypatch.setattr(reading, "_read", lambda x, *rest: asked.append(len(x)) or reference(x, *rest))
     compute_scores(x, w, y, None)
-    assert asked == [int((~read_fast(x, w, y, None)[1]).sum())] and 1 <= asked[0] < 10
+    assert asked == [int((~read_fast(x, w, y, None)[1]).sum())]
+    assert 1 <= asked[0] < 10
 
 
 def test_equal_weights_tie_at_the_lower_class():
-    x, w, y = inputs("ties", 300, 512, 257)
+    x, w, _ = inputs("ties", 300, 512, 257)
     pred = compute_scores(x, w, None, None)["pred"]
     assert (pred < 128).sum() > 150  # the others are predictions of the class that has no twin
     assert torch.equal(pred, _first_largest(x, w))
@@ -67,7 +70,8 @@ def _first_largest(x, w):
 def test_a_score_of_doubtful_rows_is_that_of_the_reference():
     x, w, y = inputs("zero", 60, 32, 100)
     norm, angle = evaluate([lambda r: r.norm, lambda r: r.angle], x, w, y, None)
-    assert norm[::3].eq(0).all() and (angle[::3] == torch.pi / 2).all()
+    assert norm[::3].eq(0).all()
+    assert (angle[::3] == torch.pi / 2).all()
     truth = naive_scores(x, w, y)
     np.testing.assert_allclose(angle, truth["angle"], rtol=1e-6, atol=1e-7)
 
@@ -85,7 +89,8 @@ def test_a_score_of_doubtful_rows_is_that_of_the_reference():
 )
 def test_where_the_reference_reads_alone(change):
     x, w, b = torch.randn(4, 8), torch.randn(64, 8), torch.randn(64)
-    assert applies_to(x, w, b) and applies_to(x.half(), w, b) and applies_to(x.T.contiguous().T, w, None)
+    for tensors in ((x, w, b), (x.half(), w, b), (x.T.contiguous().T, w, None)):
+        assert applies_to(*tensors)
     x, w, b = change(x, w, b)
     assert not applies_to(x, w, b)
     with torch.no_grad():
