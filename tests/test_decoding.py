@@ -52,10 +52,13 @@ def folder(tmp_path):
     return root
 
 
-@pytest.fixture
-def model():
+OLDER = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(24), transforms.ToTensor()])
+
+
+@pytest.fixture(params=[TRANSFORM, OLDER], ids=["v2", "ToTensor"])
+def model(request):
     torch.manual_seed(0)
-    return hs.Model(Tiny(), "tiny", TRANSFORM, "pil")
+    return hs.Model(Tiny(), "tiny", request.param, "pil")
 
 
 def batches(model, data, decode, workers=0, size=4):
@@ -100,7 +103,7 @@ def test_gray_networks_are_fed_by_pillow(folder):
     "transform",
     [
         v2.Compose([v2.ToImage(), v2.Resize((8, 8)), v2.ToDtype(torch.float32)]),  # does not scale: 255 times as large
-        transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()]),  # takes no tensor
+        lambda image: transforms.ToTensor()(image.resize((8, 8))),
         lambda image: torch.tensor(image.size).float(),
     ],
 )

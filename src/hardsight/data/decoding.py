@@ -81,7 +81,11 @@ class GpuDecoder:
 
     def __init__(self, prepared: Prepared, device: torch.device) -> None:
         self._prepared, self._device, self._checked = prepared, device, False
-        self._io = need("torchvision.io")
+        self._io, self._transform = need("torchvision.io"), prepared.model.transform
+        transforms = need("torchvision.transforms")
+        if type(self._transform) is transforms.Compose:  # `ToTensor` refuses what is a tensor already
+            steps = [step for step in self._transform.transforms if type(step) is not transforms.ToTensor]
+            self._transform = transforms.Compose(steps)
 
     def items(self, batch: tuple[Any, ...]) -> list[tuple[int, Any, int | None, str | None]]:
         """The samples of a batch as `Prepared` has them, on the device."""
@@ -113,9 +117,9 @@ class GpuDecoder:
     def _preprocess(self, image: Tensor | None, row: int) -> Tensor | None:
         if image is None:
             return None
-        transform, values = self._prepared.model.transform, image.float() / 255
+        values = image.float() / 255
         try:
-            x = values if transform is None else transform(values)
+            x = values if self._transform is None else self._transform(values)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
