@@ -22,7 +22,7 @@ BENCHMARKS = {
     "scores": "scores",
     "sweep": "sweep",
     "losses": "losses",
-    "folder": "commands",
+    "folders": "folders",
     "startup": "commands",
     "demo": "commands",
     "report": "report",
