@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -21,6 +22,7 @@ LISTED = 100_000  # files whose listing is timed
 
 def folders() -> Iterator[Comparison | dict]:
     """A folder of JPEGs against a bare loop over the same loader; a hundred thousand files until the first batch."""
+    warnings.filterwarnings("ignore", "the network is no better than chance")
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as root:
         images = make_images(Path(root, "images"), 8000 if cuda else 128, 1000 if cuda else 4)
