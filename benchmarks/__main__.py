@@ -21,6 +21,7 @@ from benchmarks.measure import RESULTS, Comparison, Skipped, append, describe, f
 BENCHMARKS = {
     "scores": "scores",
     "sweep": "sweep",
+    "images": "sweep",
     "losses": "losses",
     "folders": "folders",
     "startup": "commands",

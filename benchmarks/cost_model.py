@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+FEWEST = 64  # classes; with fewer, everything is float64
 TERMS = {
     "call": lambda n, d, c: 1.0,
     "sample": lambda n, d, c: n,
@@ -83,9 +84,12 @@ def groups(rows: list[dict], benchmark: str = "sweep") -> dict[tuple[str, str], 
 
 
 def fitted(rows: list[dict]) -> dict[tuple[str, str], CostModel]:
-    """The cost model of each hardware that was swept."""
-    found = groups(rows)
-    return {key: fit([shape(r) for r in chosen], [float(r["p50"]) for r in chosen]) for key, chosen in found.items()}
+    """The cost model of each hardware that was swept; below `FEWEST` classes other code works."""
+    models = {}
+    for key, chosen in groups(rows).items():
+        many = [r for r in chosen if shape(r)[2] >= FEWEST]
+        models[key] = fit([shape(r) for r in many], [float(r["p50"]) for r in many])
+    return models
 
 
 def base(rows: list[dict]) -> tuple[int, ...]:
@@ -96,7 +100,7 @@ def base(rows: list[dict]) -> tuple[int, ...]:
 
 def loading(rows: list[dict]) -> dict[str, list[tuple[int, float]]]:
     """Workers and images per second, by hardware."""
-    chosen = [r for r in rows if r["benchmark"] == "sweep" and r["case"] == "images"]
+    chosen = [r for r in rows if r["benchmark"] == "images"]
     points = {place: [] for place in dict.fromkeys(r["hardware"] for r in chosen)}
     for r in chosen:
         points[r["hardware"]].append((int(settings(r["config"])["workers"]), float(r["p50"])))

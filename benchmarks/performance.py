@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.cost_model import PRECISIONS, TERMS, CostModel, base, fitted, groups, latest, loading, settings, shape
+from benchmarks.cost_model import (
+    FEWEST,
+    PRECISIONS,
+    TERMS,
+    CostModel,
+    base,
+    fitted,
+    groups,
+    latest,
+    loading,
+    settings,
+    shape,
+)
 from benchmarks.measure import failures, read_results
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -38,7 +50,7 @@ def page(rows: Sequence[dict]) -> str:
         "misses its limit says **over**.",
     ]
     sections = {
-        "Targets": limits(rows, TARGETS),
+        "Targets": [*limits(rows, TARGETS), unmeasured(rows)],
         "Cost of all scores": growth(rows),
         "Cost model": models(rows),
         "Images": images(rows),
@@ -61,6 +73,16 @@ def limits(rows: list[dict], benchmarks: Sequence[str]) -> list[str]:
         reasons = "\n".join(f"- {case}: {REASONS[name, case]}" for case in missed)
         parts += [f"`{name}`, **{place}** ({versions(here)})", lines, reasons]
     return parts
+
+
+def unmeasured(rows: list[dict]) -> str:
+    """The targets that no GPU has rows of."""
+    measured = {r["benchmark"] for r in rows if r["hardware"].startswith("NVIDIA") and (r["ratio"] or r["limit"])}
+    missing = [name for name in (*TARGETS, "sweep") if name not in measured]
+    names = " ".join(missing)
+    return f"**Not measured on a GPU yet:** {', '.join(missing)}. `python -m benchmarks {names}` does it." * bool(
+        missing
+    )
 
 
 def limit_line(r: dict) -> tuple[str, ...]:
@@ -111,12 +133,10 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def versions(rows: list[dict]) -> str:
-    """Python, torch and Triton of some rows."""
-    texts = []
-    for name in ("python", "torch", "triton"):
-        values = sorted({r[name] for r in rows if r[name]})
-        texts += [f"{name.capitalize() if name != 'torch' else name} {' and '.join(values)}"] if values else []
-    return ", ".join(texts)
+    """Day, Python, torch and Triton of some rows."""
+    names = {"date": "", "python": "Python ", "torch": "torch ", "triton": "Triton "}
+    values = {name: sorted({r[name] for r in rows if r[name]}) for name in names}
+    return ", ".join(names[name] + " and ".join(texts) for name, texts in values.items() if texts)
 
 
 def growth(rows: list[dict]) -> list[str]:
@@ -126,7 +146,8 @@ def growth(rows: list[dict]) -> list[str]:
     bases = [f"{place}: {base_text(chosen)}" for (place, _), chosen in groups(rows).items()]
     return [
         "One of N (samples), D (features) and C (classes) changes, the others stay (" + "; ".join(bases) + "). "
-        "Dots are measured, the dashed line is the cost model below.",
+        f"Dots are measured, the dashed line is the cost model below; with fewer than {FEWEST} classes everything is "
+        "float64, and the model does not apply.",
         "![All scores and the bare matrix product against samples, width and classes](images/performance-scores.svg)",
     ]
 

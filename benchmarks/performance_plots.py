@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from typing import TYPE_CHECKING
 
-from benchmarks.cost_model import PRECISIONS, base, fitted, groups, latest, loading, shape
+from benchmarks.cost_model import FEWEST, PRECISIONS, base, fitted, groups, latest, loading, shape
 from hardsight.figures.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ def growth(rows: list[dict], swept: dict[tuple[str, str], list[dict]]) -> Figure
         products = [r for r in rows if r["benchmark"] == "sweep" and r["case"] == "matmul" and r["hardware"] == key[0]]
         for at, name in enumerate(("samples N", "features D", "classes C")):
             axis, scored = line[at], along(chosen, at, base(chosen))
-            model = [(shape(r)[at], 1000 * cost[key].seconds(*shape(r))) for r in scored]
+            many = [r for r in scored if shape(r)[2] >= FEWEST]
+            model = [(shape(r)[at], 1000 * cost[key].seconds(*shape(r))) for r in many]
             axis.plot(*zip(*model, strict=True), "--", color=COLOURS[0], label="cost model")
             scatter(axis, scored, at, "o", COLOURS[0], "all scores")
             scatter(axis, along(products, at, base(chosen)), at, "s-", COLOURS[1], "bare product")
             axis.set(xscale="log", yscale="log", xlabel=name)
+            axis.yaxis.set_minor_formatter("")
         line[0].set_ylabel(f"{key[0].partition(',')[0]}, {PRECISIONS.get(key[1], key[1])}\nms")
     axes[0][0].legend(frameon=False)
     return figure

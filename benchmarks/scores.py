@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 
@@ -33,10 +34,10 @@ def scores() -> Iterator[Comparison | dict]:
 
 def on_gpu() -> Iterator[Comparison]:
     """The four shapes in bfloat16 and float32, the first in float16, too."""
-    for shape in SHAPES:
-        for dtype in (torch.bfloat16, torch.float32) + (torch.float16,) * (shape is SHAPES[0]):
-            yield _compare(*shape, dtype)
-            torch.cuda.empty_cache()
+    cases = itertools.product((torch.bfloat16, torch.float32), SHAPES)
+    for dtype, shape in [*cases, (torch.float16, SHAPES[0])]:
+        yield _compare(*shape, dtype)
+        torch.cuda.empty_cache()
 
 
 def _compare(

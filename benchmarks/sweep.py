@@ -1,10 +1,11 @@
-"""How costs grow: all scores with samples, width and classes, images with workers, copies with bytes."""
+"""How costs grow: all scores with samples, width and classes, images with workers."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -33,13 +34,12 @@ COPY = 2**30
 
 
 def sweep() -> Iterator[Comparison | dict]:
-    """Costs against samples, width, classes and workers: the constants of the cost model."""
+    """All scores against samples, width and classes: the constants of the cost model."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for shape in shapes(device):
         yield compare(*shape, device)
     if device == "cuda":
         yield copies()
-    yield from loading(WORKERS if device == "cuda" else WORKERS[:2])
 
 
 def shapes(device: str) -> list[tuple[int, ...]]:
@@ -67,7 +67,7 @@ def copies() -> Comparison:
     return Comparison([Case("copy to the device", lambda: place.copy_(pinned))], f"bytes={COPY}", 9, device="cuda")
 
 
-def loading(counts: Sequence[int]) -> Iterator[dict]:
+def images() -> Iterator[dict]:
     """Images per second from JPEG files to batches of 224 × 224, by workers; their start does not count."""
     import numpy as np
     from PIL import Image
@@ -84,10 +84,12 @@ def loading(counts: Sequence[int]) -> Iterator[dict]:
             rough = Image.fromarray(draws.integers(0, 256, (47, 63, 3), dtype=np.uint8)).resize(SIDE)
             rough.save(f"{root}/images/a/{i}.jpg", quality=90)
         samples = open_data(f"{root}/images")
-        for workers in counts:
-            images, rates = IMAGES * workers, []
+        for workers in WORKERS:
+            if workers > (os.cpu_count() or 1):
+                return
+            total, rates = IMAGES * workers, []
             for _ in range(3):
-                order = [i % FILES for i in range(images + 64 * workers)]
+                order = [i % FILES for i in range(total + 64 * workers)]
                 batches = load_batches(
                     samples, model, [order[i : i + 64] for i in range(0, len(order), 64)], torch.device("cpu"), workers
                 )
@@ -96,5 +98,5 @@ def loading(counts: Sequence[int]) -> Iterator[dict]:
                 start = time.perf_counter()
                 for _ in batches:
                     pass
-                rates.append(images / (time.perf_counter() - start))
-            yield row("sweep", "images", rates, "images/s", config=f"workers={workers}", device="cpu")
+                rates.append(total / (time.perf_counter() - start))
+            yield row("images", "load", rates, "images/s", config=f"workers={workers}", device="cpu")

@@ -73,25 +73,34 @@ def test_the_page_shows_the_last_row_of_cases_that_are_still_measured(performanc
     assert "| 5 s | 3 s |" not in page
 
 
+def test_the_page_says_what_no_gpu_has_measured(performance, row):
+    gpu = row("all scores", baseline="matmul", ratio=1.1, limit=1.3, place="NVIDIA X")
+    other = row("copy", place="NVIDIA X", benchmark="losses")
+    missing = performance.unmeasured([gpu, other, row("c", benchmark="folders", limit=2)])
+    assert "python -m benchmarks losses bigclasses folders engine sweep" in missing
+    rows = [gpu | {"benchmark": name} for name in (*performance.TARGETS, "sweep")]
+    assert performance.unmeasured(rows) == ""
+
+
 def test_rows_of_a_sweep_become_a_model_and_predictions(performance, row, benchmark_module):
     true = benchmark_module("cost_model").CostModel(dict.fromkeys(performance.TERMS, 0.0) | {"product": 1e-12}, 0, 0, 0)
-    shapes = [(1000, 64, 10), (2000, 64, 10), (1000, 128, 10), (1000, 64, 100)]
+    shapes = [(1000, 64, 100), (2000, 64, 100), (1000, 128, 100), (1000, 64, 1000)]
     rows = [
         row(case, [true.seconds(*s)], benchmark="sweep", config=f"N={s[0]} D={s[1]} C={s[2]} dtype=float32")
         for s in shapes
         for case in ("matmul", "all scores")
     ]
     page = performance.page(rows)
-    assert "1,000 × 64 × 10" in page  # what the sweep goes through
+    assert "1,000 × 64 × 100" in page  # what the sweep goes through
     assert performance.quantity(1e9 * 2048 * 1000 * 1e-12, "s") in page  # 34.1 min
     figures = benchmark_module("performance_plots").plots(rows)
     drawn = [line.get_xydata() for line in figures["performance-scores.svg"].axes[1].lines]
-    assert any(points.tolist() == [[64, 6.4e-4], [128, 1.28e-3]] for points in drawn)  # ms against D
+    assert any(points.ravel().tolist() == pytest.approx([64, 6.4e-3, 128, 1.28e-2]) for points in drawn)  # ms against D
 
 
 def test_images_per_second_become_days(performance, row):
     rows = [
-        row("images", [rate], benchmark="sweep", config=f"workers={w}", unit="images/s")
+        row("load", [rate], benchmark="images", config=f"workers={w}", unit="images/s")
         for w, rate in ((1, 100.0), (4, 200.0))
     ]
     assert "| box | 100 | 4 | 200 | 50 | 107 min | 57.9 days |" in performance.page(rows).replace(
