@@ -1,9 +1,14 @@
 """Which output of a model each label of the data is, by the names of the classes."""
 
+from itertools import permutations
+
+import numpy as np
 import pytest
 import torchvision
 
+import hardsight as hs
 from hardsight.data import class_mapping
+from hardsight.scoring.checks import class_order_note
 
 MODEL = ["cat", "dog", "owl"]
 
@@ -47,3 +52,19 @@ def test_exact_names_come_before_loose_ones():
     names = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
     assert class_mapping(names, names, 1000) is None
     assert class_mapping(names, names[::-1], 1000).tolist() == list(range(999, -1, -1))
+
+
+def test_the_note_about_the_class_order_is_that_of_the_best_assignment():
+    """Without looking for the assignment where no order can be good enough."""
+    generator, notes = np.random.default_rng(0), []
+    for _ in range(200):
+        classes = int(generator.integers(2, 6))
+        labels = generator.integers(0, classes, 60)
+        shuffled = generator.permutation(classes)[labels]
+        pred = np.where(generator.random(60) < generator.random(), shuffled, generator.integers(0, classes, 60))
+        table = hs.SampleTable.from_columns({"id": np.arange(60).astype(str), "label": labels, "pred": pred})
+        best = max(np.mean(np.array(order)[labels] == pred) for order in permutations(range(classes)))
+        expected = best >= table.accuracy + 0.25 and best >= 2 * table.accuracy
+        assert (class_order_note(table, classes) is not None) == expected
+        notes.append(expected)
+    assert 20 < sum(notes) < 180

@@ -5,12 +5,14 @@ import os
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from hardsight.data import open_data
 from hardsight.data.folders import FileSamples, file_stamp
-from hardsight.runs import identify
+from hardsight.runs import identify, identity
 
 
 @pytest.fixture
@@ -107,3 +109,16 @@ def test_a_folder_of_torchvision_is_its_names_times_and_classes(tmp_path):
     (tmp_path / "a" / "1.png").rename(tmp_path / "a" / "11.png")
     states.append(fingerprint())
     assert len(set(states)) == len(states)
+
+
+def test_weights_that_are_hashed_side_by_side_have_the_same_hash(monkeypatch):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300), nn.BatchNorm1d(70_000))
+    network[1].weight = network[0].weight  # shared
+    before = identify(network)
+    with monkeypatch.context() as one_by_one:
+        one_by_one.setattr(identity._Hasher, "_hash_weights", lambda self, module: None)
+        assert identify(network) == before
+    network[2].running_var[69_999] += 1
+    assert identify(network).hash != before.hash
+    assert identify(network, torch.empty(0, device="meta"), nn.Linear(300, 300, device="meta")).gaps

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -56,14 +55,6 @@ def rounded(values: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     nearest = (bits + np.uint32(0x7F) + ((bits >> np.uint32(8)) & np.uint32(1))) & np.uint32(0xFFFFFF00)
     return np.where(finite, nearest, bits).view(np.float32)
-
-
-def write_together(*writers: Callable[[], object]) -> None:
-    """Write several files at once: each waits for the disk. An error of one is raised when all have ended."""
-    with ThreadPoolExecutor(len(writers)) as pool:
-        written = [pool.submit(writer) for writer in writers]
-    for future in written:
-        future.result()
 
 
 def write_rows(run: Path, index: Index, rows: pa.Table) -> None:

@@ -32,6 +32,7 @@ from hardsight.printing import Result
 from hardsight.recordindex import MOST_EPOCHS
 from hardsight.registry import whole_number
 from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_errors, meta_of, provenance, write_whole
+from hardsight.runs.files import write_together
 from hardsight.table import SampleTable
 
 # Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
@@ -325,7 +326,7 @@ class Recorder(Result):
         logits = self._rounded(rows, ids, at)
 
         index = self._index.copied()
-        records.write_together(
+        write_together(
             lambda: records.write_rows(self.path, index, self._table(rows, ids, at)),
             lambda: None if rows.head is None else records.write_head(self.path, index, self.epoch, rows.head),
             lambda: self._write_logits(index, ids, logits if end else None),

@@ -10,6 +10,7 @@ from hardsight.runs.files import (
     temporary_name,
     write_json,
     write_text,
+    write_together,
     write_whole,
 )
 from hardsight.runs.folder import (

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_together(*writers: Callable[[], object]) -> None:
+    """Write several files at once: each waits for the disk. An error of one is raised when all have ended."""
+    with ThreadPoolExecutor(len(writers)) as pool:
+        written = [pool.submit(writer) for writer in writers]
+    for future in written:
+        future.result()
 
 
 def write_text(path: Path, text: str) -> None:

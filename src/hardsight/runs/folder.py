@@ -20,7 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight.errors import ExistingPathError, HardsightError, InputError, MissingPathError, StateError
-from hardsight.runs.files import TEMPORARY, disk_errors, is_page, remove_files, sweep, write_json, write_whole
+from hardsight.runs.files import (
+    TEMPORARY,
+    disk_errors,
+    is_page,
+    remove_files,
+    sweep,
+    write_json,
+    write_together,
+    write_whole,
+)
 from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
@@ -192,13 +201,14 @@ class RunWriter:
 
     def write(self, tables: Mapping[str, pa.Table]) -> None:
         """Write one part (some of the kinds of table) and commit it."""
-        name, files = f"{self.rank:04d}-{self._parts:06d}-{self._token}", {}
+        name = f"{self.rank:04d}-{self._parts:06d}-{self._token}"
+        files = {kind: self.path / kind / f"{name}.parquet" for kind in tables}
         with disk_errors(self.path):
-            for kind, table in tables.items():
-                file = self.path / kind / f"{name}.parquet"
-                write_whole(file, partial(pq.write_table, as_written(kind, table), row_group_size=_GROUP_ROWS))
-                files[kind] = {"rows": len(table), "bytes": file.stat().st_size}
-            write_json(self.path / "parts" / f"{name}.json", files)
+            rows = {kind: as_written(kind, table) for kind, table in tables.items()}
+            writers = {kind: partial(pq.write_table, rows[kind], row_group_size=_GROUP_ROWS) for kind in rows}
+            write_together(*(partial(write_whole, files[kind], writers[kind]) for kind in rows))
+            marker = {kind: {"rows": len(tables[kind]), "bytes": file.stat().st_size} for kind, file in files.items()}
+            write_json(self.path / "parts" / f"{name}.json", marker)
         self._parts += 1
 
     def finish(self, meta: Meta) -> None:

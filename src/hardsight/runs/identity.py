@@ -12,10 +12,12 @@ import copyreg
 import dis
 import hashlib
 import inspect
+import os
 import secrets
 import sys
 import sysconfig
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cached_property
@@ -126,9 +128,10 @@ class _Hasher:
             content = self.digest(value.tolist()) if array.dtype.hasobject else array.reshape(-1).view(np.uint8).data
             return _join("array", str(array.dtype), str(value.shape), content)
         if isinstance(value, Tensor):
-            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-            return _join("tensor", str(value.dtype), str(tuple(value.shape)), content)
+            return _tensor_digest(value)
         if isinstance(value, nn.Module):
+            if len(self._stack) <= 2:  # the outermost, in the tuple of all values
+                self._hash_weights(value)
             hooks = [list(vars(value)[name].values()) for name in ("_forward_hooks", "_forward_pre_hooks")]
             tensors = [dict(value._parameters), dict(value._buffers), dict(value._modules)]
             parts = map(self.digest, [*tensors, module_attributes(value), hooks])
@@ -146,6 +149,16 @@ class _Hasher:
             names = ("fget", "fset", "__func__", "func")
             return _join(kind.__name__, *(self.digest(getattr(value, name, None)) for name in names))
         return self._reduced(value)
+
+    def _hash_weights(self, module: nn.Module) -> None:
+        """Digests of large tensors, computed side by side: hashing them is most of the work."""
+        large = [
+            t for t in (*module.parameters(), *module.buffers()) if id(t) not in self._cache and t.nbytes > 1 << 16
+        ]
+        if len(large) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool, suppress(Exception):  # met again, and a gap there
+                for tensor, digest in zip(large, pool.map(_tensor_digest, large), strict=True):
+                    self._cache[id(tensor)] = (tensor, digest)
 
     def _function(self, value: Any) -> bytes:
         cells = []
@@ -188,6 +201,11 @@ def _plain(value: Any) -> bytes:
     if isinstance(value, (float, complex)):
         return _join("number", type(value).__name__, value.real.hex(), value.imag.hex())
     return _join(type(value).__name__, value if isinstance(value, (bytes, bytearray)) else str(value))
+
+
+def _tensor_digest(value: Tensor) -> bytes:
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return _join("tensor", str(value.dtype), str(tuple(value.shape)), content)
 
 
 def _join(*parts: str | bytes | bytearray | memoryview) -> bytes:

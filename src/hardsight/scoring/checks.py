@@ -123,10 +123,13 @@ def class_order_note(table: SampleTable, outputs: int) -> str | None:
     accuracy = table.accuracy
     if accuracy is None or len(table) < 2 * outputs or outputs > 2000:
         return None
-    from scipy.optimize import linear_sum_assignment
-
     confusion = np.zeros((outputs, outputs))
     np.add.at(confusion, (table["label"], table["pred"]), 1)
+    most = min(confusion.max(0).sum(), confusion.max(1).sum()) / len(table)  # no order can be better
+    if most < accuracy + 0.25 or most < 2 * accuracy:
+        return None
+    from scipy.optimize import linear_sum_assignment
+
     labels, preds = linear_sum_assignment(-confusion)
     best = confusion[labels, preds].sum() / len(table)
     if best < accuracy + 0.25 or best < 2 * accuracy:
