@@ -3,8 +3,8 @@
 ``p_y = sigmoid(−m)``; cross-entropy is ``softplus(m)`` and the normal Encouraging Loss is ``m`` itself. The margin is
 computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: from a likelihood it would be lost where p rounds to 1.
 
-An objective with a known slope is taken with its gradient in one pass over the logits (`margin_loss`). Whatever else
-asks for derivatives, such as `torch.compile`, `torch.func` or a gradient of a gradient, gets plain operations.
+An objective with a known slope is taken with its gradient in one pass over the logits (`margin_loss`). `torch.func` and
+gradients of gradients get plain operations.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
         tensor([-38.3069])
     """
     z = logits.to(working_dtype(logits))
-    return plain_soft_margin(z, target) if traced(z) else margin_loss(z, target.long())[0]
+    return plain_soft_margin(z, target) if transformed(z) else margin_loss(z, target.long())[0]
 
 
 def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
-    """The same by plain operations, which can be compiled, transformed and differentiated twice."""
+    """The same by plain operations, which can be transformed and differentiated twice."""
     mask = class_mask(z, target)
     if torch.compiler.is_compiling():  # the gradient of `gather` is a scatter, which compiles to kernels of its own
-        at_target = torch.where(mask.any(1), torch.where(mask, z, 0).sum(1), math.nan)  # `gather` would raise
+        at_target = torch.where(_is_class(target, z), torch.where(mask, z, 0).sum(1), math.nan)  # `gather` would raise
     else:
         at_target = z.gather(1, target.long().unsqueeze(1)).squeeze(1)
     others = z.masked_fill(mask, -math.inf)
@@ -52,10 +52,11 @@ def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
     return total.log() + (level.squeeze(1) - at_target)
 
 
-def traced(z: Tensor) -> bool:
-    """Whether plain operations are needed: under `torch.compile`, `torch.func` and forward-mode derivatives."""
-    transformed: bool = torch._C._are_functorch_transforms_active()
-    return torch.compiler.is_compiling() or transformed or forward_ad.unpack_dual(z).tangent is not None
+def transformed(z: Tensor) -> bool:
+    """Whether plain operations are needed: under `torch.func` and for derivatives in forward mode."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(z).tangent is not None
 
 
 class Curve(NamedTuple):
@@ -88,23 +89,8 @@ def margin_loss(
         match: Scale the sum so that its gradient at the logits is as long as that of cross-entropy.
         parts: Return cross-entropy and what the objective adds to it as well, reduced like the loss; without gradients.
     """
-    plain = plain or partial(plain_soft_margin, target=target)
-    return _MarginLoss.apply(z, target, factor, curve, plain, sums, match, parts)
-
-
-class _MarginLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *args: Any, **_: Any) -> Any:
-        z, target, factor, curve, plain, sums, match, parts = args
-        place = target.unsqueeze(1)
-        others = z.clone().scatter_(1, place, -math.inf)  # twice as fast as `scatter` on a CPU
-        level = others.amax(1, keepdim=True)
-        # Where all other logits are −inf, so is m, with a slope of −1 at the target and 0 elsewhere; a softmax needs a
-        # number there, which is 0 where the sum is NaN. Elsewhere the target stays at −inf.
-        fill = (level + math.inf).nan_to_num_(0.0, -math.inf)
-        shares = others.scatter_(1, place, fill).softmax(1)
-        m = (level - z.gather(1, place)).sub_(shares.amax(1, keepdim=True).log_())
-        slopes = shares.scatter_(1, place, -1.0)  # of m at the logits
+    with torch.no_grad():
+        m, slopes = (_compiled_slopes if torch.compiler.is_compiling() else _slopes)(z, target)
         if factor is None:
             value, slope, ce = curve(m)
             pull: Any = None if slope is None else slope()
@@ -112,32 +98,75 @@ class _MarginLoss(torch.autograd.Function):
             factor = factor.unsqueeze(1)
             value, slope, ce = curve(m.masked_fill_(factor == 0, 0))  # 0 · inf would be NaN
             pull = factor if slope is None else slope() * factor
-        loss, both = _weighted(value, factor, sums), (None, None)
+        loss = _weighted(value, factor, sums)
+        bonus = None
         if parts:
             ce = _weighted(cross_entropy(m) if ce is None else ce, factor, sums)
-            both = (ce, loss - ce)
-            ctx.mark_non_differentiable(*both)
+            bonus = loss - ce
         if match:
             length = torch.linalg.vector_norm(slopes, dim=1, keepdim=True)
             scale = matched(length * pull, length * factor * m.sigmoid())
-            loss, pull = torch.where(scale == 0, 0, loss * scale), pull * scale
+            loss = torch.where(scale == 0, 0, loss * scale)
+            pull = scale * pull
+    if torch.is_grad_enabled() and z.requires_grad:
+        if torch.compiler.is_compiling():
+            plain = None  # which has no gradient of a gradient
+        elif plain is None:
+            plain = partial(plain_soft_margin, target=target)
+        loss = _WithGradient.apply(z, loss, slopes, pull, plain)
+    return loss, ce, bonus
+
+
+def _slopes(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Soft margins ``(N, 1, …)``, and their slopes at the logits: shares of the others, −1 at the target."""
+    place = target.unsqueeze(1)
+    others = z.clone().scatter_(1, place, -math.inf)  # twice as fast as `scatter` on a CPU
+    level = others.amax(1, keepdim=True)
+    # Where all other logits are −inf, so is m, with a slope of −1 at the target and 0 elsewhere; a softmax needs a
+    # number there, which is 0 where the sum is NaN. Elsewhere the target stays at −inf.
+    fill = (level + math.inf).nan_to_num_(0.0, -math.inf)
+    shares = others.scatter_(1, place, fill).softmax(1)
+    m = (level - z.gather(1, place)).sub_(shares.amax(1, keepdim=True).log_())
+    return m, shares.scatter_(1, place, -1.0)
+
+
+def _compiled_slopes(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The same in a form that compiles to few loops. Where the target is no class, m is NaN."""
+    inside = _is_class(target, z)
+    place = torch.where(inside, target, 0).unsqueeze(1)
+    others = z.scatter(1, place, -math.inf)  # a comparison of each class with the target would be slower on a CPU
+    level = others.amax(1, keepdim=True)
+    masked = level == -math.inf
+    powers = (others - level.masked_fill(masked, 0)).exp()
+    total = powers.sum(1, keepdim=True).masked_fill(masked, 1)
+    m = total.log() + (level - z.gather(1, place))
+    return torch.where(inside.unsqueeze(1), m, math.nan), (powers / total).scatter(1, place, -1.0)
+
+
+def _is_class(target: Tensor, z: Tensor) -> Tensor:
+    return (target >= 0) & (target < z.shape[1])
+
+
+class _WithGradient(torch.autograd.Function):
+    """A loss ``()`` or ``(N, …)`` with a gradient that was computed with it: slopes of m times a pull on m."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **_: Any) -> Any:
+        z, loss, slopes, pull, plain = args
         ctx.save_for_backward(z, slopes, pull)
-        ctx.plain, ctx.sums = plain, sums
-        ctx.set_materialize_grads(False)
-        return loss, *both
+        ctx.plain = plain
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        grad = grads[0]
-        if grad is None:
-            return (None,) * 8
         z, slopes, pull = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a gradient of this gradient
+        grad = grads[0]
+        if ctx.plain is not None and torch.is_grad_enabled():  # for a gradient of this gradient
             slope = torch.autograd.grad(ctx.plain(z).view_as(grad), z, grad, create_graph=True)[0]
         else:
-            grad = grad if ctx.sums else grad.unsqueeze(1)
+            grad = grad.unsqueeze(1) if grad.ndim else grad
             slope = slopes * (grad if pull is None else pull * grad)
-        return slope, None, None, None, None, None, None, None
+        return slope, None, None, None, None
 
 
 def _weighted(values: Tensor, factor: Tensor | None, sums: bool) -> Tensor:
@@ -188,7 +217,7 @@ def focal_curve(m: Tensor, gamma: float = 2.0) -> Curve:
         return cross_entropy_curve(m)  # 0 times the logarithm of 0 would be NaN
     ce = cross_entropy(m)
     factor = (gamma * F.logsigmoid(m)).exp()  # a root of 1 − p would have an infinite slope where that is 0
-    return Curve(factor * ce, lambda: factor * torch.addcmul(m.sigmoid(), (-ce).exp(), ce, value=gamma), ce)
+    return Curve(factor * ce, lambda: factor * torch.addcmul(m.sigmoid(), gamma * (-ce).exp(), ce), ce)
 
 
 def mirror_curve(m: Tensor, classes: int) -> Curve:
@@ -223,19 +252,20 @@ def log_curve(m: Tensor, log_end: float, start: float, released: bool, **_: obje
         # Of a tensor: that of a number would be compiled anew for each that a schedule sets.
         return (rest.new_ones(()) * number).log() if torch.compiler.is_compiling() else math.log(number)
 
-    end, total = 1e-5 if clamped else 1 - log_end, m
+    end, total, slanted = 1e-5 if clamped else 1 - log_end, m, rest
     near = rest >= end
     if clamped:
         total = torch.where(near, m, ce + math.log(end))
     elif log_end < 1:
-        total = torch.where(near, m, rest / end + ce + (logarithm(end) - 1))
+        slanted = rest / end
+        total = torch.where(near, m, slanted + ce + (logarithm(end) - 1))
     if start:
         at_start = 1 - start
         shift = logarithm(at_start) if clamped or start <= log_end else at_start / end + (logarithm(end) - 1)
         total = torch.where(rest > at_start, ce, total - shift)
 
     def slope() -> Tensor:
-        far = rest if clamped or log_end == 1 else torch.addcmul(rest, rest, 1 - rest, value=1 / end)
+        far = rest if slanted is rest else rest * (1 + 1 / end - slanted)
         steep = far.masked_fill(near, 1)
         return torch.where(rest > 1 - start, rest, steep) if start else steep
 

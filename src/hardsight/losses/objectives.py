@@ -29,7 +29,7 @@ from hardsight.losses.margins import (
     mirror_curve,
     soft_margin,
     soft_margins,
-    traced,
+    transformed,
 )
 from hardsight.registry import Range
 from hardsight.schedules import Scheduled, deferred
@@ -160,7 +160,7 @@ class EncouragingLoss(MarginLoss):
         if unclear and self.endless and not torch.compiler.is_compiling():
             _warn_once(type(self).__name__)
         index = terms.target if terms.shares is None else None
-        if index is None or self._apart or self.bonus not in CURVES or traced(terms.z):
+        if index is None or self._apart or self.bonus not in CURVES or transformed(terms.z):
             if not parts:
                 return self._plain(terms)
             m = self.margins(terms)
@@ -332,7 +332,7 @@ class FocalLoss(MarginLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         terms = self.terms(input, target)
-        if terms.shares is not None or terms.target is None or traced(terms.z):
+        if terms.shares is not None or terms.target is None or transformed(terms.z):
             return self._plain(terms)
         return self._in_one_pass(terms, terms.target)[0]
 
@@ -389,7 +389,7 @@ class MirrorMSELoss(CheckedLoss):
         factor = valid / valid.sum(dtype=z.dtype).clamp_min(1) if self.reduction == "mean" else valid.to(z.dtype)
         if not soft and self.mirror and self.activation == "softmax":
             target, curve = target * valid, partial(mirror_curve, classes=z.shape[1])
-            if not traced(z):
+            if not transformed(z):
                 plain = lambda z: self._reduced(factor, curve(soft_margin(z, target)).value)  # noqa: E731
                 return margin_loss(z, target, factor, curve, plain, sums=self.reduction != "none")[0]
             return self._reduced(factor, curve(soft_margin(z, target)).value)
