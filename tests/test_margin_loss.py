@@ -221,3 +221,33 @@ def test_the_mean_of_very_many_pixels_is_exact():
     y = torch.zeros(1, 700, 700, dtype=torch.long)
     expected = F.cross_entropy(z[:, :, 0, 0].double(), y[:, 0, 0])
     assert EncouragingLoss(rho=0)(z, y).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:EncouragingLoss. with log_end = 1")
+def test_compiled_is_not_compiled():
+    losses = [make(weight=torch.rand(6, dtype=D)) for make in LOSSES] + [MirrorMSELoss()]
+    losses += [make(reduction="none") for make in (EncouragingLoss, FocalLoss, MirrorMSELoss)]
+    z, y = problem()
+    z[1], z[1, 2], y[1] = -math.inf, 0.5, 2  # only the target is possible
+    z[2, 3] = -math.inf
+
+    def everything(z):
+        losses_of_margins = [soft_margin(z[2:], y[2:].clamp_min(0)).tanh().sum()]
+        return torch.stack([*losses_of_margins, *(loss(z, y).nan_to_num(neginf=-7).sum() for loss in losses)])
+
+    actual = torch.compile(everything, fullgraph=True, backend="aot_eager")(v := z.clone().requires_grad_())
+    expected = everything(u := z.clone().requires_grad_())
+    torch.testing.assert_close(actual, expected)
+    for k in range(len(expected)):
+        pulls = torch.eye(len(expected), dtype=D)[k]
+        ours = torch.autograd.grad(actual, v, pulls, retain_graph=True)[0]
+        torch.testing.assert_close(ours, torch.autograd.grad(expected, u, pulls, retain_graph=True)[0])
+
+
+@pytest.mark.slow
+def test_transforms_can_be_compiled():
+    z, y = problem((5, 4))
+    loss = EncouragingLoss()
+    compiled = torch.compile(torch.func.grad(loss), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(z, y), torch.func.grad(loss)(z, y))
