@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 import hardsight as hs
 from hardsight.chance import ChanceWarning, chance_agreement
@@ -93,6 +94,13 @@ def test_chance_is_that_of_the_labels_and_predictions(triple):
     columns = score_columns(features, weight, labels, None, ["norm"], None)
     tally = columns.tally(7)
     assert tally.chance == chance_agreement(labels.numpy(), columns.column("pred").numpy())
+    flat = chance_agreement(np.arange(400) % 5, np.arange(400) % 5 * (np.arange(400) < 300))
+    spread = (
+        sum(80 * b * 320 * (400 - b) for b in (160, 60, 60, 60, 60))
+        + 32_000**2
+        - sum((80 * b) ** 2 for b in (160, 60, 60, 60, 60))
+    )
+    assert flat.p == pytest.approx(norm.sf((320 - 0.5 - 80) / (spread / (400**2 * 399)) ** 0.5), rel=1e-9)
     with pytest.warns(ChanceWarning):
         hs.score_features(features, weight, labels.roll(1))
     with warnings.catch_warnings():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from hardsight.triple import MOST_CLASSES
 
@@ -85,6 +85,6 @@ def chance_of_counts(counts: np.ndarray, matches: int) -> Chance:
     mean = product.sum() / n
     variance = (product * (n - a) * (n - b)).sum() + product.sum() ** 2 - (product**2).sum()
     sd = np.sqrt(variance / (n**2 * (n - 1)))
-    p = float(stats.norm.sf((matches - 0.5 - mean) / sd)) if sd > 0 else 1.0
+    p = math.erfc((matches - 0.5 - mean) / sd / math.sqrt(2)) / 2 if sd > 0 else 1.0  # scipy.stats is slow to import
     kappa = (matches - mean) / (n - mean) if mean < n else float("nan")
     return Chance(n, matches / n, mean / n, float(kappa), p)

@@ -390,8 +390,9 @@ def _read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any
     elif len(names) > 1:
         scores, meta = mean_over_nets(scores), replace(meta, models=names)
     bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
-    where = pc.index_in(scores["id"], value_set=samples["id"].combine_chunks())
-    about = {name: samples[name].take(where) for name in samples.column_names if name not in ("id", "error")}
+    if not scores["id"].equals(samples["id"]):  # of a run without a bad sample they are
+        samples = samples.take(pc.index_in(scores["id"], value_set=samples["id"].combine_chunks()))
+    about = {name: samples[name] for name in samples.column_names if name not in ("id", "error")}
     label = about.pop("label")
     columns = {"id": scores["id"], **({} if label.null_count == len(scores) else {"label": label})}
     columns |= {name: scores[name] for name in scores.column_names if name not in ("id", "model")}
