@@ -74,7 +74,7 @@ def read_rows(
             x, weight, length_x, length_w, bias, longest, y, *sums,
             indices[:, start:], numbers[:, start:], chords, len(x), len(features), width, *noise,
             ROWS=8, WIDTH=min(256, triton.next_power_of_2(width)), EXACT=exact, CUT=half, BIAS=bias is not None,
-            num_warps=4,
+            num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
         torch.atan2(chords[:2], chords[2:], out=numbers[3:5, start : start + len(x)])
     numbers[3:5] *= 2
@@ -86,13 +86,12 @@ def read_rows(
 def _noise(width: int, half: bool, device: torch.device) -> tuple[float, float, float]:
     """What a product may be off: largest share cut off; rounding per reach, and per size of the runner-up's product.
 
-    The latter two are four standard deviations of a random walk over the additions of a product.
+    The latter two are more than three standard deviations of a random walk over the additions of a product.
     """
     if half:  # sixteen products at a time
-        return width / 16 * 2.0**-23, 0.6 * 2.0**-24, 1.4 * (width / 16) ** 0.5 * 2.0**-24
-    if _product_dtype(device) == torch.float64:
-        return 0.0, 2.0**-50, width**0.5 * 2.0**-50
-    return 0.0, 1.2 * 2.0**-24, 1.4 * width**0.5 * 2.0**-24
+        return width / 16 * 2.0**-23, 16 * width**-0.5 * 2.0**-24, 1.2 * (width / 16) ** 0.5 * 2.0**-24
+    eps = 2.0**-53 if _product_dtype(device) == torch.float64 else 2.0**-24
+    return 0.0, 16 * width**-0.5 * eps, 1.4 * width**0.5 * eps
 
 
 @cache
@@ -107,7 +106,9 @@ def lengths(vectors: Tensor) -> tuple[Tensor, Tensor]:
     rows, width = vectors.shape
     length, inverse = vectors.new_empty(rows, dtype=torch.float64), vectors.new_empty(rows, dtype=torch.float32)
     depth = min(1024, triton.next_power_of_2(width))
-    length_kernel[(triton.cdiv(rows, 4),)](vectors, length, inverse, rows, width, ROWS=4, WIDTH=depth)
+    length_kernel[(triton.cdiv(rows, 4),)](
+        vectors, length, inverse, rows, width, ROWS=4, WIDTH=depth, enable_fp_fusion=True
+    )
     return length, inverse
 
 
@@ -148,7 +149,7 @@ def _read_sums(
         x, w, products, inverse_x, inverse_w, bias, target, *sums, rows, classes, width, share,
         ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts, BIAS=bias is not None,
         LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return _merged(sums) if parts > 1 else Sums(*(values[0] for values in sums))
 
