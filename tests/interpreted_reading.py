@@ -8,6 +8,7 @@ import torch
 from readings import errors, inputs
 
 from hardsight import fastreading, gpureading
+from hardsight.angles import paired_angle
 from hardsight.gpureading import Tile
 from hardsight.reading import Reading
 
@@ -29,6 +30,14 @@ def check(kind, dtype, n, d, c, biased, labeled, processors):
     assert (~sure).sum() <= 4, (case, sure)
 
 
+def check_angles(dtype, n, d, c):
+    """Angles to targets that lie anywhere, on the feature, opposite to it, and nowhere."""
+    x, w, y = inputs("random", n, d, c, dtype)
+    x[0], x[1], x[2], w[y[3]] = 3 * w[y[0]], -w[y[1]], 0, 0
+    truth = paired_angle(x.double(), w[y].double())
+    assert torch.allclose(gpureading.target_angle(x, w, y), truth, rtol=1e-9, atol=1e-9)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     fastreading.read_rows = lambda x, w, y, b: gpureading.read_rows(
@@ -41,3 +50,5 @@ if __name__ == "__main__":
         check("random", torch.half, 33, 50, 70, False, labeled, 1)  # rows of a length that is no multiple of 16 bytes
         check("positive", torch.half, 40, 64, 257, True, labeled, 8)  # classes shared by several programs
         check("random", torch.float32, 33, 64, 65, False, labeled, 8)  # the last of which has a single class
+    check_angles(torch.half, 37, 70, 9)
+    check_angles(torch.float32, 37, 300, 9)

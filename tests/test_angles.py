@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from hardsight.angles import angle_matrix, angle_sum_series, arccos, float32_is_exact, paired_angle, unit
+from hardsight.angles import angle_matrix, arccos, float32_is_exact, paired_angle, unit
+from hardsight.series import angle_sum_series, class_sums
 
 
 def test_matrix_agrees_with_scipy():
@@ -137,6 +138,27 @@ def test_series_certificate_holds(classes, width):
     # Parallel to a weight the dropped term is as large as the bound says.
     total, error = angle_sum_series(w[:1], w[:1])
     assert abs(total.item() - 0) == pytest.approx(error.item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("classes", "width", "lean"), [(3, 8, 0.0), (1000, 16, 1.0), (50, 64, 0.0), (9000, 32, 0.3)])
+def test_series_of_16_bits_is_certified_too(dtype, classes, width, lean):
+    x, w = torch.randn(100, width).to(dtype), (lean + torch.randn(classes, width)).to(dtype)
+    x[3], x[4:40] = 0, w[:36] if classes > 36 else x[4:40]
+    truth = angle_matrix(x.double(), w.double()).sum(1)
+    for given in (w, class_sums(w, dtype), class_sums(w)):
+        total, error = angle_sum_series(x, given)
+        assert ((total - truth).abs() <= error + 1e-9).all()
+    assert total[3].item() == pytest.approx(classes * math.pi / 2)
+    narrow = angle_sum_series(x, w)[1] <= 1.3 * error + 1e-3 * classes
+    assert narrow.nonzero()[:, 0].tolist() == [i for i in range(100) if i != 3]  # of a zero row nothing else is known
+
+
+def test_series_of_lengths_that_float32_has_not():
+    x, w = torch.tensor([[1e30, 1e30], [1e-30, 1e-30], [1.0, 1.0]]).bfloat16(), torch.randn(5, 2).bfloat16()
+    total, error = angle_sum_series(x, w)
+    truth = angle_matrix(x.double(), w.double()).sum(1)
+    assert ((total - truth).abs() <= error + 1e-9).all()
 
 
 def test_empty_inputs():

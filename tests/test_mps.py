@@ -10,7 +10,7 @@ from naive import triple
 from torch import nn
 
 import hardsight as hs
-from hardsight.angles import angle_sum_series, cosine_matrix
+from hardsight.angles import cosine_matrix
 from hardsight.calibration import brier, classwise_ece, fit_temperature, nll
 from hardsight.devices import moved
 from hardsight.margins import energy_by_class, logit_margin
@@ -18,6 +18,7 @@ from hardsight.ood import ood_scores
 from hardsight.predictions import _told
 from hardsight.scores import SCORES, avh_series
 from hardsight.scoring.rows import score_block
+from hardsight.series import angle_sum_series
 from hardsight.training.batches import mean_and_spread
 
 CLASSES = 5

@@ -21,7 +21,7 @@ __all__ = [name for name, home in _HOMES.items() if home != __name__]  # pyrefly
 _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "alignment": "ceiling compare_all hypotheses leaderboard over_nets",
-    "angles": "angle_matrix angle_sum_series paired_angle",
+    "angles": "angle_matrix paired_angle",
     "calibration": "classwise_ece ece fit_temperature reliability",
     "cleaning": "read_ids to_datalab",
     "clusters": "cluster_metrics",
@@ -44,6 +44,7 @@ _MOVED = {
     "schedules": "deferred ramp_down ramp_up Scheduled",
     "scores": "avh_series norm_within_class Score",
     "scoring.folds": "TrainingData",
+    "series": "angle_sum_series",
     "training": "Trained",
 }
 

@@ -151,29 +151,3 @@ def angle_matrix(features: Tensor, weight: Tensor) -> Tensor:
     """
     dtype = working_dtype(features, weight)
     return arccos(cosine_matrix(unit(features.to(dtype))[0], unit(weight.to(dtype))[0]))
-
-
-def angle_sum_series(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the angles to all classes without touching the classes, with a bound on its error.
-
-    With cosines ``t_k``, ``Σ arccos t_k = C·π/2 − x̂·Σ ŵ_k − Σ (arcsin t_k − t_k)``. The last sum is dropped. Because
-    ``|arcsin t − t| ≤ (π/2−1)·t²``, it is at most ``(π/2−1)·x̂ᵀ(ŴᵀŴ)x̂``. Both terms need only sums over the classes,
-    which are computed once: O(D²) per sample however many classes there are, so it pays when C ≫ D.
-
-    Returns:
-        ``(sum, error)``: two ``(N,)`` float64 tensors, for features ``(N, D)`` and weight ``(C, D)``.
-
-    Examples:
-        >>> total, error = angle_sum_series(torch.eye(3)[:1], torch.tensor([[0., 1., 0.], [0., 0., 1.]]))
-        >>> round(total.item(), 4), error.item()
-        (3.1416, 0.0)
-    """
-    directions = unit(as_float64(features))[0]
-    total = directions.new_zeros(directions.shape[-1])
-    gram = directions.new_zeros(directions.shape[-1], directions.shape[-1])
-    for block in weight.split(4096):
-        rows = unit(as_float64(block))[0]
-        total, gram = total + rows.sum(0), gram + rows.T @ rows
-    value = weight.shape[0] * math.pi / 2 - directions @ total
-    error = (math.pi / 2 - 1) * ((directions @ gram) * directions).sum(-1)
-    return value, error.clamp_min(0)

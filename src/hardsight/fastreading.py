@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, float32_is_exact, product_matrix, unit
+from hardsight.angles import angle_between_units, as_float64, float32_is_exact, paired_angle, product_matrix, unit
 
 _FEWEST_CLASSES = 64  # with fewer, single angles decide their sum, and the reference costs little
 _LEAST_WORK = 2**33  # products on a GPU; with fewer, the reference takes less time than a kernel to compile
@@ -180,6 +180,16 @@ def _(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | No
     kernels = _kernels(torch.cuda.get_device_capability(features.device))
     read = _read_plain if kernels is None else kernels.read_rows
     return read(features, weight, target, bias)
+
+
+def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """The angle of each row to its target in float64, exact at 0 and π."""
+    if features.is_cuda and features.dtype == weight.dtype != torch.float64:
+        kernels = _kernels(torch.cuda.get_device_capability(features.device))
+        if kernels is not None:
+            return kernels.target_angle(features, weight, target)
+    pairs = zip(features.split(4096), target.split(4096), strict=True)
+    return torch.cat([paired_angle(as_float64(x), as_float64(weight[y])) for x, y in pairs])
 
 
 @cache

@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hardsight.angles import product_matrix
-from hardsight.kernels import length_kernel, pair_kernel, read_kernel
+from hardsight.kernels import angle_kernel, length_kernel, pair_kernel, read_kernel
 
 
 class Tile(NamedTuple):
@@ -81,6 +81,18 @@ def read_rows(
     shortest = torch.where(length_w > 0, length_w, 1.0).amin()
     numbers[11].masked_fill_(shortest < 1e-12, torch.inf)
     return indices, numbers
+
+
+def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """The angle of each row to its target, exact."""
+    features, weight = features.contiguous(), weight.contiguous()
+    (rows, width), half = features.shape, features.dtype != torch.float32
+    chords = features.new_empty(2, rows, dtype=torch.float64)
+    angle_kernel[(triton.cdiv(rows, 8),)](
+        features, weight, target, chords, rows, width, ROWS=8, WIDTH=min(256, triton.next_power_of_2(width)),
+        EXACT=tl.float32 if half else tl.float64, num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
+    return 2 * torch.atan2(chords[0], chords[1])
 
 
 def _noise(width: int, half: bool, device: torch.device) -> tuple[float, float, float]:

@@ -301,3 +301,37 @@ def pair_kernel(
     tl.store(chords + rows + row, tl.sqrt(tl.where(empty_n, 1.0, apart_n)), mask=valid)
     tl.store(chords + 2 * rows + row, tl.sqrt(tl.where(empty_y, 1.0, together_y)), mask=valid)
     tl.store(chords + 3 * rows + row, tl.sqrt(tl.where(empty_n, 1.0, together_n)), mask=valid)
+
+
+@triton.jit
+def angle_kernel(
+    features, weight, target, chords, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr
+):  # fmt: skip
+    """The chords of the angle of each row to its target."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    valid = row < rows
+    y = tl.load(target + row, mask=valid, other=0).to(tl.int64)
+    product, square_x, square_w = (
+        tl.zeros([ROWS], tl.float64),
+        tl.zeros([ROWS], tl.float64),
+        tl.zeros([ROWS], tl.float64),
+    )
+    for k in tl.range(0, width, WIDTH):
+        columns = k + tl.arange(0, WIDTH)
+        mask = valid[:, None] & (columns < width)[None, :]
+        x = tl.load(features + (row * width)[:, None] + columns[None, :], mask=mask, other=0.0).to(EXACT)
+        w = tl.load(weight + (y * width)[:, None] + columns[None, :], mask=mask, other=0.0).to(EXACT)
+        product += tl.sum((x * w).to(tl.float64), 1)
+        square_x += tl.sum((x * x).to(tl.float64), 1)
+        square_w += tl.sum((w * w).to(tl.float64), 1)
+    shrink_x = tl.where(square_x > 0, 1 / tl.sqrt(square_x), 0.0)
+    shrink_w = tl.where(square_w > 0, 1 / tl.sqrt(square_w), 0.0)
+    cosine = product * shrink_x * shrink_w
+    apart, together = 2 - 2 * cosine, 2 + 2 * cosine
+    if tl.max(tl.abs(cosine), 0) > 0.9:
+        apart, together = _chords(
+            features, weight, row * width, y * width, shrink_x, shrink_w, valid, width, ROWS, WIDTH
+        )  # fmt: skip
+    empty = shrink_x * shrink_w == 0  # a right angle
+    tl.store(chords + row, tl.sqrt(tl.where(empty, 1.0, apart)), mask=valid)
+    tl.store(chords + rows + row, tl.sqrt(tl.where(empty, 1.0, together)), mask=valid)

@@ -107,9 +107,9 @@ def evaluate(
     fields, sure = read_fast(features, weight, target, bias)
     reading = Reading(len(weight), *fields)
     values = [function(reading) for function in functions]
-    doubtful = (~sure).nonzero()[:, 0]
-    if not len(doubtful):
+    if bool(sure.all()):
         return values
+    doubtful = (~sure).nonzero()[:, 0]
     x, y = features[doubtful], None if target is None else target[doubtful]
     if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
         again = evaluate(functions, x.float(), weight, y, bias)

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, angle_sum_series, as_float64, unit, working_dtype
+from hardsight.angles import working_dtype
 from hardsight.errors import InputError
+from hardsight.fastreading import target_angle
 from hardsight.reading import Reading, evaluate, read_classes  # noqa: F401
 from hardsight.registry import Registry
+from hardsight.series import ClassSums, angle_sum_series
 from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits, check_triple  # noqa: F401
 
 
@@ -237,8 +239,14 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
     return torch.where(span > 0, (norms - low[group]) / span.clamp_min(torch.finfo(norms.dtype).tiny), 0.5)
 
 
-def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """AVH from `hardsight.angles.angle_sum_series`: O(D²) per sample however many classes there are; for C ≫ D.
+def avh_series(features: Any, weight: Any, labels: Any, sums: ClassSums | None = None) -> tuple[Tensor, Tensor]:
+    """AVH from `hardsight.series.angle_sum_series`: O(D²) per sample however many classes there are; for C ≫ D.
+
+    Args:
+        features: ``(N, D)`` inputs of the last linear layer.
+        weight: ``(C, D)`` weight of that layer.
+        labels: ``(N,)`` class indices.
+        sums: `hardsight.series.class_sums` of the weight, where there are many batches.
 
     Returns:
         ``(avh, error)``: two ``(N,)`` float64 tensors; the exact AVH lies within ``avh ± error``.
@@ -246,8 +254,8 @@ def avh_series(features: Any, weight: Any, labels: Any) -> tuple[Tensor, Tensor]
     features, weight, labels, _ = check_triple(features, weight, labels)
     if labels is None:
         raise InputError("labels must be given: finding the predicted class would touch every class.")
-    target = angle_between_units(unit(as_float64(features))[0], unit(as_float64(weight[labels]))[0])
-    total, off = angle_sum_series(features, weight)
+    target = target_angle(features, weight, labels)
+    total, off = angle_sum_series(features, sums or weight)
     # The true sum is at least the target's own angle, whatever the certificate says.
     low, high = torch.maximum(total - off, target), total + off
     value = _share(target, total, len(weight))

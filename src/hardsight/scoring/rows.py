@@ -11,9 +11,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, as_float64, unit
+from hardsight.angles import as_float64, unit
 from hardsight.chance import Chance, chance_of_counts
 from hardsight.ensemble import as_lists
+from hardsight.fastreading import target_angle
 from hardsight.scores import avh_series, bad_rows, compute_scores
 
 # What is stored of the features. "direction" sketches the feature itself, in axes that only one network's samples
@@ -142,8 +143,8 @@ def score_block(
 
 def _series_scores(features: Tensor, weight: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
     avh, error = avh_series(features, weight, labels)  # which refuses to do without labels
-    directions, norm = unit(as_float64(features))
-    angle = angle_between_units(directions, unit(as_float64(weight[labels]))[0])
+    angle = target_angle(features, weight, torch.as_tensor(labels))
+    norm = torch.cat([unit(as_float64(block))[1] for block in features.split(4096)])
     return {"avh": avh, "avh_error": error, "angle": angle, "norm": norm}
 
 
