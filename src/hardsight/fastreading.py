@@ -94,7 +94,9 @@ def _read_plain(features: Tensor, weight: Tensor, target: Tensor | None, bias: T
 
     For features ``(N, D)``, weight ``(C, D)``, target ``(N,)`` (None: the predicted class) and bias ``(C,)``.
     """
-    lengths = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float64)
+    # By blocks: the norm in float64 copies what it is taken of.
+    blocks = weight.split(max(1, _CPU_BLOCK // max(1, weight.shape[1])))
+    lengths = torch.cat([torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) for rows in blocks])
     shrink = _inverse(lengths).float()
     extreme = ((lengths > 0) & ((lengths < _SHORTEST) | (lengths > _LONGEST))).any()
     bias = None if bias is None else bias.float()
