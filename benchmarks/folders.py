@@ -94,10 +94,11 @@ def scoring(images: Path, root: str, workers: int) -> Comparison:
             "bare loop",
             1.03,
         ),
-        Case("score in memory", lambda: hs.score(model, images, **options), "bare loop", 1.03),
     ]
+    if device.type == "cpu":
+        cases.append(Case("score in memory", lambda: hs.score(model, images, **options), "bare loop", 1.03))
     config = f"N={len(samples)} network={model.name} workers={workers}"
-    return Comparison(cases, config, rounds=5, device=device.type)
+    return Comparison(cases, config, rounds=4, device=device.type)
 
 
 def decoding(images: Path, workers: int) -> Comparison:
@@ -107,7 +108,7 @@ def decoding(images: Path, workers: int) -> Comparison:
     from hardsight.data import View, open_data
 
     (model, device), whole = resnet(images), open_data(images)
-    samples = View(whole, np.arange(0, len(whole), 4))
+    samples = View(whole, np.arange(0, len(whole), 8))
     cases = [
         Case("decode cpu", lambda: bare_loop(model, device, samples, workers)),
         Case("decode gpu", lambda: bare_loop(model, device, samples, workers, decode="gpu"), "decode cpu"),

@@ -150,3 +150,49 @@ def test_a_gpu_degrades_like_a_cpu():
     for name, level in ((name, level) for name, how in DEGRADATIONS.items() for level in how.levels):
         here, there = (degrade(images.to(device), name, level, ids).cpu() for device in ("cpu", "cuda"))
         torch.testing.assert_close(here, there, atol=0 if name not in ("blur", "resolution") else 1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [20, 333, 512])
+def test_a_table_of_gpu_features_is_that_of_the_cpu(dtype, width):
+    features, weight, labels, bias = triple(50, width, 7, dtype=dtype)
+    features[3] = 0
+    if dtype == torch.bfloat16:
+        features[4] *= 1e37  # too long for a sum of squares
+    there, here = (
+        hs.score_features(*on_gpu(features, weight, labels, bias)),
+        hs.score_features(features, weight, labels, bias),
+    )
+    assert there["id"].tolist() == here["id"].tolist()
+    assert there.bad.to_pylist() == here.bad.to_pylist()
+    assert there.meta.counts == here.meta.counts
+    assert there.accuracy == here.accuracy == there.meta.accuracy
+    for name in ("avh", "norm", "angle"):
+        np.testing.assert_allclose(there[name], here[name], rtol=2e-6, atol=1e-6)
+    for name in ("sketch", "probabilities"):
+        values = [np.stack(table.vectors[name].to_pylist()).astype(float) for table in (there, here)]
+        np.testing.assert_allclose(*values, atol=2e-3 if name == "sketch" else 1e-6)
+
+
+def test_jpegs_are_decoded_on_the_gpu_as_by_pillow(tmp_path):
+    image, v2 = pytest.importorskip("PIL.Image"), pytest.importorskip("torchvision.transforms.v2")
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "b").mkdir()
+    for i in range(8):
+        pixels = np.random.default_rng(i).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        image.fromarray(pixels).resize((120 + 9 * i, 90)).save(
+            tmp_path / "photos" / "ab"[i % 2] / f"{i}.jpg", quality=95
+        )
+    whole = (tmp_path / "photos" / "a" / "0.jpg").read_bytes()
+    (tmp_path / "photos" / "a" / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 2))
+    steps = v2.Compose([v2.ToImage(), v2.Resize(64), v2.CenterCrop(64), v2.ToDtype(torch.float32, scale=True)])
+    model = hs.Model(network, "small", steps, "pil")
+    by_cpu, by_gpu = (
+        hs.score(model, tmp_path / "photos", device="cuda", workers=0, decode=place) for place in ("cpu", "gpu")
+    )
+    assert by_gpu["id"].tolist() == by_cpu["id"].tolist()
+    assert by_gpu.bad.to_pylist() == by_cpu.bad.to_pylist()
+    assert len(by_gpu.bad) == 1
+    np.testing.assert_allclose(by_gpu["norm"], by_cpu["norm"], rtol=0.02)
