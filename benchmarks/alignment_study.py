@@ -42,7 +42,7 @@ from hardsight.training import train
 from hardsight.training.batches import as_pixels
 
 # Cross-entropy alone: smoothed labels would move angles and margins.
-_COMMON = ("label_smoothing=0", "graph=true")
+_COMMON = ("label_smoothing=0", "lr=0.4", "ema=0", "graph=true")
 NETS = {
     "resnet18-32": ("epochs=30",),
     "amc13": ("epochs=30", "lr=0.1"),

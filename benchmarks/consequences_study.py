@@ -91,7 +91,7 @@ PARTS = {
 # Preset and changes to its recipe: short trainings. Several processes share a GPU, so a step needs no CUDA graph.
 _RECIPES = {
     "mnist": ("mnist-el", ("epochs=12", "drop_last=true", "precision=bf16", "channels_last=true")),
-    "cifar10": ("cifar-resnet18", ("epochs=10", "batch_size=256", "lr=0.2", "warmup=2")),
+    "cifar10": ("cifar-resnet18", ("epochs=10", "batch_size=256", "lr=0.2", "warmup=2", "ema=0", "graph=false")),
 }
 # Attacks with their strengths, in pixels.
 _ATTACKS = (

@@ -1,8 +1,10 @@
 """The training engine on CIFAR-10: accuracy and seconds of ``cifar-resnet18``, and what recording costs a step.
 
-``python -m benchmarks.engine CIFAR10.npz OUT [SEEDS] [key=value …]`` writes ``engine.csv`` and ``overhead.csv`` to OUT.
-``key=value`` changes the recipe (``epochs=20 lr=0.5 compile=true``). Seconds are those of the whole call: data to the
-device, training, evaluation after every epoch, checkpoints, and where it says so records of all samples.
+``python -m benchmarks.engine CIFAR10.npz OUT [recorded] [plain] [overhead] [SEEDS] [key=value …]`` writes
+``recorded.csv`` and ``plain.csv`` (trainings with and without records of all samples) and ``overhead.csv`` (what
+recording costs a step, and a commit) to OUT; without a name, all three. ``key=value`` changes the recipe
+(``epochs=20 lr=0.5 compile=true``). Seconds are those of the whole call: data to the device, training, evaluation after
+every epoch, checkpoints and records. The first call of a process also loads libraries.
 The file holds train_images, train_labels, test_images, test_labels.
 """
 
@@ -31,49 +33,46 @@ from hardsight.training.loop import Training, steady
 from hardsight.training.processes import processes
 
 # Batch, steps of one measurement (the recorder reads 32 batches together) and measurements.
-ON_GPU, ON_CPU = (512, 96, 15), (32, 32, 5)
+ON_GPU, ON_CPU = (512, 96, 10), (32, 32, 5)
 
 
-def accuracy(data: str, out: Path, recipe: Recipe, seeds: int) -> list[dict]:
+def accuracy(data: str, out: Path, recipe: Recipe, seeds: int, record: tuple[str, ...]) -> list[dict]:
     rows = []
     for seed in range(seeds):
-        for record in ((), ("train", "test")):
-            path = out / f"seed{seed}-{'recorded' if record else 'plain'}"
-            start = time.perf_counter()
-            trained = train(
-                "cifar-resnet18",
-                f"{data}:train",
-                f"{data}:test",
-                out=path,
-                recipe=replace(recipe, seed=seed),
-                record=record,
-                overwrite=True,
-                progress=seed == 0,
-            )
-            seconds = time.perf_counter() - start
-            last = trained.history[-1]
-            rows.append(
-                {
-                    "seed": seed,
-                    "recorded": " and ".join(record) or "nothing",
-                    "accuracy": f"{last['test_accuracy']:.4f}",
-                    "seconds": f"{seconds:.1f}",
-                    "of it training steps": f"{sum(row['seconds'] for row in trained.history):.1f}",
-                    "epochs": recipe.epochs,
-                    "hardware": hardware(),
-                    "torch": torch.__version__,
-                }
-            )
-            print(" ".join(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
-    for kind in ("nothing", "train and test"):
-        chosen = [row for row in rows if row["recorded"] == kind]
-        found = [float(row["accuracy"]) for row in chosen]
-        times = [float(row["seconds"]) for row in chosen]
-        spread = statistics.stdev(found) if len(found) > 1 else float("nan")
-        print(
-            f"recorded {kind}: accuracy {statistics.mean(found):.4f} ± {spread:.4f} (n = {len(found)}), "
-            f"{statistics.median(times):.1f} s (median; {min(times):.1f}–{max(times):.1f})"
+        path = out / f"seed{seed}-{'recorded' if record else 'plain'}"
+        start = time.perf_counter()
+        trained = train(
+            "cifar-resnet18",
+            f"{data}:train",
+            f"{data}:test",
+            out=path,
+            recipe=replace(recipe, seed=seed),
+            record=record,
+            overwrite=True,
+            progress=seed == 0,
         )
+        seconds = time.perf_counter() - start
+        last = trained.history[-1]
+        rows.append(
+            {
+                "seed": seed,
+                "recorded": " and ".join(record) or "nothing",
+                "accuracy": f"{last['test_accuracy']:.4f}",
+                "seconds": f"{seconds:.1f}",
+                "of it training steps": f"{sum(row['seconds'] for row in trained.history):.1f}",
+                "epochs": recipe.epochs,
+                "hardware": hardware(),
+                "torch": torch.__version__,
+            }
+        )
+        print(" ".join(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
+    found = [float(row["accuracy"]) for row in rows]
+    times = [float(row["seconds"]) for row in rows]
+    spread = statistics.stdev(found) if len(found) > 1 else float("nan")
+    print(
+        f"recorded {rows[0]['recorded']}: accuracy {statistics.mean(found):.4f} ± {spread:.4f} (n = {len(found)}), "
+        f"{statistics.median(times):.1f} s (median; {min(times):.1f}–{max(times):.1f})"
+    )
     return rows
 
 
@@ -103,11 +102,13 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
             recorder.end_epoch()
             commits.append(time.perf_counter() - start)
         found = {name: values[1:] for name, values in seconds.items()}
-    rows = ratios(f"step, {group.device.type}, batch {batch}, {steps} steps", found, "plain", {"recorded": 1.02})
+    steps_as = "CUDA graphs" if recipe.graph else "eager"
+    case = f"step, {group.device.type}, {steps_as}, batch {batch}, {steps} steps"
+    rows = ratios(case, found, "plain", {"recorded": 1.02})
     rows.append(row("recorder", f"commit of {batch * steps:,} samples", commits[1:], "s", limit=0.05))
-    for case in rows:
-        print(f"{case['benchmark']}: {case['case']} {case['p50']} s ({case['p20']}–{case['p80']}), "
-              f"× {case['ratio']} (n = {case['n']})", flush=True)  # fmt: skip
+    for line in rows:
+        print(f"{line['benchmark']}: {line['case']} {line['p50']} s ({line['p20']}–{line['p80']}), "
+              f"× {line['ratio']} (n = {line['n']})", flush=True)  # fmt: skip
     return rows
 
 
@@ -119,17 +120,21 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    data, out = sys.argv[1], Path(sys.argv[2])
-    seeds = next((int(a) for a in sys.argv[3:] if a.isdecimal()), 3)
-    recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(a for a in sys.argv[3:] if "=" in a))
+    data, out, asked = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    seeds = next((int(a) for a in asked if a.isdecimal()), 3)
+    recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(a for a in asked if "=" in a))
+    parts = {"recorded", "plain", "overhead"}
+    parts = parts.intersection(asked) or parts
     out.mkdir(parents=True, exist_ok=True)
-    if seeds:
-        write(out / "engine.csv", accuracy(data, out, recipe, seeds))
-    rows = []
-    if torch.cuda.is_available():
-        rows += overhead(data, out, recipe, "cuda", *ON_GPU)
-    rows += overhead(data, out, replace(recipe, precision="float32", compile=False), "cpu", *ON_CPU)
-    write(out / "overhead.csv", rows)
+    for part, record in (("recorded", ("train", "test")), ("plain", ())):
+        if part in parts:
+            write(out / f"{part}.csv", accuracy(data, out, recipe, seeds, record))
+    if "overhead" in parts and torch.cuda.is_available():
+        rows = overhead(data, out, replace(recipe, graph=True), "cuda", *ON_GPU)
+        write(out / "overhead.csv", rows + overhead(data, out, replace(recipe, graph=False), "cuda", *ON_GPU))
+    elif "overhead" in parts:
+        recipe = replace(recipe, precision="float32", compile=False, graph=False)
+        write(out / "overhead.csv", overhead(data, out, recipe, "cpu", *ON_CPU))
 
 
 if __name__ == "__main__":

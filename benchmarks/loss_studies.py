@@ -52,7 +52,7 @@ class Study:
 
 
 # A large `clip` changes nothing but has the norm of the gradient recorded.
-_CIFAR = ("epochs=10", "batch_size=256", "lr=0.2", "warmup=2", "label_smoothing=0", "clip=1e9")
+_CIFAR = ("epochs=10", "batch_size=256", "lr=0.2", "warmup=2", "label_smoothing=0", "ema=0", "graph=false", "clip=1e9")
 _MNIST = ("epochs=12", "drop_last=true", "precision=bf16", "channels_last=true", "clip=1e9")
 STUDIES = {
     "sweep": Study("cifar-resnet18", _CIFAR, ("ce", *ENDS, *TAMED)),

@@ -87,7 +87,11 @@ def test_numbers_come_in_the_order_of_their_texts(at, random):
     ids = Ids(str, texts[:150])
     ids = ids.added(ids.find(np.array(texts[100:], dtype=object)))
     chosen = [ids.texts[number].as_py() for number in at]
-    assert [chosen[row] for row in ids.sorted(np.array(at, np.int64))] == sorted(chosen)
+    rows, texts = ids.sorted(np.array(at, np.int64))
+    assert [chosen[row] for row in rows] == texts.to_pylist() == sorted(chosen)
+    everything = random.sample(range(len(ids)), len(ids))
+    rows, texts = ids.sorted(np.array(everything))
+    assert [ids.texts[everything[row]].as_py() for row in rows] == texts.to_pylist() == sorted(ids.texts.to_pylist())
 
 
 def test_an_epoch_of_all_samples_adds_up_like_its_parts():

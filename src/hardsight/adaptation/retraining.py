@@ -34,7 +34,7 @@ def recipe_for_rounds(model: Any, recipe: Recipe | str | None = None) -> Recipe:
 
     Examples:
         >>> recipe_for_rounds("cifar-resnet18").lr
-        0.04
+        0.08
     """
     if isinstance(recipe, Recipe):
         return recipe

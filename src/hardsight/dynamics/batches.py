@@ -36,8 +36,9 @@ class Rows(NamedTuple):
     head: np.ndarray | None
 
     def take(self, order: np.ndarray) -> Rows:
-        values = {name: column[order] for name, column in self.values.items()}
-        return Rows(self.ids[order], self.labels[order], values, self.logits and self.logits.take(order), self.head)
+        values = {name: column.take(order) for name, column in self.values.items()}
+        logits = self.logits and self.logits.take(order)
+        return Rows(self.ids.take(order), self.labels.take(order), values, logits, self.head)
 
 
 NO_ROWS = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), dict.fromkeys(STORED, np.zeros(0)), None, None)

@@ -36,7 +36,7 @@ class Ids:
         self.texts = pa.array(texts, pa.string())  # by number
         self._numbers = {text: number for number, text in enumerate(texts)}
         self._table = np.zeros(0, np.int64)  # from integers to numbers, −1 where there is none
-        self._order = np.zeros(0, np.int64)
+        self._order, self._sorted_texts = np.zeros(0, np.int64), self.texts[:0]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -69,7 +69,8 @@ class Ids:
     def added(self, found: Found) -> Ids:
         """With the ids that were new; these stay as they are."""
         ids = Ids(self._name)
-        ids.texts, ids._numbers, ids._table, ids._order = self.texts, self._numbers, found.table, self._order
+        ids.texts, ids._numbers, ids._table = self.texts, self._numbers, found.table
+        ids._order, ids._sorted_texts = self._order, self._sorted_texts
         if found.fresh:
             ids._numbers = self._numbers | found.fresh
             ids.texts = pa.concat_arrays([self.texts, pa.array(list(found.fresh), pa.string())])
@@ -78,13 +79,16 @@ class Ids:
     def order(self) -> np.ndarray:
         """The numbers in the order of their texts."""
         if len(self._order) != len(self):
-            self._order = pc.sort_indices(self.texts).to_numpy()
+            order = pc.sort_indices(self.texts)
+            self._order, self._sorted_texts = order.to_numpy(), self.texts.take(order)
         return self._order
 
-    def sorted(self, at: np.ndarray) -> np.ndarray:
-        """The places in `at`, which holds each number once at most, in the order of the texts of its numbers."""
+    def sorted(self, at: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+        """The places in `at`, which holds each number once at most, in the order of the texts of its numbers; these."""
         rows = first_rows(at, len(self))[self.order()]
-        return rows[rows >= 0]
+        if len(at) == len(self):
+            return rows, self._sorted_texts
+        return rows[rows >= 0], self._sorted_texts.filter(pa.array(rows >= 0))
 
 
 def first_rows(at: np.ndarray, count: int) -> np.ndarray:

@@ -326,8 +326,9 @@ class Recorder(Result):
         logits = self._rounded(rows, ids, at)
 
         index = self._index.copied()
+        table = self._table(rows, ids, at)
         write_together(
-            lambda: records.write_rows(self.path, index, self._table(rows, ids, at)),
+            lambda: records.write_rows(self.path, index, table),
             lambda: None if rows.head is None else records.write_head(self.path, index, self.epoch, rows.head),
             lambda: self._write_logits(index, ids, logits if end else None),
         )
@@ -395,16 +396,16 @@ class Recorder(Result):
         self._sizes.add(np.full(len(at), self.epoch), wide)
 
     def _table(self, rows: Rows, ids: Ids, at: np.ndarray) -> pa.Table:
-        order = ids.sorted(at)
+        order, texts = ids.sorted(at)
         columns = {
-            "id": ids.texts.take(pa.array(at[order])),
+            "id": texts,
             "epoch": pa.array(np.full(len(order), self.epoch), pa.int32()),
-            "label": pa.array(rows.labels[order], pa.int32()),
-            "pred": pa.array(rows.values["pred"][order].astype(np.int32)),
+            "label": pa.array(rows.labels.take(order), pa.int32()),
+            "pred": pa.array(rows.values["pred"].take(order).astype(np.int32)),
         }
         for name in records.FLOATS:
             if name in rows.values:
-                values = rows.values[name][order]
+                values = rows.values[name].take(order)
                 missing = np.isnan(values)
                 columns[name] = pa.array(values, pa.float32(), mask=missing if missing.any() else None)
         return pa.table(columns)
