@@ -23,6 +23,7 @@ BENCHMARKS = {
     "sweep": "sweep",
     "images": "sweep",
     "losses": "losses",
+    "large_heads": "large_heads",
     "folders": "folders",
     "startup": "commands",
     "demo": "commands",

@@ -1,5 +1,6 @@
 """Heads in chunks of classes: values and gradients against naive float64 formulas and against the matrix of logits."""
 
+import importlib.util
 import math
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from hardsight.losses import (
     headchunks,
     largeheads,
     ldam_margins,
+    margin_of_nll,
     soft_margin,
     sphereface_logits,
 )
@@ -407,6 +409,17 @@ def test_a_target_that_is_no_class_is_not_passed_over(monkeypatch):
         EncouragingLoss(validate=True).from_features(x, w, y)
 
 
+@pytest.mark.parametrize("limit", [1, 1 << 60])
+def test_weights_of_another_number_of_classes_are_refused(limit, monkeypatch):
+    monkeypatch.setattr(largeheads, "LARGE", limit)
+    x, w, y = batch()
+    loss = EncouragingLoss(torch.ones(300))
+    with pytest.raises(InputError, match="weight"):
+        loss.from_features(x, w, y)
+    with pytest.raises(InputError, match="weight"):
+        CompositeLoss(loss, arcface_logits)(None, y, x, w)
+
+
 def test_soft_targets_keep_the_matrix(large):
     x, w, _ = batch()
     shares = torch.rand(70, 200, dtype=torch.float64).softmax(1)
@@ -494,8 +507,79 @@ def test_it_can_be_called_from_compiled_code(monkeypatch):
     torch.testing.assert_close(found, 2 * loss(x, w, y))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_margin_of_a_cross_entropy(dtype):
+    m = torch.tensor([-12.0, -3.0, 0.0, 3.0, 100.0], dtype=torch.float64)
+    nll = torch.nn.functional.softplus(m).to(dtype).requires_grad_()
+    found = margin_of_nll(nll)
+    torch.testing.assert_close(found.double(), m, rtol=1e-5, atol=1e-6)
+    slope = torch.autograd.grad(found.sum(), nll)[0]  # one over 1 − p
+    torch.testing.assert_close(slope.double(), 1 / m.sigmoid(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_cross_entropy_of_zero_has_a_finite_margin_and_no_gradient():
+    nll = torch.tensor([0.0, -1e-9], requires_grad=True)
+    m = margin_of_nll(nll)
+    assert m.tolist() == pytest.approx([-15.94, -15.94], abs=0.01)
+    assert torch.autograd.grad(m.sum(), nll)[0].tolist() == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="an older torch")
+def test_objectives_on_the_rows_of_torchs_linear_cross_entropy():
+    x, w, y = batch(dtype=torch.float32)
+    y[2:4] = 0
+    options = torch.nn.LinearCrossEntropyOptions()
+    nll = torch.nn.functional.linear_cross_entropy(x, w, y, reduction="none", options=options)
+    loss = EncouragingLoss()
+    found = value_and_gradients(lambda: loss.of_margins(margin_of_nll(nll), y), (x, w))
+    for a, b in zip(found, value_and_gradients(lambda: loss(x @ w.T, y), (x, w)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Kernels.
+
+
+@pytest.mark.parametrize("missing", ["Triton", "capability"])
+def test_without_kernels_it_says_so(missing, monkeypatch):
+    if missing == "Triton":
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.warns(UserWarning, match=missing):
+        assert headchunks._kernels.__wrapped__(torch.device("cuda"), "cosine", torch.bfloat16) is None
+
+
+class WrongSums(headchunks.PlainChunks):
+    def sums(self, *args):
+        level, total, linear = super().sums(*args)
+        return headchunks.Sums(level, total * 1.01, linear)
+
+
+class WrongTarget(headchunks.PlainChunks):
+    def gradient(self, *args):
+        return super().gradient(*args).roll(1, 1)
+
+
+class Failing(headchunks.PlainChunks):
+    def sums(self, *args):
+        raise MemoryError("too little shared memory")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunks", [headchunks.PlainChunks, WrongSums, WrongTarget])
+def test_kernels_that_are_wrong_are_noticed(kind, chunks):
+    device = torch.device("cpu")
+    agree = headchunks.kernels_agree(chunks(kind, torch.float32, device), device, 40, 300)
+    assert agree == (chunks is headchunks.PlainChunks)
+
+
+@pytest.mark.parametrize(("chunks", "said"), [(WrongSums, "wrong"), (Failing, "shared memory")])
+def test_kernels_that_are_wrong_or_fail_are_left_out(chunks, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(headchunks, "FusedChunks", lambda kind, dtype, device, modules: chunks(kind, dtype, device))
+    monkeypatch.setattr(headchunks.importlib, "import_module", lambda name: None)
+    with pytest.warns(UserWarning, match=said):
+        assert headchunks._kernels.__wrapped__(torch.device("cpu"), "cosine", torch.float32) is None
 
 
 @pytest.mark.slow

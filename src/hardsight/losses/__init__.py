@@ -3,7 +3,7 @@
 from hardsight.losses.composite import CompositeLoss, build_loss
 from hardsight.losses.grammar import LOSSES, BoundPart, Kind, LossName, LossPart, forms, loss_part, parse_loss
 from hardsight.losses.imbalance import deferred_weights, effective_number_weights, ldam_margins
-from hardsight.losses.largeheads import HeadTerms, head_terms
+from hardsight.losses.largeheads import HeadTerms, head_terms, margin_of_nll
 from hardsight.losses.logits import (
     AVHLoss,
     BoundLogits,

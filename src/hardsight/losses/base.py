@@ -114,6 +114,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         """
         if self.needs_all_margins or not is_large(target, features, weight):
             return self(F.linear(features, weight, bias), target)
+        self.check_classes(len(weight))
         self._check_values(len(weight) - 1, features=features, target=target)
         at_target, others = head_terms(features, weight, target, bias)
         return self.of_margins(margin_between(others, at_target, target, len(weight)), target)
@@ -206,5 +207,9 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
                 f"target must hold class indices of shape {tuple(shape)}, or probabilities of shape "
                 f"{tuple(input.shape)} in floating point, got {tuple(target.shape)} {target.dtype}."
             )
+        self.check_classes(classes)
+
+    def check_classes(self, classes: int) -> None:
+        """That class weights, if any, are as many as there are classes."""
         if self.weight is not None and self.weight.shape != (classes,):
             raise InputError(f"weight must have shape ({classes},), one per class, got {tuple(self.weight.shape)}.")

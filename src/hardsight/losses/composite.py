@@ -121,8 +121,11 @@ class CompositeLoss(nn.Module):
         self, logits: Tensor | None, target: Tensor, features: Tensor | None, weight: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The objective, and its parts."""
-        objective, head, margins = self.objective, self.logits, _margin_loss(self.objective)
-        if head is not None and margins is not None and head.skips_matrix(target, features, weight):
+        objective, head = self.objective, self.logits
+        large = head is not None and head.skips_matrix(target, features, weight)
+        margins = _margin_loss(objective) if large else None
+        if head is not None and margins is not None and weight is not None:
+            margins.check_classes(len(weight))
             m = head.soft_margin(target, features, weight)
             if isinstance(objective, EncouragingLoss):
                 value, both = objective.with_parts_of_margins(m, target)

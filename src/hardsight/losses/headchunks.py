@@ -71,18 +71,21 @@ class PlainChunks:
     def vectors(self, tensor: Tensor, inverse: Tensor | None = None) -> Vectors:
         """Vectors ``(n, D)`` as they are multiplied, whose inverse lengths may be there already."""
         values = tensor.detach().to(self.dtype).contiguous()
+        values = values.clone() if self.half and not _aligned(values) else values
         values = values if self.half else values.to(working_dtype(values))
         if self.kind == "linear":
             return Vectors(values)
         if self.half:
-            if inverse is None:
-                length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float32)
-                inverse = length.masked_fill_(length == 0, math.inf).reciprocal_()
-            return Vectors(values, inverse)
+            return Vectors(values, self._inverse_lengths(values) if inverse is None else inverse)
         directions, length = unit(values)
         return Vectors(directions, None, length.masked_fill(length == 0, math.inf).reciprocal())
 
+    def _inverse_lengths(self, values: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float32)
+        return length.masked_fill_(length == 0, math.inf).reciprocal_()
+
     def chunks(self, rows: int, weight: Tensor, backward: bool) -> list[slice]:
+        """The classes in parts whose numbers take a bounded amount of memory."""
         return slices(len(weight), self.chunk // max(rows, weight.shape[1], 1))
 
     def sums(self, rows: Rows, w: Vectors, bias: Tensor | None, first: int, linear: bool) -> Sums:
@@ -186,20 +189,23 @@ class FusedChunks(PlainChunks):
 
     def __init__(self, kind: HeadKind, dtype: torch.dtype, device: torch.device, kernels: Any) -> None:
         super().__init__(kind, dtype, device)
-        self.kernels = kernels
+        self.head_kernels, self.row_kernels = kernels
         self.memory: Tensor | None = None  # of the gradients of a chunk
 
     def chunks(self, rows: int, weight: Tensor, backward: bool) -> list[slice]:
-        cast = weight.dtype != self.dtype or not weight.is_contiguous()
+        cast = weight.dtype != self.dtype or not weight.is_contiguous() or not _aligned(weight)
         step = _CAST_CHUNK // weight.shape[1] if cast else len(weight)
         return slices(len(weight), min(step, _HALF_CHUNK // max(rows, 1)) if backward else step, 256)
 
+    def _inverse_lengths(self, values: Tensor) -> Tensor:
+        return self.row_kernels.inverse_lengths(values)
+
     def sums(self, rows: Rows, w: Vectors, bias: Tensor | None, first: int, linear: bool) -> Sums:
         target = rows.target - first if first else rows.target
-        bias = None if bias is None else bias.float()
+        bias = None if bias is None else bias.float().contiguous()
         x = rows.x
         return merge(
-            *self.kernels.class_sums(
+            *self.head_kernels.class_sums(
                 x.values, w.values, x.inverse, w.inverse, rows.scale, bias, target, self.kind, linear
             )
         )
@@ -212,9 +218,9 @@ class FusedChunks(PlainChunks):
         if self.memory is None:
             self.memory = w.values.new_empty(n * stride)  # the first chunk is the largest
         out = self.memory[: n * stride].view(n, stride)[:, :classes]
-        bias = None if bias is None else bias.float()
+        bias = None if bias is None else bias.float().contiguous()
         x, target = rows.x, rows.target - first
-        self.kernels.gradient_at_products(
+        self.head_kernels.gradient_at_products(
             out, x.values, w.values, x.inverse, w.inverse, rows.scale, bias, target, level, grad, at_target, self.kind
         )
         return out
@@ -234,21 +240,26 @@ class FusedChunks(PlainChunks):
 
     def project(self, vectors: Vectors, grad: Tensor) -> None:
         if vectors.inverse is not None:
-            self.kernels.project(vectors.values, vectors.inverse, grad)
+            self.row_kernels.project(vectors.values, vectors.inverse, grad)
 
     def at_target(self, features: Tensor, rows: Rows, weight: Tensor, index: Tensor) -> Tensor:
         if weight.stride(1) != 1:
             return super().at_target(features, rows, weight, index)
         if self.kind == "linear":
-            return self.kernels.pair_products(rows.x.values, weight, index)
-        return angle_of_chords(*self.kernels.pair_chords(rows.x.values, weight, index))
+            return self.row_kernels.pair_products(rows.x.values, weight, index)
+        return angle_of_chords(*self.row_kernels.pair_chords(rows.x.values, weight, index))
 
     def add_at_target(
         self, features: Tensor, rows: Rows, weight: Tensor, index: Tensor, grad: Tensor, x_grad: Tensor | None
     ) -> Tensor:
         if weight.stride(1) != 1:
             return super().add_at_target(features, rows, weight, index, grad, x_grad)
-        return self.kernels.pair_gradient(rows.x.values, weight, index, grad, x_grad)
+        return self.row_kernels.pair_gradient(rows.x.values, weight, index, grad, x_grad)
+
+
+def _aligned(tensor: Tensor) -> bool:
+    """Whether it begins at a multiple of 16 bytes, as kernels load it."""
+    return tensor.data_ptr() % 16 == 0
 
 
 def slices(count: int, step: int, multiple: int = 1) -> list[slice]:
@@ -257,20 +268,55 @@ def slices(count: int, step: int, multiple: int = 1) -> list[slice]:
 
 
 def chunks_of(features: Tensor, kind: HeadKind, dtype: torch.dtype) -> PlainChunks:
+    """How chunks of classes are computed with these features."""
     device = features.device
     fused = dtype in HALF and device.type == "cuda" and features.shape[1] % 8 == 0 and len(features) > 0
-    kernels = _kernels(device) if fused else None
+    kernels = _kernels(device, kind, dtype) if fused else None
     return PlainChunks(kind, dtype, device) if kernels is None else FusedChunks(kind, dtype, device, kernels)
 
 
 @functools.cache
-def _kernels(device: torch.device) -> Any:
-    """The module of the kernels, where they run."""
+def _kernels(device: torch.device, kind: HeadKind, dtype: torch.dtype) -> Any:
+    """The modules of kernels, those of tiles and those of single rows, where they run and are right."""
     if importlib.util.find_spec("triton") is None:
         reason = "Triton is not installed"
-    elif torch.cuda.get_device_capability(device) < (8, 0):
-        reason = "they need compute capability 8.0"
+    elif torch.cuda.get_device_capability(device) < (9, 0):  # tiles that the chip does not load by itself do not pay
+        reason = "they need compute capability 9.0"
     else:
-        return importlib.import_module("hardsight.losses.headkernels")
+        try:
+            modules = tuple(importlib.import_module(f"hardsight.losses.{name}kernels") for name in ("head", "row"))
+            if kernels_agree(FusedChunks(kind, dtype, device, modules), device):
+                return modules
+            reason = "what they compute on this GPU is wrong"
+        except Exception as error:  # a chip with less memory, or a Triton that cannot compile them
+            reason = f"they fail on this GPU ({type(error).__name__}: {error})"
     warnings.warn(f"heads of many classes run without their GPU kernels, which takes longer: {reason}.", stacklevel=2)
     return None
+
+
+def kernels_agree(fused: PlainChunks, device: torch.device, rows: int = 512, classes: int = 16384) -> bool:
+    """Whether kernels compute what float64 does, of so many rows and classes that every loop runs several times.
+
+    Asked once per device: a compiler that gets them wrong on some chip must not train on wrong gradients.
+    """
+    plain = PlainChunks(fused.kind, torch.float64, device)
+
+    def waves(count: int, step: float) -> Tensor:  # not random: nobody's generator is touched
+        return torch.arange(count * 128, device=device).mul(step).sin().view(count, 128).to(fused.dtype)
+
+    x, w = waves(rows, 12.9898), waves(classes, 78.233)
+    target = (torch.arange(rows, device=device) * 31 % classes).int()
+    results = []
+    for chunks in (fused, plain):
+        one = torch.ones(rows, device=device, dtype=torch.promote_types(chunks.dtype, torch.float32))
+        known = Rows(chunks.vectors(x), one * (LOG2E if fused.kind == "linear" else 4 * LOG2E), target)
+        vectors = chunks.vectors(w)
+        level, total, _ = chunks.sums(known, vectors, None, 0, False)
+        slope = one if known.x.inverse is None else known.x.inverse
+        grad = chunks.gradient(known, vectors, None, 0, level, slope / total, -one).double()
+        if known.x.inverse is not None and vectors.inverse is not None:
+            grad = grad / (known.x.inverse[:, None] * vectors.inverse)
+            grad[torch.arange(rows, device=device), target.long()] = -1
+        results.append((level + total.log2(), grad))
+    (found, grad), (truth, expected) = results
+    return bool((found - truth).abs().max() < 1e-3) and bool((grad - expected).norm() < 1e-2 * expected.norm())

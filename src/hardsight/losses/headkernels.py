@@ -32,9 +32,24 @@ class Tile(NamedTuple):
     programs: int = 1  # that fit a processor at a time: one multiplies while the other reduces
 
 
-SUM_TILE = Tile(128, 256, 64, 8, 4)
-FLATTEN = False
-GRADIENT_TILE = Tile(128, 128, 64, 4, 3, 2, 2)
+# The fastest of those that were tried on an H200, by kind and width. With few features there is more to compute from a
+# tile than to multiply.
+_WIDE = 1024
+_SUM_TILE, _GRADIENT_TILE = Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 4, 3, 2, 2)
+_ANGULAR_SUM_TILES, _ANGULAR_GRADIENT_TILE = (
+    (Tile(128, 128, 64, 4, 3, 1, 2), Tile(128, 256, 64, 8, 4, 2)),
+    Tile(128, 128, 64, 4, 3, 4, 2),
+)
+
+
+def sum_tile(kind: str, width: int) -> Tile:
+    """The tile of the forward pass."""
+    return _ANGULAR_SUM_TILES[width >= _WIDE] if kind == "angular" else _SUM_TILE
+
+
+def gradient_tile(kind: str) -> Tile:
+    """The tile of the backward pass."""
+    return _ANGULAR_GRADIENT_TILE if kind == "angular" else _GRADIENT_TILE
 
 
 @triton.jit
@@ -107,10 +122,16 @@ def _add(
 
 
 @triton.jit
+def _halves(products, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The left and the right half of a tile."""
+    return tl.split(tl.permute(tl.reshape(products, (ROWS, 2, WIDTH // 2)), (0, 2, 1)))
+
+
+@triton.jit
 def _sum_kernel(
     features, weight, inverse_x, inverse_w, scale, bias, target, level_out, total_out, linear_out, rows, classes, width,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr,
-    KIND: tl.constexpr, BIAS: tl.constexpr, LINEAR: tl.constexpr, FLATTEN: tl.constexpr,
+    KIND: tl.constexpr, BIAS: tl.constexpr, LINEAR: tl.constexpr,
 ):  # fmt: skip
     """Largest logit of the other classes, and sums of powers relative to it; the classes are divided over the grid."""
     start = tl.program_id(0) * ROWS
@@ -125,7 +146,7 @@ def _sum_kernel(
     tiles = tl.cdiv(classes, CLASSES)
     each = tl.cdiv(tiles, tl.num_programs(1))
     begin = tl.program_id(1) * each
-    for tile in tl.range(begin, tl.minimum(tiles, begin + each), flatten=FLATTEN):
+    for tile in tl.range(begin, tl.minimum(tiles, begin + each), flatten=True):
         first = tile * CLASSES
         product = tl.zeros([ROWS, CLASSES], tl.float32)
         for k in tl.range(0, width, DEPTH):
@@ -136,7 +157,7 @@ def _sum_kernel(
                 CLASSES, KIND, BIAS, LINEAR,
             )  # fmt: skip
         else:
-            left, right = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, CLASSES // 2)), (0, 2, 1)))
+            left, right = _halves(product, ROWS, CLASSES)
             level, total, linear = _add(
                 left, first, classes, label, shrink, inverse_w, factor, bias, level, total, linear,
                 CLASSES // 2, KIND, BIAS, LINEAR,
@@ -194,105 +215,61 @@ def _gradient_kernel(
     ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr, GROUP: tl.constexpr,
     KIND: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    # Programs that run at a time share rows and classes, so that these are read from the cache.
-    program = tl.program_id(0)
     row_tiles, class_tiles = tl.cdiv(rows, ROWS), tl.cdiv(classes, CLASSES)
-    group = program // (GROUP * class_tiles)
-    size = tl.minimum(row_tiles - group * GROUP, GROUP)
-    start = (group * GROUP + (program % (GROUP * class_tiles)) % size) * ROWS
-    first = ((program % (GROUP * class_tiles)) // size) * CLASSES
-    product = tl.zeros([ROWS, CLASSES], tl.float32)
-    for k in tl.range(0, width, DEPTH):
-        product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
-    row = start + tl.arange(0, ROWS)
-    valid = row < rows
-    label = tl.load(target + row, mask=valid, other=-1)
-    factor = tl.load(scale + row, mask=valid, other=0.0)
-    height = tl.load(level + row, mask=valid, other=0.0)
-    slope = tl.load(grad + row, mask=valid, other=0.0)
-    other = tl.load(at_target + row, mask=valid, other=0.0)
-    shrink = tl.load(inverse_x + row, mask=valid, other=0.0) if KIND > 0 else 0.0
-    if PARTS == 1:
-        _write(
-            product, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
-            CLASSES, KIND, BIAS,
-        )  # fmt: skip
-    else:
-        left, right = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, CLASSES // 2)), (0, 2, 1)))
-        _write(
-            left, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
-            CLASSES // 2, KIND, BIAS,
-        )  # fmt: skip
-        _write(
-            right, out, start, first + CLASSES // 2, classes, label, shrink, inverse_w, factor, bias, height, slope,
-            other, CLASSES // 2, KIND, BIAS,
-        )  # fmt: skip
-
-
-@triton.jit
-def _project_kernel(vectors, inverse, grad, width, WIDTH: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    inside = column < width
-    u = tl.load(vectors + row * width + column, mask=inside, other=0.0).to(tl.float32) * tl.load(inverse + row)
-    g = tl.load(grad + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad + row * width + column, (g - u * tl.sum(u * g)).to(grad.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _pair(features, weight, place, row, width, stride, WIDTH: tl.constexpr):
-    """A feature and the weight of its target, in float32 as they are multiplied."""
-    column = tl.arange(0, WIDTH)
-    inside = column < width
-    x = tl.load(features + row * width + column, mask=inside, other=0.0)
-    w = tl.load(weight + place * stride + column, mask=inside, other=0.0).to(features.dtype.element_ty)
-    return x.to(tl.float32), w.to(tl.float32)
-
-
-@triton.jit
-def _inverse(vector):
-    squares = tl.sum(vector * vector)
-    return tl.where(squares > 0, tl.rsqrt(tl.maximum(squares, 1e-37)), 0.0)
-
-
-@triton.jit
-def _pair_kernel(features, weight, target, out, rows, width, stride, WIDTH: tl.constexpr, KIND: tl.constexpr):
-    """The product of a feature and the weight of its target, or the lengths of the chords ``u − v`` and ``u + v``."""
-    row = tl.program_id(0).to(tl.int64)
-    x, w = _pair(features, weight, tl.load(target + row).to(tl.int64), row, width, stride, WIDTH)
-    if KIND == 0:
-        tl.store(out + row, tl.sum(x * w))
-    else:
-        u, v = x * _inverse(x), w * _inverse(w)
-        tl.store(out + row, tl.sqrt(tl.sum((u - v) * (u - v))))
-        tl.store(out + rows + row, tl.sqrt(tl.sum((u + v) * (u + v))))
-
-
-@triton.jit
-def _pair_gradient_kernel(
-    features, weight, target, grad, x_grad, w_grad, width, stride, WIDTH: tl.constexpr, ADD: tl.constexpr
-):
-    """Gradients of the angle between a feature and the weight of its target."""
-    row = tl.program_id(0).to(tl.int64)
-    x, w = _pair(features, weight, tl.load(target + row).to(tl.int64), row, width, stride, WIDTH)
-    shrink_x, shrink_w = _inverse(x), _inverse(w)
-    u, v = x * shrink_x, w * shrink_w
-    minus, plus = u - v, u + v
-    apart, together = tl.sqrt(tl.sum(minus * minus)), tl.sqrt(tl.sum(plus * plus))
-    # As in hardsight.angles.angle_between_units: no gradient without a direction, nor where only rounding is left.
-    defined = (apart > 9.5367431640625e-07) & (together > 9.5367431640625e-07) & (shrink_x > 0) & (shrink_w > 0)
-    slope = tl.where(defined, -2 * tl.load(grad + row) / tl.maximum(apart * together, 1e-30), 0.0)  # over the sine
-    # v − u·cos θ and u − v·cos θ, in the form that does not cancel
-    if apart < together:
-        at_u, at_v = u * (0.5 * apart * apart) - minus, v * (0.5 * apart * apart) + minus
-    else:
-        at_u, at_v = plus - u * (0.5 * together * together), plus - v * (0.5 * together * together)
-    place = row * width + tl.arange(0, WIDTH)
-    inside = tl.arange(0, WIDTH) < width
-    if ADD:
-        before = tl.load(x_grad + place, mask=inside, other=0.0)
-        tl.store(x_grad + place, before + slope * shrink_x * at_u, mask=inside)
-    tl.store(w_grad + place, slope * shrink_w * at_v, mask=inside)
+    # One loop over tiles and depth, so that a tile is loaded while the one before it is written.
+    for tile in tl.range(tl.program_id(0), row_tiles * class_tiles, tl.num_programs(0), flatten=True):
+        # Tiles that are computed at a time share rows and classes, which are then read from the cache.
+        group = tile // (GROUP * class_tiles)
+        size = tl.minimum(row_tiles - group * GROUP, GROUP)
+        start = (group * GROUP + (tile % (GROUP * class_tiles)) % size) * ROWS
+        first = ((tile % (GROUP * class_tiles)) // size) * CLASSES
+        product = tl.zeros([ROWS, CLASSES], tl.float32)
+        for k in tl.range(0, width, DEPTH):
+            product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
+        row = start + tl.arange(0, ROWS)
+        valid = row < rows
+        label = tl.load(target + row, mask=valid, other=-1)
+        factor = tl.load(scale + row, mask=valid, other=0.0)
+        height = tl.load(level + row, mask=valid, other=0.0)
+        slope = tl.load(grad + row, mask=valid, other=0.0)
+        other = tl.load(at_target + row, mask=valid, other=0.0)
+        shrink = tl.load(inverse_x + row, mask=valid, other=0.0) if KIND > 0 else 0.0
+        WIDTH: tl.constexpr = CLASSES // PARTS
+        if PARTS == 1:
+            _write(
+                product, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
+                WIDTH, KIND, BIAS,
+            )  # fmt: skip
+        else:
+            left, right = _halves(product, ROWS, CLASSES)
+            if PARTS == 2:
+                _write(
+                    left, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
+                    WIDTH, KIND, BIAS,
+                )  # fmt: skip
+                _write(
+                    right, out, start, first + WIDTH, classes, label, shrink, inverse_w, factor, bias, height, slope,
+                    other, WIDTH, KIND, BIAS,
+                )  # fmt: skip
+            else:
+                a, b = _halves(left, ROWS, CLASSES // 2)
+                _write(
+                    a, out, start, first, classes, label, shrink, inverse_w, factor, bias, height, slope, other,
+                    WIDTH, KIND, BIAS,
+                )  # fmt: skip
+                _write(
+                    b, out, start, first + WIDTH, classes, label, shrink, inverse_w, factor, bias, height, slope,
+                    other, WIDTH, KIND, BIAS,
+                )  # fmt: skip
+                a, b = _halves(right, ROWS, CLASSES // 2)
+                _write(
+                    a, out, start, first + 2 * WIDTH, classes, label, shrink, inverse_w, factor, bias, height, slope,
+                    other, WIDTH, KIND, BIAS,
+                )  # fmt: skip
+                _write(
+                    b, out, start, first + 3 * WIDTH, classes, label, shrink, inverse_w, factor, bias, height, slope,
+                    other, WIDTH, KIND, BIAS,
+                )  # fmt: skip
 
 
 def class_sums(
@@ -321,7 +298,8 @@ def class_sums(
         kind: A key of `KINDS`.
         linear: Whether the linear sum is needed.
     """
-    (rows, width), classes, tile = features.shape, len(weight), SUM_TILE
+    (rows, width), classes = features.shape, len(weight)
+    tile = sum_tile(kind, width)
     blocks = triton.cdiv(rows, tile.rows)
     splits = max(1, min(round(tile.programs * _processors(features) / blocks), triton.cdiv(classes, 4 * tile.classes)))
     level, total, products = scale.new_empty(3, splits, rows)
@@ -330,7 +308,7 @@ def class_sums(
         TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth]),
         inverse_x, inverse_w, scale, bias, target, level, total, products, rows, classes, width,
         ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts,
-        KIND=KINDS[kind], BIAS=bias is not None, LINEAR=linear, FLATTEN=FLATTEN,
+        KIND=KINDS[kind], BIAS=bias is not None, LINEAR=linear,
         num_warps=tile.warps, num_stages=_stages(tile, features),
     )  # fmt: skip
     return level, total, products if linear else None
@@ -351,8 +329,9 @@ def gradient_at_products(
     kind: str,
 ) -> None:
     """Write ``grad · 2^(z−level) · (slope of the logit)`` to `out` ``(N, C)``, and `at_target` at the target."""
-    (rows, width), classes, tile = features.shape, len(weight), GRADIENT_TILE
-    _gradient_kernel[(triton.cdiv(rows, tile.rows) * triton.cdiv(classes, tile.classes),)](
+    (rows, width), classes, tile = features.shape, len(weight), gradient_tile(kind)
+    tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(classes, tile.classes)
+    _gradient_kernel[(min(tiles, tile.programs * _processors(features)),)](
         TensorDescriptor.from_tensor(features, [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth]),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.classes // tile.parts]),
@@ -360,42 +339,6 @@ def gradient_at_products(
         ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts, GROUP=8,
         KIND=KINDS[kind], BIAS=bias is not None, num_warps=tile.warps, num_stages=_stages(tile, features),
     )  # fmt: skip
-
-
-def project(vectors: Tensor, inverse: Tensor, grad: Tensor) -> None:
-    """Take away, in place, the part of each gradient ``(n, D)`` along its vector: lengths do not matter."""
-    rows, width = vectors.shape
-    _project_kernel[(rows,)](vectors, inverse, grad, width, WIDTH=triton.next_power_of_2(width), num_warps=4)
-
-
-def pair_products(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Products ``(N,)`` of features and the weights of their targets, all of them classes."""
-    return _pairs(features, weight, target, 0)[0]
-
-
-def pair_chords(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Distances ``(2, N)`` of unit features from the unit weight of their target and from its opposite."""
-    return _pairs(features, weight, target, 1)
-
-
-def _pairs(features: Tensor, weight: Tensor, target: Tensor, kind: int) -> Tensor:
-    rows, width = features.shape
-    out = features.new_empty(2, rows, dtype=torch.float32)
-    _pair_kernel[(rows,)](
-        features, weight, target, out, rows, width, weight.stride(0), WIDTH=triton.next_power_of_2(width), KIND=kind
-    )
-    return out
-
-
-def pair_gradient(features: Tensor, weight: Tensor, target: Tensor, grad: Tensor, x_grad: Tensor | None) -> Tensor:
-    """Add to `x_grad` the gradients of the angles to the targets; return those at the weights of the targets."""
-    rows, width = features.shape
-    w_grad = features.new_empty(rows, width, dtype=torch.float32)
-    _pair_gradient_kernel[(rows,)](
-        features, weight, target, grad, x_grad, w_grad, width, weight.stride(0),
-        WIDTH=triton.next_power_of_2(width), ADD=x_grad is not None,
-    )  # fmt: skip
-    return w_grad
 
 
 def _stages(tile: Tile, tensor: Tensor) -> int:

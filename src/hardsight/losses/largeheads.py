@@ -74,6 +74,22 @@ def margin_between(others: Tensor, logit: Tensor, target: Tensor, classes: int) 
     return torch.where((target >= 0) & (target < classes), others - logit, math.nan)
 
 
+def margin_of_nll(nll: Tensor) -> Tensor:
+    """The soft margin ``log(eⁿˡˡ − 1)`` of a cross-entropy per row, such as `F.linear_cross_entropy` gives.
+
+    An objective of it costs nothing further (`EncouragingLoss.of_margins`). Digits are lost as p goes to 1: a
+    cross-entropy is a difference of logits, so in float32 one below 1e-6 is rounding. It counts as 1.2e-7 at least, a
+    margin of −15.9, and has no gradient below; `head_terms` has neither limit.
+
+    Examples:
+        >>> margin_of_nll(torch.tensor([2.0]))
+        tensor([1.8546])
+    """
+    nll = nll.to(working_dtype(nll))
+    nll = nll.clamp_min(torch.finfo(nll.dtype).eps)
+    return nll + torch.log(-torch.expm1(-nll))
+
+
 def is_large(target: Tensor, features: Tensor | None, weight: Tensor | None) -> bool:
     """Whether the logits of targets that are one class each are better not made all at once."""
     if features is None or weight is None or target.is_floating_point() or features.ndim != 2:
@@ -113,8 +129,10 @@ class _HeadTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         features, weight, bias, scale, target, kind, dtype = inputs
-        backend, learned = chunks_of(features, kind, dtype), ctx.needs_input_grad[3]
-        with torch.autocast(features.device.type, enabled=False):
+        learned = ctx.needs_input_grad[3]
+        # Kernels are launched on the current device.
+        with torch.cuda.device_of(features), torch.autocast(features.device.type, enabled=False):
+            backend = chunks_of(features, kind, dtype)
             rows = _rows(backend, features, weight, scale, target)
             parts, lengths = [], []
             for here in backend.chunks(len(features), weight, backward=False):
@@ -143,7 +161,7 @@ class _HeadTerms(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyrefly: ignore[bad-override]
         features, weight, bias, scale, target, level, total, mean, inverse = ctx.saved_tensors
         at_target, others = grad_outputs
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.cuda.device_of(features), torch.autocast(features.device.type, enabled=False):
             backend = chunks_of(features, ctx.kind, ctx.dtype)
             rows = _rows(backend, features, weight, scale, target)
             needed = [
@@ -152,7 +170,7 @@ class _HeadTerms(torch.autograd.Function):
             slope = others / total.masked_fill(total == 0, math.inf)
             if ctx.kind != "linear":
                 slope = slope * scale if rows.x.inverse is None else slope * scale * rows.x.inverse
-            paired = at_target if ctx.kind == "linear" else torch.zeros_like(at_target)
+            paired = at_target.contiguous() if ctx.kind == "linear" else torch.zeros_like(level)
             x_grad, w_grad, b_grad = _class_gradients(
                 backend, rows, weight, inverse, bias, level, slope, paired, needed
             )
