@@ -218,3 +218,12 @@ def test_a_graph_takes_rows_and_frozen_norm_as_a_step_does(tmp_path, frozen):
         states.append(result.model.module.state_dict())
     for key, value in states[0].items():
         torch.testing.assert_close(value, states[1][key], rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_that_waits_for_the_gpu_is_refused_as_a_graph(tmp_path):
+    def waiting(logits, targets):
+        return F.cross_entropy(logits, targets) * (1.0 if logits.sum().item() else 2.0)
+
+    recipe = replace(RECIPE, epochs=1, graph=True)
+    with pytest.raises(RuntimeError, match="graph=False"):
+        hs.train(net(), digits("train", 0, 320), out=tmp_path / "run", recipe=recipe, loss=waiting, progress=False)

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 import hardsight as hs
 from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics import Dynamics
+from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
@@ -615,3 +617,20 @@ def test_compiled_networks_are_recorded_like_others(tmp_path):
     assert compiled.history[0]["loss"] == pytest.approx(plain.history[0]["loss"], rel=1e-3)
     one, two = (Dynamics(tmp_path / name / "test").matrix("avh") for name in ("plain", "compiled"))
     np.testing.assert_allclose(one, two, rtol=1e-2)
+
+
+def test_a_loss_of_the_users_is_not_put_into_the_graph_of_a_preset(tmp_path, monkeypatch):
+    """It may wait for the device. A recipe that is given, and a loss by name, stay as they are."""
+    preset = PRESETS["cifar-resnet18"].recipe.replace(epochs=1, batch_size=100, warmup=0.5)
+    assert preset.graph
+    monkeypatch.setitem(PRESETS, "cifar-resnet18", replace(PRESETS["cifar-resnet18"], recipe=preset))
+    cases = {
+        "function": ("cifar-resnet18", F.cross_entropy),
+        "name": ("cifar-resnet18", "el:0.75"),
+        "given": (preset, F.cross_entropy),
+    }
+    graphed = {}
+    for name, (recipe, loss) in cases.items():
+        trained(tmp_path / name, recipe, loss=loss, record=())
+        graphed[name] = json.loads((tmp_path / name / "training.json").read_text())["recipe"]["graph"]
+    assert graphed == {"function": False, "name": True, "given": True}

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardsight.errors import StateError
+from hardsight.extras import first_line
 from hardsight.heads import capture, find_head
 from hardsight.training.losses import Loss, cost
 
@@ -65,8 +67,16 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(side)
         forget()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._loss, self._logits, self._features = step()
+        try:
+            with torch.cuda.graph(self._graph):
+                self._loss, self._logits, self._features = step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise StateError(
+                "a step cannot be replayed as a CUDA graph, because the network or the loss waits for the GPU or has "
+                f"results of changing size ({first_line(error)}); set graph=False in the recipe."
+            ) from error
         for buffer, before in buffers:  # warming up has gone into the running statistics
             buffer.copy_(before)
 

@@ -112,7 +112,7 @@ def train(
     Raises:
         FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
     """
-    recipe = _recipe(model, recipe)
+    recipe = _recipe(model, recipe, loss)
     execute_file(model, recipe.seed)
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
@@ -250,15 +250,18 @@ def _line(row: dict[str, Any], epochs: int) -> str:
     )
 
 
-def _recipe(model: Any, recipe: Recipe | str | None) -> Recipe:
+def _recipe(model: Any, recipe: Recipe | str | None, loss: Any) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if recipe is None:
         preset = PRESETS.get(model) if isinstance(model, str) else None
-        return Recipe() if preset is None else preset.recipe
-    if not isinstance(recipe, str):
+        named = Recipe() if preset is None else preset.recipe
+    elif isinstance(recipe, str):
+        named = recipe_of(recipe)
+    else:
         raise InputTypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
-    return recipe_of(recipe)
+    # What a function does may not fit into a CUDA graph, and nobody has asked for one.
+    return named if loss is None or isinstance(loss, str) else replace(named, graph=False)
 
 
 def _checked_records(record: Sequence[str]) -> set[str]:
