@@ -233,3 +233,18 @@ def test_columns_ids_and_counts_that_do_not_fit_are_refused():
     for n in (2.5, -1, "2"):
         with pytest.raises(ValueError, match=r"^n must"):
             table.hardest(n)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 30, 39, 40, 41, 100])
+def test_the_first_few_are_those_of_the_whole_order(n):
+    draw = np.random.default_rng(n)
+    values = draw.integers(0, 6, 40).astype(float)  # many ties
+    values[draw.permutation(40)[:8]] = np.nan
+    values[draw.permutation(40)[:2]] = -np.inf, np.inf
+    ids = [f"{k}" for k in draw.permutation(40)]
+    table = hs.SampleTable.from_columns({"id": ids, "camera": values})
+    known = sorted((v, i) for v, i in zip(values, ids, strict=True) if v == v)
+    missing = sorted(i for v, i in zip(values, ids, strict=True) if v != v)
+    assert table.easiest(n, "camera", largest=True)["id"].tolist() == [*(i for _, i in known), *missing][:n]
+    known = sorted((-v, i) for v, i in known)
+    assert table.hardest(n, "camera", largest=True)["id"].tolist() == [*(i for _, i in known), *missing][:n]

@@ -215,11 +215,11 @@ class SampleTable:
             by: The column.
             largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
-        return self._take(self._order(-self.hardness(by, largest=largest))[: whole_number("n", n, 0)])
+        return self._take(self._first(-self.hardness(by, largest=largest), whole_number("n", n, 0)))
 
     def easiest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
         """The `n` easiest samples, easiest first; ties in the order of their ids. Options are those of `hardest`."""
-        return self._take(self._order(self.hardness(by, largest=largest))[: whole_number("n", n, 0)])
+        return self._take(self._first(self.hardness(by, largest=largest), whole_number("n", n, 0)))
 
     def rank(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
@@ -353,8 +353,14 @@ class SampleTable:
     def _score_name(self, by: str) -> str:
         return self._checked(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
 
-    def _order(self, values: np.ndarray) -> np.ndarray:
-        return np.lexsort((np.asarray(self["id"], dtype=str), values))  # the smallest first, NaN last
+    def _first(self, values: np.ndarray, n: int) -> np.ndarray:
+        """The rows of the `n` smallest values, the smallest first and NaN last; ties in the order of their ids."""
+        rows = np.arange(len(self))
+        if 0 < n < len(self):  # only those that may be among them are sorted
+            last = np.partition(values, n - 1)[n - 1]
+            rows = rows if np.isnan(last) else np.flatnonzero(values <= last)
+        ids = self._rows["id"].take(pa.array(rows)).to_numpy()
+        return rows[np.lexsort((np.asarray(ids, dtype=str), values[rows]))[:n]]
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
