@@ -77,7 +77,7 @@ def test_the_page_says_what_no_gpu_has_measured(performance, row):
     gpu = row("all scores", baseline="matmul", ratio=1.1, limit=1.3, place="NVIDIA X")
     other = row("copy", place="NVIDIA X", benchmark="losses")
     missing = performance.unmeasured([gpu, other, row("c", benchmark="folders", limit=2)])
-    assert "python -m benchmarks losses bigclasses folders engine sweep" in missing
+    assert "python -m benchmarks losses large_heads folders engine sweep" in missing
     rows = [gpu | {"benchmark": name} for name in (*performance.TARGETS, "sweep")]
     assert performance.unmeasured(rows) == ""
 
