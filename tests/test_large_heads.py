@@ -560,13 +560,19 @@ class WrongTarget(headchunks.PlainChunks):
         return super().gradient(*args).roll(1, 1)
 
 
+class WrongShares(headchunks.PlainChunks):
+    def gradient(self, *args):
+        grad = super().gradient(*args)
+        return torch.where(grad < 0, grad, 1.05 * grad)
+
+
 class Failing(headchunks.PlainChunks):
     def sums(self, *args):
         raise MemoryError("too little shared memory")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunks", [headchunks.PlainChunks, WrongSums, WrongTarget])
+@pytest.mark.parametrize("chunks", [headchunks.PlainChunks, WrongSums, WrongTarget, WrongShares])
 def test_kernels_that_are_wrong_are_noticed(kind, chunks):
     device = torch.device("cpu")
     agree = headchunks.kernels_agree(chunks(kind, torch.float32, device), device, 40, 300)
