@@ -5,7 +5,7 @@ import torch
 from hardsight.reading import Reading, _read
 from hardsight.scores import SCORES
 
-KINDS = ("random", "positive", "trained", "aligned", "opposite", "cone", "ties", "long", "short", "zero")
+KINDS = ("random", "positive", "trained", "aligned", "opposite", "parallel", "cone", "ties", "long", "short", "zero")
 
 
 def inputs(kind, n, d, c, dtype=torch.float32, device="cpu"):
@@ -18,6 +18,8 @@ def inputs(kind, n, d, c, dtype=torch.float32, device="cpu"):
         x = (x.abs() + 20 * torch.rand(n, 1) * w[y] / w[y].norm(dim=1, keepdim=True)).relu()
     elif kind in ("aligned", "opposite"):
         x = (1 if kind == "aligned" else -1) * w[y] * (1 + 50 * torch.rand(n, 1)) + 1e-4 * x
+    elif kind == "parallel":
+        x = 2.0 ** torch.randint(-2, 3, (n, 1)) * w.to(dtype)[y]
     elif kind == "cone":
         w = w + 0.06 * torch.randn(1, d)
         x = x + 10 * w[y]

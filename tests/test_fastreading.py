@@ -1,5 +1,6 @@
 """The fast reading against the float64 reference, in units of the stated tolerances."""
 
+import math
 import subprocess
 import sys
 import warnings
@@ -12,7 +13,7 @@ from naive import naive_scores, triple
 from readings import KINDS, errors, inputs
 
 from hardsight import fastreading, reading
-from hardsight.fastreading import applies_to, read_fast, read_rows
+from hardsight.fastreading import Rows, applies_to, read_fast, read_rows
 from hardsight.reading import Reading, evaluate, read_classes
 from hardsight.scores import SCORES, compute_scores
 
@@ -53,6 +54,61 @@ def test_most_rows_of_a_network_are_sure_and_only_the_others_are_read_again(monk
     compute_scores(x, w, y, None)
     assert asked == [int((~read_fast(x, w, y, None)[1]).sum())]
     assert 1 <= asked[0] < 10
+
+
+ROW = {
+    "norm": 1,
+    "logit": 0,
+    "other_logit": -3,
+    "angle": 1,
+    "other_angle": 1,
+    "arcsine": 0,
+    "exp_sum": 2,
+    "exp2_sum": 2,
+}
+ROW |= {"lin_sum": 0, "steepest": 0.1, "reach": 10, "noise": 0, "moved": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounding", "limit"),
+    [
+        ({}, "moved", 8e-6),  # nll and el2n are relative
+        ({"other_logit": 99}, "moved", 8e-6),  # and the free energy is absolute
+        ({"exp_sum": math.exp(3)}, "moved", 3.2e-6),  # confidence is steepest at 1/2
+        ({"other_logit": 99, "lin_sum": -2000}, "moved", 3e-6 * (1 + 1000 + math.log(2)) / 1000),  # entropy
+        ({}, "noise", 10 * 1e-6 * math.sqrt(0.99) * (99 * math.pi / 2 + 1) / 100),  # the sum of angles
+        ({"arcsine": 90 * math.pi / 2}, "noise", 1e-5 * math.sqrt(0.99) * (9 * math.pi / 2 + 1) / 100),  # small angles
+        ({"arcsine": -90 * math.pi / 2}, "noise", 1e-5 * math.sqrt(0.99) * (11 * math.pi / 2 - 1) / 100),  # large ones
+        ({"steepest": 0.99}, "noise", 1e-5 * math.sqrt(1 - 0.99**2) * (99 * math.pi / 2 + 1) / 100),
+    ],
+)
+def test_how_much_rounding_is_sure(changes, rounding, limit, monkeypatch):
+    """Just below the limit a row is sure, just above it is in doubt. Sums alone are rounded by 2.4e-7."""
+    levels = torch.tensor([0.9 * limit, 1.1 * limit, math.inf], dtype=torch.float64)
+    row = ROW | changes
+    numbers = torch.tensor([[row[name]] * 3 for name in Rows._fields[2:]], dtype=torch.float64)
+    numbers[Rows._fields.index(rounding) - 2] = levels - (2.4e-7 if rounding == "moved" else 0)
+    monkeypatch.setattr(fastreading, "read_rows", lambda *_: (torch.zeros(2, 3, dtype=torch.long), numbers))
+    assert read_fast(torch.zeros(3, 4), torch.zeros(100, 4), torch.zeros(3), None)[1].tolist() == [True, False, False]
+
+
+def test_a_prediction_that_rounding_chose_is_in_doubt(monkeypatch):
+    numbers = torch.tensor([[(ROW | {"other_logit": 1e-9})[name]] for name in Rows._fields[2:]], dtype=torch.float64)
+    monkeypatch.setattr(fastreading, "read_rows", lambda *_: (torch.zeros(2, 1, dtype=torch.long), numbers))
+    x, w = torch.zeros(1, 4), torch.zeros(100, 4)
+    assert [read_fast(x, w, y, None)[1].item() for y in (torch.zeros(1), None)] == [True, False]
+
+
+@pytest.mark.parametrize(("of_rows", "of_weights"), [(1e-13, 1), (1e13, 1), (1, 1e-13), (1, 1e13)])
+def test_lengths_that_float32_products_cannot_have_are_in_doubt(of_rows, of_weights):
+    x, w, y = inputs("random", 30, 16, 70)
+    assert read_fast(x, w, y, None)[1].all()
+    x, w = of_rows * x, w.clone()
+    w[5] *= of_weights / w[5].norm()
+    assert not read_fast(x, w, y, None)[1].any()
+    off, same = errors(read_classes(x, w, y), slice(None), x, w, y, None)
+    assert max(off.values()) < 1
+    assert same
 
 
 def test_equal_weights_tie_at_the_lower_class():

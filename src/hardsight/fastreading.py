@@ -76,9 +76,8 @@ def read_fast(
     # How rounding moves the scores, against the stated tolerances.
     sure = torch.stack(
         [
-            moved < 8e-6 * margin.clamp_min(1),  # nll, el2n, soft_margin
+            moved < 8e-6,  # nll, el2n, soft_margin, free_energy
             lost * (1 - lost) * moved < 8e-7,  # confidence
-            lost * moved < 8e-6,  # free_energy
             lost * moved * depth < 3e-6 * (1 + lost * (depth + total.log())),  # entropy
             classes * slope * rows.noise < 1e-6 * least * rows.reach,  # avh, avc
         ]
