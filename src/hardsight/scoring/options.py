@@ -39,9 +39,8 @@ class ScoreOptions:
         vectors: Store a sketch of each feature and, up to 100 classes, the probabilities: for clusters and cleanlab.
         batch_size: Samples per forward pass.
         workers: Loader processes; chosen by device if not given.
-        decode: Where JPEG files are decoded and preprocessed: cpu, or gpu, which helps where processor cores are few.
-            The decoders differ by a few levels of 255, so scores differ slightly. Other files are always read on the
-            CPU.
+        decode: Where JPEG files are decoded and preprocessed: cpu, or gpu, for machines with few processor cores. The
+            decoders differ slightly, and so do the scores. Other files are always read on the CPU.
         device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
         root: Where torchvision keeps its data sets.
         version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
