@@ -78,6 +78,12 @@ def test_the_first_screen_has_one_line_per_command_and_imports_nothing_heavy(cap
     assert run(capsys, "--version")[1].strip() == f"hardsight {hardsight.__version__}"
 
 
+def test_scores_and_losses_do_not_import_the_compiler():
+    """`torch._dynamo` and Triton take longer to import than torch itself."""
+    names = "hardsight.losses, hardsight.scores, hardsight.dynamics"
+    assert python(f"import sys, {names}; print([m for m in ('torch._dynamo', 'triton') if m in sys.modules])") == "[]"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_ends_with_two_examples(capsys, name):
     code, out, _ = run(capsys, name, "--help")

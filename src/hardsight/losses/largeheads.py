@@ -120,8 +120,12 @@ def _products_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
     return dtype
 
 
-@torch.compiler.disable
 def _apply(*inputs: Any) -> tuple[Tensor, Tensor]:
+    if torch.compiler.is_compiling():
+        # Not imported at the top: what keeps the compiler away imports it, which takes seconds.
+        from hardsight.losses.eagerheads import apply_eagerly
+
+        return apply_eagerly(*inputs)
     return _HeadTerms.apply(*inputs)  # pyrefly: ignore[bad-return]
 
 
