@@ -154,6 +154,17 @@ def test_where_the_reference_reads_alone(change):
     assert len(read_classes(x, w, None, b).norm) == len(x)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_angles_alone_are_the_same_without_logits(kind):
+    x, w, y = inputs(kind, 100, 32, 80)
+    whole = compute_scores(x, w, y, None)
+    for name, score in SCORES.items():
+        if not score.logits:
+            relative, absolute = score.tolerance
+            for labels, column in ((y, whole[name]), (whole["pred"], score(x, w))):
+                np.testing.assert_allclose(score(x, w, labels), column, rtol=2 * relative, atol=2 * absolute + 1e-12)
+
+
 def test_gradients_are_those_of_the_reference():
     x, w, y = torch.randn(5, 8, dtype=torch.float64), torch.randn(80, 8, dtype=torch.float64), torch.arange(5)
     assert torch.autograd.gradcheck(lambda x, w: evaluate([SCORES["avh"].of_reading], x, w, y, None), (
@@ -176,7 +187,7 @@ def test_the_operator_keeps_its_contract():
     x, w, y, b = triple(20, 16, 70)
     for bias in (b, None):
         for target in (y, None):
-            results = torch.library.opcheck(read_rows, (x, w, target, bias))
+            results = torch.library.opcheck(read_rows, (x, w, target, bias, True))
             assert set(results.values()) == {"SUCCESS"}
 
 

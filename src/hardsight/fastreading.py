@@ -62,10 +62,10 @@ def applies_to(features: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def read_fast(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool = True
 ) -> tuple[list[Tensor], Tensor]:
     """The fields of a `Reading` from `target` to `lin_sum`, and which rows of them are within the stated tolerances."""
-    indices, numbers = read_rows(features, weight, target, bias)
+    indices, numbers = read_rows(features, weight, target, bias, logits)
     rows, classes = Rows(*indices, *numbers), len(weight)
     angle_sum = ((classes - 1) * (math.pi / 2) + rows.angle) - rows.arcsine
     total, depth, moved = rows.exp_sum, (rows.lin_sum / rows.exp_sum).abs(), rows.moved + 2 * _EPS
@@ -88,10 +88,13 @@ def read_fast(
     return [*fields, rows.other_class, total, rows.exp2_sum, rows.lin_sum], sure
 
 
-def _read_plain(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _read_plain(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
+) -> tuple[Tensor, Tensor]:
     """`Rows` as two matrices: its classes ``(2, N)`` and its numbers ``(13, N)`` in float64.
 
     For features ``(N, D)``, weight ``(C, D)``, target ``(N,)`` (None: the predicted class) and bias ``(C,)``.
+    Columns of logits are not computed without `logits`.
     """
     # By blocks: the norm in float64 copies what it is taken of.
     blocks = weight.split(max(1, _CPU_BLOCK // max(1, weight.shape[1])))
@@ -111,26 +114,14 @@ def _read_plain(features: Tensor, weight: Tensor, target: Tensor | None, bias: T
         cosines = products.mul(shrink).mul_(_inverse(norm).float()[:, None])
         z = products if bias is None else products.add_(bias)
         y = z.argmax(1) if y is None else y
-        place = y[:, None]
-
-        steepest = cosines.scatter_(1, place, 0).amin(1).neg_()
-        nearest = cosines.scatter_(1, place, -2).argmax(1)
-        steepest = torch.maximum(steepest, cosines.gather(1, nearest[:, None])[:, 0])
-        arcsine = cosines.scatter_(1, place, 0).asin_().sum(1)
-
-        other = z.scatter_(1, place, -math.inf).argmax(1)
-        level = z.gather(1, other[:, None])
-        second = z.scatter_(1, other[:, None], -math.inf).amax(1)
-        below = z.sub_(level).scatter_(1, place, -200).scatter_(1, other[:, None], 0)  # e^-200 is 0, and -200·0 no NaN
-        e = below.exp()
-        total, squares, linear = e.sum(1).double(), e.square().sum(1).double(), below.mul_(e).sum(1).double()
-
+        arcsine, steepest, nearest = _angle_sums(cosines, y[:, None])
         logit, angle = _pair(x, weight, y, norm, lengths, bias)
+        other, level, second, total, squares, linear = _logit_sums(z, y[:, None]) if logits else _nothing(nearest)
         other_logit, other_angle = _pair(x, weight, other, norm, lengths, bias)
         if len(apart := (nearest != other).nonzero()[:, 0]):
             other_angle[apart] = _pair(x[apart], weight, nearest[apart], norm[apart], lengths, None)[1]
         # The others were measured against a rounded runner-up.
-        error = level[:, 0] - other_logit
+        error = level - other_logit if logits else torch.zeros_like(norm)
         linear, total = (1 + error) * (linear + error * (total - 1)), 1 + (1 + error) * (total - 1)
         squares = 1 + (1 + 2 * error) * (squares - 1)
         # The error of a product is that of its partial sums, which are larger where the cosine is.
@@ -141,14 +132,39 @@ def _read_plain(features: Tensor, weight: Tensor, target: Tensor | None, bias: T
         # Errors of single classes are independent, and the runner-up has none.
         moved = noise * (squares - 1).clamp_min(0).sqrt() / total
         # Logits that are this close may tie, but for the rounding of the matrix product.
-        tied = second >= level[:, 0] - 4 * _EPS * (reach + (0 if bias is None else bias.abs().amax()))
+        tied = second >= level - 4 * _EPS * (reach + (0 if bias is None else bias.abs().amax()))
         strange = extreme | tied | (norm > _LONGEST) | (norm < _SHORTEST)
         exact = [logit, other_logit, angle, other_angle]
         rounding = reach, noise.masked_fill(strange, math.inf), moved
-        numbers = [norm, *exact, arcsine.double(), total, squares, linear, steepest.double(), *rounding]
+        numbers = [norm, *exact, arcsine, total, squares, linear, steepest, *rounding]
         parts.append((torch.stack([y, other]), torch.stack(numbers)))
     indices, numbers = zip(*parts, strict=True)
     return torch.cat(indices, 1), torch.cat(numbers, 1)
+
+
+def _angle_sums(cosines: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ arcsin, the largest size and the class of the largest, of cosines ``(N, C)`` but for the target's."""
+    lowest = cosines.scatter_(1, place, 0).amin(1)
+    nearest = cosines.scatter_(1, place, -2).argmax(1)
+    steepest = torch.maximum(-lowest, cosines.gather(1, nearest[:, None])[:, 0])
+    return cosines.scatter_(1, place, 0).asin_().sum(1).double(), steepest.double(), nearest
+
+
+def _logit_sums(z: Tensor, place: Tensor) -> tuple[Tensor, ...]:
+    """The runner-up of logits ``(N, C)``, its logit, the next logit and the three sums; all but for the target's."""
+    other = z.scatter_(1, place, -math.inf).argmax(1, keepdim=True)
+    level = z.gather(1, other)
+    second = z.scatter_(1, other, -math.inf).amax(1)
+    below = z.sub_(level).scatter_(1, place, -200).scatter_(1, other, 0)  # e^-200 is 0, and -200·0 no NaN
+    e = below.exp()
+    sums = e.sum(1), e.square().sum(1), below.mul_(e).sum(1)
+    return other[:, 0], level[:, 0], second, *(values.double() for values in sums)
+
+
+def _nothing(nearest: Tensor) -> tuple[Tensor, ...]:
+    """What `_logit_sums` gives where nobody asks for logits: the nearest class alone."""
+    alone = torch.ones_like(nearest, dtype=torch.float64)
+    return nearest, alone, -math.inf * alone, alone, alone, 0 * alone
 
 
 def _inverse(lengths: Tensor) -> Tensor:
@@ -171,16 +187,21 @@ read_rows = torch.library.custom_op("hardsight::read_rows", _read_plain, mutates
 
 
 @read_rows.register_fake
-def _(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
+) -> tuple[Tensor, Tensor]:
     samples = len(features)
     return features.new_empty(2, samples, dtype=torch.int64), features.new_empty(13, samples, dtype=torch.float64)
 
 
 @read_rows.register_kernel("cuda")
-def _(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
+) -> tuple[Tensor, Tensor]:
     kernels = _kernels(torch.cuda.get_device_capability(features.device))
-    read = _read_plain if kernels is None else kernels.read_rows
-    return read(features, weight, target, bias)
+    if kernels is None:
+        return _read_plain(features, weight, target, bias, logits)
+    return kernels.read_rows(features, weight, target, bias)
 
 
 def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:

@@ -94,17 +94,18 @@ def evaluate(
     weight: Tensor,
     target: Tensor | None,
     bias: Tensor | None,
+    logits: bool = True,
 ) -> list[Tensor]:
     """Functions of the `Reading` that `read_classes` gives, each of which has one value per row.
 
     They are computed for all rows and again for those that a fast path leaves in doubt, so that a GPU is waited for
-    only once, at the end.
+    only once, at the end. Without `logits`, they must need norms and angles alone: other fields may hold anything.
     """
     features, weight, target, bias = _on_one_device(features, weight, target, bias)
     if not applies_to(features, weight, bias):
         reading = Reading(len(weight), *_read(features, weight, target, bias, False))
         return [function(reading) for function in functions]
-    fields, sure = read_fast(features, weight, target, bias)
+    fields, sure = read_fast(features, weight, target, bias, logits)
     reading = Reading(len(weight), *fields)
     values = [function(reading) for function in functions]
     if bool(sure.all()):
@@ -112,7 +113,7 @@ def evaluate(
     doubtful = (~sure).nonzero()[:, 0]
     x, y = features[doubtful], None if target is None else target[doubtful]
     if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
-        again = evaluate(functions, x.float(), weight, y, bias)
+        again = evaluate(functions, x.float(), weight, y, bias, logits)
     else:
         reading = Reading(len(weight), *_read(x, weight, y, bias, False))
         again = [function(reading) for function in functions]

@@ -63,7 +63,7 @@ class Score:
         """
         if validate:
             features, weight, labels, bias = check_triple(features, weight, labels, bias)
-        (values,) = evaluate([self.of_reading], features, weight, labels, bias)
+        (values,) = evaluate([self.of_reading], features, weight, labels, bias, self.logits or labels is None)
         return values.to(working_dtype(features, weight)).to(features.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
