@@ -42,4 +42,5 @@ def test_gpu_tests_are_collected_without_optional_packages():
 
 def test_no_other_file_holds_a_test_that_only_a_gpu_runs():
     marked = [file.name for file in TESTS.glob("test_*.py") if "mark.gpu" in file.read_text(encoding="utf-8")]
-    assert sorted(marked) == [Path(__file__).name, "test_gpu.py", "test_gpu_training.py"]
+    others = {name for name in marked if not name.startswith("test_gpu")}
+    assert others == {Path(__file__).name}
