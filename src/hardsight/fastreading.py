@@ -21,7 +21,7 @@ from hardsight.angles import angle_between_units, as_float64, float32_is_exact, 
 
 _FEWEST_CLASSES = 64  # with fewer, single angles decide their sum, and the reference costs little
 _LEAST_WORK = 2**33  # products on a GPU; with fewer, the reference takes less time than a kernel to compile
-_CPU_BLOCK, _GPU_BLOCK = 2**18, 2**24  # float32 products that exist at a time: what a CPU's cache holds; 64 MiB
+_CPU_BLOCK, _GPU_BLOCK = 2**19, 2**24  # float32 products that exist at a time: what a CPU's cache holds; 64 MiB
 _SHORTEST, _LONGEST = 1e-12, 1e12  # vectors beyond these lengths may overflow or vanish in float32 products
 _EPS = torch.finfo(torch.float32).eps
 
