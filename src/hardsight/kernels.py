@@ -1,6 +1,6 @@
 """Triton kernels that reduce a tile of the matrix product of features and class weights at once.
 
-`hardsight.gpureading` launches them.
+`hardsight.gpureading` launches them. They are compiled once for any number of rows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _add_tile(
     return arcsine, level, other_class, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, nearest, nearest_class
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tiles"])
 def read_kernel(
     features, weight, products, inverse_x, inverse_w, bias, target,
     arcsine_out, level_out, class_out, exp_out, exp2_out, lin_out, bias_out, steepest_out, cosine_out, nearest_out,
@@ -166,7 +166,7 @@ def read_kernel(
     tl.store(nearest_out + place, nearest_class, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def length_kernel(vectors, length_out, inverse_out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total = tl.zeros([ROWS], tl.float64)
@@ -204,7 +204,7 @@ def _chords(
     return apart, together
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stride"])
 def pair_kernel(
     features, weight, length_x, length_w, bias, longest, target,
     arcsine, level, other, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, cosine, nearest,
@@ -303,7 +303,7 @@ def pair_kernel(
     tl.store(chords + 3 * rows + row, tl.sqrt(tl.where(empty_n, 1.0, together_n)), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def angle_kernel(
     features, weight, target, chords, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr
 ):  # fmt: skip
