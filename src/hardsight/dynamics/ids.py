@@ -80,7 +80,8 @@ class Ids:
         """The numbers in the order of their texts."""
         if len(self._order) != len(self):
             order = pc.sort_indices(self.texts)
-            self._order, self._sorted_texts = order.to_numpy(), self.texts.take(order)
+            # NumPy before 2 takes no unsigned indices.
+            self._order, self._sorted_texts = order.to_numpy().astype(np.int64), self.texts.take(order)
         return self._order
 
     def sorted(self, at: np.ndarray) -> tuple[np.ndarray, pa.Array]:
