@@ -18,7 +18,7 @@ TILES = {True: Tile(32, 64, 32, 2, 4, 3), False: Tile(16, 64, 0, 1, 4, 3)}  # wi
 def check(kind, dtype, n, d, c, biased, labeled, processors):
     """Read all rows by kernels; those that are sure must be within the tolerances, and most must be sure."""
     x, w, y = inputs(kind, n, d, c, dtype)
-    b = torch.randn(c) if biased else None
+    b = torch.randn(c, 2)[:, 1] if biased else None  # not contiguous, as a column of the weight is not
     y[0] = c - 1
     x[3], x[5], x[7] = 0, 3 * w[y[5]], -w[y[7]]
     labels, gpureading._processors = y if labeled else None, lambda device: processors
@@ -34,6 +34,7 @@ def check_angles(dtype, n, d, c):
     """Angles to targets that lie anywhere, on the feature, opposite to it, and nowhere."""
     x, w, y = inputs("random", n, d, c, dtype)
     x[0], x[1], x[2], w[y[3]] = 3 * w[y[0]], -w[y[1]], 0, 0
+    y = torch.stack([y, y + 1], 1)[:, 0]  # not contiguous, either
     truth = paired_angle(x.double(), w[y].double())
     assert torch.allclose(gpureading.target_angle(x, w, y), truth, rtol=1e-9, atol=1e-9)
 

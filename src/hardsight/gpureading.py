@@ -56,7 +56,7 @@ def read_rows(
     """Classes and numbers of `hardsight.fastreading.Rows`."""
     (classes, width), half = weight.shape, features.dtype == weight.dtype != torch.float32
     half = half and width % 8 == 0  # rows that the tensor copy engine can take
-    weight, bias = _aligned(weight), None if bias is None else bias.float()
+    weight, bias = _aligned(weight), None if bias is None else bias.float().contiguous()
     length_w, inverse_w = lengths(weight)
     longest, tile = length_w.amax(), tile or (_TILE if half else _PRODUCT_TILE)
     noise, exact = _noise(width, half, features.device), tl.float32 if half else tl.float64
@@ -85,7 +85,7 @@ def read_rows(
 
 def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """The angle of each row to its target, exact."""
-    features, weight = features.contiguous(), weight.contiguous()
+    features, weight, target = features.contiguous(), weight.contiguous(), target.contiguous()
     (rows, width), half = features.shape, features.dtype != torch.float32
     chords = features.new_empty(2, rows, dtype=torch.float64)
     angle_kernel[(triton.cdiv(rows, 8),)](
