@@ -22,7 +22,12 @@ class InterpretedChunks(headchunks.FusedChunks):
         return a.float() @ b.float()
 
     add_product = headchunks.PlainChunks.add_product
-    weight_gradient = headchunks.PlainChunks.weight_gradient
+
+    def weight_gradient(self, slope, x, w, out, factor):
+        if out.dtype != torch.float32:
+            return headchunks.PlainChunks.weight_gradient(self, slope, x, w, out, factor)
+        out.copy_(self.multiply(slope.mT, x).mul_(factor))  # and projected in place, as on a GPU
+        return self.project(w, out)
 
 
 def terms_and_gradients(x, w, b, scale, y, kind, dtype):
@@ -49,6 +54,7 @@ def check(kind, stored, classes, parts, offset):
         w[7], x[8] = 0, 2 * w[(y[8] + 1) % classes] + x[8] / 20  # not too close for the angle to keep its digits
     b, scale = torch.randn(classes) + offset, torch.tensor(9.0)
     w = torch.cat([w.new_zeros(1), w.flatten()])[1:].view_as(w)  # does not begin at a multiple of 16 bytes
+    w = w if stored == torch.float16 else w.T.contiguous().T
     found = terms_and_gradients(x.to(stored), w.to(stored), b, scale, y, kind, torch.float16)
     chunks_of, largeheads.chunks_of = largeheads.chunks_of, headchunks.chunks_of
     truth = terms_and_gradients(x.double(), w.double(), b.double(), scale.double(), y, kind, torch.float64)

@@ -207,7 +207,10 @@ def _class_gradients(
     """Gradients at features (in float32 or better), weight and bias through the products with all classes."""
     x = rows.x.values
     x_grad = None if needed[0] is None else torch.zeros_like(x, dtype=level.dtype)
-    w_grad, b_grad = (None if tensor is None else torch.empty_like(tensor) for tensor in needed[1:])
+    w_grad, b_grad = (
+        None if tensor is None else torch.empty_like(tensor, memory_format=torch.contiguous_format)  # for kernels
+        for tensor in needed[1:]
+    )
     for here in backend.chunks(len(x), weight, backward=True):
         w = backend.vectors(weight[here], None if inverse is None else inverse[here])
         part_of_bias = None if bias is None else bias[here]
