@@ -171,6 +171,18 @@ def test_gradients_are_those_of_the_reference():
         x.requires_grad_(), w.requires_grad_()))  # fmt: skip
 
 
+def test_derivatives_in_forward_mode_are_those_of_the_reference():
+    x, w, y = inputs("random", 5, 8, 80)
+    tangent = torch.randn_like(x)
+    avh = SCORES["avh"]
+    (gradient,) = torch.autograd.grad(avh(v := x.clone().requires_grad_(), w, y).sum(), v)
+    _, moved = torch.func.jvp(lambda x: avh(x, w, y, validate=False), (x,), (tangent,))
+    torch.testing.assert_close(moved.sum(), (gradient * tangent).sum())
+    with torch.autograd.forward_ad.dual_level():
+        dual = avh(torch.autograd.forward_ad.make_dual(x, tangent), w, y, validate=False)
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, moved)
+
+
 def test_views_and_mixed_dtypes_give_the_numbers_of_their_copies():
     x, w, y = inputs("random", 90, 128, 100)
     whole = compute_scores(x, w, y, None)

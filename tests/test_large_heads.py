@@ -409,6 +409,29 @@ def test_a_target_that_is_no_class_is_not_passed_over(monkeypatch):
         EncouragingLoss(validate=True).from_features(x, w, y)
 
 
+def test_bad_values_are_refused_as_those_of_the_matrix_are(large):
+    x, w, y = (tensor.detach() for tensor in batch())
+    y.clamp_(0, 199)
+    y[2] = -100
+    losses = (
+        EncouragingLoss(validate=True).from_features,
+        AVHLoss(validate=True),
+        lambda x, w, y: CompositeLoss(EncouragingLoss(validate=True), arcface_logits)(None, y, x, w),
+        lambda x, w, y: CompositeLoss(FocalLoss(validate=True), arcface_logits)(None, y, x, w),
+    )
+    outside = y.clone()
+    outside[3] = 200
+    broken = w.clone()
+    broken[5, 1] = math.nan
+    for loss in losses:
+        assert all(value.isfinite() for value in large(lambda loss=loss: loss(x, w, y)))
+        for bad in ((x * math.nan, w, y), (x, broken, y), (x, w, outside)):
+            for limit in (1 << 60, 1):
+                largeheads.LARGE = limit  # the fixture puts it back
+                with pytest.raises(InputError):
+                    loss(*bad)
+
+
 @pytest.mark.parametrize("limit", [1, 1 << 60])
 def test_weights_of_another_number_of_classes_are_refused(limit, monkeypatch):
     monkeypatch.setattr(largeheads, "LARGE", limit)

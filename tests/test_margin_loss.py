@@ -1,6 +1,8 @@
 """Losses with their gradient in one pass, against the same losses by plain operations, and how often these are run."""
 
 import math
+import weakref
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -167,6 +169,68 @@ def test_gradients_can_be_taken_again_and_added():
     (curvature,) = torch.autograd.grad(slope.square().sum(), z)
     hessian = torch.func.hessian(EncouragingLoss())(z.detach(), y).reshape(40, 40)
     torch.testing.assert_close(curvature.flatten(), 2 * hessian @ slope.detach().flatten())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("make", [EncouragingLoss, FocalLoss, MirrorMSELoss, lambda **_: soft_margin])
+def test_a_loss_may_be_changed_in_place(make, reduction):
+    z, y = problem((8, 5))
+    z, y = z.requires_grad_(), y.clamp_min(0)
+    expected = torch.autograd.grad(make(reduction=reduction)(z, y).sum() / 4, z)
+    value = make(reduction=reduction)(z, y)
+    value /= 4  # as many do who accumulate gradients
+    torch.testing.assert_close(torch.autograd.grad(value.sum(), z), expected)
+    assert not value.detach_().requires_grad
+
+
+@pytest.mark.parametrize("loss", [EncouragingLoss(), FocalLoss(), MirrorMSELoss()])
+def test_logits_do_not_outlive_the_backward_pass(loss):
+    z, y = problem((8, 5))
+    logits = z.requires_grad_() * 1
+    alive = weakref.ref(logits)
+    value = loss(logits, y)
+    del logits
+    assert alive() is not None
+    value.backward()
+    assert alive() is None  # though the loss is
+
+
+def test_parts_of_one_sample_have_the_shape_of_its_loss():
+    z, y = problem((1, 5))
+    for loss in (EncouragingLoss(reduction="none"), EncouragingLoss(reduction="none", bonus=lambda p: -p)):
+        value, parts = loss.with_parts(z[0].requires_grad_(), y[0])
+        assert value.shape == parts.ce.shape == parts.bonus.shape == ()
+
+
+def test_all_ignored_is_zero_without_denormal_numbers():
+    z, y = torch.randn(3, 4), torch.full((3,), -100)
+    try:
+        torch.set_flush_denormal(True)
+        values = [loss(z, y).item() for loss in (EncouragingLoss(), FocalLoss(), EncouragingLoss(torch.ones(4)))]
+    finally:
+        torch.set_flush_denormal(False)
+    assert values == [0, 0, 0]
+
+
+def test_class_weights_can_be_learned():
+    z, y = problem((8, 5))
+    z.requires_grad_()
+    for loss in (EncouragingLoss, partial(FocalLoss, 2.0)):
+        weight = torch.rand(5, dtype=D, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda z, w, loss=loss: loss(weight=w)(z, y), (z, weight))
+
+
+@dataclass
+class Falling:  # equal to others like it, so not hashable
+    steepness: float
+
+    def __call__(self, p):
+        return -self.steepness * p
+
+
+def test_any_object_that_can_be_called_is_a_bonus():
+    z, y = problem((8, 5))
+    torch.testing.assert_close(EncouragingLoss(bonus=Falling(1.0))(z, y), EncouragingLoss(log_end=0)(z, y))
 
 
 class Count(TorchDispatchMode):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # Slope of arccos is 1/√(1-t²); beyond this cosine the slope stays at ~707 instead of growing to infinity.
 SLOPE_EDGE = 1.0 - 1e-6
@@ -29,6 +30,14 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 def as_float64(tensor: Tensor) -> Tensor:
     """A tensor in float64, on the CPU where its device has none (Apple's mps)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether plain operations are needed: under `torch.func` and for derivatives in forward mode."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    compiling = torch.compiler.is_compiling()
+    return not compiling and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hardsight.angles import angle_between_units, as_float64, float32_is_exact, paired_angle, product_matrix, unit
+from hardsight.angles import (
+    angle_between_units,
+    as_float64,
+    float32_is_exact,
+    paired_angle,
+    product_matrix,
+    transformed,
+    unit,
+)
 
 _FEWEST_CLASSES = 64  # with fewer, single angles decide their sum, and the reference costs little
 _LEAST_WORK = 2**33  # products on a GPU; with fewer, the reference takes less time than a kernel to compile
@@ -57,6 +65,7 @@ def applies_to(features: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and len(features) * weight.numel() >= (1 if device.type == "cpu" else _LEAST_WORK)
         and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
         and not torch.compiler.is_compiling()
+        and not transformed(*tensors)
         and float32_is_exact(device)
     )
 
@@ -201,7 +210,8 @@ def _(
     kernels = _kernels(torch.cuda.get_device_capability(features.device))
     if kernels is None:
         return _read_plain(features, weight, target, bias, logits)
-    return kernels.read_rows(features, weight, target, bias)
+    with torch.cuda.device_of(features):  # kernels are launched on the current device
+        return kernels.read_rows(features, weight, target, bias)
 
 
 def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
@@ -209,7 +219,8 @@ def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     if features.is_cuda and features.dtype == weight.dtype != torch.float64:
         kernels = _kernels(torch.cuda.get_device_capability(features.device))
         if kernels is not None:
-            return kernels.target_angle(features, weight, target)
+            with torch.cuda.device_of(features):
+                return kernels.target_angle(features, weight, target)
     pairs = zip(features.split(4096), target.split(4096), strict=True)
     return torch.cat([paired_angle(as_float64(x), as_float64(weight[y])) for x, y in pairs])
 

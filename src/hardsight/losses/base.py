@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.angles import working_dtype
+from hardsight.angles import transformed, working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.largeheads import head_terms, is_large, margin_between
 from hardsight.losses.margins import Curve, class_mask, cross_entropy_curve, margin_loss, soft_margin, soft_margins
@@ -114,8 +114,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         """
         if self.needs_all_margins or not is_large(target, features, weight):
             return self(F.linear(features, weight, bias), target)
-        self.check_classes(len(weight))
-        self._check_values(len(weight) - 1, features=features, target=target)
+        self.check_head(features, weight, target)
         at_target, others = head_terms(features, weight, target, bias)
         return self.of_margins(margin_between(others, at_target, target, len(weight)), target)
 
@@ -125,6 +124,8 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
 
     def _terms_of_margins(self, m: Tensor, target: Tensor) -> Terms:
         valid = target != self.ignore_index
+        if self.validate:
+            self._check_values(input=torch.where(valid, m, 0))
         return Terms(m.unsqueeze(1), None, torch.where(valid, target.long(), 0), valid, False)
 
     def _curve(self, m: Tensor) -> Curve:
@@ -168,7 +169,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
             factor = count if terms.shares is None else factor
         if self.reduction != "mean":
             return factor.to(terms.z.dtype)
-        return factor / count.sum(dtype=terms.z.dtype).clamp_min(1e-38)  # not 0/0
+        return factor / count.sum(dtype=terms.z.dtype).clamp_min(torch.finfo(torch.float32).tiny)  # not 0/0
 
     def _reduced(self, terms: Terms, values: Tensor, weighted: bool = True) -> Tensor:
         """Values of an objective at the soft margins, weighted and reduced."""
@@ -187,12 +188,18 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         """The loss by plain operations."""
         return self._reduced(terms, self._curve(self.margins(terms)).value)
 
-    def _in_one_pass(self, terms: Terms, target: Tensor, **options: bool) -> tuple[Tensor, ...]:
+    def _targets_of_one_pass(self, terms: Terms) -> Tensor | None:
+        """Class indices where `margin_loss` applies: one class per sample, and no gradient but that at the logits."""
+        learned = self.weight is not None and self.weight.requires_grad
+        return None if terms.shares is not None or learned or transformed(terms.z) else terms.target
+
+    def _in_one_pass(self, terms: Terms, target: Tensor, **options: bool) -> tuple[Any, ...]:
         """`margin_loss` of targets that are one class each."""
         z, single, sums = terms.z, terms.single, self.reduction != "none"
-        again = lambda z: self._plain(terms._replace(z=z))  # noqa: E731
-        loss, *both = margin_loss(z, target, self._factor(terms), self._curve, again, sums=sums, **options)
-        return (loss.squeeze(0) if single and not sums else loss, *both)
+        kept = terms._replace(z=target)  # not the logits: what a graph keeps here outlives its backward pass
+        again = lambda z: self._plain(kept._replace(z=z))  # noqa: E731
+        results = margin_loss(z, target, self._factor(terms), self._curve, again, sums=sums, **options)
+        return tuple(t if t is None or sums or not single else t.squeeze(0) for t in results)
 
     def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
         dim = min(input.ndim - 1, 1)
@@ -208,6 +215,11 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
                 f"{tuple(input.shape)} in floating point, got {tuple(target.shape)} {target.dtype}."
             )
         self.check_classes(classes)
+
+    def check_head(self, features: Tensor, weight: Tensor, target: Tensor) -> None:
+        """What is checked of a head whose logits never exist at once."""
+        self.check_classes(len(weight))
+        self._check_values(len(weight) - 1, features=features, target=target)
 
     def check_classes(self, classes: int) -> None:
         """That class weights, if any, are as many as there are classes."""

@@ -124,8 +124,8 @@ class CompositeLoss(nn.Module):
         objective, head = self.objective, self.logits
         large = head is not None and head.skips_matrix(target, features, weight)
         margins = _margin_loss(objective) if large else None
-        if head is not None and margins is not None and weight is not None:
-            margins.check_classes(len(weight))
+        if head is not None and margins is not None and features is not None and weight is not None:
+            margins.check_head(features, weight, target)
             m = head.soft_margin(target, features, weight)
             if isinstance(objective, EncouragingLoss):
                 value, both = objective.with_parts_of_margins(m, target)

@@ -257,6 +257,7 @@ class AVHLoss(CheckedLoss):
         """The loss of features ``(N, D)`` and class weights ``(C, D)`` at targets ``(N,)``, or soft ones ``(N, C)``."""
         self._check_values(features=features)
         if self.logits.skips_matrix(target, features, weight) and not self.objective.needs_all_margins:
+            self.objective.check_head(features, weight, target)
             return self.objective.of_margins(self.logits.soft_margin(target, features, weight), target)
         return self.objective(self.logits(features, target, features, weight), target)
 

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from hardsight.angles import working_dtype
+from hardsight.angles import transformed, working_dtype
 from hardsight.registry import Registry
 
 
@@ -50,13 +49,6 @@ def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
     masked = level == -math.inf  # all other logits are −inf: so is m, with a slope of −1 at the target and 0 elsewhere
     total = (others - level.masked_fill(masked, 0)).exp().sum(1).masked_fill(masked.squeeze(1), 1)
     return total.log() + (level.squeeze(1) - at_target)
-
-
-def transformed(z: Tensor) -> bool:
-    """Whether plain operations are needed: under `torch.func` and for derivatives in forward mode."""
-    if torch._C._are_functorch_transforms_active():
-        return True
-    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(z).tangent is not None
 
 
 class Curve(NamedTuple):
@@ -155,7 +147,7 @@ class _WithGradient(torch.autograd.Function):
         z, loss, slopes, pull, plain = args
         ctx.save_for_backward(z, slopes, pull)
         ctx.plain = plain
-        return loss
+        return loss.clone()  # what is returned as it came in could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hardsight.angles import working_dtype
+from hardsight.angles import transformed, working_dtype
 from hardsight.errors import InputError, InputTypeError
 from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights
 from hardsight.losses.grammar import loss_part
@@ -29,7 +29,6 @@ from hardsight.losses.margins import (
     mirror_curve,
     soft_margin,
     soft_margins,
-    transformed,
 )
 from hardsight.registry import Range
 from hardsight.schedules import Scheduled, deferred
@@ -159,8 +158,8 @@ class EncouragingLoss(MarginLoss):
         unclear = terms.shares is not None or terms.z.shape[1] == 2
         if unclear and self.endless and not torch.compiler.is_compiling():
             _warn_once(type(self).__name__)
-        index = terms.target if terms.shares is None else None
-        if index is None or self._apart or self.bonus not in CURVES or transformed(terms.z):
+        index = self._targets_of_one_pass(terms)
+        if index is None or self._apart or callable(self.bonus) or self.bonus not in CURVES:
             if not parts:
                 return self._plain(terms)
             m = self.margins(terms)
@@ -332,9 +331,8 @@ class FocalLoss(MarginLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         terms = self.terms(input, target)
-        if terms.shares is not None or terms.target is None or transformed(terms.z):
-            return self._plain(terms)
-        return self._in_one_pass(terms, terms.target)[0]
+        index = self._targets_of_one_pass(terms)
+        return self._plain(terms) if index is None else self._in_one_pass(terms, index)[0]
 
     def _curve(self, m: Tensor) -> Curve:
         return focal_curve(m, self.gamma)
