@@ -75,7 +75,8 @@ ROW |= {"lin_sum": 0, "steepest": 0.1, "reach": 10, "noise": 0, "moved": 0}
         ({}, "moved", 8e-6),  # nll and el2n are relative
         ({"other_logit": 99}, "moved", 8e-6),  # and the free energy is absolute
         ({"exp_sum": math.exp(3)}, "moved", 3.2e-6),  # confidence is steepest at 1/2
-        ({"other_logit": 99, "lin_sum": -2000}, "moved", 3e-6 * (1 + 1000 + math.log(2)) / 1000),  # entropy
+        ({"other_logit": 99, "lin_sum": -2000}, "moved", 3e-6 * (1 + 1000 + math.log(2)) / 2000),  # entropy
+        ({"other_logit": 99, "exp_sum": 1.01, "lin_sum": -0.06}, "moved", 7.7e-7),  # of one class, six below another
         ({}, "noise", 10 * 1e-6 * math.sqrt(0.99) * (99 * math.pi / 2 + 1) / 100),  # the sum of angles
         ({"arcsine": 90 * math.pi / 2}, "noise", 1e-5 * math.sqrt(0.99) * (9 * math.pi / 2 + 1) / 100),  # small angles
         ({"arcsine": -90 * math.pi / 2}, "noise", 1e-5 * math.sqrt(0.99) * (11 * math.pi / 2 - 1) / 100),  # large ones
@@ -90,6 +91,17 @@ def test_how_much_rounding_is_sure(changes, rounding, limit, monkeypatch):
     numbers[Rows._fields.index(rounding) - 2] = levels - (2.4e-7 if rounding == "moved" else 0)
     monkeypatch.setattr(fastreading, "read_rows", lambda *_: (torch.zeros(2, 3, dtype=torch.long), numbers))
     assert read_fast(torch.zeros(3, 4), torch.zeros(100, 4), torch.zeros(3), None)[1].tolist() == [True, False, False]
+
+
+def test_squares_that_vanish_beside_that_of_the_runner_up_are_not_forgotten():
+    x = torch.tensor([[2.0**20, 1.0]])  # reaches so far that a float32 logit is off by 0.1
+    w = torch.zeros(64, 2)
+    w[:, 0] = torch.linspace(-2, -1, 64)
+    w[0], w[1] = torch.tensor([1.0, 0.0]), torch.tensor([1.0, -9.0])  # and e^-9 squared is no digit of 1
+    numbers = fastreading.read_rows(x, w, torch.tensor([5]), None, True)[1]
+    rows = Rows(None, None, *numbers[:, 0])
+    assert rows.moved == pytest.approx((rows.noise * math.exp(-9)).item(), rel=0.01)
+    assert not read_fast(x, w, torch.tensor([5]), None)[1].any()
 
 
 def test_a_prediction_that_rounding_chose_is_in_doubt(monkeypatch):
@@ -171,6 +183,7 @@ def test_gradients_are_those_of_the_reference():
         x.requires_grad_(), w.requires_grad_()))  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:FutureWarning")  # by torch itself
 def test_derivatives_in_forward_mode_are_those_of_the_reference():
     x, w, y = inputs("random", 5, 8, 80)
     tangent = torch.randn_like(x)

@@ -80,6 +80,7 @@ def read_fast(
     total, depth, moved = rows.exp_sum, (rows.lin_sum / rows.exp_sum).abs(), rows.moved + 2 * _EPS
     margin = rows.other_logit + total.log() - rows.logit
     lost = margin.sigmoid()
+    apart = rows.lin_sum.abs() / (total - 1).clamp_min(_EPS)  # of those that move from the runner-up, which does not
     slope = (1 - rows.steepest.square()).rsqrt()  # of the angles
     least = torch.minimum(angle_sum, classes * math.pi - angle_sum)
     # How rounding moves the scores, against the stated tolerances.
@@ -87,7 +88,7 @@ def read_fast(
         [
             moved < 8e-6,  # nll, el2n, soft_margin, free_energy
             lost * (1 - lost) * moved < 8e-7,  # confidence
-            lost * moved * depth < 3e-6 * (1 + lost * (depth + total.log())),  # entropy
+            lost * (rows.moved * apart + 2 * _EPS * depth) < 3e-6 * (1 + lost * (depth + total.log())),  # entropy
             classes * slope * rows.noise < 1e-6 * least * rows.reach,  # avh, avc
         ]
     ).all(0)
@@ -138,8 +139,9 @@ def _read_plain(
         noise = _EPS / 2 * (reach + steep_noise * product.abs())
         if bias is not None:
             noise += _EPS * other_logit.abs()  # the sum of product and bias is rounded as well
-        # Errors of single classes are independent, and the runner-up has none.
-        moved = noise * (squares - 1).clamp_min(0).sqrt() / total
+        # Errors of single classes are independent, and the runner-up has none. Squares that are lost in float32 beside
+        # the 1 of the runner-up are at most the square of the sum.
+        moved = noise * torch.minimum((squares - 1).clamp_min(_EPS).sqrt(), total - 1 + _EPS) / total
         # Logits that are this close may tie, but for the rounding of the matrix product.
         tied = second >= level - 4 * _EPS * (reach + (0 if bias is None else bias.abs().amax()))
         strange = extreme | tied | (norm > _LONGEST) | (norm < _SHORTEST)

@@ -278,8 +278,8 @@ def pair_kernel(
         doubt += 2.0**-23 * tl.abs(other_logit + bias_o)  # the sum of product and bias is rounded as well
     if CUT:  # what the runner-up tells is good for all others
         moved = doubt * (1 - 1 / total)
-    else:  # errors of single classes are independent, and the runner-up has none
-        moved = doubt * tl.sqrt(tl.maximum(squares - 1, 0.0)) / total
+    else:  # errors of single classes are independent, and the runner-up has none; see hardsight.fastreading
+        moved = doubt * tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23) / total
     strange = (reach > 1e24) | ((reach < 1e-24) & (reach > 0))  # products may overflow or vanish
     if BIAS:
         logit += tl.load(bias + y).to(tl.float64)
