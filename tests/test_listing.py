@@ -6,13 +6,16 @@ import os
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
-from hardsight.data import open_data
+from hardsight.data import changed_since, open_data
 from hardsight.data.folders import FileSamples, file_stamp
-from hardsight.runs import identify, identity
+from hardsight.runs import Meta, identify, identity
+from hardsight.runs.meta import DataInfo
 
 
 @pytest.fixture
@@ -111,6 +114,19 @@ def test_a_folder_of_torchvision_is_its_names_times_and_classes(tmp_path):
     assert len(set(states)) == len(states)
 
 
+def test_a_hash_of_several_folders_is_not_compared_with_those_of_older_versions(tmp_path):
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    folder, arrays = ImageFolder(tmp_path), TensorDataset(torch.zeros(2, 3, 4, 4), torch.tensor([0, 1]))
+    for dataset in (folder, Subset(folder, [1]), folder + folder, Subset(folder, [1]) + folder + arrays):
+        ids = [str(i) for i in range(len(dataset))]
+        samples = open_data(dataset, ids=ids)
+        assert not changed_since(samples, Meta(data=DataInfo(fingerprint=32 * "0")))
+        assert changed_since(samples, Meta(data=DataInfo(fingerprint="files-" + 32 * "0")))
+    assert changed_since(open_data(arrays + arrays), Meta(data=DataInfo(fingerprint=32 * "0")))
+
+
 def test_weights_that_are_hashed_side_by_side_have_the_same_hash(monkeypatch):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300), nn.BatchNorm1d(70_000))
@@ -122,3 +138,8 @@ def test_weights_that_are_hashed_side_by_side_have_the_same_hash(monkeypatch):
     network[2].running_var[69_999] += 1
     assert identify(network).hash != before.hash
     assert identify(network, torch.empty(0, device="meta"), nn.Linear(300, 300, device="meta")).gaps
+    network.register_buffer("graph", torch.eye(3).to_sparse())  # which cannot be hashed; all the others can
+    sparse = identify(network)
+    assert sparse.gaps == ("Tensor",)
+    network[2].running_var[69_999] += 1
+    assert identify(network).hash != sparse.hash

@@ -128,7 +128,7 @@ class DatasetSamples(Samples):
         gaps = () if content else (f"a {type(dataset).__name__}",)
         labels = self.declared if self.labels is None else self.labels
         hash_ = content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns)
-        return Identity(FILES + hash_ if content and content.hash.startswith(FILES) else hash_, gaps)
+        return Identity(_with_prefix(hash_, [content] if content else []), gaps)
 
 
 def _split_of(dataset: Any) -> str:
@@ -156,11 +156,13 @@ def _dataset_identity(dataset: Any, version: str | None) -> Identity | None:
     elif kind is TensorDataset:
         identity = identify(dataset.tensors)
     elif kind is ConcatDataset:
-        parts = [_dataset_identity(part, version) for part in dataset.datasets]
-        identity = None if None in parts else identify(parts)
+        parts = [part for data in dataset.datasets if (part := _dataset_identity(data, version)) is not None]
+        if len(parts) == len(dataset.datasets):
+            identity = Identity(_with_prefix(identify(parts).hash, parts), ())
     elif kind is Subset:
         part = _dataset_identity(dataset.dataset, version)
-        identity = None if part is None else identify(part, list(dataset.indices))
+        if part is not None:
+            identity = Identity(_with_prefix(identify(part, list(dataset.indices)).hash, [part]), ())
     elif kind.__module__.startswith("torchvision."):
         identity = _torchvision_identity(dataset)
     elif version is None and isinstance(getattr(dataset, "_fingerprint", None), str):
@@ -168,6 +170,11 @@ def _dataset_identity(dataset: Any, version: str | None) -> Identity | None:
     if identity is not None and not identity.gaps:
         return identity
     return None if version is None else identify(version, kind.__qualname__)
+
+
+def _with_prefix(hash_: str, parts: Sequence[Identity]) -> str:
+    """The hash of data that are made of others: a hash of files if one of them has one."""
+    return FILES + hash_ if any(part.hash.startswith(FILES) for part in parts) else hash_
 
 
 def _torchvision_identity(dataset: Any) -> Identity | None:

@@ -152,9 +152,8 @@ class _Hasher:
 
     def _hash_weights(self, module: nn.Module) -> None:
         """Digests of large tensors, computed side by side: hashing them is most of the work."""
-        large = [
-            t for t in (*module.parameters(), *module.buffers()) if id(t) not in self._cache and t.nbytes > 1 << 16
-        ]
+        tensors = (t for t in (*module.parameters(), *module.buffers()) if id(t) not in self._cache)
+        large = [t for t in tensors if t.layout == torch.strided and t.nbytes > 1 << 16]  # a sparse one has no size
         if len(large) > 1:
             with ThreadPoolExecutor(os.cpu_count()) as pool, suppress(Exception):  # met again, and a gap there
                 for tensor, digest in zip(large, pool.map(_tensor_digest, large), strict=True):
