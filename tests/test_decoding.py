@@ -139,3 +139,22 @@ def test_a_run_that_was_decoded_otherwise_is_another_run(folder, model, tmp_path
     assert not np.array_equal(other["avh"], first["avh"])
     with pytest.raises(FileExistsError, match="decode"):
         hs.score(model, folder, out=tmp_path / "other", device="cpu")
+
+
+def test_an_image_of_one_color_says_nothing_about_the_preprocessing(folder, model):
+    noise = np.random.default_rng(0).integers(127, 130, (40, 60, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(folder / "a" / "+.jpg", quality=95)  # the first one
+    assert open_data(folder).ids[0] == "pics/a/+.jpg"
+    expected, decoded = batches(model, folder, "cpu"), batches(model, folder, "gpu")
+    assert decoded[1:] == expected[1:]
+    assert (decoded[0][0] - expected[0][0]).abs().max() * 127.5 < 6
+    assert not torch.equal(decoded[0][1], expected[0][1])
+
+
+def test_a_torchvision_that_cannot_decode_on_a_gpu_says_so(folder, model, monkeypatch):
+    def decode_jpeg(*_, **__):
+        raise RuntimeError("decode_jpegs_cuda: torchvision not compiled with nvJPEG support")
+
+    monkeypatch.setattr("torchvision.io.decode_jpeg", decode_jpeg)
+    with pytest.raises(ValueError, match=r"decode: .*nvJPEG"):
+        batches(model, folder, "gpu")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Mean difference of an image that was preprocessed both ways, as a share of its spread. Decoders and resizing differ by
 # little (0.005 for torchvision's decoder on the CPU); a preprocessing that scales tensors otherwise, by far more.
 _MOST_DIFFERENCE = 0.1
+_LEAST_SPREAD = 0.05  # standard deviation, for values in [0, 1], of an image that is compared so
 
 
 class EncodedBatch(NamedTuple):
@@ -111,13 +112,20 @@ class GpuDecoder:
                 return list(self._io.decode_jpeg(files, self._io.ImageReadMode.RGB, device=self._device))
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # one of them cannot be decoded, or none
+        except RuntimeError as error:
+            if "not compiled with" in str(error):  # Pillow would take all of them, in this process alone
+                raise InputError(
+                    f"decode: this torchvision decodes nothing on a GPU ({first_line(error)}); leave --decode gpu out."
+                ) from error
+            # One of them cannot be decoded, or none.
             return [None] if len(files) == 1 else [self._decode([file])[0] for file in files]
 
     def _preprocess(self, image: Tensor | None, row: int) -> Tensor | None:
         if image is None:
             return None
         values = image.float() / 255
+        if not self._checked and values.std() < _LEAST_SPREAD:  # it could not tell two ways of preprocessing apart
+            return None
         try:
             x = values if self._transform is None else self._transform(values)
         except torch.OutOfMemoryError:
