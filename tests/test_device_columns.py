@@ -1,8 +1,10 @@
 """Tables whose columns stay where they were computed: the same table, made when somebody asks for it."""
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -62,6 +64,26 @@ def test_nothing_is_fetched_before_it_is_asked_for(triple, monkeypatch):
     assert (len(table), len(table), "avh" in table) == (60, 60, True)
     assert table.vectors is table.vectors
     assert sorted(fetched) == ["ids", "rows", "vector_rows"]
+
+
+@pytest.mark.parametrize("first", ["rows", "vectors"])
+def test_what_was_fetched_leaves_the_device(triple, monkeypatch, first):
+    left = {}
+
+    def computed(*args):
+        columns = score_columns(*args)
+        left["rows"] = [weakref.ref(stack) for _, stack in columns.stacks.values()]
+        left["vectors"] = [weakref.ref(values) for values in columns.vectors.values()]
+        return columns
+
+    monkeypatch.setattr(scoring, "score_columns", computed)
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)  # as if it came from another device
+    table = hs.score_features(*triple)
+    assert all(tensor() is not None for tensors in left.values() for tensor in tensors)
+    assert len(table) if first == "rows" else len(table.vectors)
+    gc.collect()
+    assert all(tensor() is None for tensor in left[first])
+    assert all(tensor() is not None for tensor in left["vectors" if first == "rows" else "rows"])
 
 
 def test_a_table_does_not_change_with_its_inputs(triple):

@@ -99,8 +99,10 @@ def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, 
     meta = {**provenance(), **about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}
     if tally.chance is not None:
         warn_of_chance(tally.chance, 4)
-    vectors = None if columns.vectors is None else lambda: columns.vector_rows(id_array())
-    return SampleTable(lambda: columns.rows(id_array()), meta, vectors=vectors)
+    # Apart, so that what was fetched leaves the device although the rest has not been asked for.
+    numbers, vectors = columns._replace(vectors=None), columns._replace(stacks={})
+    fetch_vectors = None if columns.vectors is None else lambda: vectors.vector_rows(id_array())
+    return SampleTable(lambda: numbers.rows(id_array()), meta, vectors=fetch_vectors)
 
 
 def score(
