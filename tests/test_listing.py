@@ -54,6 +54,15 @@ def test_a_folder_that_must_not_be_read_is_a_class_without_images(tree, monkeypa
     assert 2 not in samples.labels
 
 
+def test_a_new_class_without_images_is_other_data(tree):
+    before = open_data(tree)
+    (tree / "class 0a").mkdir()
+    after = open_data(tree)
+    assert after.ids == before.ids
+    assert after.labels.max() == before.labels.max() + 1
+    assert after.fingerprint() != before.fingerprint()
+
+
 def test_names_divided_otherwise_and_times_of_any_size_are_other_data(tmp_path):
     def fingerprint(*names):
         return FileSamples(tmp_path, names, None, (), "").fingerprint()

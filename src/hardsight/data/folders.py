@@ -65,8 +65,8 @@ class FileSamples(Samples):
     def identity(self) -> Identity:
         folder = f"{self._folder}/"
         stamps = (file_stamp(folder + name) or (-1, -1) for name in self._names)
-        labels = () if self.root is not None else (self.labels,)  # the folders in the ids are the labels
-        return Identity(FILES + content_hash(*text_columns(self.ids), number_column(stamps), *labels), ())
+        # Labels, too: a class without images renumbers those after it.
+        return Identity(FILES + content_hash(*text_columns(self.ids), number_column(stamps), self.labels), ())
 
 
 FILES = "files-"  # what a hash of files begins with, so that it is never compared with those of older versions
