@@ -106,9 +106,10 @@ def test_a_table_can_be_copied_before_and_after(triple, twin):
         assert other.meta == table.meta
 
 
-def test_ids_that_repeat_are_refused_at_once(triple):
-    with pytest.raises(ValueError, match="'3' repeats"):
-        hs.score_features(*triple, ids=[*range(59), 3])
+@pytest.mark.parametrize(("id_", "message"), [(3, "'3' repeats"), ("é\udc80", "Unicode text")])
+def test_ids_that_no_table_can_have_are_refused_at_once(triple, id_, message):
+    with pytest.raises(ValueError, match=message):
+        hs.score_features(*triple, ids=[*range(59), id_])
 
 
 def test_chance_is_that_of_the_labels_and_predictions(triple):

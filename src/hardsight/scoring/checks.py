@@ -79,9 +79,13 @@ def warn_of_chance(chance: Chance, stacklevel: int = 3) -> None:
 
 
 def check_ids(ids: Sequence[str]) -> None:
-    """Refuse ids that repeat."""
+    """Refuse ids that repeat or cannot be stored."""
     if len(set(ids)) < len(ids):
         raise InputError(f"ids must be unique, but {printable(Counter(ids).most_common(1)[0][0])!r} repeats.")
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError as error:  # half of a character that takes two
+        raise InputError(f"ids must be Unicode text, but one of them holds {error.object[error.start]!r}.") from None
 
 
 def output_note(output: Any, features: Tensor, head: Head) -> str | None:
