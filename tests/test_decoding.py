@@ -1,5 +1,7 @@
 """JPEGs decoded where the network is: the same batches but for the decoder; Pillow reads what is no plain JPEG."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -90,6 +92,14 @@ def test_only_plain_jpegs_are_left_to_the_device(folder):
     assert read_jpeg(folder / "a" / "0.jpg", 1) is None
     assert read_jpeg(folder / "a", 3) is None
     assert read_jpeg(folder / "nowhere.jpg", 3) is None
+
+
+def test_large_images_are_no_reason_for_a_warning(folder, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read_jpeg(folder / "a" / "0.jpg", 3) is not None
+    assert not caught
 
 
 def test_gray_networks_are_fed_by_pillow(folder):

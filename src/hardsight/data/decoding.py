@@ -56,7 +56,9 @@ def read_jpeg(path: Path, channels: int | None) -> bytes | None:
 
     try:
         check_regular(path, "image")
-        with path.open("rb") as file, Image.open(file) as image:  # which reads no more than the header
+        with path.open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # as `open_image` has it
+            image = Image.open(file)  # which reads no more than the header
             plain = image.format == "JPEG" and image.mode in ("RGB", "L") and image.info.get("adobe_transform") != 0
             if not plain or channels == 1 or (channels is None and image.mode == "L"):
                 return None

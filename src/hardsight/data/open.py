@@ -190,9 +190,8 @@ def changed_since(samples: Samples, meta: Meta) -> bool:
     scored = meta.data.fingerprint
     if scored is None or samples.root is not None or samples.identity.gaps or samples.version is not None:
         return False
-    return (
-        len(samples.fingerprint()) == len(scored) and samples.fingerprint() != scored
-    )  # older ones have other lengths
+    current = samples.fingerprint()
+    return len(current) == len(scored) and current != scored  # older ones have other lengths
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
