@@ -5,7 +5,20 @@ import torch
 from hardsight.reading import Reading, _read
 from hardsight.scores import SCORES
 
-KINDS = ("random", "positive", "trained", "aligned", "opposite", "parallel", "cone", "ties", "long", "short", "zero")
+KINDS = (
+    "random",
+    "positive",
+    "trained",
+    "aligned",
+    "opposite",
+    "parallel",
+    "cone",
+    "ties",
+    "copies",
+    "long",
+    "short",
+    "zero",
+)
 
 
 def inputs(kind, n, d, c, dtype=torch.float32, device="cpu"):
@@ -25,6 +38,9 @@ def inputs(kind, n, d, c, dtype=torch.float32, device="cpu"):
         x = x + 10 * w[y]
     elif kind == "ties":
         w[c // 2 :] = w[: c - c // 2].clone()
+    elif kind == "copies":
+        w[: c // 2] = w[0].clone()
+        x = 8 * x + 20 * w[y]
     elif kind in ("long", "short"):
         x = x * (1e3 if kind == "long" else 1e-3)
     elif kind == "zero":

@@ -139,9 +139,10 @@ def _read_plain(
         noise = _EPS / 2 * (reach + steep_noise * product.abs())
         if bias is not None:
             noise += _EPS * other_logit.abs()  # the sum of product and bias is rounded as well
-        # Errors of single classes are independent, and the runner-up has none. Squares that are lost in float32 beside
-        # the 1 of the runner-up are at most the square of the sum.
-        moved = noise * torch.minimum((squares - 1).clamp_min(_EPS).sqrt(), total - 1 + _EPS) / total
+        # The runner-up has no error. Those of other classes are independent unless their weights are equal, so half of
+        # what all of them together could do is the least. Squares lost in float32 are at most the square of the sum.
+        independent = torch.minimum((squares - 1).clamp_min(_EPS).sqrt(), total - 1 + _EPS)
+        moved = noise * torch.maximum(independent, (total - 1) / 2) / total
         # Logits that are this close may tie, but for the rounding of the matrix product.
         tied = second >= level - 4 * _EPS * (reach + (0 if bias is None else bias.abs().amax()))
         strange = extreme | tied | (norm > _LONGEST) | (norm < _SHORTEST)

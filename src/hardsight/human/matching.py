@@ -105,7 +105,9 @@ def _rows(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
             "column id."
         )
     if len(np.unique(rows)) < len(rows):
-        raise InputError(f"{human.source} has one row a number, but several ids end in the same; give a CSV with ids.")
+        raise InputError(
+            f"{human.source} has one row per number, but several ids end in the same number; give a CSV with ids."
+        )
     return rows, ""
 
 

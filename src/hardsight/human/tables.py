@@ -1,4 +1,4 @@
-"""Tables of human answers: frequencies, counts, one row an answer, and trials of experiments."""
+"""Tables of human answers: frequencies, counts, one row per answer, and trials of experiments."""
 
 from __future__ import annotations
 

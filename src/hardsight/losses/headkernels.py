@@ -16,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hardsight.kernels import arcsine_of, arcsine_series
+
 LOG2E = 1 / math.log(2)
 KINDS = {"linear": 0, "cosine": 1, "angular": 2}
 
@@ -53,26 +55,6 @@ def gradient_tile(kind: str) -> Tile:
 
 
 @triton.jit
-def _arcsine(c):
-    """Arcsine of cosines, to 1e-7."""
-    size = tl.minimum(tl.abs(c), 1.0)
-    large = size > 0.5
-    t = tl.where(large, 0.5 - 0.5 * size, size * size)
-    root = tl.where(large, tl.sqrt(t), size)
-    value = root + root * t * _series(t)
-    value = tl.where(large, 1.5707963267948966 - 2 * value, value)
-    return tl.where(c < 0, -value, value)
-
-
-@triton.jit
-def _series(t):
-    """``(arcsin √t / √t − 1) / t`` for t ≤ 1/4, minimax; the arcsine is then good to 3e-8."""
-    p = 0.05158773412 * t + 0.03919304202
-    p = p * t + 0.07554036365
-    return p * t + 0.16664926006
-
-
-@triton.jit
 def _is_flat(cosines):
     """Whether all cosines of a tile are small, so that short series do."""
     return tl.max(tl.max(tl.abs(cosines), 1), 0) <= 0.5
@@ -91,9 +73,9 @@ def _logits(products, inverse_x, inverse_w, scale, bias, KIND: tl.constexpr, BIA
         cosines = products * inverse_w[None, :] * inverse_x[:, None]
         if _is_flat(cosines):
             t = cosines * cosines
-            z = scale[:, None] * (cosines + cosines * t * _series(t))
+            z = scale[:, None] * (cosines + cosines * t * arcsine_series(t))
         else:
-            z = scale[:, None] * _arcsine(cosines)
+            z = scale[:, None] * arcsine_of(cosines)
     return z
 
 
@@ -194,7 +176,7 @@ def _write(
             p = ((0.51096075270 * t + 0.33992151468) * t + 0.50188673826) * t + 0.99998433222
             slope = tl.exp2(z - level[:, None]) * factor * p
         else:
-            z = scale[:, None] * _arcsine(cosines)
+            z = scale[:, None] * arcsine_of(cosines)
             below = (1 - cosines) * (1 + cosines)  # beyond an edge, the slope of hardsight.angles.arccos is 0
             p = tl.where(below > 2e-6, tl.rsqrt(tl.maximum(below, 1e-6)), 0.0)
             slope = tl.exp2(z - level[:, None]) * factor * p

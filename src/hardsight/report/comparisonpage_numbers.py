@@ -22,7 +22,7 @@ def tests_of(found: Evaluated) -> dict[tuple[Any, ...], dict[str, dict[str, Any]
 
 
 def numbers_of(found: Evaluated, question: str) -> list[dict[str, Any]]:
-    """The numbers of a question, in the order of the rows, each with a cell a group."""
+    """The numbers of a question, in the order of the rows, each with one cell per group."""
     tests = tests_of(found)
     held: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
     for row in found.rows:

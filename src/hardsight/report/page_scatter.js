@@ -85,7 +85,7 @@ function makeScatter(report) {
     }
   }
 
-  // Many pointer events may come before the next picture; one answer a picture is enough.
+  // Many pointer events may come before the next frame; one answer per frame is enough.
   function soon() {
     if (pending) return;
     pending = true;
