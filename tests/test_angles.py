@@ -154,6 +154,18 @@ def test_series_of_16_bits_is_certified_too(dtype, classes, width, lean):
     assert narrow.nonzero()[:, 0].tolist() == [i for i in range(100) if i != 3]  # of a zero row nothing else is known
 
 
+@pytest.mark.parametrize("classes", [20, 2000])
+def test_what_16_bits_round_off_is_in_the_slack(classes):
+    short = []
+    for _ in range(10):
+        w, x = torch.randn(classes, 24).bfloat16(), torch.eye(24).double()
+        sums = class_sums(w, torch.bfloat16)
+        truth = (unit(w.double())[0] @ x).norm(dim=0)
+        short.append((truth - (sums.factor.double() @ x).norm(dim=0)).max())
+        assert short[-1] <= sums.slack
+    assert max(short) > 0  # so that without it the bound would not hold
+
+
 def test_series_of_lengths_that_float32_has_not():
     x, w = torch.tensor([[1e30, 1e30], [1e-30, 1e-30], [1.0, 1.0]]).bfloat16(), torch.randn(5, 2).bfloat16()
     total, error = angle_sum_series(x, w)
