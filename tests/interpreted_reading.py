@@ -51,5 +51,9 @@ if __name__ == "__main__":
         check("random", torch.half, 33, 50, 70, False, labeled, 1)  # rows of a length that is no multiple of 16 bytes
         check("positive", torch.half, 40, 64, 257, True, labeled, 8)  # classes shared by several programs
         check("random", torch.float32, 33, 64, 65, False, labeled, 8)  # the last of which has a single class
+    gpureading._MOST_PRODUCTS = 37 * 64  # products of 64 classes at a time
+    for labeled in (True, False):
+        check("positive", torch.float32, 37, 50, 200, True, labeled, 1)
+        check("random", torch.float32, 33, 64, 129, False, labeled, 8)
     check_angles(torch.half, 37, 70, 9)
     check_angles(torch.float32, 37, 300, 9)

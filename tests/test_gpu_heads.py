@@ -12,6 +12,7 @@ from hardsight.losses.largeheads import head_terms
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 KINDS = ["linear", "cosine", "angular"]
+DTYPES = {"float16": torch.float16, "float32": torch.float32, "autocast": torch.float32}  # else bfloat16
 
 
 def draw(kind, dtype, n=300, width=128, classes=5003, seed=0):
@@ -40,8 +41,9 @@ def dense_margin(kind, x, w, b, y, scale, plain=False):
     if kind == "linear":
         z = F.linear(x, w, b)
     elif plain:
-        cosines = F.normalize(x, dim=1) @ F.normalize(w, dim=1).T
-        z = scale * (cosines if kind == "cosine" else math.pi - cosines.clamp(-0.999, 0.999).acos())
+        # The usual 1e-12 is 0 in float16, and 0.999 is 1 in bfloat16, where arccos has no slope.
+        cosines = F.normalize(x, dim=1, eps=1e-6) @ F.normalize(w, dim=1, eps=1e-6).T
+        z = scale * (cosines if kind == "cosine" else math.pi - cosines.clamp(-0.99, 0.99).acos())
     else:
         z = cosine_logits(x, w, scale) if kind == "cosine" else angular_logits(x, w, scale, y)
     z = z if z.dtype == torch.float64 else z.float()
@@ -64,19 +66,19 @@ def loss_and_gradients(function, kind, inputs, y, dtype, autocast=False, **optio
 @pytest.mark.parametrize("case", ["bfloat16", "float16", "float32", "autocast", "odd width", "without Triton"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_further_from_float64_than_a_plain_head(kind, case, monkeypatch):
-    dtype = getattr(torch, case, torch.float32 if case == "autocast" else torch.bfloat16)
+    dtype = DTYPES.get(case, torch.bfloat16)
     *inputs, y = draw(kind, dtype, width=131 if case == "odd width" else 128)
     if case == "without Triton":
-        monkeypatch.setattr(headchunks, "_kernels", lambda device: None)
+        monkeypatch.setattr(headchunks, "_kernels", lambda *_: None)
     monkeypatch.setattr(headchunks, "_HALF_CHUNK", 300 * 2048)
     monkeypatch.setattr(headchunks, "_CAST_CHUNK", 128 * 2048)
     monkeypatch.setattr(headchunks, "_GPU_CHUNK", 300 * 1000)
     autocast = case == "autocast"
     truth = loss_and_gradients(dense_margin, kind, inputs, y, torch.float64)
-    found = loss_and_gradients(margin, kind, inputs, y, dtype, autocast)
+    values = loss_and_gradients(margin, kind, inputs, y, dtype, autocast)
     plain = loss_and_gradients(dense_margin, kind, inputs, y, dtype, autocast, plain=True)
     slack = 1e-6 if dtype == torch.float32 and not autocast else 1e-4
-    for ours, theirs, exact in zip(found, plain, truth, strict=True):
+    for ours, theirs, exact in zip(values, plain, truth, strict=True):
         error, usual = (((t - exact).norm() / exact.norm()).item() for t in (ours, theirs))
         assert error <= 1.1 * usual + slack
 
@@ -88,10 +90,10 @@ def test_float32_is_float32_whatever_tf32_is_set_to(kind):
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high" if kind != "linear" else "highest")
-        found = loss_and_gradients(margin, kind, inputs, y, torch.float32)
+        values = loss_and_gradients(margin, kind, inputs, y, torch.float32)
     finally:
         torch.set_float32_matmul_precision(before)
-    for ours, exact in zip(found, truth, strict=True):
+    for ours, exact in zip(values, truth, strict=True):
         assert (ours - exact).norm() <= 5e-6 * exact.norm()
 
 
@@ -121,7 +123,7 @@ def test_many_rows_of_one_class_are_summed_before_they_are_rounded():
     y = torch.full((2000,), 3, device="cuda")
     grads = []
     for dtype in (torch.bfloat16, torch.float64):
-        weight = w.to(dtype).requires_grad_()
+        weight = w.to(dtype, copy=True).requires_grad_()
         head_terms(x.to(dtype), weight, y, kind="cosine").at_target.sum().backward()
         grads.append(weight.grad.double())
     assert (grads[0] - grads[1]).norm() < 4e-3 * grads[1].norm()

@@ -5,8 +5,8 @@ For features of 16 bits no ``(N, C)`` matrix exists. For others the matrix produ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -32,7 +32,8 @@ class Tile(NamedTuple):
 
 _TILE, _PRODUCT_TILE = Tile(128, 256, 64, 2, 8, 4), Tile(16, 512, 0, 1, 4, 3)  # the fastest on an H200
 _MOST_ROWS = 2**20
-_MOST_PRODUCTS = 2**25  # that exist at a time: 256 MiB in float64
+_MOST_PRODUCTS = 2**24  # that exist at a time: 128 MiB in float64
+_FEWEST_ROWS = 4096  # by which the products are taken: with fewer, reading the weights would take the time
 
 
 class Sums(NamedTuple):
@@ -64,11 +65,11 @@ def read_rows(
     numbers = length_w.new_empty(13, len(features))
     for start, x, y in _chunks(features, target, classes, half):
         length_x, inverse_x = lengths(x)
-        products = None if half else product_matrix(x.to(_product_dtype(x.device)), weight)
+        arguments = weight, inverse_x, inverse_w, bias, tile
+        read = partial(_read_sums, x, *arguments) if half else _sums_of_products(x, *arguments)
         if y is None:
-            nobody = torch.full((len(x),), -1, device=x.device, dtype=torch.int32)
-            y = _read_sums(x, weight, products, inverse_x, inverse_w, bias, nobody, tile).other_class
-        sums = _read_sums(x, weight, products, inverse_x, inverse_w, bias, y, tile)
+            y = read(torch.full((len(x),), -1, device=x.device, dtype=torch.int32)).other_class
+        sums = read(y)
         chords = length_x.new_empty(4, len(x))
         pair_kernel[(triton.cdiv(len(x), 8),)](
             x, weight, length_x, length_w, bias, longest, y, *sums,
@@ -98,10 +99,12 @@ def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 def _noise(width: int, half: bool, device: torch.device) -> tuple[float, float, float]:
     """What a product may be off: largest share cut off; rounding per reach, and per size of the runner-up's product.
 
-    The latter two are more than three standard deviations of a random walk over the additions of a product.
+    The latter are more than three standard deviations of a random walk over the additions of a product. Where digits
+    are cut off, they are four of what an H200 shows for widths from 64 to 4096, for the larger of the two sizes.
     """
     if half:  # sixteen products at a time
-        return width / 16 * 2.0**-23, 16 * width**-0.5 * 2.0**-24, 1.2 * (width / 16) ** 0.5 * 2.0**-24
+        root = max(1.0, width / 16) ** 0.5
+        return root * root * 2.0**-23, 3 * width**-0.5, (1.8 + 0.21 * root) * root * 2.0**-24
     eps = 2.0**-53 if _product_dtype(device) == torch.float64 else 2.0**-24
     return 0.0, 16 * width**-0.5 * eps, 1.4 * width**0.5 * eps
 
@@ -134,7 +137,7 @@ def _chunks(
     features: Tensor, target: Tensor | None, classes: int, half: bool
 ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
     """Where a chunk starts, and its rows and labels as the kernels take them; so few that they need little memory."""
-    rows = _MOST_ROWS if half else max(1, _MOST_PRODUCTS // max(classes, features.shape[1]))
+    rows = _MOST_ROWS if half else max(_FEWEST_ROWS, _MOST_PRODUCTS // max(classes, features.shape[1]))
     if not features.is_contiguous():
         rows = min(rows, max(1, _MOST_PRODUCTS // features.shape[1]))
     for start in range(0, len(features), rows):
@@ -142,10 +145,41 @@ def _chunks(
         yield start, _aligned(x), y
 
 
+def _sums_of_products(
+    features: Tensor, weight: Tensor, inverse_x: Tensor, inverse_w: Tensor, bias: Tensor | None, tile: Tile
+) -> Callable[[Tensor], Sums]:
+    """The sums as a function of the target, from matrix products of some classes at a time."""
+    size = max(1, _MOST_PRODUCTS // max(len(features), features.shape[1]))
+    x = features.to(_product_dtype(features.device))
+    kept = product_matrix(x, weight) if size >= len(weight) else None
+
+    def read(target: Tensor) -> Sums:
+        parts = []
+        for first in range(0, len(weight), size):
+            here = slice(first, first + size)
+            shift = None if bias is None else bias[here]
+            products = product_matrix(x, weight[here]) if kept is None else kept
+            part = _tile_sums(features, weight[here], products, inverse_x, inverse_w[here], shift, target - first, tile)
+            classes = {"other_class": part.other_class + first, "nearest_class": part.nearest_class + first}
+            parts.append(part._replace(**classes))
+            del products  # before there are others
+        return _merged(Sums(*(torch.cat(values) for values in zip(*parts, strict=True))))
+
+    return read
+
+
 def _read_sums(
+    features: Tensor, weight: Tensor, inverse_x: Tensor, inverse_w: Tensor, bias: Tensor | None, tile: Tile,
+    target: Tensor,
+) -> Sums:  # fmt: skip
+    return _merged(_tile_sums(features, weight, None, inverse_x, inverse_w, bias, target, tile))
+
+
+def _tile_sums(
     features: Tensor, weight: Tensor, products: Tensor | None, inverse_x: Tensor, inverse_w: Tensor,
     bias: Tensor | None, target: Tensor, tile: Tile,
 ) -> Sums:  # fmt: skip
+    """Sums ``(P, N)`` over P parts of the classes."""
     (rows, width), classes, x, w = features.shape, len(weight), None, None
     blocks, tiles = triton.cdiv(rows, tile.rows), triton.cdiv(classes, tile.classes)
     # Few rows leave processors idle unless several share the classes of a row.
@@ -163,11 +197,13 @@ def _read_sums(
         LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
-    return _merged(sums) if parts > 1 else Sums(*(values[0] for values in sums))
+    return sums
 
 
 def _merged(sums: Sums) -> Sums:
     """Sums over parts of the classes ``(P, N)`` as sums over all ``(N,)``."""
+    if len(sums.level) == 1:
+        return Sums(*(values[0] for values in sums))
     level, part = sums.level.max(0, keepdim=True)
     cosine, nearest = sums.cosine.max(0, keepdim=True)
     below = (sums.level - level).clamp_min(-1e3)

@@ -260,8 +260,8 @@ def pair_kernel(
         shift = linear  # Σ e^(z−M) · (product − that of the runner-up)
         if BIAS:
             shift -= tl.load(bias_sum + row, mask=valid).to(tl.float64) - bias_o * total
-        cut = (other_logit - rough) / tl.where(other_logit == 0, 1.0, other_logit)
-        cut = tl.minimum(tl.maximum(cut, 0.0), most_cut)
+        share = (other_logit - rough) / tl.where(other_logit == 0, 1.0, other_logit)
+        cut = tl.minimum(tl.maximum(share, 0.0), most_cut)
         linear += cut * shift * (1 + linear / total)
         total += cut * shift
         angles += cut * angles
@@ -272,14 +272,24 @@ def pair_kernel(
         total = 1 + (1 + error) * (total - 1)
         squares = 1 + (1 + 2 * error) * (squares - 1)
     reach = length * tl.load(longest)
-    doubt = noise * reach + steep_noise * tl.abs(other_logit)
-    if BIAS:
-        doubt += 2.0**-23 * tl.abs(other_logit + bias_o)  # the sum of product and bias is rounded as well
-    if CUT:  # what the runner-up tells is good for all others
-        moved = doubt * (1 - 1 / total)
-    else:  # errors are those of single classes, or of many equal ones; see hardsight.fastreading
-        apart = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
-        moved = doubt * tl.maximum(apart, (total - 1) / 2) / total
+    if CUT:  # by partial sums, which are as large as the product or as a random walk
+        doubt = steep_noise * tl.maximum(tl.abs(other_logit), noise * reach)
+    else:
+        doubt = noise * reach + steep_noise * tl.abs(other_logit)
+    # Errors of other classes are independent, or those of many equal ones; see hardsight.fastreading.
+    alone = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
+    if CUT:  # half of the error is that of the runner-up, by which all others were corrected
+        mean = tl.abs((1 - 1 / total) * other_logit + shift / total)
+        common = tl.where(cut == share, mean / tl.maximum(tl.abs(other_logit), 1e-30), 1 - 1 / total) * doubt
+        common = tl.where(cut == share, tl.minimum(common, 1.5 * most_cut * mean), common)
+        alone = doubt * tl.maximum(alone, (total - 1) / 4) / total
+        moved = tl.sqrt((common * common + alone * alone) / 2)
+    else:
+        moved = doubt * tl.maximum(alone, (total - 1) / 2) / total
+    if BIAS:  # the sum of product and bias is rounded as well
+        rounding = 2.0**-23 * tl.abs(other_logit + bias_o)
+        doubt += rounding
+        moved += rounding * (1 - 1 / total)
     strange = (reach > 1e24) | ((reach < 1e-24) & (reach > 0))  # products may overflow or vanish
     if BIAS:
         logit += tl.load(bias + y).to(tl.float64)

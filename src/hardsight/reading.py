@@ -61,7 +61,7 @@ class Reading:
 
 
 # Numbers in a block: small enough for a CPU cache, large enough to keep a GPU busy.
-_CPU_BLOCK, _GPU_BLOCK = 2**20, 2**23
+_CPU_BLOCK, _GPU_BLOCK = 2**20, 2**22
 
 
 def read_classes(
@@ -110,15 +110,16 @@ def evaluate(
     values = [function(reading) for function in functions]
     if bool(sure.all()):
         return values
-    doubtful = (~sure).nonzero()[:, 0]
-    x, y = features[doubtful], None if target is None else target[doubtful]
-    if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
-        again = evaluate(functions, x.float(), weight, y, bias, logits)
-    else:
-        reading = Reading(len(weight), *_read(x, weight, y, bias, False))
-        again = [function(reading) for function in functions]
-    for column, exact in zip(values, again, strict=True):
-        column[doubtful] = exact
+    # By parts: copies of all rows could fill the memory.
+    for rows in (~sure).nonzero()[:, 0].split(max(1, _GPU_BLOCK // features.shape[1])):
+        x, y = features[rows], None if target is None else target[rows]
+        if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
+            again = evaluate(functions, x.float(), weight, y, bias, logits)
+        else:
+            reading = Reading(len(weight), *_read(x, weight, y, bias, False))
+            again = [function(reading) for function in functions]
+        for column, exact in zip(values, again, strict=True):
+            column[rows] = exact
     return values
 
 
@@ -138,7 +139,7 @@ def _read(
     lengths = torch.cat([unit(block.double())[1] for block in weight.split(2**22 // width + 1, -2)], -1)
     bias = torch.zeros_like(lengths) if bias is None else bias.double()
     block = _CPU_BLOCK if features.device.type == "cpu" else _GPU_BLOCK
-    rows = samples if keep_cosines else max(8, block // max(classes, width))
+    rows = samples if keep_cosines else max(1, block // max(classes, width))
     fields: list[Tensor] = []
     for start in range(0, max(1, samples), max(1, rows)):
         here = slice(start, start + rows)
