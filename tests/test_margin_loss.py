@@ -1,9 +1,12 @@
 """Losses with their gradient in one pass, against the same losses by plain operations, and how often these are run."""
 
 import math
+import subprocess
+import sys
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -315,3 +318,27 @@ def test_transforms_can_be_compiled():
     loss = EncouragingLoss()
     compiled = torch.compile(torch.func.grad(loss), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(z, y), torch.func.grad(loss)(z, y))
+
+
+@pytest.mark.slow
+def test_kernels_in_the_interpreter():
+    pytest.importorskip("triton")
+    script = Path(__file__).with_name("interpreted_margins.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [*LOSSES, MirrorMSELoss])
+@pytest.mark.filterwarnings("ignore:EncouragingLoss. with log_end = 1")
+def test_kernels_on_a_gpu(make, dtype):
+    for classes in (2, 1000, 5000):
+        z, y = (t.cuda() for t in problem((64, classes), dtype=torch.float32))
+        z = z.to(dtype)
+        ours, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+        value, expected = make()(ours, y), make()(exact, y)
+        torch.testing.assert_close(value.double(), expected, rtol=2e-6, atol=2e-6)
+        grads = [torch.autograd.grad(*given)[0].double() for given in ((value, ours), (expected, exact))]
+        small = dtype != torch.float32
+        torch.testing.assert_close(*grads, rtol=8e-3 if small else 1e-5, atol=1e-7 if small else 1e-25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 from typing import Any, Literal, NamedTuple, get_type_hints
 
@@ -13,7 +14,14 @@ from torch import Tensor, nn
 from hardsight.angles import transformed, working_dtype
 from hardsight.errors import InputError
 from hardsight.losses.largeheads import head_terms, is_large, margin_between
-from hardsight.losses.margins import Curve, class_mask, cross_entropy_curve, margin_loss, soft_margin, soft_margins
+from hardsight.losses.margins import (
+    Curve,
+    class_mask,
+    cross_entropy_curve,
+    margin_loss,
+    soft_margin,
+    soft_margins,
+)
 from hardsight.registry import ANY, Option, Range
 
 Reduction = Literal["mean", "sum", "none"]
@@ -68,6 +76,29 @@ def check_weights(**weights: Tensor | None) -> None:
             continue
         if not bool((weight >= 0).all()):
             raise InputError(f"{name} must hold numbers that are 0 or more, got {weight.min().item()}.")
+
+
+@functools.cache
+def margin_kernels() -> Any:
+    """`hardsight.losses.marginkernels` where it runs, else None."""
+    if importlib.util.find_spec("triton") is None or not torch.cuda.is_available():
+        return None
+    if torch.cuda.get_device_capability() < (8, 0) or torch.version.hip:
+        return None
+    return importlib.import_module("hardsight.losses.marginkernels")
+
+
+def kernels_for(input: Tensor, target: Tensor, loss: Any) -> Any:
+    """The module of kernels for a loss of these logits and class indices, if they apply; None otherwise."""
+    if not input.is_cuda or torch.compiler.is_compiling() or loss.validate or loss.reduction == "none":
+        return None
+    kernels, dtypes = margin_kernels(), (torch.float32, torch.bfloat16, torch.float16)
+    if kernels is None or input.ndim != 2 or target.shape != input.shape[:1] or target.dtype != torch.int64:
+        return None
+    here = target.device == input.device and input.device.index == torch.cuda.current_device()
+    fits = input.dtype in dtypes and 2 <= input.shape[1] <= kernels.LARGEST and len(input) > 0
+    strides = input.stride(1) == 1 and target.stride(0) == 1
+    return kernels if here and fits and strides and not transformed(input) else None
 
 
 class Terms(NamedTuple):
@@ -200,6 +231,22 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         again = lambda z: self._plain(kept._replace(z=z))  # noqa: E731
         results = margin_loss(z, target, self._factor(terms), self._curve, again, sums=sums, **options)
         return tuple(t if t is None or sums or not single else t.squeeze(0) for t in results)
+
+    def _by_kernels(self, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The loss, and cross-entropy and bonus, where kernels apply."""
+        weight = self.weight
+        elsewhere = weight is not None and (weight.device != input.device or weight.shape != input.shape[1:])
+        kernels = None if self.label_smoothing or elsewhere else kernels_for(input, target, self)
+        numbers = None if kernels is None else self._numbers(kernels)
+        if kernels is None or numbers is None:
+            return None
+        plain = lambda z: self._plain(self.terms(z, target))  # noqa: E731
+        mean = self.reduction == "mean"
+        return kernels.KernelLoss.apply(input, target, weight, self.ignore_index, mean, numbers, plain)
+
+    def _numbers(self, kernels: Any) -> Any:
+        """What kernels need to know of the objective; None if they cannot compute it."""
+        return None
 
     def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
         dim = min(input.ndim - 1, 1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hardsight.angles import transformed, working_dtype
 from hardsight.errors import InputError, InputTypeError
-from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights
+from hardsight.losses.base import CheckedLoss, MarginLoss, Reduction, Terms, check_weights, kernels_for
 from hardsight.losses.grammar import loss_part
 from hardsight.losses.margins import (
     BONUSES,
@@ -154,6 +154,12 @@ class EncouragingLoss(MarginLoss):
 
     def _evaluate(self, input: Tensor, target: Tensor, parts: bool) -> Any:
         """The loss, with its parts if asked for."""
+        fast = self._by_kernels(input, target)
+        if fast is not None:
+            if input.shape[1] == 2 and self.endless:
+                _warn_once(type(self).__name__)
+            loss, sums = fast
+            return (loss, LossParts(sums[0], sums[1])) if parts else loss
         terms = self.terms(input, target)
         unclear = terms.shares is not None or terms.z.shape[1] == 2
         if unclear and self.endless and not torch.compiler.is_compiling():
@@ -215,6 +221,24 @@ class EncouragingLoss(MarginLoss):
         rest = m.sigmoid()
         return Curve(ce + rho * (value - ce), lambda: rest + rho * ((slope() if slope else 1) - rest), ce)
 
+    def _numbers(self, kernels: Any) -> Any:
+        log_end, start, offset = self.log_end, self.start, 0.0
+        if not self.rho:
+            return kernels.CROSS_ENTROPY
+        if self.bonus != "log" or self.match_gradient or self._apart or (self.offset and self.endless):
+            return None
+        clamped = self.preset is not None and log_end >= 1 - 1e-5
+        end, slant, level, shift = -1.0, 0.0, 0.0, 0.0
+        if clamped:
+            end, level = 1e-5, math.log(1e-5)
+        elif log_end < 1:
+            end, slant, level = 1 - log_end, 1 / (1 - log_end), math.log(1 - log_end) - 1
+        if start:
+            shift = math.log(1 - start) if clamped or start <= log_end else (1 - start) * slant + level
+        if self.offset:
+            offset = self.rho * (level - shift)  # the value at p = 1
+        return kernels.Numbers("log", end, slant, level, 1 - start if start else 2.0, shift, self.rho, offset)
+
     def _matched(self, loss: Tensor, terms: Terms) -> Tensor:
         if not self.match_gradient:
             return loss
@@ -264,6 +288,9 @@ class EncouragingBCELoss(EncouragingLoss):
     def needs_all_margins(self) -> bool:
         """Always: each class is a question of its own."""
         return True
+
+    def _numbers(self, kernels: Any) -> Any:
+        return None
 
     def terms(self, input: Tensor, target: Tensor) -> Terms:
         if input.shape != target.shape:
@@ -330,12 +357,18 @@ class FocalLoss(MarginLoss):
         self.gamma = gamma
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        fast = self._by_kernels(input, target)
+        if fast is not None:
+            return fast[0]
         terms = self.terms(input, target)
         index = self._targets_of_one_pass(terms)
         return self._plain(terms) if index is None else self._in_one_pass(terms, index)[0]
 
     def _curve(self, m: Tensor) -> Curve:
         return focal_curve(m, self.gamma)
+
+    def _numbers(self, kernels: Any) -> Any:
+        return kernels.Numbers("focal", factor=self.gamma) if self.gamma else kernels.CROSS_ENTROPY
 
 
 class MirrorMSELoss(CheckedLoss):
@@ -380,17 +413,30 @@ class MirrorMSELoss(CheckedLoss):
                 "target must hold class indices (N, …) as integers, or a number per class (N, C, …) for logits "
                 f"(N, C, …), got {tuple(target.shape)} {target.dtype} for {tuple(logits.shape)}."
             )
+        kernels = None if soft or not self._of_margins else kernels_for(logits, target, self)
+        if kernels is not None:
+            numbers, mean = kernels.Numbers("mirror", factor=4 / logits.shape[1]), self.reduction == "mean"
+            plain = partial(self._by_operations, target=target, soft=False)
+            return kernels.KernelLoss.apply(logits, target, None, self.ignore_index, mean, numbers, plain)[0]
+        return self._by_operations(logits, target, soft)
+
+    @property
+    def _of_margins(self) -> bool:
+        """Whether the error of the target says all: that of the other classes together is as large."""
+        return self.mirror and self.activation == "softmax"
+
+    def _by_operations(self, logits: Tensor, target: Tensor, soft: bool) -> Tensor:
         z = logits.to(working_dtype(logits))
         target = target.to(z.dtype) if soft else target.long()
         self._check_values(1 if soft else z.shape[1] - 1, input=z, target=target)
         valid = torch.ones_like(z[:, 0], dtype=torch.bool) if soft else target != self.ignore_index
         factor = valid / valid.sum(dtype=z.dtype).clamp_min(1) if self.reduction == "mean" else valid.to(z.dtype)
-        if not soft and self.mirror and self.activation == "softmax":
+        if not soft and self._of_margins:
             target, curve = target * valid, partial(mirror_curve, classes=z.shape[1])
-            if not transformed(z):
-                plain = lambda z: self._reduced(factor, curve(soft_margin(z, target)).value)  # noqa: E731
-                return margin_loss(z, target, factor, curve, plain, sums=self.reduction != "none")[0]
-            return self._reduced(factor, curve(soft_margin(z, target)).value)
+            plain = lambda z: self._reduced(factor, curve(soft_margin(z, target)).value)  # noqa: E731
+            if transformed(z):
+                return plain(z)
+            return margin_loss(z, target, factor, curve, plain, sums=self.reduction != "none")[0]
         m = -z if self.activation == "sigmoid" else soft_margins(z)
         p, rest = (-m).sigmoid(), m.sigmoid()
         y = target if soft else class_mask(z, target).to(z.dtype)
