@@ -86,13 +86,13 @@ if __name__ == "__main__":
     nothing = loss(z, torch.full_like(y, -100))
     assert nothing == 0
     assert not torch.autograd.grad(nothing, z)[0].any()
-    from hardsight.losses import objectives
+    from hardsight.losses import mirror
 
-    objectives.kernels_for = module
+    mirror.kernels_for = module
     z, y = problem(7, torch.float32)
     ours, exact = z.clone().requires_grad_(), z.double().requires_grad_()
     value = MirrorMSELoss()(ours, y)
-    objectives.kernels_for = lambda *_: None
+    mirror.kernels_for = lambda *_: None
     expected = MirrorMSELoss()(exact, y)
     torch.testing.assert_close(value.double(), expected, rtol=2e-6, atol=2e-6)
     pairs = [torch.autograd.grad(*given)[0].double() for given in ((value, ours), (expected, exact))]

@@ -15,12 +15,12 @@ from hardsight.losses.logits import (
     sphereface_logits,
 )
 from hardsight.losses.margins import BONUSES, cross_entropy, focal, log_total, soft_margin, soft_margins
+from hardsight.losses.mirror import MirrorMSELoss
 from hardsight.losses.objectives import (
     EncouragingBCELoss,
     EncouragingLoss,
     FocalLoss,
     LossParts,
-    MirrorMSELoss,
     encouraging_loss,
 )
 from hardsight.losses.pairs import AMCLoss, CenterLoss, EuclideanContrastiveLoss, contrastive, pair_indices
