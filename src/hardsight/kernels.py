@@ -254,6 +254,7 @@ def pair_kernel(
     if BIAS:
         bias_o = tl.load(bias + o).to(tl.float64)
         rough -= bias_o
+    reach = length * tl.load(longest)
     if CUT:
         # Tensor cores cut off digits when they add: products are too small by a share that grows with the width. The
         # runner-up tells how large it is, and the sums are corrected to first order.
@@ -265,26 +266,24 @@ def pair_kernel(
         linear += cut * shift * (1 + linear / total)
         total += cut * shift
         angles += cut * angles
+        # What is left of the error is half that of the runner-up, which all others share, and half their own: they are
+        # independent, or those of many equal classes. Partial sums are as large as the product or as a random walk.
+        doubt = steep_noise * tl.maximum(tl.abs(other_logit), noise * reach)
+        mean = tl.abs((1 - 1 / total) * other_logit + shift / total)
+        common = tl.where(cut == share, mean / tl.maximum(tl.abs(other_logit), 1e-30), 1 - 1 / total) * doubt
+        common = tl.where(cut == share, tl.minimum(common, 1.5 * most_cut * mean), common)
+        alone = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
+        alone = doubt * tl.maximum(alone, (total - 1) / 4) / total
+        moved = tl.sqrt((common * common + alone * alone) / 2)
     else:
         # The others were measured against a rounded runner-up.
         error = rough - other_logit
         linear = (1 + error) * (linear + error * (total - 1))
         total = 1 + (1 + error) * (total - 1)
         squares = 1 + (1 + 2 * error) * (squares - 1)
-    reach = length * tl.load(longest)
-    if CUT:  # by partial sums, which are as large as the product or as a random walk
-        doubt = steep_noise * tl.maximum(tl.abs(other_logit), noise * reach)
-    else:
+        # Errors are those of single classes, or of many equal ones; see hardsight.fastreading.
         doubt = noise * reach + steep_noise * tl.abs(other_logit)
-    # Errors of other classes are independent, or those of many equal ones; see hardsight.fastreading.
-    alone = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
-    if CUT:  # half of the error is that of the runner-up, by which all others were corrected
-        mean = tl.abs((1 - 1 / total) * other_logit + shift / total)
-        common = tl.where(cut == share, mean / tl.maximum(tl.abs(other_logit), 1e-30), 1 - 1 / total) * doubt
-        common = tl.where(cut == share, tl.minimum(common, 1.5 * most_cut * mean), common)
-        alone = doubt * tl.maximum(alone, (total - 1) / 4) / total
-        moved = tl.sqrt((common * common + alone * alone) / 2)
-    else:
+        alone = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
         moved = doubt * tl.maximum(alone, (total - 1) / 2) / total
     if BIAS:  # the sum of product and bias is rounded as well
         rounding = 2.0**-23 * tl.abs(other_logit + bias_o)
