@@ -13,6 +13,7 @@ from benchmarks.measure import Case, Comparison, peak_memory, row
 from benchmarks.naive_scores import FAMILIES, draw, largest_error, naive_scores
 from hardsight.scores import SCORES, avh_series, check_triple, compute_scores
 from hardsight.scoring.score import score_features
+from hardsight.series import class_sums
 
 # N, D, C, the limit of all scores in half precision, and how often they are timed there and in float32.
 SHAPES = (
@@ -58,6 +59,8 @@ def _compare(
         ),
         Case("avh_series", lambda: avh_series(x, w, y), "", SERIES_LIMIT, series_check(d, c, dtype, "cuda")),
     ]
+    sums = class_sums(w, torch.float64 if exact else dtype)  # once for many batches
+    cases.append(Case("avh_series, sums given", lambda: avh_series(x, w, y, sums), "", SERIES_LIMIT))
     if n == SHAPES[0][0]:
         cases += [
             Case("avh", lambda: SCORES["avh"](x, w, y), "matmul"),

@@ -12,7 +12,10 @@ from hardsight.angles import paired_angle
 from hardsight.gpureading import Tile
 from hardsight.reading import Reading
 
-TILES = {True: Tile(32, 64, 32, 2, 4, 3), False: Tile(16, 64, 0, 1, 4, 3)}  # with and without kernels' own products
+TILES = {
+    True: Tile(32, 64, 32, 0, 2, 4, 3),
+    False: Tile(16, 64, 0, 0, 1, 4, 3),
+}  # with and without kernels' own products
 
 
 def check(kind, dtype, n, d, c, biased, labeled, processors):
@@ -41,8 +44,8 @@ def check_angles(dtype, n, d, c):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    fastreading.read_rows = lambda x, w, y, b, logits: gpureading.read_rows(
-        x, w, y, b, TILES[x.dtype == w.dtype == torch.half and x.shape[1] % 8 == 0]
+    fastreading.read_rows = lambda x, w, y, b, logits, precise: gpureading.read_rows(
+        x, w, y, b, precise, TILES[x.dtype == w.dtype == torch.half and x.shape[1] % 8 == 0]
     )
     for labeled in (True, False):
         check("positive", torch.half, 40, 64, 100, True, labeled, 1)
@@ -51,6 +54,8 @@ if __name__ == "__main__":
         check("random", torch.half, 33, 50, 70, False, labeled, 1)  # rows of a length that is no multiple of 16 bytes
         check("positive", torch.half, 40, 64, 257, True, labeled, 8)  # classes shared by several programs
         check("random", torch.float32, 33, 64, 65, False, labeled, 8)  # the last of which has a single class
+    TILES[True] = Tile(32, 64, 32, 64, 2, 4, 3)
+    check("positive", torch.half, 40, 160, 100, True, True, 1)  # tensor cores add over 64, 64 and 32
     gpureading._MOST_PRODUCTS = 37 * 64  # products of 64 classes at a time
     for labeled in (True, False):
         check("positive", torch.float32, 37, 50, 200, True, labeled, 1)

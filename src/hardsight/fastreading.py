@@ -71,10 +71,14 @@ def applies_to(features: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def read_fast(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool = True
-) -> tuple[list[Tensor], Tensor]:
-    """The fields of a `Reading` from `target` to `lin_sum`, and which rows of them are within the stated tolerances."""
-    indices, numbers = read_rows(features, weight, target, bias, logits)
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool = True,
+    precise: bool = False,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """The fields of a `Reading` from `target` to `lin_sum`, and which rows of them are within the stated tolerances.
+
+    With `precise`, more of them are, and it takes longer, for features of 16 bits on a GPU.
+    """
+    indices, numbers = read_rows(features, weight, target, bias, logits, precise)
     rows, classes = Rows(*indices, *numbers), len(weight)
     angle_sum = ((classes - 1) * (math.pi / 2) + rows.angle) - rows.arcsine
     total, depth, moved = rows.exp_sum, (rows.lin_sum / rows.exp_sum).abs(), rows.moved + 2 * _EPS
@@ -99,12 +103,17 @@ def read_fast(
 
 
 def _read_plain(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor | None,
+    bias: Tensor | None,
+    logits: bool = True,
+    precise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`Rows` as two matrices: its classes ``(2, N)`` and its numbers ``(13, N)`` in float64.
 
     For features ``(N, D)``, weight ``(C, D)``, target ``(N,)`` (None: the predicted class) and bias ``(C,)``.
-    Columns of logits are not computed without `logits`.
+    Columns of logits are not computed without `logits`. `precise` is for kernels.
     """
     # By blocks: the norm in float64 copies what it is taken of.
     blocks = weight.split(max(1, _CPU_BLOCK // max(1, weight.shape[1])))
@@ -199,22 +208,25 @@ read_rows = torch.library.custom_op("hardsight::read_rows", _read_plain, mutates
 
 
 @read_rows.register_fake
-def _(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
-) -> tuple[Tensor, Tensor]:
+def _(features: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     samples = len(features)
     return features.new_empty(2, samples, dtype=torch.int64), features.new_empty(13, samples, dtype=torch.float64)
 
 
 @read_rows.register_kernel("cuda")
 def _(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, logits: bool
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor | None,
+    bias: Tensor | None,
+    logits: bool = True,
+    precise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     kernels = _kernels(torch.cuda.get_device_capability(features.device))
     if kernels is None:
-        return _read_plain(features, weight, target, bias, logits)
+        return _read_plain(features, weight, target, bias, logits, precise)
     with torch.cuda.device_of(features):  # kernels are launched on the current device
-        return kernels.read_rows(features, weight, target, bias)
+        return kernels.read_rows(features, weight, target, bias, precise)
 
 
 def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:

@@ -25,12 +25,15 @@ class Tile(NamedTuple):
     rows: int
     classes: int
     depth: int  # 0: the products exist already
+    span: int  # over which tensor cores add, which cuts digits off; 0: all
     parts: int  # in which the classes of a tile are reduced
     warps: int
     stages: int
 
 
-_TILE, _PRODUCT_TILE = Tile(128, 256, 64, 2, 8, 4), Tile(16, 512, 0, 1, 4, 3)  # the fastest on an H200
+# The fastest on an H200; the second is for rows that are in doubt with the first.
+_TILE, _PRECISE_TILE = Tile(128, 256, 64, 0, 2, 8, 4), Tile(128, 128, 64, 256, 2, 8, 3)
+_PRODUCT_TILE = Tile(16, 512, 0, 0, 1, 4, 3)
 _MOST_ROWS = 2**20
 _MOST_PRODUCTS = 2**24  # that exist at a time: 128 MiB in float64
 _FEWEST_ROWS = 4096  # by which the products are taken: with fewer, reading the weights would take the time
@@ -52,15 +55,17 @@ class Sums(NamedTuple):
 
 
 def read_rows(
-    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, tile: Tile | None = None
-) -> tuple[Tensor, Tensor]:
-    """Classes and numbers of `hardsight.fastreading.Rows`."""
+    features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None, precise: bool = False,
+    tile: Tile | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Classes and numbers of `hardsight.fastreading.Rows`; those of 16 bits take longer if they are to be `precise`."""
     (classes, width), half = weight.shape, features.dtype == weight.dtype != torch.float32
     half = half and width % 8 == 0  # rows that the tensor copy engine can take
     weight, bias = _aligned(weight), None if bias is None else bias.float().contiguous()
     length_w, inverse_w = lengths(weight)
-    longest, tile = length_w.amax(), tile or (_TILE if half else _PRODUCT_TILE)
-    noise, exact = _noise(width, half, features.device), tl.float32 if half else tl.float64
+    longest = length_w.amax()
+    tile = tile or ((_PRECISE_TILE if precise else _TILE) if half else _PRODUCT_TILE)
+    noise, exact = _noise(width, half, tile.span, features.device), tl.float32 if half else tl.float64
     indices = torch.empty(2, len(features), dtype=torch.int64, device=features.device)
     numbers = length_w.new_empty(13, len(features))
     for start, x, y in _chunks(features, target, classes, half):
@@ -96,17 +101,21 @@ def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     return 2 * torch.atan2(chords[0], chords[1])
 
 
-def _noise(width: int, half: bool, device: torch.device) -> tuple[float, float, float]:
+def _noise(width: int, half: bool, span: int, device: torch.device) -> tuple[float, float, float, float]:
     """What a product may be off: largest share cut off; rounding per reach, and per size of the runner-up's product.
 
     The latter are more than three standard deviations of a random walk over the additions of a product. Where digits
-    are cut off, they are four of what an H200 shows for widths from 64 to 4096, for the larger of the two sizes.
+    are cut off, they are four of what an H200 shows for widths from 64 to 4096, for the larger of the two sizes. The
+    last is what the products of pairs may be off, per reach.
     """
     if half:  # sixteen products at a time
-        root = max(1.0, width / 16) ** 0.5
-        return root * root * 2.0**-23, 3 * width**-0.5, (1.8 + 0.21 * root) * root * 2.0**-24
+        spans = max(1.0, width / span) if span else 1.0
+        root = max(1.0, width / spans / 16) ** 0.5
+        steep = (1.8 + 0.21 * root) * root + (1.6 * spans**0.5 if span else 0)
+        pair = 3 * min(256, width) ** -0.5
+        return root * root * 2.0**-23, 3 * width**-0.5, steep * 2.0**-24, pair * 2.0**-24
     eps = 2.0**-53 if _product_dtype(device) == torch.float64 else 2.0**-24
-    return 0.0, 16 * width**-0.5 * eps, 1.4 * width**0.5 * eps
+    return 0.0, 16 * width**-0.5 * eps, 1.4 * width**0.5 * eps, 0.0
 
 
 @cache
@@ -152,18 +161,16 @@ def _sums_of_products(
     size = max(1, _MOST_PRODUCTS // max(len(features), features.shape[1]))
     x = features.to(_product_dtype(features.device))
     kept = product_matrix(x, weight) if size >= len(weight) else None
+    add = partial(_add_tiles, features, weight, inverse_x, inverse_w, bias, tile)
+
+    def products(first: int) -> Tensor:
+        return product_matrix(x, weight[first : first + size]) if kept is None else kept
 
     def read(target: Tensor) -> Sums:
-        parts = []
-        for first in range(0, len(weight), size):
-            here = slice(first, first + size)
-            shift = None if bias is None else bias[here]
-            products = product_matrix(x, weight[here]) if kept is None else kept
-            part = _tile_sums(features, weight[here], products, inverse_x, inverse_w[here], shift, target - first, tile)
-            classes = {"other_class": part.other_class + first, "nearest_class": part.nearest_class + first}
-            parts.append(part._replace(**classes))
-            del products  # before there are others
-        return _merged(Sums(*(torch.cat(values) for values in zip(*parts, strict=True))))
+        sums = add(target, products(0))
+        for first in range(size, len(weight), size):
+            sums = add(target, products(first), first, sums)
+        return _merged(sums)
 
     return read
 
@@ -172,29 +179,29 @@ def _read_sums(
     features: Tensor, weight: Tensor, inverse_x: Tensor, inverse_w: Tensor, bias: Tensor | None, tile: Tile,
     target: Tensor,
 ) -> Sums:  # fmt: skip
-    return _merged(_tile_sums(features, weight, None, inverse_x, inverse_w, bias, target, tile))
+    return _merged(_add_tiles(features, weight, inverse_x, inverse_w, bias, tile, target))
 
 
-def _tile_sums(
-    features: Tensor, weight: Tensor, products: Tensor | None, inverse_x: Tensor, inverse_w: Tensor,
-    bias: Tensor | None, target: Tensor, tile: Tile,
+def _add_tiles(
+    features: Tensor, weight: Tensor, inverse_x: Tensor, inverse_w: Tensor, bias: Tensor | None, tile: Tile,
+    target: Tensor, products: Tensor | None = None, first: int = 0, sums: Sums | None = None,
 ) -> Sums:  # fmt: skip
-    """Sums ``(P, N)`` over P parts of the classes."""
-    (rows, width), classes, x, w = features.shape, len(weight), None, None
-    blocks, tiles = triton.cdiv(rows, tile.rows), triton.cdiv(classes, tile.classes)
+    """Sums ``(P, N)``, with P parts of the classes, of all classes, or of those whose products are given."""
+    (rows, width), size, x, w = features.shape, len(weight) if products is None else products.shape[1], None, None
+    blocks, tiles = triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.classes)
     # Few rows leave processors idle unless several share the classes of a row.
     share = triton.cdiv(tiles, max(1, min(tiles, _processors(features.device) // blocks)))
     parts = triton.cdiv(tiles, share)
     double, real, whole = torch.float64, torch.float32, torch.int32
     dtypes = (double, double, whole, double, real, double, real, real, real, whole)
-    sums = Sums(*(features.new_empty(parts, rows, dtype=dtype) for dtype in dtypes))
+    sums = sums or Sums(*(features.new_empty(parts, rows, dtype=dtype) for dtype in dtypes))
     if products is None:
         x = TensorDescriptor.from_tensor(features, [tile.rows, tile.depth])
         w = TensorDescriptor.from_tensor(weight, [tile.classes, tile.depth])
     read_kernel[(blocks, parts)](
-        x, w, products, inverse_x, inverse_w, bias, target, *sums, rows, classes, width, share,
-        ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, PARTS=tile.parts, BIAS=bias is not None,
-        LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32,
+        x, w, products, inverse_x, inverse_w, bias, target, *sums, rows, first, first + size, width, share,
+        ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, SPAN=tile.span, PARTS=tile.parts,
+        LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32, BIAS=bias is not None,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return sums

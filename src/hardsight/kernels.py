@@ -106,15 +106,19 @@ def _add_tile(
     return arcsine, level, other_class, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, nearest, nearest_class
 
 
-@triton.jit(do_not_specialize=["rows", "tiles"])
+@triton.jit(do_not_specialize=["rows", "tiles", "start_class", "end_class"])
 def read_kernel(
     features, weight, products, inverse_x, inverse_w, bias, target,
     arcsine_out, level_out, class_out, exp_out, exp2_out, lin_out, bias_out, steepest_out, cosine_out, nearest_out,
-    rows, classes, width, tiles,
-    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr, LOGIT: tl.constexpr,
-    BIAS: tl.constexpr,
+    rows, start_class, end_class, width, tiles,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
+    LOGIT: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a block of rows over some tiles of classes. DEPTH 0: the products exist already, as LOGIT."""
+    """The sums of a block of rows over some tiles of classes. DEPTH 0: the products exist already, as LOGIT.
+
+    Sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add; the rest of an
+    addition is done in float32, which cuts nothing off.
+    """
     start = tl.program_id(0) * ROWS
     row = start + tl.arange(0, ROWS)
     valid = row < rows
@@ -126,19 +130,39 @@ def read_kernel(
     exp_sum, lin_sum, exp2_sum, bias_sum = total, total, steepest, steepest
     other_class = tl.zeros([ROWS], tl.int32)
     nearest_class = other_class
-    end = tl.minimum((tl.program_id(1) + 1) * tiles, tl.cdiv(classes, CLASSES))
+    place = tl.program_id(1).to(tl.int64) * rows + row
+    if start_class > 0:
+        total = tl.load(arcsine_out + place, mask=valid, other=0.0)
+        level = tl.load(level_out + place, mask=valid, other=0.0).to(LOGIT)
+        other_class = tl.load(class_out + place, mask=valid, other=0)
+        exp_sum = tl.load(exp_out + place, mask=valid, other=0.0)
+        exp2_sum = tl.load(exp2_out + place, mask=valid, other=0.0)
+        lin_sum = tl.load(lin_out + place, mask=valid, other=0.0) * 1.4426950408889634
+        bias_sum = tl.load(bias_out + place, mask=valid, other=0.0)
+        steepest = tl.load(steepest_out + place, mask=valid, other=0.0)
+        nearest = tl.load(cosine_out + place, mask=valid, other=0.0)
+        nearest_class = tl.load(nearest_out + place, mask=valid, other=0)
+    end = tl.minimum((tl.program_id(1) + 1) * tiles, tl.cdiv(end_class - start_class, CLASSES))
     for tile in tl.range(tl.program_id(1) * tiles, end):
-        first, last = tile * CLASSES, (tile + 1) * CLASSES >= classes
+        first, last = start_class + tile * CLASSES, start_class + (tile + 1) * CLASSES >= end_class
         arcsine = tl.zeros([ROWS], tl.float32)
         if DEPTH == 0:
-            columns = first + tl.arange(0, CLASSES)
-            mask = valid[:, None] & (columns < classes)[None, :]
-            left = tl.load(products + row[:, None].to(tl.int64) * classes + columns[None, :], mask=mask, other=0.0)
+            columns = tile * CLASSES + tl.arange(0, CLASSES)
+            size = end_class - start_class
+            mask = valid[:, None] & (columns < size)[None, :]
+            left = tl.load(products + row[:, None].to(tl.int64) * size + columns[None, :], mask=mask, other=0.0)
             right = left
         else:
             product = tl.zeros([ROWS, CLASSES], tl.float32)
-            for k in tl.range(0, width, DEPTH):
-                product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
+            if SPAN == 0:
+                for k in tl.range(0, width, DEPTH):
+                    product = tl.dot(features.load([start, k]), weight.load([first, k]).T, product)
+            else:
+                for k0 in tl.range(0, width, SPAN):
+                    part = tl.zeros([ROWS, CLASSES], tl.float32)
+                    for k in tl.range(k0, k0 + SPAN, DEPTH):
+                        part = tl.dot(features.load([start, k]), weight.load([first, k]).T, part)
+                    product += part
             left, right = product, product
             if PARTS == 2:  # a whole tile and what is computed from it may not fit the registers
                 left, right = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, CLASSES // 2)), (0, 2, 1)))
@@ -147,12 +171,11 @@ def read_kernel(
                 arcsine, level, other_class, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, nearest, nearest_class,
             ) = _add_tile(
                 left if side == 0 else right, inverse, label, inverse_w, bias,
-                first + side * (CLASSES // PARTS), classes, last,
+                first + side * (CLASSES // PARTS), end_class, last,
                 arcsine, level, other_class, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, nearest, nearest_class,
                 CLASSES // PARTS, BIAS,
             )  # fmt: skip
         total += arcsine.to(tl.float64)
-    place = tl.program_id(1).to(tl.int64) * rows + row
     tl.store(arcsine_out + place, total, mask=valid)
     tl.store(level_out + place, level, mask=valid)
     tl.store(class_out + place, other_class, mask=valid)
@@ -207,7 +230,7 @@ def _chords(
 def pair_kernel(
     features, weight, length_x, length_w, bias, longest, target,
     arcsine, level, other, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, cosine, nearest,
-    classes_out, out, chords, rows, stride, width, most_cut, noise, steep_noise,
+    classes_out, out, chords, rows, stride, width, most_cut, noise, steep_noise, pair_noise,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr, CUT: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Take the target, the runner-up and the nearest other class of each row again, exactly, and correct the sums.
@@ -274,7 +297,7 @@ def pair_kernel(
         common = tl.where(cut == share, tl.minimum(common, 1.5 * most_cut * mean), common)
         alone = tl.minimum(tl.sqrt(tl.maximum(squares - 1, 2.0**-23)), total - 1 + 2.0**-23)
         alone = doubt * tl.maximum(alone, (total - 1) / 4) / total
-        moved = tl.sqrt((common * common + alone * alone) / 2)
+        moved = tl.sqrt((common * common + alone * alone) / 2) + pair_noise * reach
     else:
         # The others were measured against a rounded runner-up.
         error = rough - other_logit

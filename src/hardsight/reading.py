@@ -95,17 +95,19 @@ def evaluate(
     target: Tensor | None,
     bias: Tensor | None,
     logits: bool = True,
+    precise: bool = False,
 ) -> list[Tensor]:
     """Functions of the `Reading` that `read_classes` gives, each of which has one value per row.
 
     They are computed for all rows and again for those that a fast path leaves in doubt, so that a GPU is waited for
     only once, at the end. Without `logits`, they must need norms and angles alone: other fields may hold anything.
+    `precise` is that of `read_fast`.
     """
     features, weight, target, bias = _on_one_device(features, weight, target, bias)
     if not applies_to(features, weight, bias):
         reading = Reading(len(weight), *_read(features, weight, target, bias, False))
         return [function(reading) for function in functions]
-    fields, sure = read_fast(features, weight, target, bias, logits)
+    fields, sure = read_fast(features, weight, target, bias, logits, precise)
     reading = Reading(len(weight), *fields)
     values = [function(reading) for function in functions]
     if bool(sure.all()):
@@ -114,7 +116,7 @@ def evaluate(
     for rows in (~sure).nonzero()[:, 0].split(max(1, _GPU_BLOCK // features.shape[1])):
         x, y = features[rows], None if target is None else target[rows]
         if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
-            again = evaluate(functions, x.float(), weight, y, bias, logits)
+            again = evaluate(functions, x.float() if precise else x, weight, y, bias, logits, not precise)
         else:
             reading = Reading(len(weight), *_read(x, weight, y, bias, False))
             again = [function(reading) for function in functions]

@@ -36,16 +36,17 @@ def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
         dtype: That of the features, if they have 16 bits and are to be multiplied as such; float64 otherwise.
     """
     (classes, width), half = weight.shape, dtype in _HALF
-    total, gram, rounded, parts = 0, 0, 0, []
+    total, gram, rounded, parts = 0, None, 0, []
     for block in weight.split(max(_ADDED, _BLOCK // width)):
         exact = unit(block.float() if half else as_float64(block))[0]
         rows = exact.to(dtype)
         total = total + exact.sum(0, dtype=torch.float64)
-        rounded = rounded + (exact - rows.to(exact.dtype)).double().square().sum()
+        rounded = rounded + (exact - rows).square_().sum(dtype=torch.float64)
         if classes <= width:
             parts.append(rows)
         else:
-            gram = gram + sum(multiply(part.T, part).double() for part in rows.split(_ADDED))
+            for part in rows.split(_ADDED):
+                gram = multiply(part.T, part).double() if gram is None else gram.add_(multiply(part.T, part))
     slack = torch.as_tensor(rounded).sqrt()
     if parts:
         factor = torch.cat(parts)
