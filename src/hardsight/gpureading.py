@@ -158,7 +158,7 @@ def _sums_of_products(
     features: Tensor, weight: Tensor, inverse_x: Tensor, inverse_w: Tensor, bias: Tensor | None, tile: Tile
 ) -> Callable[[Tensor], Sums]:
     """The sums as a function of the target, from matrix products of some classes at a time."""
-    size = max(1, _MOST_PRODUCTS // max(len(features), features.shape[1]))
+    size = max(1, _MOST_PRODUCTS // max(len(features), features.shape[1]) // tile.classes) * tile.classes
     x = features.to(_product_dtype(features.device))
     kept = product_matrix(x, weight) if size >= len(weight) else None
     add = partial(_add_tiles, features, weight, inverse_x, inverse_w, bias, tile)
@@ -202,6 +202,7 @@ def _add_tiles(
         x, w, products, inverse_x, inverse_w, bias, target, *sums, rows, first, first + size, width, share,
         ROWS=tile.rows, CLASSES=tile.classes, DEPTH=tile.depth, SPAN=tile.span, PARTS=tile.parts,
         LOGIT=tl.float64 if products is not None and products.dtype == double else tl.float32, BIAS=bias is not None,
+        FURTHER=first > 0,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return sums

@@ -106,17 +106,17 @@ def _add_tile(
     return arcsine, level, other_class, exp_sum, exp2_sum, lin_sum, bias_sum, steepest, nearest, nearest_class
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "start_class", "end_class"])
+@triton.jit(do_not_specialize=["rows", "tiles"])
 def read_kernel(
     features, weight, products, inverse_x, inverse_w, bias, target,
     arcsine_out, level_out, class_out, exp_out, exp2_out, lin_out, bias_out, steepest_out, cosine_out, nearest_out,
     rows, start_class, end_class, width, tiles,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
-    LOGIT: tl.constexpr, BIAS: tl.constexpr,
+    LOGIT: tl.constexpr, BIAS: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
     """The sums of a block of rows over some tiles of classes. DEPTH 0: the products exist already, as LOGIT.
 
-    Sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add; the rest of an
+    FURTHER: the sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add; the rest of an
     addition is done in float32, which cuts nothing off.
     """
     start = tl.program_id(0) * ROWS
@@ -131,7 +131,7 @@ def read_kernel(
     other_class = tl.zeros([ROWS], tl.int32)
     nearest_class = other_class
     place = tl.program_id(1).to(tl.int64) * rows + row
-    if start_class > 0:
+    if FURTHER:
         total = tl.load(arcsine_out + place, mask=valid, other=0.0)
         level = tl.load(level_out + place, mask=valid, other=0.0).to(LOGIT)
         other_class = tl.load(class_out + place, mask=valid, other=0)
@@ -285,7 +285,7 @@ def pair_kernel(
         if BIAS:
             shift -= tl.load(bias_sum + row, mask=valid).to(tl.float64) - bias_o * total
         share = (other_logit - rough) / tl.where(other_logit == 0, 1.0, other_logit)
-        cut = tl.minimum(tl.maximum(share, 0.0), most_cut)
+        cut = tl.minimum(tl.maximum(share, -most_cut), most_cut)
         linear += cut * shift * (1 + linear / total)
         total += cut * shift
         angles += cut * angles

@@ -113,7 +113,7 @@ def evaluate(
     if bool(sure.all()):
         return values
     # By parts: copies of all rows could fill the memory.
-    for rows in (~sure).nonzero()[:, 0].split(max(1, _GPU_BLOCK // features.shape[1])):
+    for rows in (~sure).nonzero()[:, 0].split(max(1, 4 * _GPU_BLOCK // features.shape[1])):
         x, y = features[rows], None if target is None else target[rows]
         if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
             again = evaluate(functions, x.float() if precise else x, weight, y, bias, logits, not precise)
