@@ -37,10 +37,34 @@ _HEADS = (
     "the backward pass multiplies again rather than keep the logits, so four products are the least (1.33); with 512 "
     "features, what is computed from a logit takes as long as a good part of its product."
 )
+_LAUNCHES = (
+    "uncompiled, a loss of this size is bound by launches, of which cross-entropy has the fewest there can be; a loss "
+    "of logits is three kernels and its autograd function, a head some dozens of operations. Compile the step."
+)
+_SERIES = (
+    "with 131,072 classes of width 4,096, the Gram matrix of the weights alone takes 6 ms; give `class_sums`, which "
+    "are the same for all batches. What is left is bound by launches."
+)
 REASONS = {
     ("scores", "avh"): "one pass over the classes leaves what all scores need, so AVH alone also pays for the sums of "
     "the logits, which it does not use.",
+    ("scores", "all scores"): "in 16 bits, an angle, an exponential and four sums of each product do not hide behind "
+    "the tensor cores: the kernel takes 1.3 to 2 times as long as the product, and exact pairs and columns follow it. "
+    "With a width of 4,096, one row in ten is in doubt and read again. In float32, products are taken in float64, "
+    "which is slower than IEEE float32 unless the matrices are large.",
+    ("scores", "score_features"): "checks of the inputs and the table take the processor longer than the GPU works.",
+    ("scores", "score_features, columns read"): "the columns are copied to the host and become an Arrow table.",
+    **{("scores", case): _SERIES for case in ("avh_series", "avh_series, sums given")},
     **{("large_heads", case): _HEADS for case in ("EL", "AVH", "arcface", "cosface")},
+    **{
+        ("losses", case): _LAUNCHES
+        for case in ("EL, log_end .75", "focal", "CompositeLoss(EL)", "cosface", "arcface", "AVH loss")
+    },
+    **{
+        ("losses", f"compiled {case}"): "normalising the weights and an arccos of each logit are kernels of their own, "
+        "which take long beside a matrix product of this size."
+        for case in ("arcface", "AVH loss")
+    },
 }
 
 

@@ -116,8 +116,8 @@ def read_kernel(
 ):  # fmt: skip
     """The sums of a block of rows over some tiles of classes. DEPTH 0: the products exist already, as LOGIT.
 
-    FURTHER: the sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add; the rest of an
-    addition is done in float32, which cuts nothing off.
+    FURTHER: the sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add;
+    the rest of an addition is done in float32, which cuts nothing off.
     """
     start = tl.program_id(0) * ROWS
     row = start + tl.arange(0, ROWS)
