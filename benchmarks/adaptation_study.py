@@ -44,11 +44,11 @@ from benchmarks.jobs import work as share
 from benchmarks.measure import hardware
 from hardsight.adaptation.folder import SELECTION, read_rounds, round_folder
 from hardsight.adaptation.loop import self_train
+from hardsight.data import mean_and_std
 from hardsight.models import Model
 from hardsight.networks import NETWORKS, Normalize
 from hardsight.recipes import Recipe
 from hardsight.training import train
-from hardsight.training.batches import mean_and_spread
 
 METHODS = ("cbst", "crst", "cbst+avh", "cbst+avh-slides", "cbst+margin", "cbst+angular_margin")
 ROUNDS = 5
@@ -126,7 +126,7 @@ def prepare(data: Path, out: Path, name: str, smoke: bool) -> Path:
             for key in ("train_images", "test_images"):
                 arrays[key] = in_colour(arrays[key], 16 if smoke else DOMAINS[name].side)
             pixels = torch.from_numpy(arrays["train_images"]).permute(0, 3, 1, 2)
-            arrays["mean"], arrays["spread"] = (values.numpy() for values in mean_and_spread(pixels))
+            arrays["mean"], arrays["spread"] = (values.numpy() for values in mean_and_std(pixels))
             with path.with_suffix(".part").open("wb") as file:
                 np.savez(file, **arrays)  # pyrefly: ignore[bad-argument-type]
             path.with_suffix(".part").rename(path)

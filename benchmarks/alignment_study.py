@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from benchmarks.alignment_report import final, report
 from benchmarks.neighbours import neighbours
 from hardsight.alignment.derived import epoch_means, uncertainty, within_class
-from hardsight.data import all_labels, open_data
+from hardsight.data import all_labels, as_pixels, open_data
 from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
 from hardsight.heads import capture, find_head
@@ -39,7 +39,6 @@ from hardsight.recipes import Recipe, parse_settings
 from hardsight.records import rounded
 from hardsight.scores import SCORES, compute_scores
 from hardsight.training import train
-from hardsight.training.batches import as_pixels
 
 # Cross-entropy alone: smoothed labels would move angles and margins.
 _COMMON = ("label_smoothing=0", "lr=0.4", "ema=0", "graph=true")

@@ -22,13 +22,12 @@ from torch import nn
 
 import hardsight as hs
 from benchmarks.measure import hardware, ratios, row
-from hardsight.data import open_data
+from hardsight.data import Source, as_pixels, open_data
 from hardsight.dynamics import Recorder
 from hardsight.networks import build_network
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import train
-from hardsight.training.batches import Source, as_pixels
 from hardsight.training.loop import Training, steady
 from hardsight.training.processes import processes
 

@@ -31,11 +31,10 @@ from torch import Tensor, nn
 
 import hardsight as hs
 from benchmarks.measure import hardware
-from hardsight.data import all_labels, open_data
+from hardsight.data import all_labels, as_pixels, open_data
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import Trained, train
-from hardsight.training.batches import as_pixels
 
 ENDS = ("el:0", "el:0.25", "el:0.5", "el:0.75", "el:0.9", "el:exact")
 TAMED = ("el:exact,match", "el:normal")  # by gradients as long as cross-entropy's; by the paper's clamp

@@ -8,14 +8,13 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from hardsight.data import ArraySamples, JoinedSamples, View, in_form, in_form_of, load_digits, open_data
+from hardsight.data import ArraySamples, JoinedSamples, View, as_pixels, in_form, in_form_of, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.training import train
-from hardsight.training.batches import as_pixels
 from hardsight.training.prepare import prepared
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from

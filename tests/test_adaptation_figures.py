@@ -44,7 +44,7 @@ def test_accuracy_is_drawn_by_round_with_the_interval_of_the_samples_and_a_ring_
     assert (labels[0], "oracle" in labels[1], len(labels)) == ("cbst", True, 2)
 
 
-def test_several_seeds_become_their_mean_and_spread_over_the_rounds_that_all_have():
+def test_several_seeds_become_their_mean_and_std_over_the_rounds_that_all_have():
     values = np.array([[0.5, 0.7, 0.9], [0.6, 0.8, 0.7]])
     runs = [rounds(values[0]), rounds(values[1]), rounds([0.7, 0.6])]  # the third collapsed
     [axis] = plot_adaptation({"crst": runs}).get_axes()

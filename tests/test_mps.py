@@ -12,6 +12,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.angles import cosine_matrix
 from hardsight.calibration import brier, classwise_ece, fit_temperature, nll
+from hardsight.data import mean_and_std
 from hardsight.devices import moved
 from hardsight.margins import energy_by_class, logit_margin
 from hardsight.ood import ood_scores
@@ -19,7 +20,6 @@ from hardsight.predictions import _told
 from hardsight.scores import SCORES, avh_series
 from hardsight.scoring.rows import score_block
 from hardsight.series import angle_sum_series
-from hardsight.training.batches import mean_and_spread
 
 CLASSES = 5
 
@@ -53,8 +53,8 @@ WAYS = {
     "temperature": lambda x, w, y, b: fit_temperature(x @ w.T, y),
     "logit margin": lambda x, w, y, b: logit_margin(x @ w.T, y),
     "energy": lambda x, w, y, b: energy_by_class(x @ w.T, y),
-    "mean and spread": lambda x, w, y, b: mean_and_spread(x.reshape(-1, 2, 2, 2)),
-    "mean and spread of bytes": lambda x, w, y, b: mean_and_spread((x.reshape(-1, 2, 2, 2) * 9).abs().to(torch.uint8)),
+    "mean and spread": lambda x, w, y, b: mean_and_std(x.reshape(-1, 2, 2, 2)),
+    "mean and spread of bytes": lambda x, w, y, b: mean_and_std((x.reshape(-1, 2, 2, 2) * 9).abs().to(torch.uint8)),
 }
 
 

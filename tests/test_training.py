@@ -15,13 +15,12 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.data import ArraySamples, load_digits
+from hardsight.data import ArraySamples, as_pixels, load_digits, mean_and_std
 from hardsight.dynamics import Dynamics
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.augment import mix, random_part, shift
-from hardsight.training.batches import as_pixels, mean_and_spread
 from hardsight.training.checkpoint import Saver, load
 from hardsight.training.loop import compile_parts, divided, seed_of
 
@@ -110,10 +109,10 @@ def test_batches_hold_every_row_once_and_a_lone_last_sample_is_left_out():
     assert len({seed_of(s, e, r) for s in range(5) for e in range(20) for r in range(4)}) == 400
 
 
-def test_mean_and_spread_are_numpys():
+def test_mean_and_std_are_numpys():
     images = np.random.default_rng(0).integers(0, 256, (50, 7, 6, 3), dtype=np.uint8)
     pixels = as_pixels(ArraySamples(images, None, "a", "a"), None, CPU)
-    mean, spread = mean_and_spread(pixels)
+    mean, spread = mean_and_std(pixels)
     np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(spread, (images / 255).std((0, 1, 2)), rtol=1e-12)
 

@@ -348,3 +348,12 @@ def output_matrices(output: Any) -> list[Tensor]:
         return output_matrices(output.logits)
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
     return [matrix for item in items for matrix in output_matrices(item)]
+
+
+def logits_of(network: nn.Module, x: Any) -> Tensor:
+    """The logits ``(N, C)`` of a batch, whatever the network returns them in."""
+    output = network(**x) if isinstance(x, dict) else network(x)
+    matrices = output_matrices(output)
+    if not matrices:
+        raise InputError("the model must return logits (samples, classes), or something that holds them.")
+    return matrices[0]

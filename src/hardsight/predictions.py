@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_matrix, as_float64
-from hardsight.data import Samples
+from hardsight.data import Samples, Source, as_pixels
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
-from hardsight.heads import capture, find_head, uncompiled
+from hardsight.heads import capture, find_head, logits_of, uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.scores import SCORES, check_labels
 from hardsight.scoring.checks import check_samples
-from hardsight.training.batches import Source, as_pixels
-from hardsight.training.loop import logits_of
 
 # A matrix of more bytes is kept in a temporary file.
 _IN_MEMORY = 2**30

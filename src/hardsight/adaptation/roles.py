@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardsight.data import Samples, View, all_labels, in_form_of, open_data, places_by_name
+from hardsight.data import Samples, View, all_labels, as_pixels, in_form_of, open_data, places_by_name
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.scoring.checks import check_samples, class_count
-from hardsight.training.batches import as_pixels
 
 # Data sets hold a few pictures twice; more than this share of the test in the target is no accident.
 _SHARED = 0.01

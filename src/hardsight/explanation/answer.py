@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
-from hardsight.data import Samples
+from hardsight.data import Samples, Source, as_pixels
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.explanation.maps import check_images, explain, on_picture
@@ -23,7 +23,6 @@ from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.predictions import Predictions
 from hardsight.stats import moments
-from hardsight.training.batches import Source, as_pixels
 
 # Which way is better; a compact map is not a better one.
 _BETTER = {"insertion": "higher", "deletion": "lower", "faithfulness": "higher", "infidelity": "lower"}

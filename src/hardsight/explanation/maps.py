@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from hardsight.devices import evaluating
 from hardsight.errors import InputError, StateError
 from hardsight.explanation.places import Place, find_place
-from hardsight.heads import Head, capture, uncompiled
+from hardsight.heads import Head, capture, logits_of, uncompiled
 from hardsight.models import Model, as_model
-from hardsight.training.loop import logits_of
 
 # Beyond this share of the largest value two results of float32 are different formulas.
 _ROUNDING = 1e-3

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.errors import InputError
-from hardsight.training.loop import logits_of
+from hardsight.heads import logits_of
 
 # Cells a side that `infidelity` hides one by one.
 _CELLS = 4

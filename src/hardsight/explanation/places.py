@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.errors import InputError
-from hardsight.heads import find_head
+from hardsight.heads import find_head, logits_of
 from hardsight.registry import did_you_mean
-from hardsight.training.loop import logits_of
 
 # Which layer of a network of tokens: the last path that ends so.
 RECIPES = {

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.heads import capture, uncompiled
+from hardsight.heads import capture, logits_of, uncompiled
 from hardsight.ood import DETECTORS, ood_scores
-from hardsight.training.loop import logits_of
 
 _Base: Any = need("openood.postprocessors").BasePostprocessor if importlib.util.find_spec("openood") else object
 

@@ -14,16 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.data import Samples, View, all_labels
+from hardsight.data import Samples, Source, View, all_labels, as_pixels
 from hardsight.devices import evaluating, find_device
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.heads import capture, find_head, uncompiled
+from hardsight.heads import capture, find_head, logits_of, uncompiled
 from hardsight.models import Model, as_model, input_channels
 from hardsight.ood import DETECTORS, Detection, detection, ood_scores
 from hardsight.predictions import predict
-from hardsight.training.batches import Source, as_pixels
-from hardsight.training.loop import logits_of
 
 api = need("pytorch_ood.api")
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from hardsight.devices import evaluating
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
+from hardsight.heads import logits_of
 from hardsight.registry import Registry
 from hardsight.robustness.balls import Norm, anywhere, upward, within
 from hardsight.scores import check_labels
-from hardsight.training.loop import logits_of
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

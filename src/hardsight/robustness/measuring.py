@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hardsight.data import Source
 from hardsight.devices import evaluating
-from hardsight.heads import capture, find_head
+from hardsight.heads import capture, find_head, logits_of
 from hardsight.robustness.attacks import ATTACKS, attack, check_pixels, loss_gradient
 from hardsight.scores import compute_scores
-from hardsight.training.batches import Source
-from hardsight.training.loop import logits_of
 
 # What is told of clean and attacked pictures, at the label.
 TOLD = ("avh", "norm", "confidence")

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from hardsight.data import Samples, all_labels, class_mapping
+from hardsight.data import Samples, Source, all_labels, as_pixels, class_mapping
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, input_channels
 from hardsight.networks import Normalize
 from hardsight.scoring.checks import check_samples
-from hardsight.training.batches import Source, as_pixels
 
 
 class PixelModel(NamedTuple):

@@ -16,12 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.data import all_labels, open_data
+from hardsight.data import all_labels, as_pixels, open_data
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
 from hardsight.heads import capture
 from hardsight.scores import compute_scores
-from hardsight.training.batches import as_pixels
 
 
 class Embeddings(NamedTuple):

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from hardsight.data import Source
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Recorder
 from hardsight.errors import DivergedError, InputError
-from hardsight.heads import capture, find_head, output_matrices
+from hardsight.heads import capture, find_head, logits_of
 from hardsight.networks import Normalize
 from hardsight.recipes import Recipe, learning_rate, momentum_at
 from hardsight.training.augment import augment, mix
-from hardsight.training.batches import Source
 from hardsight.training.graphed import GraphedStep
 from hardsight.training.losses import Loss, cost, to_one_norm
 from hardsight.training.processes import Processes
@@ -298,17 +298,6 @@ def divided(order: Tensor, size: int, drop_last: bool, world: int) -> list[Tenso
     if len(parts) > 1 and len(parts[-1]) < (size if drop_last else 2 * world):
         parts.pop()
     return parts
-
-
-def logits_of(network: nn.Module, x: Any) -> Tensor:
-    """The logits in whatever a network returns."""
-    output = network(**x) if isinstance(x, dict) else network(x)
-    if isinstance(output, Tensor) and output.ndim == 2:
-        return output
-    found = output_matrices(output)
-    if not found:
-        raise InputError("the model must return logits (samples, classes), or something that holds them.")
-    return found[0]
 
 
 def make_optimizer(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import MissingColumnError, Samples, all_labels, class_mapping
+from hardsight.data import MissingColumnError, Samples, Source, all_labels, as_pixels, class_mapping, mean_and_std
 from hardsight.devices import loader_workers
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head, uncompiled
@@ -20,7 +20,6 @@ from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
-from hardsight.training.batches import Source, as_pixels, mean_and_spread
 from hardsight.training.loop import seed_all, seed_of, steady
 from hardsight.training.processes import Processes
 from hardsight.training.weights import start_from
@@ -96,7 +95,9 @@ def prepared(
     if network is not None and network.standardize:
         first: Any = found.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # else the weights have told how
-            for told, measured in zip((first.mean, first.std), mean_and_spread(train.some(_MEASURED)), strict=True):
+            for told, measured in zip(
+                (first.mean, first.std), mean_and_std(train.example_pixels(_MEASURED)), strict=True
+            ):
                 told.copy_(measured[:, None, None])
     if train.pixels is not None:
         found = replace(found, transform=None, takes="any")  # so it is scored as it was trained: the network resizes

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Samples, open_data
+from hardsight.data import Samples, Source, open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
@@ -22,7 +22,6 @@ from hardsight.presets import PRESETS, recipe_of
 from hardsight.printing import Result
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.runs import content_hash, gaps_entry
-from hardsight.training.batches import Source
 from hardsight.training.checkpoint import RECORDS, Saver, begin
 from hardsight.training.loop import Training, steady
 from hardsight.training.losses import Loss, chosen_loss, loss_identity
