@@ -225,7 +225,7 @@ def test_random_parts_have_the_margin_also_when_a_network_is_trained_again(tmp_p
     model, new, _ = prepared("cnn10", samples, None, recipe, alone, 0)
     _, again, _ = prepared(model, samples, None, recipe, alone, 0)
     _, whole, _ = prepared(model, samples, None, Recipe(batch_size=6), alone, 0)
-    sizes = [source.some(6).shape[-2:] for source in (new, again, whole)]
+    sizes = [source.example_pixels(6).shape[-2:] for source in (new, again, whole)]
     assert sizes == [(256, 256), (256, 256), (224, 224)]
 
 
