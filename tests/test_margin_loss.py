@@ -342,3 +342,15 @@ def test_kernels_on_a_gpu(make, dtype):
         grads = [torch.autograd.grad(*given)[0].double() for given in ((value, ours), (expected, exact))]
         small = dtype != torch.float32
         torch.testing.assert_close(*grads, rtol=8e-3 if small else 1e-5, atol=1e-7 if small else 1e-25)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_an_impossible_target_has_the_gradient_of_cross_entropy(gamma):
+    z = torch.tensor([[-math.inf, 1.0, 2.0]], requires_grad=True)
+    slopes = [torch.autograd.grad(loss(z, torch.tensor([0])), z)[0] for loss in (FocalLoss(gamma), F.cross_entropy)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_target_that_is_no_class_gives_no_number():
+    assert MirrorMSELoss(mirror=False)(torch.randn(2, 3), torch.tensor([0, 7])).isnan()
+    assert MirrorMSELoss(mirror=False)(torch.randn(2, 3), torch.tensor([0, -100])).isfinite()

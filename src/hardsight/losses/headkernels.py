@@ -7,7 +7,6 @@ The products are of float16 or bfloat16 with float32 sums; logits are in units o
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hardsight.kernels import arcsine_of, arcsine_series
 
-LOG2E = 1 / math.log(2)
 KINDS = {"linear": 0, "cosine": 1, "angular": 2}
 
 

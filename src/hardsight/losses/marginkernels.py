@@ -59,7 +59,7 @@ def _curve(m, end, slant, level, start, shift, factor, offset, KIND: tl.constexp
         slope = tl.where(factor == 1.0, slope, rest + factor * (slope - rest))  # exactly 1 where it is
     elif KIND == FOCAL:
         power = tl.exp(factor * (tl.where(m >= 0, 0.0, m) - tail))
-        value, slope = power * ce, power * (rest + factor * p * ce)
+        value, slope = power * ce, power * (rest + factor * tl.where(p == 0, 0.0, p * ce))  # not 0 · inf
     else:
         value, slope = factor * rest - 1.0, factor * rest * p
     return value, slope, ce

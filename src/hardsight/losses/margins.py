@@ -209,7 +209,8 @@ def focal_curve(m: Tensor, gamma: float = 2.0) -> Curve:
         return cross_entropy_curve(m)  # 0 times the logarithm of 0 would be NaN
     ce = cross_entropy(m)
     factor = (gamma * F.logsigmoid(m)).exp()  # a root of 1 − p would have an infinite slope where that is 0
-    return Curve(factor * ce, lambda: factor * torch.addcmul(m.sigmoid(), gamma * (-ce).exp(), ce), ce)
+    finite = ce.clamp_max(1e30)  # where p is 0, so is −p·log p, though not as 0 · inf
+    return Curve(factor * ce, lambda: factor * torch.addcmul(m.sigmoid(), gamma * (-ce).exp(), finite), ce)
 
 
 def mirror_curve(m: Tensor, classes: int) -> Curve:

@@ -88,7 +88,10 @@ class MirrorMSELoss(CheckedLoss):
         y = target if soft else class_mask(z, target).to(z.dtype)
         # The mirrored sum in the form that has not cancelled.
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
-        return self._reduced(factor, errors.mean(1))
+        errors = errors.mean(1)
+        if not soft:  # a target that is no class must not pass for one that is
+            errors = errors.masked_fill(valid & ((target < 0) | (target >= z.shape[1])), torch.nan)
+        return self._reduced(factor, errors)
 
     def _reduced(self, factor: Tensor, losses: Tensor) -> Tensor:
         losses = torch.where(factor == 0, 0, losses) * factor
