@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight.angles import as_float64, unit
@@ -88,7 +89,8 @@ def angle_sum_series(features: Tensor, weight: Tensor | ClassSums) -> tuple[Tens
     for _ in range(3 if half else 1):
         parts.append(rest.to(factor.dtype))
         rest = rest - parts[-1].double()
-    right = torch.cat([factor, torch.stack(parts)]).T
+    right = torch.cat([factor, torch.stack(parts)])
+    right = F.pad(right, (0, 0, 0, -len(right) % 8)).T  # columns that a GPU multiplies fast: a multiple of 8
     linear, quadratic, shrinks = [], [], []
     for block in features.split(max(1, _BLOCK // max(right.shape))):
         # Not scaled before it is multiplied, if in 16 bits: those hold no unit vector exactly.
