@@ -35,7 +35,6 @@ from hardsight.recipes import Recipe, parse_settings
 from hardsight.sampling import (
     CurriculumSampler,
     HardnessSampler,
-    SelfPacedSampler,
     hardness_of,
     latest_hardness,
     within_class,
@@ -57,9 +56,9 @@ def orders(data: str, hardness: np.ndarray, epochs: int) -> dict[str, Callable[[
     def paced(values: np.ndarray, seed: int, **options: Any) -> CurriculumSampler:
         return CurriculumSampler(values, PACING, lasts, num_samples=n, seed=seed, **options)
 
-    def self_paced(seed: int, run: Path) -> SelfPacedSampler:
+    def self_paced(seed: int, run: Path) -> CurriculumSampler:
         asked = latest_hardness(run / "train", f"{data}:train")
-        return SelfPacedSampler(asked, PACING, lasts, num_samples=n, seed=seed)
+        return CurriculumSampler(asked, PACING, lasts, num_samples=n, seed=seed)
 
     return {
         "uniform": lambda seed, run: None,

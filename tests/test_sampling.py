@@ -1,16 +1,13 @@
-"""Samplers: what they draw against probabilities in closed form, sizes against the pacing, and who asks whom."""
+"""Samplers: what they draw against probabilities in closed form, and sizes against the pacing."""
 
 import itertools
-import json
 import pickle
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from forked import in_two_processes
 from torch.utils.data import DataLoader, TensorDataset
 
 import hardsight as hs
@@ -18,7 +15,6 @@ from hardsight.sampling import (
     PACINGS,
     CurriculumSampler,
     HardnessSampler,
-    SelfPacedSampler,
     hardness_of,
     latest_hardness,
     linear,
@@ -135,7 +131,7 @@ def test_within_class_takes_the_same_share_of_every_class():
 
 def test_self_paced_asks_anew_and_tries_the_unknown_first():
     known = np.full(6, np.nan)
-    sampler = SelfPacedSampler(lambda: known, lambda t: 0.5, 4)
+    sampler = CurriculumSampler(lambda: known, lambda t: 0.5, 4)
     first = epochs_of(sampler, [0])[0]
     known[first] = [9.0, 9.0, 9.0]
     second = epochs_of(sampler, [1])[0]
@@ -162,9 +158,9 @@ def test_self_paced_learns_from_a_recorder_what_it_last_saw(tmp_path):
         expected[seen] = torch.nn.functional.cross_entropy(features @ weight.T, labels, reduction="none").numpy()
         np.testing.assert_allclose(latest(), expected, rtol=2e-4)
     assert np.isnan(latest()[6])
-    sampler = SelfPacedSampler(latest, lambda t: 0.5, 3)
+    sampler = CurriculumSampler(latest, lambda t: 0.5, 3)
     assert set(sampler) == {6, *np.argsort(np.where(np.isnan(expected), 99, expected))[:3].tolist()}
-    again = SelfPacedSampler(latest_hardness(recorder, ids), lambda t: 0.5, 3)  # resumed: no state but the run
+    again = CurriculumSampler(latest_hardness(recorder, ids), lambda t: 0.5, 3)  # resumed: no state but the run
     again.set_epoch(0)
     sampler.set_epoch(0)
     assert list(again) == list(sampler)
@@ -216,7 +212,7 @@ SAMPLERS = {
     "without replacement": lambda **k: HardnessSampler(HARDNESS, num_samples=7, replacement=False, **k),
     "curriculum": lambda **k: CurriculumSampler(HARDNESS, "root", 4, **k),
     "repeating": lambda **k: CurriculumSampler(HARDNESS, "root", 4, num_samples=11, **k),
-    "self-paced": lambda **k: SelfPacedSampler(HARDNESS.copy, "linear", 4, **k),
+    "self-paced": lambda **k: CurriculumSampler(HARDNESS.copy, "linear", 4, **k),
 }
 
 
@@ -246,36 +242,11 @@ def test_a_loader_with_workers_sees_what_the_sampler_draws(name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_processes_share_an_epoch_without_padding(name):
-    for epoch in range(5):
-        parts = [epochs_of(SAMPLERS[name](num_replicas=2, rank=rank), [epoch])[0] for rank in range(2)]
-        whole = epochs_of(SAMPLERS[name](), [epoch])[0]
-        assert len(parts[0]) == len(parts[1]) == len(whole) // 2
-        joined = [i for pair in zip(*parts, strict=True) for i in pair]
-        assert joined == whole[: len(joined)]
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_can_be_sent_to_another_process_and_an_epoch_begun_twice_is_told(name):
     sampler = SAMPLERS[name](seed=5)
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
     with pytest.warns(UserWarning, match="epoch 0 .*second"):
         list(sampler)
-
-
-def test_processes_that_see_different_losses_draw_what_the_first_one_sees(tmp_path):
-    in_two_processes(draw_in_one_of_two_processes, tmp_path)
-    parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert len(parts[0]) == len(parts[1]) == 3
-    assert set(parts[0] + parts[1]) == {0, 1, 2, 3, 4, 5}
-
-
-def draw_in_one_of_two_processes(rank, folder):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    hardness = np.arange(12.0) if rank == 0 else -np.arange(12.0)
-    sampler = SelfPacedSampler(lambda: hardness, lambda t: 0.5, 2, num_replicas=2, rank=rank)
-    Path(folder, f"{rank}.json").write_text(json.dumps(list(sampler)))
-    torch.distributed.destroy_process_group()
 
 
 def test_hardness_of_a_table_is_in_the_order_of_the_data_and_larger_is_harder():
@@ -321,9 +292,7 @@ def test_hardness_of_a_recorded_run_is_its_summary(tmp_path):
         (lambda: HardnessSampler([1.0], power=-1), "power .*got -1"),
         (lambda: HardnessSampler([1.0], uniform=1.5), "uniform .*got 1.5"),
         (lambda: HardnessSampler([1.0], num_samples=0), "num_samples .*got 0"),
-        (lambda: HardnessSampler([1.0], num_samples=2, replacement=False), "some must .*twice"),
-        (lambda: HardnessSampler([1.0], num_replicas=2), "1 samples .*2 processes"),
-        (lambda: HardnessSampler([1.0, 2.0], num_replicas=2, rank=2), "rank .*num_replicas=2, got 2"),
+        (lambda: HardnessSampler([1.0], num_samples=2, replacement=False), "num_samples=2 .*1 samples"),
         (lambda: HardnessSampler([1.0], seed=-1), "seed .*got -1"),
         (lambda: HardnessSampler([1.0]).set_epoch(-1), "epoch .*got -1"),
         (lambda: HardnessSampler([1.0]).set_epoch(1.5), "epoch .*got 1.5"),
@@ -331,7 +300,6 @@ def test_hardness_of_a_recorded_run_is_its_summary(tmp_path):
         (lambda: CurriculumSampler([1.0], lambda t: t, 2), "got 0.0 .*\\(epoch 0\\)"),
         (lambda: CurriculumSampler([1.0], lambda t: 1 + t, 2), "got 1.5 .*\\(epoch 1\\)"),
         (lambda: CurriculumSampler([1.0], "linear", 0), "epochs .*got 0"),
-        (lambda: SelfPacedSampler([1.0], "linear", 2), "function .*got list"),
         (lambda: within_class([1.0, 2.0], [0]), "label.* 2, .*\\(1,\\)"),
     ],
 )
@@ -342,7 +310,7 @@ def test_bad_input_is_a_sentence(make, message):
 
 def test_hardness_that_changes_its_length_is_told_and_a_run_without_an_epoch_knows_nothing_yet(tmp_path):
     answers = iter([np.ones(4), np.ones(3)])
-    sampler = SelfPacedSampler(lambda: next(answers), linear, 2)
+    sampler = CurriculumSampler(lambda: next(answers), linear, 2)
     with pytest.raises(ValueError, match="4 as at"):
         list(sampler)
     hs.Recorder(tmp_path / "run")

@@ -109,7 +109,7 @@ SEEDED = {
     "explanation": lambda _, s: explanation_answer(mapped(), images(), limit=8, seed=s, device="cpu").samples,
     "hardness sampler": lambda _, s: list(hs.HardnessSampler(SCORES["avh"], seed=s)),
     "curriculum sampler": lambda _, s: list(hs.CurriculumSampler(SCORES["avh"], "root", 4, seed=s)),
-    "self-paced sampler": lambda _, s: list(hs.SelfPacedSampler(lambda: SCORES["avh"], "root", 4, seed=s)),
+    "self-paced sampler": lambda _, s: list(hs.CurriculumSampler(lambda: SCORES["avh"], "root", 4, seed=s)),
     "ties of a curriculum": lambda _, s: sorted(hs.CurriculumSampler(np.ones(80), lambda t: 0.5, 4, seed=s)),
     "train": after_training,
     "augmented training": lambda folder, s: after_training(folder, s, crop=2, flip=True),

@@ -68,7 +68,6 @@ from hardsight.recipes import Recipe as Recipe
 from hardsight.report import write_report as write_report
 from hardsight.sampling import CurriculumSampler as CurriculumSampler
 from hardsight.sampling import HardnessSampler as HardnessSampler
-from hardsight.sampling import SelfPacedSampler as SelfPacedSampler
 from hardsight.scores import SCORES as SCORES
 from hardsight.scores import angle as angle
 from hardsight.scores import angular_margin as angular_margin

@@ -1,6 +1,6 @@
-"""Orders of training made from hardness: hard samples more often, or the easy ones first.
+"""Samplers that order training by hardness: hard samples more often, or easy samples first.
 
-`hardness_of` lines a run up with a data set. The samplers are ordinary torch samplers of indices for a `DataLoader`::
+`hardness_of` aligns a run with a data set. The samplers are ordinary torch samplers for a `DataLoader`::
 
     hardness = hs.sampling.hardness_of("run", data, by="avh")
     sampler = hs.CurriculumSampler(hardness, "root", epochs=30)
@@ -9,8 +9,8 @@
         sampler.set_epoch(epoch)
         for images, labels in loader: ...
 
-Epochs are counted from 0, as torch counts them. What is drawn depends on the seed, the epoch and the hardness alone, so
-a resumed run needs no state of the sampler.
+Epochs count from 0, as in torch. An order depends only on the seed, the epoch and the hardness, so a resumed run needs
+no sampler state. Every process draws the same order; `hardsight.train`, Lightning and accelerate shard it themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from scipy.stats import rankdata
 from torch.utils.data import Sampler
 
 from hardsight.data import open_data
-from hardsight.distributed import by_first_process
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import InputError
 from hardsight.extras import printable
@@ -37,24 +36,23 @@ from hardsight.records import has_records, read_index
 from hardsight.registry import whole_number
 from hardsight.table import SampleTable
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Hardness in the order of a data set; larger is harder.
+_MAX_SAMPLES = 2**31 - 1
 
 
 def hardness_of(
     run: str | Path | SampleTable | Dynamics | Recorder, data: Any, by: str = "avh", *, largest: bool | None = None
 ) -> np.ndarray:
-    """A column of a run in the order of a data set, turned so that larger is harder.
+    """A column of a run in the order of a data set, with its sign changed if necessary so that larger is harder.
 
     Args:
         run: A scored run (its scores), a recorded run (its summary over the epochs), or a table.
-        data: The data set as `hardsight.open_data` takes it, or its ids in order.
-        by: The column, such as ``avh``, ``forgetting`` or ``aum``. Where ``learned`` is null (never learned) the sample
-            counts as learned one epoch after the last that was.
-        largest: Whether the largest values are the hardest; needed for a column that is not one of hardsight's.
+        data: The data set, as for `hardsight.open_data`, or its ids in order.
+        by: The column, such as ``avh``, ``forgetting`` or ``aum``. Samples that were never learned (``learned`` is
+            null) rank one epoch after the last sample that was.
+        largest: Whether the largest values are the hardest; required for a column that hardsight does not know.
 
     Raises:
-        ValueError: The run lacks samples of the data set, or has no number for them.
+        ValueError: Samples of the data set are missing from the run, or have no value in it.
 
     Examples:
         >>> table = SampleTable.from_columns({"id": ["a", "b", "c"], "confidence": [0.9, 0.2, 0.5]})
@@ -65,13 +63,12 @@ def hardness_of(
         run = Dynamics(run) if has_records(run) else SampleTable.load(run)
     table = run if isinstance(run, SampleTable) else run.summary()
     ids = _ids_of(data)
-    values, found = _in_order(table, ids, by, largest)
-    for lacking, what in ((~found, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
-        if lacking.any():
-            first = printable(ids[int(lacking.argmax())])
+    values, present = _in_order(table, ids, by, largest)
+    for missing, problem in ((~present, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
+        if missing.any():
             raise InputError(
-                f"data: {first!r} {what}, and so it is for {int(lacking.sum()):,} of {len(ids):,} samples; "
-                "give the run of this data set, or only the samples that it holds."
+                f"data: {printable(ids[int(missing.argmax())])!r} {problem}, like {int(missing.sum()):,} of {len(ids):,} "
+                "samples in all; give the run of this data set, or only the samples in the run."
             )
     return values
 
@@ -79,15 +76,14 @@ def hardness_of(
 def latest_hardness(
     run: str | Path | Recorder | Dynamics, data: Any, by: str = "nll", *, largest: bool | None = None
 ) -> Callable[[], np.ndarray]:
-    """A function that tells what a recorder last saw of each sample: what `SelfPacedSampler` asks every epoch.
+    """A function that returns the most recently recorded hardness of each sample, for a `CurriculumSampler`.
 
-    Each call reads the epochs that were committed since the call before, the newest first, until every sample is known;
-    NaN where none has it yet.
+    Each call reads only the epochs committed since the previous call, newest first; NaN for samples not yet recorded.
 
     Args:
-        run: The folder that is being recorded (it need not be there yet), or its recorder.
-        data: The data set as `hardsight.open_data` takes it, or its ids in order.
-        by: A column of one epoch: ``nll``, ``avh``, ``angle``, ``margin`` …; turned so that larger is harder.
+        run: The folder that is being recorded (it need not exist yet), or its recorder.
+        data: The data set, as for `hardsight.open_data`, or its ids in order.
+        by: A per-epoch column: ``nll``, ``avh``, ``angle``, ``margin`` …
         largest: As for `hardness_of`.
     """
     path, ids = Path(getattr(run, "path", run)), _ids_of(data)  # pyrefly: ignore[bad-argument-type]
@@ -113,9 +109,9 @@ def latest_hardness(
 
 
 def within_class(hardness: Any, labels: Any) -> np.ndarray:
-    """Rank of each sample among those of its class, as a share in (0, 1]; ties have the mean of their ranks.
+    """Rank of each sample within its class, as a fraction in (0, 1]; ties share their mean rank.
 
-    With it a curriculum takes the same share of every class, and a sampler does not draw a hard class more often.
+    A curriculum on these ranks takes the same share of every class, and no class is drawn more often for being hard.
 
     Examples:
         >>> within_class([0.1, 0.2, 7.0, 9.0], [0, 0, 1, 1]).tolist()
@@ -124,21 +120,21 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
     values, labels = _checked(hardness), np.asarray(labels)
     if labels.shape != values.shape:
         raise InputError(f"labels must hold one label per sample, {len(values):,}, got shape {labels.shape}.")
-    shares = np.empty(len(values))
+    ranks = np.empty(len(values))
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        shares[rows] = rankdata(values[rows]) / len(rows)
-    return shares
+        ranks[rows] = rankdata(values[rows]) / len(rows)
+    return ranks
 
 
 def _in_order(table: SampleTable, ids: Sequence[str], by: str, largest: bool | None) -> tuple[np.ndarray, np.ndarray]:
-    """A column turned so that larger is harder, in the order of ids (NaN where it is missing), and who is there."""
+    """The hardness of each id (NaN where missing), and whether the id is in the table."""
     values = table.hardness(by, largest=largest)
-    where = pc.index_in(pa.array(ids, pa.string()), value_set=table.to_arrow()["id"].cast(pa.string()).combine_chunks())
-    found = pc.is_valid(where).to_numpy(zero_copy_only=False)
+    index = pc.index_in(pa.array(ids, pa.string()), value_set=table.to_arrow()["id"].cast(pa.string()).combine_chunks())
+    present = pc.is_valid(index).to_numpy(zero_copy_only=False)
     if not len(table):
-        return np.full(len(ids), np.nan), found
-    return np.where(found, values[pc.fill_null(where, 0).to_numpy()], np.nan), found
+        return np.full(len(ids), np.nan), present
+    return np.where(present, values[pc.fill_null(index, 0).to_numpy()], np.nan), present
 
 
 def _ids_of(data: Any) -> list[str]:
@@ -147,7 +143,7 @@ def _ids_of(data: Any) -> list[str]:
     return open_data(data).ids
 
 
-def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:
+def _checked(hardness: Any, *, allow_nan: bool = False) -> np.ndarray:
     try:
         given = hardness if isinstance(hardness, torch.Tensor) else torch.from_numpy(np.array(hardness, np.float64))
         values = given.detach().cpu().double().numpy()
@@ -155,26 +151,25 @@ def _checked(hardness: Any, *, unknown: bool = False) -> np.ndarray:
         raise InputError(f"hardness must be one number per sample, got {type(hardness).__name__}.") from None
     if values.ndim != 1 or not len(values):
         raise InputError(f"hardness must be one number per sample, got shape {values.shape}.")
-    bad = np.isinf(values) if unknown else ~np.isfinite(values)
+    bad = np.isinf(values) if allow_nan else ~np.isfinite(values)
     if bad.any():
         raise InputError(
             f"hardness must be finite, got {values[bad][0]} at index {int(bad.argmax())} ({int(bad.sum()):,} of "
-            f"{len(values):,}); leave those samples out, or say how hard they are."
+            f"{len(values):,}); remove those samples or fill in a value."
         )
     return values
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Pacing: which share of the data is used at time t, from 0 at the start to 1 at the end of the curriculum.
+# Pacing: the share of the data in use at time t, from 0 at the start to 1 at the end of the curriculum.
 
 
 def linear(t: float, start: float = 0.2) -> float:
-    """``s + (1 − s)·t``: as many new samples in every epoch."""
+    """``s + (1 − s)·t``: the same number of new samples in every epoch."""
     return start + (1 - start) * t
 
 
 def root(t: float, start: float = 0.2) -> float:
-    """``√(s² + (1 − s²)·t)``: many new samples at first, fewer and fewer later (Platanios et al., 2019)."""
+    """``√(s² + (1 − s²)·t)``: many new samples at first, fewer later (Platanios et al., 2019)."""
     return (start**2 + (1 - start**2) * t) ** 0.5
 
 
@@ -184,79 +179,54 @@ def exponential(t: float, start: float = 0.2) -> float:
 
 
 def step(t: float, start: float = 0.2, steps: int = 3) -> float:
-    """``s + (1 − s)·⌊steps·t⌋/steps``: the same share for a while, then a jump."""
+    """``s + (1 − s)·⌊steps·t⌋/steps``: constant between jumps."""
     return start + (1 - start) * (int(steps * t + 1e-9) / steps)
 
 
 PACINGS: dict[str, Callable[[float], float]] = {f.__name__: f for f in (linear, root, exponential, step)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Samplers.
-
-MOST_DRAWS = 2**31 - 1
-
-
 class _EpochSampler(Sampler[int]):
-    """An order of indices for each epoch, shared out to processes."""
+    """A new order of indices in every epoch."""
 
-    def __init__(self, seed: int, num_replicas: int, rank: int) -> None:
-        self.seed, self.num_replicas = whole_number("seed", seed, 0), whole_number("num_replicas", num_replicas, 1)
-        self.rank = whole_number("rank", rank, 0)
-        if self.rank >= self.num_replicas:
-            raise InputError(f"rank must be below num_replicas={num_replicas}, got {rank}.")
-        self.epoch, self._begun = 0, False
+    def __init__(self, seed: int) -> None:
+        self.seed, self.epoch, self._started = whole_number("seed", seed, 0), 0, False
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch begins, counted from 0."""
-        self.epoch, self._begun = whole_number("epoch", epoch, 0), False
-
-    def __len__(self) -> int:
-        return self._size() // self.num_replicas
+        """Set the epoch that starts next, counted from 0."""
+        self.epoch, self._started = whole_number("epoch", epoch, 0), False
 
     def __iter__(self) -> Iterator[int]:
-        if self._begun:
+        if self._started:
             warnings.warn(
-                f"epoch {self.epoch} begins a second time, with the same samples in the same order; call "
+                f"epoch {self.epoch} starts a second time, with the same samples in the same order; call "
                 "sampler.set_epoch(epoch) before each epoch.",
                 UserWarning,
                 stacklevel=2,
             )
-        self._begun = True
-        order = self._draw(np.random.default_rng([self.seed, self.epoch]))
-        return iter(order[: len(self) * self.num_replicas][self.rank :: self.num_replicas].tolist())
-
-    def _size(self) -> int:
-        raise NotImplementedError
+        self._started = True
+        return iter(self._draw(np.random.default_rng([self.seed, self.epoch])).tolist())
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
         raise NotImplementedError
-
-    def _enough(self, size: int) -> None:
-        if size < self.num_replicas:
-            raise InputError(f"an epoch would have {size} samples for {self.num_replicas} processes; draw more.")
 
 
 class HardnessSampler(_EpochSampler):
     """Draws hard samples more often.
 
-    Sample i is drawn with ``p_i = (1 − u)·r_i^a / Σ_j r_j^a + u/N``: r is its rank by hardness (1 the easiest, N the
-    hardest, ties share the mean), a the `power` and u the share that is drawn `uniform`. Ranks, because scores differ
-    in scale: whatever grows with hardness gives the same order. To keep the mean loss what it was, weight each
-    sample's loss by ``1 / (N·p_i)``; the p are in `probabilities`.
+    Sample i is drawn with probability ``p_i = (1 − u)·r_i^a / Σ_j r_j^a + u/N``, where r is its rank by hardness (1 the
+    easiest, N the hardest, ties share their mean), a is `power` and u is `uniform`. Ranks make scores of any scale
+    comparable. To keep the expected loss unchanged, weight each sample's loss by ``1 / (N·p_i)``; see `probabilities`.
 
     Args:
         hardness: One number per sample, larger is harder; see `hardness_of`.
-        power: How strongly to prefer hard samples; 0 draws all alike, 1 the hardest about twice as
-            often as the median.
-        uniform: Share of the draws that is uniform, so that every sample keeps a chance.
-        num_samples: Draws in an epoch over all processes; None as many as there are samples.
-        replacement: Whether a sample may come twice in an epoch. Without, successive draws leave out what was drawn,
-            and the epoch is shuffled afterwards; `num_samples` must then be smaller than the data for any effect.
-        seed: Of what is drawn, together with the epoch.
-        num_replicas: How many processes share an epoch. Each takes every `num_replicas`-th draw of the same order, and
-            the few that cannot be shared evenly are left out. Leave it at 1 where a trainer shares out itself.
-        rank: Which of them this is.
+        power: How strongly to prefer hard samples: 0 draws uniformly, 1 draws the hardest about twice as often as
+            the median.
+        uniform: Share of uniform draws, so that every sample keeps a chance.
+        num_samples: Draws per epoch; None: as many as there are samples.
+        replacement: Whether a sample can occur twice in an epoch. Without replacement, `num_samples` must be smaller
+            than the data for hardness to have any effect.
+        seed: Seed of the draws, together with the epoch.
 
     Attributes:
         probabilities: p of each sample.
@@ -271,126 +241,51 @@ class HardnessSampler(_EpochSampler):
         num_samples: int | None = None,
         replacement: bool = True,
         seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
     ) -> None:
-        super().__init__(seed, num_replicas, rank)
-        values = _checked(hardness)
+        super().__init__(seed)
+        n = len(values := _checked(hardness))
         if not 0 <= power < float("inf"):
-            raise InputError(f"power must be 0 or more, got {power}; for easy samples first take a CurriculumSampler.")
+            raise InputError(f"power must be 0 or more, got {power}; for easy samples first use a CurriculumSampler.")
         if not 0 <= uniform <= 1:
             raise InputError(f"uniform must be a share in [0, 1], got {uniform}.")
-        weight = (rankdata(values) / len(values)) ** power
-        self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / len(values)
-        self.num_samples = (
-            len(values) if num_samples is None else whole_number("num_samples", num_samples, 1, MOST_DRAWS)
-        )
+        weight = (rankdata(values) / n) ** power
+        self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / n
+        self.num_samples = n if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
         self.replacement = replacement
-        if not replacement and self.num_samples > len(values):
+        if not replacement and self.num_samples > n:
             raise InputError(
-                f"num_samples={num_samples:,} is more than the {len(values):,} samples, so some must come twice; "
-                "draw fewer, or with replacement=True."
+                f"num_samples={num_samples:,} is more than the {n:,} samples; draw fewer, or set replacement=True."
             )
-        self._enough(self.num_samples)
 
-    def _size(self) -> int:
+    def __len__(self) -> int:
         return self.num_samples
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
         p, n = self.probabilities, len(self.probabilities)
         if self.replacement:
             return random.choice(n, self.num_samples, p=p)
-        # Successive draws in one go: arrival times at rate p, the earliest first (Efraimidis and Spirakis, 2006).
+        # Successive draws at once: the earliest arrivals at rate p (Efraimidis and Spirakis, 2006).
         with np.errstate(divide="ignore"):
             arrival = random.exponential(size=n) / p
         return random.permutation(np.argpartition(arrival, self.num_samples - 1)[: self.num_samples])
 
 
-class SelfPacedSampler(_EpochSampler):
-    """Begins with the share of the data that is easiest now, and asks anew in every epoch how hard each sample is.
+class CurriculumSampler(_EpochSampler):
+    """Starts with the easiest share of the data and adds harder samples as a pacing function says.
 
-    Samples that nobody has seen yet (NaN) come first: what has not been tried cannot be called hard. So the first
-    epochs go once through all data. A sample that is left out keeps the hardness it had when it was last seen, unless
-    `hardness` tells otherwise. With `num_replicas` the first process asks and tells the others, so that all draw alike.
-
-    Args:
-        hardness: A function without arguments that returns one number per sample, larger is harder, NaN unknown: see
-            `latest_hardness`. It is called once beforehand, for the number of samples, and once in every epoch.
-        pacing: One of `PACINGS` by name, or a function from time in [0, 1] to a share in (0, 1].
-        epochs: How many epochs the curriculum lasts; epoch e uses ``pacing(min(e / epochs, 1))`` of the data.
-        num_samples: Samples in an epoch over all processes: the share is gone through again, shuffled anew, until there
-            are so many. None: the share once, so that early epochs are shorter.
-        hardest_first: Take the hardest share instead of the easiest.
-        seed: Of the order and of who comes first among equals, together with the epoch.
-        num_replicas: As in `HardnessSampler`.
-        rank: As in `HardnessSampler`.
-    """
-
-    def __init__(
-        self,
-        hardness: Callable[[], Any],
-        pacing: str | Callable[[float], float],
-        epochs: int,
-        *,
-        num_samples: int | None = None,
-        hardest_first: bool = False,
-        seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
-    ) -> None:
-        super().__init__(seed, num_replicas, rank)
-        if isinstance(pacing, str) and pacing not in PACINGS:
-            raise InputError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
-        self.pacing = PACINGS[pacing] if isinstance(pacing, str) else pacing
-        self.epochs, self.hardest_first = whole_number("epochs", epochs, 1, MOST_EPOCHS), hardest_first
-        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, MOST_DRAWS)
-        if not callable(hardness):
-            raise InputError(
-                f"hardness must be a function that is asked every epoch, got {type(hardness).__name__}; "
-                "for hardness that stays take a CurriculumSampler."
-            )
-        self._ask = hardness
-        self._n = len(_checked(hardness(), unknown=True))
-        for epoch in range(self.epochs + 1):
-            if not 0 < (share := self.pacing(epoch / self.epochs)) <= 1 + 1e-9:
-                raise InputError(
-                    f"pacing must give a share in (0, 1], got {share} at t = {epoch / self.epochs:.3g} (epoch {epoch})."
-                )
-            self._enough(self._share(epoch) if self.num_samples is None else self.num_samples)
-
-    def _share(self, epoch: int) -> int:
-        """How many samples are in use in an epoch."""
-        return max(1, round(self.pacing(min(epoch / self.epochs, 1.0)) * self._n))
-
-    def _size(self) -> int:
-        return self._share(self.epoch) if self.num_samples is None else self.num_samples
-
-    def _now(self) -> np.ndarray:
-        hardness = by_first_process(self._asked) if self.num_replicas > 1 else self._asked()
-        if len(hardness) != self._n:
-            raise InputError(f"hardness must be one number per sample, {self._n:,} as at first, got {len(hardness):,}.")
-        return hardness
-
-    def _asked(self) -> np.ndarray:
-        return _checked(self._ask(), unknown=True)
-
-    def _draw(self, random: np.random.Generator) -> np.ndarray:
-        hardness = self._now()
-        late = -hardness if self.hardest_first else hardness
-        # Among equals chance decides, not the order of the data, which is often by class; the same chance in every
-        # epoch, so that with hardness that stays each epoch's samples contain those of the one before.
-        chance = np.random.default_rng([self.seed, 0, 1]).permutation(self._n)
-        used = np.lexsort((chance, np.where(np.isnan(late), -np.inf, late)))[: self._share(self.epoch)]
-        passes = [random.permutation(used) for _ in range(-(-self._size() // len(used)))]
-        return np.concatenate(passes)[: self._size()]
-
-
-class CurriculumSampler(SelfPacedSampler):
-    """Begins with the easiest share of the data and adds harder samples as a pacing function says.
+    With a function as `hardness` the curriculum is self-paced: each epoch ranks the samples by their current hardness.
+    Samples without one (NaN) come first, so the first epochs go through all data once.
 
     Args:
-        hardness: One number per sample, larger is harder; see `hardness_of`, `within_class` for shares of each class.
-        pacing: As in `SelfPacedSampler`, and so are the others.
+        hardness: One number per sample, larger is harder (see `hardness_of` and `within_class`), or a function without
+            arguments that returns them (see `latest_hardness`). The function is called once now, for the number of
+            samples, and once per epoch; it must return the same in every process.
+        pacing: A name in `PACINGS`, or a function from time in [0, 1] to a share in (0, 1].
+        epochs: Length of the curriculum; epoch e uses ``pacing(min(e / epochs, 1))`` of the data.
+        num_samples: Samples per epoch: passes over the share, each shuffled anew, until there are this many.
+            None: one pass, so that early epochs are shorter.
+        hardest_first: Start with the hardest share instead.
+        seed: Seed of the order and of ties, together with the epoch.
 
     Examples:
         >>> sampler = CurriculumSampler([0.5, 0.1, 0.9, 0.3], "linear", epochs=4)
@@ -413,19 +308,39 @@ class CurriculumSampler(SelfPacedSampler):
         num_samples: int | None = None,
         hardest_first: bool = False,
         seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
     ) -> None:
-        super().__init__(
-            _checked(hardness).copy,  # unlike a lambda it can be sent to another process
-            pacing,
-            epochs,
-            num_samples=num_samples,
-            hardest_first=hardest_first,
-            seed=seed,
-            num_replicas=num_replicas,
-            rank=rank,
-        )
+        super().__init__(seed)
+        if isinstance(pacing, str) and pacing not in PACINGS:
+            raise InputError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
+        self.pacing = PACINGS[pacing] if isinstance(pacing, str) else pacing
+        self.epochs, self.hardest_first = whole_number("epochs", epochs, 1, MOST_EPOCHS), hardest_first
+        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
+        for epoch in range(self.epochs + 1):
+            if not 0 < (share := self.pacing(epoch / self.epochs)) <= 1 + 1e-9:
+                raise InputError(
+                    f"pacing must give a share in (0, 1], got {share} at t = {epoch / self.epochs:.3g} (epoch {epoch})."
+                )
+        self._hardness = hardness if callable(hardness) else _checked(hardness)
+        self._n = len(self._current())
 
-    def _now(self) -> np.ndarray:
-        return self._ask()
+    def __len__(self) -> int:
+        return self._share() if self.num_samples is None else self.num_samples
+
+    def _share(self) -> int:
+        """Number of samples in use in this epoch."""
+        return max(1, round(self.pacing(min(self.epoch / self.epochs, 1.0)) * self._n))
+
+    def _current(self) -> np.ndarray:
+        return _checked(self._hardness(), allow_nan=True) if callable(self._hardness) else self._hardness
+
+    def _draw(self, random: np.random.Generator) -> np.ndarray:
+        hardness = self._current()
+        if len(hardness) != self._n:
+            raise InputError(f"hardness must be one number per sample, {self._n:,} as at first, got {len(hardness):,}.")
+        key = -hardness if self.hardest_first else hardness
+        # Ties are broken at random, not by the order of the data, which is often by class; and in the same way in every
+        # epoch, so that each epoch contains the samples of the previous one as long as hardness stays the same.
+        tiebreak = np.random.default_rng([self.seed, 0, 1]).permutation(self._n)
+        rows = np.lexsort((tiebreak, np.where(np.isnan(key), -np.inf, key)))[: self._share()]
+        passes = [random.permutation(rows) for _ in range(-(-len(self) // len(rows)))]
+        return np.concatenate(passes)[: len(self)]

@@ -299,7 +299,6 @@ def _sampler(sampler: Any) -> Any:
         return None if sampler is None else content_hash(sampler)
     hashes = {"kind": type(sampler).__name__}
     for name, value in vars(sampler).items():
-        value = getattr(value, "__self__", value)  # a method of an array stands for it
         state = name.startswith("_") and (isinstance(value, bool) or callable(value))
         if not state and name not in ("epoch", "generator"):
             hashes[name] = content_hash(value)
