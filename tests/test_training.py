@@ -429,7 +429,7 @@ def test_another_sampler_is_another_run(tmp_path):
         run(hs.HardnessSampler(hardness, seed=1))
     run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
     run(hs.CurriculumSampler(hardness, "root", epochs=3), "curriculum")
-    for other, what in (((-hardness, "root"), "_ask"), ((hardness, "linear"), "pacing")):
+    for other, what in (((-hardness, "root"), "_hardness"), ((hardness, "linear"), "pacing")):
         with pytest.raises(FileExistsError, match=rf"same: sampler.{what}\)"):
             run(hs.CurriculumSampler(*other, epochs=3), "curriculum")
     run(list(range(200)), "list")

@@ -67,8 +67,8 @@ def hardness_of(
     for missing, problem in ((~present, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
         if missing.any():
             raise InputError(
-                f"data: {printable(ids[int(missing.argmax())])!r} {problem}, like {int(missing.sum()):,} of {len(ids):,} "
-                "samples in all; give the run of this data set, or only the samples in the run."
+                f"data: {printable(ids[int(missing.argmax())])!r} {problem} (in all {int(missing.sum()):,} of "
+                f"{len(ids):,} samples); give the run of this data set, or only the samples in the run."
             )
     return values
 
