@@ -22,7 +22,7 @@ def all_work(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_rows_are_within_the_tolerances(kind, dtype):
-    for n, d, c in ((700, 512, 1000), (300, 2048, 321), (70, 63, 65)):
+    for n, d, c in ((700, 512, 1000), (300, 2048, 321), (300, 4096, 321), (70, 63, 65)):
         x, w, y = inputs(kind, n, d, c, dtype, "cuda")
         for target, bias in ((y, None), (None, torch.randn(c, device="cuda"))):
             fields, sure = read_fast(x, w, target, bias)

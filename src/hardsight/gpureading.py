@@ -31,10 +31,10 @@ class Tile(NamedTuple):
     stages: int
 
 
-# The fastest on an H200; the second is for rows that are in doubt with the first.
-_TILE, _PRECISE_TILE = Tile(128, 256, 64, 0, 2, 8, 4), Tile(128, 128, 64, 256, 2, 8, 3)
+# The fastest on an H200; the second is for rows that are in doubt with the first, which are many in wide features.
+_TILE, _PRECISE_TILE = Tile(128, 256, 64, 0, 2, 8, 4), Tile(128, 256, 64, 512, 2, 8, 4)
 _PRODUCT_TILE = Tile(16, 512, 0, 0, 1, 4, 3)
-_MOST_ROWS = 2**20
+_WIDE, _MOST_ROWS = 4096, 2**20
 _MOST_PRODUCTS = 2**24  # that exist at a time: 128 MiB in float64
 _FEWEST_ROWS = 4096  # by which the products are taken: with fewer, reading the weights would take the time
 
@@ -64,6 +64,7 @@ def read_rows(
     weight, bias = _aligned(weight), None if bias is None else bias.float().contiguous()
     length_w, inverse_w = lengths(weight)
     longest = length_w.amax()
+    precise = precise or width >= _WIDE
     tile = tile or ((_PRECISE_TILE if precise else _TILE) if half else _PRODUCT_TILE)
     noise, exact = _noise(width, half, tile.span, features.device), tl.float32 if half else tl.float64
     indices = torch.empty(2, len(features), dtype=torch.int64, device=features.device)
