@@ -12,27 +12,34 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.figures.style import DASHES, group_colours, new_figure
+from hardsight.figures.style import DASHES, group_colors, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def draw(files: dict[str, Path], out: Path) -> None:
-    figure, axes = new_figure(1, 2, None)
+def plot(files: dict[str, Path]) -> Figure:
+    """Both panels, with one line per network in each."""
+    figure, axes = new_figure(1, 2)
     margins, energies = axes[0]
-    for (name, file), colour, dash in zip(files.items(), group_colours(len(files), ordered=True), DASHES, strict=False):
+    for k, (color, (name, file)) in enumerate(zip(group_colors(len(files), ordered=True), files.items(), strict=True)):
+        style = {"color": color, "linestyle": DASHES[k % len(DASHES)], "label": name}
         details = json.loads(file.read_text())
         edges, counts = np.array(details["edges"]), np.array(details["margins"])
         share = counts / counts.sum() / np.diff(edges)
-        margins.plot((edges[1:] + edges[:-1]) / 2, share, color=colour, linestyle=dash, label=name)
+        margins.plot((edges[1:] + edges[:-1]) / 2, share, **style)
         energy = np.sort(np.array(details["energy"]), axis=1).mean(0)
-        energies.plot(np.arange(1, len(energy) + 1), energy, color=colour, linestyle=dash, label=name)
+        energies.plot(np.arange(1, len(energy) + 1), energy, **style)
     margins.set(xlabel="margin", ylabel="density of test samples", xlim=(-20, 45))
     energies.set(xlabel="class, by energy", ylabel="mean energy (minus the logit)")
     margins.legend(fontsize=8, frameon=False)
-    figure.savefig(out, dpi=150, metadata={"Software": None})
+    return figure
 
 
 if __name__ == "__main__":
-    draw({name: Path(file) for name, file in (told.split("=", 1) for told in sys.argv[2:])}, Path(sys.argv[1]))
+    named = {name: Path(file) for name, file in (argument.split("=", 1) for argument in sys.argv[2:])}
+    plot(named).savefig(sys.argv[1], dpi=150, metadata={"Software": None})

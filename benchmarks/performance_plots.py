@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from benchmarks.cost_model import FEWEST, PRECISIONS, base, fitted, groups, latest, loading, shape
-from hardsight.figures.style import COLOURS, new_figure
+from hardsight.figures.style import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +38,9 @@ def growth(rows: list[dict], swept: dict[tuple[str, str], list[dict]]) -> Figure
             axis, scored = line[at], along(chosen, at, base(chosen))
             many = [r for r in scored if shape(r)[2] >= FEWEST]
             model = [(shape(r)[at], 1000 * cost[key].seconds(*shape(r))) for r in many]
-            axis.plot(*zip(*model, strict=True), "--", color=COLOURS[0], label="cost model")
-            scatter(axis, scored, at, "o", COLOURS[0], "all scores")
-            scatter(axis, along(products, at, base(chosen)), at, "s-", COLOURS[1], "bare product")
+            axis.plot(*zip(*model, strict=True), "--", color=COLORS[0], label="cost model")
+            scatter(axis, scored, at, "o", COLORS[0], "all scores")
+            scatter(axis, along(products, at, base(chosen)), at, "s-", COLORS[1], "bare product")
             axis.set(xscale="log", yscale="log", xlabel=name)
             axis.yaxis.set_minor_formatter("")
         line[0].set_ylabel(f"{key[0].partition(',')[0]}, {PRECISIONS.get(key[1], key[1])}\nms")
@@ -65,7 +65,7 @@ def images(points: dict[str, list[tuple[int, float]]]) -> Figure:
     """Images per second against workers, beside as many times one worker."""
     figure, axes = new_figure(1, 1, width=4.6)
     axis = axes[0][0]
-    for color, (place, values) in zip(itertools.cycle(COLOURS), points.items(), strict=False):
+    for color, (place, values) in zip(itertools.cycle(COLORS), points.items(), strict=False):
         workers = [count for count, _ in values]
         axis.plot(*zip(*values, strict=True), "o-", color=color, label=place)
         axis.plot(workers, [count / workers[0] * values[0][1] for count in workers], ":", color=color, linewidth=1)

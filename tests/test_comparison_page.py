@@ -12,8 +12,8 @@ import pytest
 from evaluation_pages import answers_of, write_evaluation
 from report_pages import HOSTILE
 
-from hardsight.figures.evaluated import read_evaluated
-from hardsight.figures.evaluationnames import _MEANINGS, about, meaning, score_title, written
+from hardsight.evaluation.naming import _MEANINGS, about, meaning, score_title, written
+from hardsight.evaluation.reading import read_evaluated
 from hardsight.report.comparisonpage import payload, write_comparison
 
 MASKED = "Gradient masking (scale): pgd leaves 90 % right and pgd-margin 3 %."

@@ -10,7 +10,8 @@ from evaluation_pages import EPS, write_evaluation
 from PIL import Image
 
 from hardsight import figures
-from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_ood, read_evaluated
+from hardsight.evaluation.reading import read_evaluated
+from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_ood
 
 NAMES = ("reliability", "ood", "robustness", "margins", "energy", "maps", "clusters")
 

@@ -1,5 +1,6 @@
 """Figures: what is drawn is what was measured, files are whole, and errors are sentences."""
 
+import json
 import subprocess
 import sys
 
@@ -11,8 +12,7 @@ from PIL import Image
 from recorded_runs import Matrices, train_digits
 
 from hardsight import figures, phases, studies
-from hardsight.figures import drawing
-from hardsight.figures.style import write_figure
+from hardsight.figures.style import line_styles, write_figure
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,19 @@ def test_no_curve_is_left_out_and_no_two_look_alike(runs):
     assert len(labels) >= len(scores)
 
 
+def test_eight_and_more_networks_keep_their_curves_and_colors(benchmark_module, tmp_path):
+    files = {}
+    for k in range(9):
+        files[f"net {k}"] = tmp_path / f"{k}.json"
+        files[f"net {k}"].write_text(
+            json.dumps({"edges": [0, 1, 2], "margins": [k, 9 - k], "energy": [[0, k], [k, 1]]})
+        )
+    for axis in benchmark_module("loss_figures").plot(files).get_axes():
+        assert list(lines_of(axis)) == list(files)
+        assert len({line.get_color() for line in axis.get_lines()}) == len(files)
+    assert len(set(line_styles(49))) == 49
+
+
 def test_plateaus_are_marked_where_they_were_found(runs):
     _, found = runs
     table = phases.plateaus(found["resnet"])
@@ -113,10 +126,8 @@ def test_a_data_map_shows_every_sample(runs):
     assert "n = 300" in axis.get_title(loc="left")
 
 
-def test_a_given_figure_is_drawn_into_and_pyplot_keeps_no_state(runs):
-    own = Figure()
-    assert figures.plot_norm_growth(studies.norm_growth(), figure=own) is own
-    assert len(own.get_axes()) == 2
+def test_pyplot_keeps_no_state():
+    assert len(figures.plot_norm_growth(studies.norm_growth()).get_axes()) == 2
     assert matplotlib._pylab_helpers.Gcf.get_num_fig_managers() == 0
 
 
@@ -160,8 +171,8 @@ def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
         assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
 
 
-def test_the_catalogue_and_what_can_be_drawn_are_the_same_and_it_needs_no_torch():
-    assert set(figures.FIGURES) == set(drawing._MAKERS)
+def test_every_entry_of_the_registry_names_a_function_and_the_registry_needs_no_torch():
+    assert all(callable(kind.load()) for kind in figures.FIGURES.values())
     code = "import sys, hardsight.figures; sys.exit(any(n in sys.modules for n in ('torch', 'matplotlib')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

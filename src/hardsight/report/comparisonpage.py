@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.evaluation.maps import read_maps
+from hardsight.evaluation.naming import QUESTIONS, Question
+from hardsight.evaluation.reading import Evaluated, distinct, read_evaluated
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
-from hardsight.figures.evaluated import Evaluated, distinct, read_evaluated
-from hardsight.figures.evaluationnames import QUESTIONS, Question
 from hardsight.report.comparisonpage_charts import charts_of
 from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
 from hardsight.report.comparisonpage_verdicts import verdict

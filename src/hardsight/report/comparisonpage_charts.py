@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.figures.evaluated import POOLED, Curve, Evaluated, distinct
-from hardsight.figures.evaluationnames import CurveKind, curve_kind, score_title
+from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
+from hardsight.evaluation.reading import POOLED, Curve, Evaluated, distinct
 
 _POINTS = 160  # of a line: more than a chart is wide enough to show
 _PANELS = 9  # side by side, before a selector takes over

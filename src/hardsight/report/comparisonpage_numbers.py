@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.evaluation.naming import about, metric_title, written
+from hardsight.evaluation.reading import Evaluated, distinct
 from hardsight.evaluation.statistics import key_of, wins
-from hardsight.figures.evaluated import Evaluated, distinct
-from hardsight.figures.evaluationnames import about, metric_title, written
 
 
 def tests_of(found: Evaluated) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:

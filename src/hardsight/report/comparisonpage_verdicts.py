@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardsight.evaluation.naming import about, meaning, metric_title, written
+from hardsight.evaluation.reading import Evaluated
 from hardsight.evaluation.statistics import key_of
-from hardsight.figures.evaluated import Evaluated
-from hardsight.figures.evaluationnames import about, meaning, metric_title, written
 from hardsight.report.comparisonpage_numbers import flag_of, p_words
 from hardsight.report.words import counted
 

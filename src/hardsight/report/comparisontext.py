@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardsight.evaluation.reading import read_evaluated
 from hardsight.extras import printable
-from hardsight.figures.evaluated import read_evaluated
 from hardsight.printing import text_table
 from hardsight.report.comparisonpage import payload
 
