@@ -50,7 +50,8 @@ REASONS = {
     "the logits, which it does not use.",
     ("scores", "all scores"): "in 16 bits, an angle, an exponential and four sums of each product do not hide behind "
     "the tensor cores: the kernel takes 1.3 to 2 times as long as the product, and exact pairs and columns follow it. "
-    "With a width of 4,096, one row in ten is in doubt and read again. In float32, products are taken in float64, "
+    "With a width of 4,096, one row in ten was in doubt and read twice again when this was measured; such features are "
+    "now read with sums over short spans. In float32, products are taken in float64, "
     "which is slower than IEEE float32 unless the matrices are large.",
     ("scores", "score_features"): "checks of the inputs and the table take the processor longer than the GPU works.",
     ("scores", "score_features, columns read"): "the columns are copied to the host and become an Arrow table.",
