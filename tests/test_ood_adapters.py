@@ -99,9 +99,9 @@ def test_any_of_their_detectors_is_judged_as_ours_are(net, build, fit):
 def test_a_detector_that_is_not_fitted_and_an_unknown_name_are_sentences(net):
     with pytest.raises(ValueError, match=r"Mahalanobis .*fit="):
         detect(Mahalanobis(None), net, INSIDE, OUTSIDE, device="cpu")
-    with pytest.raises(ValueError, match=r"name .*max_logit.*'knn'"):
+    with pytest.raises(ValueError, match="detector 'knn'"):
         as_detector("knn", net)
-    with pytest.raises(ValueError, match=r"name .*max_logit.*'knn'"):
+    with pytest.raises(ValueError, match="detector 'knn'"):
         openood.Postprocessor("knn")
     with pytest.raises(ValueError, match="no head found"):
         as_detector("avc", nn.ReLU())

@@ -1,4 +1,4 @@
-"""A loss of one's own in a Hugging Face `Trainer`, sentence or token level, right under gradient accumulation.
+"""Any loss in a Hugging Face `Trainer`, per sequence or per token, correct under gradient accumulation.
 
 ::
 
@@ -19,22 +19,22 @@ from hardsight.errors import InputError, InputTypeError
 
 
 def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tensor]:
-    """A function for ``Trainer(compute_loss_func=…)`` that gives a loss the model's logits and the batch's ``labels``.
+    """A function for ``Trainer(compute_loss_func=…)`` that applies a loss to the model's logits and the ``labels``.
 
-    Logits ``(N, C)`` meet labels ``(N,)``, logits of tokens ``(N, T, C)`` labels ``(N, T)`` in which −100 is padding;
-    labels of the logits' own shape are probabilities (mixup) or several labels a sample (with a BCE loss).
+    Logits ``(N, C)`` go with labels ``(N,)``, token logits ``(N, T, C)`` with labels ``(N, T)`` where −100 is padding.
+    Labels of the same shape as the logits are probabilities (mixup) or multi-label targets (with a BCE loss).
     The Trainer counts the labels of all batches that one step accumulates, by default in all processes; the sum of the
-    losses is divided by that number, so that accumulation gives the step of one large batch. Class weights multiply
-    each label's loss, and, unlike in torch's mean, nothing is divided by their sum: scale them to a mean of 1 over your
-    labels. Changing the loss between steps (``loss.rho = …``) takes effect at once.
+    losses is divided by that count, so accumulation gives the step of one large batch. Class weights multiply the loss
+    of each label; unlike torch's mean, the result is not divided by their sum, so scale them to a mean of 1 over your
+    labels. Changing the loss between steps (``loss.rho = …``) takes effect immediately.
 
-    The Trainer hands over what the collator calls ``labels`` and keeps it from the model. An encoder-decoder model
+    The Trainer passes what the collator calls ``labels`` and hides it from the model. An encoder-decoder model
     therefore needs decoder inputs from its collator: ``DataCollatorForSeq2Seq(tokenizer, model=model)``. The Trainer's
-    own ``label_smoothing_factor`` is not applied; give ``label_smoothing`` to the loss.
+    ``label_smoothing_factor`` is not applied; give ``label_smoothing`` to the loss.
 
     Args:
         loss: A loss of logits and labels with ``reduction="mean"``.
-        shift: For causal language models: the logits of each token are judged at the next token's label.
+        shift: For causal language models: the logits of each token are compared with the next token's label.
 
     Examples:
         >>> f = compute_loss(nn.CrossEntropyLoss())
@@ -55,7 +55,7 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
             f"loss must have ignore_index=-100, got {loss.ignore_index}: the Trainer counts every other label; "
             "let the collator pad labels with -100."
         )
-    return partial(_loss_of_outputs, loss, shift)  # which, unlike a function in here, can be sent to other processes
+    return partial(_loss_of_outputs, loss, shift)  # unlike a closure, it can be pickled
 
 
 def _loss_of_outputs(
@@ -63,9 +63,9 @@ def _loss_of_outputs(
 ) -> Tensor:
     logits = _logits(outputs)
     if labels is None:
-        raise InputError("the batch came without labels: let the collator put them under 'labels', the Trainer's name.")
+        raise InputError("the batch came without labels: the collator must put them under 'labels'.")
     labels = labels.to(logits.device)
-    if shift:  # the labels, not the logits, which are large: without their last token they would have to be copied
+    if shift:  # shift the labels, because cutting the large logits would copy them
         labels = F.pad(labels[..., 1:], (0, 1), value=-100)
     if labels.shape not in (logits.shape[:-1], logits.shape):
         raise InputError(
@@ -76,11 +76,11 @@ def _loss_of_outputs(
     logits, labels = logits.flatten(0, -2), labels.flatten() if indices else labels.flatten(0, -2)
     if num_items_in_batch is None:
         return loss(logits, labels)
-    # Under DataParallel the count comes once a device, and the Trainer multiplies the loss by their number.
+    # Under DataParallel there is one count per device, and the Trainer multiplies the loss by their number.
     total = torch.as_tensor(num_items_in_batch, device=logits.device).sum().clamp_min(1)
-    if not indices:  # of these the Trainer counts every entry
+    if not indices:  # the Trainer counts every entry of these
         return loss(logits, labels) * (labels.numel() / total)
-    loss.reduction = "sum"  # for this call; a copy would not follow a compiled loss, or one that counts its calls
+    loss.reduction = "sum"  # for this call only; a copy would break compiled losses and losses that count calls
     try:
         return loss(logits, labels) / total
     finally:
@@ -89,14 +89,14 @@ def _loss_of_outputs(
 
 def _logits(outputs: Any) -> Tensor:
     if isinstance(outputs, Mapping):
-        logits, form = outputs.get("logits"), f"a mapping with {', '.join(map(str, outputs))}"
+        logits = outputs.get("logits")
     elif isinstance(outputs, (tuple, list)):
-        logits, form = next(iter(outputs), None), f"a {type(outputs).__name__} of {len(outputs)}"
+        logits = next(iter(outputs), None)
     else:
-        logits, form = getattr(outputs, "logits", None), f"a {type(outputs).__name__}"
+        logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         raise InputTypeError(
-            f"the model must return logits, as outputs.logits, outputs['logits'] or the first of a tuple, got {form}; "
-            "return them beside what else it returns."
+            "the model must return logits, as outputs.logits, outputs['logits'] or the first element of a tuple, got "
+            f"a {type(outputs).__name__}."
         )
     return logits

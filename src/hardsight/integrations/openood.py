@@ -1,7 +1,7 @@
-"""OpenOOD: hardsight's scores as its post-processors.
+"""OpenOOD: hardsight's scores as post-processors.
 
-OpenOOD is on no package index. Where it is installed, the class here inherits from its base, which its evaluator asks
-for; where it is not, it has the same methods.
+OpenOOD is on no package index. If it is installed, the class here inherits from its base class, which its evaluator
+requires; otherwise it has the same methods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, logits_of, uncompiled
 from hardsight.ood import DETECTORS, ood_scores
@@ -22,7 +21,7 @@ _Base: Any = need("openood.postprocessors").BasePostprocessor if importlib.util.
 
 
 class Postprocessor(_Base):
-    """A score of `hardsight.ood.DETECTORS` as a post-processor of OpenOOD; higher is more inside, as there.
+    """A score of `hardsight.ood.DETECTORS` as a OpenOOD post-processor; higher is more in-distribution, as there.
 
     ::
 
@@ -33,14 +32,12 @@ class Postprocessor(_Base):
         name: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy`` or ``msp``.
     """
 
-    # What the evaluator asks of every post-processor: there is nothing to search for.
+    # Required by the evaluator: there are no hyperparameters to search for.
     APS_mode = False
     hyperparam_search_done = True
 
     def __init__(self, name: str) -> None:
-        if name not in DETECTORS:
-            raise InputError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
-        self.name = name
+        (self.name,) = DETECTORS.names(name)
         self.config = None
 
     def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
@@ -61,12 +58,12 @@ class Postprocessor(_Base):
         """Predicted classes, scores and labels of all batches ``{"data": …, "label": …}``, on the network's device."""
         from tqdm import tqdm
 
-        where = next((p.device for p in net.parameters()), torch.device("cpu"))
-        told = [
-            (*self.postprocess(net, batch["data"].to(where)), batch["label"])
+        device = next((p.device for p in net.parameters()), torch.device("cpu"))
+        batches = [
+            (*self.postprocess(net, batch["data"].to(device)), batch["label"])
             for batch in tqdm(data_loader, disable=None if progress else True)
         ]
         predicted, score, label = (
-            torch.cat([part.cpu() for part in parts]).numpy() for parts in zip(*told, strict=True)
+            torch.cat([part.cpu() for part in parts]).numpy() for parts in zip(*batches, strict=True)
         )
         return predicted.astype(int), score, label.astype(int)

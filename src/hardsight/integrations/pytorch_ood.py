@@ -1,12 +1,11 @@
-"""pytorch-ood: hardsight's scores as its detectors, and its detectors judged on hardsight's data.
+"""pytorch-ood: hardsight's scores as its detectors, and its detectors evaluated on hardsight's data.
 
-There, higher is more out of distribution; in `hardsight.ood`, higher is more inside. The sign is turned here.
+There, higher is more out-of-distribution; in `hardsight.ood`, higher is more in-distribution. The sign changes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,28 +26,29 @@ api = need("pytorch_ood.api")
 
 
 class HeadDetector(api.FeaturesDetector):
-    """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood; made by `as_detector`."""
+    """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood; see `as_detector`."""
 
     def __init__(self, name: str, model: nn.Module) -> None:
         super().__init__()
-        self.name, self.model = name, model
+        (self.name,), self.model = DETECTORS.names(name), model
+        find_head(model)  # an error now rather than at the first batch
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Outlier scores ``(N,)`` of inputs, through the network as it is (put it into eval mode)."""
+        """Outlier scores ``(N,)`` of inputs, with the network in its current mode (use eval mode)."""
         network = uncompiled(self.model)
         with capture(network) as head:
             logits = logits_of(network, x.to(self.device))
-            return self._scored(logits, head.features, head.weight)
+            return self._scores(logits, head.features, head.weight)
 
     @torch.no_grad()
     def predict_features(self, x: Tensor) -> Tensor:
         """Outlier scores ``(N,)`` of features ``(N, D)``, the input of the last linear layer."""
         layer: Any = find_head(self.model).module
         weight = layer.weight.flatten(1)
-        return self._scored(F.linear(x, weight, layer.bias), x, weight)
+        return self._scores(F.linear(x, weight, layer.bias), x, weight)
 
-    def _scored(self, logits: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor, features: Tensor, weight: Tensor) -> Tensor:
         values = ood_scores(logits, features, weight, [self.name])[self.name]
         return -torch.from_numpy(values).to(features.device, torch.float32 if features.device.type == "mps" else None)
 
@@ -57,8 +57,8 @@ class HeadDetector(api.FeaturesDetector):
 
 
 def as_detector(name: str, model: nn.Module) -> HeadDetector:
-    """A score of hardsight as a detector of pytorch-ood: ``fit``, ``fit_features`` (nothing to do), ``predict``,
-    ``predict_features``; higher is more out of distribution.
+    """A score of hardsight as a detector of pytorch-ood: ``fit`` and ``fit_features`` (no-ops), ``predict``,
+    ``predict_features``; higher is more out-of-distribution.
 
     Args:
         name: In `ood.DETECTORS`: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy``, ``msp``.
@@ -69,9 +69,6 @@ def as_detector(name: str, model: nn.Module) -> HeadDetector:
         >>> detector.predict_features(torch.ones(4, 2)).shape
         torch.Size([4])
     """
-    if name not in DETECTORS:
-        raise InputError(f"name must be one of {', '.join(DETECTORS)}, got {name!r}.")
-    find_head(model)  # a sentence now rather than at the first batch
     return HeadDetector(name, model)
 
 
@@ -86,18 +83,18 @@ def detect(
     device: str | torch.device | None = None,
     workers: int = 0,
 ) -> Detection:
-    """Any detector of pytorch-ood, judged as `ood.detection` judges: the inside is positive, ties are defined.
+    """Evaluate any detector of pytorch-ood as `ood.detection` does: in-distribution is positive, ties are defined.
 
     Detectors of logits or features get those of the network's last linear layer; all others get its inputs, in eval
-    mode. The network is left as it was.
+    mode. The network is left unchanged.
 
     Args:
-        detector: Built on the same network (or on None where it only sees logits or features).
+        detector: Built on the same network (or on None if it only uses logits or features).
         model: The network with its preprocessing.
-        inside: Data like those it was trained on, which it has not seen.
-        outside: Samples of another data set.
-        fit: Labeled data to fit the detector on first; None where it needs none, or is fitted.
-        batch_size: Samples at a time.
+        inside: In-distribution data that the network was not trained on.
+        outside: OOD data.
+        fit: Labeled data to fit the detector on first; None if it needs none, or is already fitted.
+        batch_size: Samples per batch.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
 
@@ -108,66 +105,50 @@ def detect(
         >>> detect(MaxLogit(None), net, digits, digits, device="cpu").auroc
         0.5
     """
-    found, where = as_model(model), find_device(device)
+    classifier, target = as_model(model), find_device(device)
     kind = next((k for k in ("logits", "features") if hasattr(detector, f"predict_{k}")), None)
-    detector.to(where)
+    detector.to(target)
 
-    def told(samples: Samples) -> Tensor:
-        said = predict(found, samples, logits=True, batch_size=batch_size, device=where, workers=workers)
-        return torch.from_numpy(np.ascontiguousarray(getattr(said, str(kind)))).to(where)
+    def outputs(samples: Samples) -> Tensor:
+        predictions = predict(classifier, samples, logits=True, batch_size=batch_size, device=target, workers=workers)
+        return torch.from_numpy(np.ascontiguousarray(getattr(predictions, str(kind)))).to(target)
 
-    def seen(samples: Samples) -> _Batches:
-        return _Batches(samples, found, batch_size, where, workers)
+    def score(samples: Samples) -> np.ndarray:
+        if kind is not None:
+            parts = [getattr(detector, f"predict_{kind}")(part) for part in outputs(samples).split(batch_size)]
+        else:
+            with evaluating(classifier.module, target):  # gradients stay on: some detectors need them
+                parts = [detector.predict(x) for x, _ in _Loader(samples, classifier, batch_size, target, workers)]
+        return np.concatenate([part.detach().cpu().double().numpy() for part in parts])
 
     if fit is not None:
         fit = View(fit, labels=all_labels(fit, "fit"))
-        if kind is None:
-            with evaluating(found.module, where):
-                detector.fit(seen(fit))
+        if kind is not None:
+            labels = torch.as_tensor(np.asarray(fit.labels)).long().to(target)
+            getattr(detector, f"fit_{kind}")(outputs(fit), labels)
         else:
-            getattr(detector, f"fit_{kind}")(told(fit), torch.as_tensor(np.asarray(fit.labels)).long().to(where))
-    score: Callable[[Samples], np.ndarray]
-    if kind is None:
-
-        def score(samples: Samples) -> np.ndarray:
-            with evaluating(found.module, where):  # gradients stay on: some detectors follow them
-                return np.concatenate([_numbers(detector.predict(x)) for x, _ in seen(samples)])
-    else:
-
-        def score(samples: Samples) -> np.ndarray:
-            parts = told(samples).split(batch_size)
-            return np.concatenate([_numbers(getattr(detector, f"predict_{kind}")(part)) for part in parts])
-
+            with evaluating(classifier.module, target):
+                detector.fit(_Loader(fit, classifier, batch_size, target, workers))
     try:
         return detection(-score(inside), -score(outside))
     except api.RequiresFittingException as error:
         name = type(detector).__name__
-        raise InputError(f"detector: {name} must be fitted first; give fit=, labelled data to fit it on.") from error
+        raise InputError(f"detector: {name} must be fitted first; pass labeled data as fit=.") from error
 
 
-def _numbers(scores: Tensor) -> np.ndarray:
-    return scores.detach().cpu().double().numpy()
+class _Loader:
+    """A data set as a loader of ``(inputs, labels)`` that can be iterated repeatedly."""
 
-
-@dataclass(frozen=True)
-class _Batches:
-    """A data set as a loader of ``(inputs, labels)`` that can be gone through again and again."""
-
-    samples: Samples
-    model: Model
-    batch_size: int
-    device: torch.device
-    workers: int
+    def __init__(self, samples: Samples, model: Model, batch_size: int, device: torch.device, workers: int) -> None:
+        n, labels = len(samples), samples.labels
+        y = torch.zeros(n, dtype=torch.long) if labels is None else torch.as_tensor(np.asarray(labels)).long()
+        channels = input_channels(uncompiled(model.module))
+        pixels = as_pixels(samples, channels, device) if model.transform is None else None
+        self._source = Source(samples, y, pixels, model, workers, device)
+        self._batches = torch.arange(n).split(batch_size)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        network, n = uncompiled(self.model.module), len(self.samples)
-        known = self.samples.labels
-        labels = torch.zeros(n, dtype=torch.long) if known is None else torch.as_tensor(np.asarray(known)).long()
-        raw = self.model.transform is None
-        pixels = as_pixels(self.samples, input_channels(network), self.device) if raw else None
-        source = Source(self.samples, labels, pixels, self.model, self.workers, self.device)
-        for _, x, y, _ in source.batches(torch.arange(n).split(self.batch_size)):
-            yield x, y
+        return ((x, y) for _, x, y, _ in self._source.batches(self._batches))
 
     def __len__(self) -> int:
-        return -(-len(self.samples) // self.batch_size)
+        return len(self._batches)
