@@ -35,7 +35,7 @@ class HeadRecording:
     def _attach(self, model: nn.Module, epoch: int | None) -> None:
         """Hook the head; with an epoch, the records resume there and earlier epochs are kept."""
         if self.recorder is None or (epoch is not None and not self._given):
-            resumed = {} if epoch is None else {"epoch": epoch, "overwrite": False}
+            resumed: dict[str, Any] = {} if epoch is None else {"epoch": epoch, "overwrite": False}
             self.recorder = Recorder(self._path, **{**self._options, **resumed})
         layer = find_head(model, self._layer)
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in _enclosing(model, layer)):
