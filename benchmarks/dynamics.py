@@ -41,7 +41,7 @@ def judge(human: Path, out: Path, runs: list[Path]) -> None:
     from hardsight.dynamics import Dynamics
     from hardsight.figures import draw
     from hardsight.human import read_human
-    from hardsight.phases import observations
+    from hardsight.studies import observations
 
     found = {path.parent.name if path.name == "test" else path.name: Dynamics(path) for path in runs}
     shortcuts = {name: SHORTCUTS[name.split("-")[0]] for name in found}

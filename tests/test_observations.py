@@ -5,10 +5,10 @@ import pytest
 from recorded_runs import Matrices
 from scipy import stats
 
-from hardsight import phases
+from hardsight import studies
 from hardsight.errors import InputError
-from hardsight.phases.claims import CLAIMS, SMALL, Net
-from hardsight.phases.nets import permutation_p
+from hardsight.studies.avh_claims import CLAIMS, SMALL, Net
+from hardsight.studies.avh_measures import permutation_p
 
 T = np.arange(50)
 
@@ -32,14 +32,14 @@ def test_hardness_against_accuracy_over_nets_and_within_them():
         )
         for k, a in enumerate(right)
     }
-    rows = phases.hardness_against_accuracy(runs).to_pylist()
+    rows = studies.hardness_against_accuracy(runs).to_pylist()
     over, within = [r for r in rows if r["scope"] == "over nets"], [r for r in rows if r["scope"] == "within net"]
     assert len(over) == 51
     assert (over[-1]["epoch"], over[-1]["n"], over[-1]["spearman"]) == (None, 4, pytest.approx(-1))
     assert over[-1]["p"] == pytest.approx(2 / 24)  # the least that four nets can give
     assert over[0]["spearman"] is None  # all alike at first
     assert [row["spearman"] for row in within] == pytest.approx([-1] * 4)
-    assert phases.hardness_against_accuracy({"a": runs["net 0"]}).to_pylist()[0]["spearman"] is None
+    assert studies.hardness_against_accuracy({"a": runs["net 0"]}).to_pylist()[0]["spearman"] is None
 
 
 def as_claimed(*, reverse: bool, n=400, epochs=40):
@@ -80,7 +80,7 @@ def verdicts(table):
 
 def test_a_run_that_does_what_the_paper_says_agrees_and_its_opposite_does_not():
     run, human = as_claimed(reverse=False)
-    found = phases.observations({"vgg": run}, human)
+    found = studies.observations({"vgg": run}, human)
     wrong = {
         claim: verdict
         for (claim, net), verdict in verdicts(found).items()
@@ -88,7 +88,7 @@ def test_a_run_that_does_what_the_paper_says_agrees_and_its_opposite_does_not():
     }
     assert wrong == {}
     other, human = as_claimed(reverse=True)
-    against = verdicts(phases.observations({"resnet": other}, human))
+    against = verdicts(studies.observations({"resnet": other}, human))
     for words in ("keeps increasing", "hits a plateau", "throughout", "First the angles", "more strongly than conf"):
         assert next(v for (claim, _), v in against.items() if words in claim) == "no", words
 
@@ -109,7 +109,7 @@ def test_only_errors_raised_on_purpose_become_a_verdict(monkeypatch):
 
 def test_a_shortcut_net_is_judged_by_the_opposite_rule():
     run, human = as_claimed(reverse=False)
-    plain, short = (verdicts(phases.observations({"net": run}, human, shortcuts={"net": k})) for k in (False, True))
+    plain, short = (verdicts(studies.observations({"net": run}, human, shortcuts={"net": k})) for k in (False, True))
     for words in ("shortcuts make norms equal", "bounces back"):
         claim = next(key for key in plain if words in key[0])
         assert (plain[claim], short[claim]) == ("yes", "no")
@@ -118,7 +118,7 @@ def test_a_shortcut_net_is_judged_by_the_opposite_rule():
 def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits_run):
     run = digits_run[0]
     human = 1 - stats.rankdata(run.matrix("avh")[:, 5]) / len(run)
-    rows = phases.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
+    rows = studies.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
     assert len(rows) == 3 * len(CLAIMS) + 1
     assert all(row["measured"] and row["rule"] for row in rows)
     assert all(row["n"] > 0 for row in rows if row["verdict"] != "not measured")
@@ -129,7 +129,7 @@ def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits_run):
 
 
 def test_without_people_claims_about_them_are_not_measured(digits_run):
-    rows = phases.observations({"resnet": digits_run[0]}).to_pylist()
+    rows = studies.observations({"resnet": digits_run[0]}).to_pylist()
     silent = [row["claim"] for row in rows if row["verdict"] == "not measured"]
     assert len(silent) == 7
     assert any(row["verdict"] in ("yes", "partly", "no") for row in rows)
@@ -142,7 +142,7 @@ def part(run, samples=slice(None), epochs=slice(None)):
 @pytest.mark.parametrize("epochs", [1, 2, 7])
 def test_a_short_run_says_nothing_of_the_course_of_training(epochs):
     run, human = as_claimed(reverse=False)
-    rows = phases.observations({"vgg": part(run, epochs=slice(epochs))}, human).to_pylist()
+    rows = studies.observations({"vgg": part(run, epochs=slice(epochs))}, human).to_pylist()
     told = {row["claim"]: row["measured"] for row in rows if row["verdict"] == "not measured"}
     assert [row["claim"] for row in rows if row["claim"] not in told] == [
         "Nets with shortcuts make norms equal over human hardness, nets without keep the gap.",
@@ -156,17 +156,17 @@ def test_few_samples_are_not_measured():
     run, human = as_claimed(reverse=False)
     for n in (1, 4):
         nets = {f"vgg {k}": part(run, samples=slice(n)) for k in range(3)}
-        rows = phases.observations(nets, human[:n]).to_pylist()
+        rows = studies.observations(nets, human[:n]).to_pylist()
         assert {row["verdict"] for row in rows} == {"not measured"}
         assert rows[0]["measured"] == f"5 samples are needed, {n} are there"
-    rows = phases.observations({"vgg": part(run, samples=slice(6))}, human[:6]).to_pylist()
+    rows = studies.observations({"vgg": part(run, samples=slice(6))}, human[:6]).to_pylist()
     assert any("10 samples" in row["measured"] for row in rows)
 
 
 def test_a_run_that_stays_is_said_to_stay():
     run, human = as_claimed(reverse=False)
     still = Matrices({name: np.repeat(values[:, 1:2], 40, 1) for name, values in run.columns.items()})
-    rows = {row["claim"]: row for row in phases.observations({"vgg": still}, human).to_pylist()}
+    rows = {row["claim"]: row for row in studies.observations({"vgg": still}, human).to_pylist()}
     assert not any("nan" in row["measured"] for row in rows.values())
     grows = rows["The norm of features keeps increasing during training."]
     assert (grows["verdict"], grows["value"]) == ("no", 0)
@@ -178,7 +178,7 @@ def test_a_run_that_stays_is_said_to_stay():
 def test_the_words_about_a_falling_net_do_not_call_its_end_higher():
     run, _ = as_claimed(reverse=False)
     run.columns["avh"] = np.linspace(1, 0, 40) + 0.01 * np.random.default_rng(0).normal(size=(400, 1))
-    row = next(r for r in phases.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
+    row = next(r for r in studies.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
     assert row["verdict"] == "partly"
     assert "last 4 epochs" in row["measured"]
     assert "changes by -" in row["measured"]

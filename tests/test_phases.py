@@ -10,12 +10,12 @@ import pytest
 from recorded_runs import Matrices
 from scipy import stats
 
-from hardsight import phases
+from hardsight import phases, studies
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases import drivers, noise
 from hardsight.phases.bounces import dip_and_bounce
-from hardsight.phases.gaps import standardised_gap
 from hardsight.phases.plateaus import plateau, settles, whole_change
+from hardsight.studies.avh_measures import standardized_gap
 
 
 def naive_loss(cosines, norms, lengths, bias, label):
@@ -356,7 +356,7 @@ def test_norm_gaps_are_welch_s_difference_and_cohen_s_d():
     draw = np.random.default_rng(12)
     norm = draw.gamma(5, size=(300, 2)) + np.repeat([0, 1, 2], 100)[:, None]
     levels = np.repeat(["[0, 0.2)", "[0.4, 0.6)", "[0.8, 1]"], 100)
-    row = phases.norm_gaps(Matrices({"norm": norm}), levels).to_pylist()[1]
+    row = studies.norm_gaps(Matrices({"norm": norm}), levels).to_pylist()[1]
     hard, easy = norm[:100, 1], norm[200:, 1]
     assert (row["hardest"], row["easiest"], row["n_hard"], row["n_easy"]) == ("[0, 0.2)", "[0.8, 1]", 100, 100)
     interval = stats.ttest_ind(easy, hard, equal_var=False).confidence_interval()
@@ -364,33 +364,33 @@ def test_norm_gaps_are_welch_s_difference_and_cohen_s_d():
     pooled = math.sqrt((easy.var(ddof=1) + hard.var(ddof=1)) / 2)
     assert row["gap_sd"] == pytest.approx((easy.mean() - hard.mean()) / pooled)
     assert row["gap_share"] == pytest.approx(2 * (easy.mean() - hard.mean()) / (easy.mean() + hard.mean()))
-    turned = phases.norm_gaps(Matrices({"norm": norm}), levels, hardest="[0.8, 1]").to_pylist()[1]
+    turned = studies.norm_gaps(Matrices({"norm": norm}), levels, hardest="[0.8, 1]").to_pylist()[1]
     assert turned["gap"] == pytest.approx(-row["gap"])
 
 
 def test_errors_of_gaps_are_those_of_a_bootstrap():
     draw = np.random.default_rng(13)
     easy, hard = draw.gamma(4, 2, 150), draw.gamma(4, 1.5, 60)
-    errors = standardised_gap(easy, hard)[1]
-    again = [standardised_gap(draw.choice(easy, 150), draw.choice(hard, 60))[0] for _ in range(2000)]
+    errors = standardized_gap(easy, hard)[1]
+    again = [standardized_gap(draw.choice(easy, 150), draw.choice(hard, 60))[0] for _ in range(2000)]
     np.testing.assert_allclose(errors, np.std(again, axis=0), rtol=0.08)
 
 
 def test_norm_gaps_pass_over_small_levels_and_say_when_none_is_left():
     run = Matrices({"norm": np.random.default_rng(14).random((20, 1))})
     levels = np.array([0] * 3 + [1] * 8 + [2] * 9)
-    assert phases.norm_gaps(run, levels).to_pylist()[0]["hardest"] == "1"
+    assert studies.norm_gaps(run, levels).to_pylist()[0]["hardest"] == "1"
     with pytest.raises(ValueError, match=r"two values .*5 .*got 1"):
-        phases.norm_gaps(run, np.array([0] * 3 + [1] * 17))
+        studies.norm_gaps(run, np.array([0] * 3 + [1] * 17))
     with pytest.raises(ValueError, match=r"hardest .*0, 1, 2, got 7"):
-        phases.norm_gaps(run, levels, hardest=7)
+        studies.norm_gaps(run, levels, hardest=7)
 
 
 def test_the_hardest_level_is_at_an_end_or_refused():
     run = Matrices({"norm": np.random.default_rng(20).random((20, 1))})
     levels = np.array(["a_easy"] * 6 + ["b_hard"] * 7 + ["c_mid"] * 7)
     with pytest.raises(ValueError, match=r"a_easy .*c_mid, .*'b_hard'"):
-        phases.norm_gaps(run, levels, hardest="b_hard")
+        studies.norm_gaps(run, levels, hardest="b_hard")
     few = np.array(["a_easy"] * 2 + ["b_hard"] * 9 + ["c_mid"] * 9)  # the first is passed over: the second is the end
     for hardest in ("a_easy", "b_hard", None):
-        assert phases.norm_gaps(run, few, hardest=hardest).to_pylist()[0]["hardest"] == "b_hard"
+        assert studies.norm_gaps(run, few, hardest=hardest).to_pylist()[0]["hardest"] == "b_hard"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
-from hardsight.phases.samples import frequencies
+from hardsight.human import match
 from hardsight.stats import normal_difference
 from hardsight.table import hardness_sign
 
@@ -17,53 +17,7 @@ if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 AGREEMENT_SCORES = ("avh", "angle", "confidence", "margin", "norm")
-_FEWEST = 10  # samples: below, the intervals do not hold
-
-
-def agreement(dynamics: Dynamics, human: Any, scores: Sequence[str] = AGREEMENT_SCORES) -> pa.Table:
-    """Correlation of scores with human selection frequency, by epoch.
-
-    Standard errors are those of the infinitesimal jackknife (`correlation`). Simulated with half of the frequencies
-    tied at 1, the 95 % interval of Spearman's correlation covers the truth in 93 to 99 of 100 runs with 10 or 20
-    samples and in 94 to 96 from 50 on; that of Pearson's in 89 to 97 with 10 or 20 (89 where the correlation is strong)
-    and in 93 to 98 from 50 on (``benchmarks/coverage.py``).
-
-    Args:
-        dynamics: The recorded run.
-        human: Share of people who chose the label: a mapping id → share, a table (id, share), or an array in the
-            order of ``dynamics.ids``.
-        scores: What is correlated with it; the first is what the others are compared with.
-
-    Returns:
-        Rows ``epoch``, ``score``, ``n``, ``ties`` (share of the pairs of samples that people found equal);
-        ``spearman`` and ``pearson`` with ``…_low``, ``…_high``: 95 % intervals, each epoch's on its own; ``ahead``:
-        how much further the first score's Spearman goes in its right direction (that of hardness) than this score's,
-        with ``ahead_low``, ``ahead_high`` and the two-sided ``p``, paired over the samples. Null where a score is
-        constant or fewer than 10 samples have both.
-    """
-    frequency = frequencies(dynamics, human)
-    matrices = {name: dynamics.matrix(name) for name in scores}
-    rows: list[dict[str, Any]] = []
-    for column, epoch in enumerate(np.asarray(dynamics.epochs).tolist()):
-        values = np.stack([matrix[:, column] for matrix in matrices.values()])
-        known = np.isfinite(values).all(0) & np.isfinite(frequency)
-        target, n = frequency[known], int(known.sum())
-        first = None
-        for name, score in zip(scores, values[:, known], strict=True):
-            row: dict[str, Any] = {"epoch": epoch, "score": name, "n": n, "ties": tie_share(target)}
-            if n >= _FEWEST and np.ptp(score) > 0 and np.ptp(target) > 0:
-                ranks, linear = spearman(score, target), pearson(score, target)
-                row |= {"spearman": ranks.value, "spearman_low": ranks.low, "spearman_high": ranks.high}
-                row |= {"pearson": linear.value, "pearson_low": linear.low, "pearson_high": linear.high}
-                own = _ease(name) * ranks.value, _ease(name) * ranks.influence
-                if name == scores[0]:
-                    first = own
-                elif first is not None:
-                    row |= _ahead(first[0] - own[0], first[1] - own[1])
-            rows.append(row)
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
-
-
+_FEWEST = 10  # samples: with fewer, the intervals do not hold
 _SCHEMA = pa.schema(
     [("epoch", pa.int64()), ("score", pa.string()), ("n", pa.int64()), ("ties", pa.float64())]
     + [(f"{name}{end}", pa.float64()) for name in ("spearman", "pearson", "ahead") for end in ("", "_low", "_high")]
@@ -71,12 +25,59 @@ _SCHEMA = pa.schema(
 )
 
 
-def _ease(name: str) -> int:
-    """−1 for scores that grow with hardness: their correlation with human frequency should be negative."""
-    return -hardness_sign(name)
+def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
+    """Human selection frequency per sample in the order of ``dynamics.ids``, float64, NaN where there is none.
+
+    Args:
+        dynamics: The recorded run.
+        human: Anything that `hardsight.human.as_human` takes: a file, a mapping from id to the share of people who
+            chose the label, a table, counts in the order of the data, or shares in the order of ``dynamics.ids``.
+    """
+    return match(human, dynamics.ids, dynamics.labels, dynamics.meta.class_names or None).hsf
 
 
-def _ahead(value: float, influence: np.ndarray) -> dict[str, float | None]:
-    test = normal_difference(value, standard_error(influence))
-    ends = zip(("ahead_low", "ahead_high", "p"), test[1:], strict=True)
-    return {"ahead": value} | {name: float(end) if np.isfinite(end) else None for name, end in ends}
+def agreement(dynamics: Dynamics, human: Any, scores: Sequence[str] = AGREEMENT_SCORES) -> pa.Table:
+    """Correlation of scores with human selection frequency, per epoch.
+
+    Standard errors are those of the infinitesimal jackknife (`correlation`). In simulations with half of the
+    frequencies tied at 1, the 95% interval of Spearman's correlation covers the truth in 93 to 99% of the runs with 10
+    or 20 samples and in 94 to 96% from 50 on, that of Pearson's in 89 to 97% and in 93 to 98%
+    (``benchmarks/coverage.py``).
+
+    Args:
+        dynamics: The recorded run.
+        human: Human selection frequencies, as for `frequencies`.
+        scores: What is correlated with them; the others are compared with the first.
+
+    Returns:
+        Rows ``epoch``, ``score``, ``n``, ``ties`` (share of pairs of samples with equal frequencies); ``spearman`` and
+        ``pearson`` with 95% intervals ``…_low``, ``…_high``, per epoch; ``ahead``: how much stronger the first score's
+        Spearman is than this score's, each in the direction of hardness, with ``ahead_low``, ``ahead_high`` and the
+        two-sided ``p``, paired over the samples. Null where a score is constant or fewer than 10 samples have both.
+    """
+    frequency = frequencies(dynamics, human)
+    matrices = [dynamics.matrix(name) for name in scores]
+    rows: list[dict[str, Any]] = []
+    for column, epoch in enumerate(np.asarray(dynamics.epochs).tolist()):
+        values = np.stack([matrix[:, column] for matrix in matrices])
+        valid = np.isfinite(values).all(0) & np.isfinite(frequency)
+        target, n, first = frequency[valid], int(valid.sum()), None
+        for name, score in zip(scores, values[:, valid], strict=True):
+            row: dict[str, Any] = {"epoch": epoch, "score": name, "n": n, "ties": tie_share(target)}
+            if n >= _FEWEST and np.ptp(score) > 0 and np.ptp(target) > 0:
+                ranks, linear = spearman(score, target), pearson(score, target)
+                row |= {"spearman": ranks.value, "spearman_low": ranks.low, "spearman_high": ranks.high}
+                row |= {"pearson": linear.value, "pearson_low": linear.low, "pearson_high": linear.high}
+                sign = -hardness_sign(name)  # scores that grow with hardness should correlate negatively
+                strength, influence = sign * ranks.value, sign * ranks.influence
+                if name == scores[0]:
+                    first = strength, influence
+                elif first is not None:
+                    test = normal_difference(first[0] - strength, standard_error(first[1] - influence))
+                    row |= zip(("ahead", "ahead_low", "ahead_high", "p"), map(_or_none, test), strict=True)
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _or_none(value: np.ndarray) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,8 +1,8 @@
 """What lowers the loss from one epoch to the next: the angles, or the norms?
 
-With angles θ and norms r (of features and class weights, biases among them) the loss is L(θ, r). Between two epochs
-both change. The part of the angles is the mean of what they do with the old norms and with the new ones (Shapley's
-value for two players), and so is the part of the norms; the two add up to the whole change exactly.
+With angles θ and norms r (of features and class weights, biases included) the loss is L(θ, r). Both change between two
+epochs. The part of the angles is the mean of their effect with the old norms and with the new ones (the Shapley value
+for two players), and so is the part of the norms; the two add up to the whole change exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import InputError
-from hardsight.stats import Moments, moments
+from hardsight.stats import moments
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -30,8 +30,16 @@ class LossChange(NamedTuple):
     by_norms: np.ndarray
 
 
+_SCHEMA = pa.schema(
+    [("group", pa.int64()), ("epoch", pa.int64()), ("n", pa.int64()), ("nll", pa.float64())]
+    + [(f"{name}{end}", pa.float64()) for name in LossChange._fields for end in ("", "_sd")]
+    + [(name, pa.float64()) for name in ("lead", "lead_low", "lead_high")]
+    + [("driver", pa.string())]
+)
+
+
 def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_norms: np.ndarray) -> LossChange:
-    """Shapley's halves of ``new − old``.
+    """The Shapley values of angles and norms in ``new − old``.
 
     Args:
         old: L(θ, r): the loss before.
@@ -50,14 +58,14 @@ def split_change(old: np.ndarray, new: np.ndarray, new_angles: np.ndarray, new_n
 
 
 def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, LossChange]]:
-    """Each epoch that can be compared with one before it: its number, the loss of all samples, and the parts."""
+    """Each epoch that can be compared with an earlier one: its number, the loss of all samples, and the parts."""
     if len(dynamics.epochs) < 2:
         raise InputError("dynamics must hold at least two epochs, to say what lowers the loss between them, got one.")
     nll, new_angles, new_norms = (dynamics.matrix(name) for name in ("nll", "nll_angles", "nll_norms"))
     if not np.isfinite(new_angles).any():
         raise InputError(
-            "dynamics must hold nll_angles and nll_norms, got none; they are kept from the second epoch on, while "
-            "samples × classes are not too many. Record fewer samples."
+            "dynamics must hold nll_angles and nll_norms, got none; they are recorded from the second epoch on, unless "
+            "samples × classes are too many. Record fewer samples."
         )
     old = np.full(len(nll), np.nan)
     for column, epoch in enumerate(dynamics.epochs.tolist()):
@@ -71,60 +79,40 @@ def parts_by_epoch(dynamics: Dynamics) -> Iterator[tuple[int, np.ndarray, LossCh
 def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
     """What lowered the loss in each epoch and group: angles or norms.
 
-    The rule: over the samples of a group, the mean of ``by_norms − by_angles`` tells how much more the angles lowered
-    the loss than the norms did. Where its 95 % interval (Student's, paired: both parts belong to one sample) lies
-    above 0 the driver is "angles", below 0 "norms", else "unclear". It is a statement about this network and the
-    population of its samples; for other seeds, record several runs.
+    ``lead`` is the mean of ``by_norms − by_angles`` over the samples of a group: how much more the angles lowered the
+    loss than the norms did. Where its 95% interval (Student's, paired) lies above 0 the driver is "angles", below 0
+    "norms", else "unclear". This holds for this network and samples like these; for other seeds, record several runs.
 
     Args:
-        dynamics: A recorded run that kept ``nll_angles`` and ``nll_norms``.
-        by: Groups, as for ``Dynamics.curves``; one group ``all`` without.
+        dynamics: A recorded run with ``nll_angles`` and ``nll_norms``.
+        by: Groups, as for ``Dynamics.curves``; a single group ``all`` without.
 
     Returns:
         Rows ``group``, ``epoch``, ``n``, ``nll``; ``change``, ``by_angles``, ``by_norms``, each a mean with
-        ``…_sd`` over samples; ``lead`` (that difference) with ``lead_low`` and ``lead_high``; ``driver``. Changes are
-        since the epoch in which a sample was last seen, so that the first epoch has no row.
+        ``…_sd`` over samples; ``lead``, ``lead_low``, ``lead_high``; ``driver``. Changes are since the epoch in which a
+        sample was last seen, so the first epoch has no row.
     """
     groups, codes = dynamics.groups(by)
     rows: list[dict[str, Any]] = []
     for epoch, nll, parts in parts_by_epoch(dynamics):
-        judged = np.where(np.isfinite(parts.by_angles), codes, -1)
-        level = moments(nll, judged, len(groups))
-        found = {name: moments(values, judged, len(groups)) for name, values in parts._asdict().items()}
-        lead = moments(parts.by_norms - parts.by_angles, judged, len(groups))
-        rows += _rows(epoch, level, found, lead)
+        valid = np.where(np.isfinite(parts.by_angles), codes, -1)
+        values = {"nll": nll, **parts._asdict(), "lead": parts.by_norms - parts.by_angles}
+        found = {name: moments(column, valid, len(groups)) for name, column in values.items()}
+        low, high = found["lead"].interval()
+        for g in np.flatnonzero(found["nll"].n).tolist():
+            row: dict[str, Any] = {"group": g, "epoch": epoch, "n": int(found["nll"].n[g])}
+            row |= {name: part.mean[g] for name, part in found.items()}
+            row |= {f"{name}_sd": np.sqrt(part.variance[g]) for name, part in found.items()}
+            row |= {"lead_low": low[g], "lead_high": high[g]}
+            row["driver"] = ANGLES if low[g] > 0 else NORMS if high[g] < 0 else UNCLEAR
+            rows.append(row)
     rows.sort(key=lambda row: row["group"])
-    names = pa.array(groups).take(pa.array([row.pop("group") for row in rows]))
-    return pa.Table.from_pylist(rows, schema=_SCHEMA).add_column(0, "group", names)
-
-
-_SCHEMA = pa.schema(
-    [("epoch", pa.int64()), ("n", pa.int64()), ("nll", pa.float64())]
-    + [(f"{name}{end}", pa.float64()) for name in LossChange._fields for end in ("", "_sd")]
-    + [(name, pa.float64()) for name in ("lead", "lead_low", "lead_high")]
-    + [("driver", pa.string())]
-)
-
-
-def _rows(epoch: int, level: Moments, found: dict[str, Moments], lead: Moments) -> list[dict[str, Any]]:
-    low, high = lead.interval()
-    rows = []
-    for g in np.flatnonzero(level.n).tolist():
-        row: dict[str, Any] = {"group": g, "epoch": epoch, "n": int(level.n[g]), "nll": level.mean[g]}
-        for name, part in found.items():
-            row |= {name: part.mean[g], f"{name}_sd": _or_none(np.sqrt(part.variance[g]))}
-        row |= {"lead": lead.mean[g], "lead_low": _or_none(low[g]), "lead_high": _or_none(high[g])}
-        row["driver"] = ANGLES if low[g] > 0 else NORMS if high[g] < 0 else UNCLEAR
-        rows.append(row)
-    return rows
-
-
-def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    columns = [pa.array([row[field.name] for row in rows], field.type, from_pandas=True) for field in _SCHEMA]
+    return pa.table([pa.array(groups).take(columns[0]), *columns[1:]], names=_SCHEMA.names)
 
 
 class Switch(NamedTuple):
-    """The split of the epochs into a first phase of angles and a second of norms that fits best.
+    """The best split of the epochs into a first phase of angles and a second one of norms.
 
     Attributes:
         epoch: First epoch of the second phase: the first of all where angles never lead, None where they always do.

@@ -1,4 +1,4 @@
-"""When a curve stops improving: a change point without an assumed shape, with an interval."""
+"""When a curve stops changing: a change point without an assumed shape, with an interval."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 TOLERANCE = 0.05  # a plateau holds less than this share of the whole change
 LAST = 0.2  # and at least this share of the epochs
 FEWEST_EPOCHS = 8
+_SCHEMA = pa.schema(
+    [("value", pa.string()), ("epoch", pa.int64()), ("low", pa.int64()), ("high", pa.int64())]
+    + [(name, pa.float64()) for name in ("without", "start", "end")]
+    + [("n", pa.int64()), ("why", pa.string())]
+    + [(name, pa.float64()) for name in ("later", "later_low", "later_high")]
+)
 
 
 class Plateau(NamedTuple):
@@ -27,11 +33,11 @@ class Plateau(NamedTuple):
 
     Attributes:
         epoch: The first epoch of the plateau; None where there is none.
-        low, high: Its 95 % interval; None stands for "not within the recorded epochs".
-        without: Share of the drawn curves that have no plateau.
+        low, high: Its 95% interval; None stands for "not within the recorded epochs".
+        without: Share of the drawn curves without a plateau.
         start, end: Mean at the first epoch, and over the last fifth of the epochs.
         n: Samples.
-        why: Where there is none, the reason in words.
+        why: Why there is no plateau.
     """
 
     epoch: int | None
@@ -45,12 +51,11 @@ class Plateau(NamedTuple):
 
 
 def settles(curve: np.ndarray, rising: bool) -> float:
-    """Index from which on a curve has made 95 % of its change; inf where that is within its last fifth.
+    """Index from which on a curve has made 95% of its change; inf where that is within its last fifth.
 
-    The whole change leads from the first value to the mean of the last fifth. The curve is read through the best
-    monotone fit in its direction, so that neither a noisy epoch nor a dip that does not last begins or ends anything,
-    and steps of the learning rate need no care. A straight line makes 95 % of its change in its last fifth: it has no
-    plateau.
+    The whole change leads from the first value to the mean of the last fifth. The curve is replaced by its best
+    monotone fit, so that a noisy epoch or a passing dip does not matter. A straight line has no plateau: it makes 95%
+    of its change in its last fifth.
 
     Examples:
         >>> settles(np.array([9.0, 5, 3, 1, 1, 1, 1, 1, 1, 1]), rising=False)
@@ -68,25 +73,24 @@ def settles(curve: np.ndarray, rising: bool) -> float:
 
 
 def _tail(epochs: int) -> int:
-    """Epochs in the last fifth: two at least, but never the first epoch, unless it is the only one."""
+    """Epochs in the last fifth: at least two, but never the first epoch, unless it is the only one."""
     return min(max(2, math.ceil(LAST * epochs)), max(epochs - 1, 1))
 
 
 def plateau(matrix: np.ndarray, epochs: np.ndarray | None = None, *, draws: int = DRAWS, seed: int = 0) -> Plateau:
     """When the mean over samples stops changing.
 
-    A plateau is the last stretch of a curve in which less than 5 % of its whole change happens, if it makes up at
-    least a fifth of the epochs (`settles`). That names a point on any curve, smooth or stepped, and says nothing
-    about noise; the interval does. It comes from curves drawn around the monotone fit with the noise of samples and
-    epochs (`mean_curves`). On simulated curves that it was not developed on (``benchmarks/coverage.py``, 100 runs of
-    each setting) it held the truth in 94 to 100 % where the noise of neighbouring epochs was independent, in 91 to
-    100 % where it was correlated by .3; correlated by .7, in 94 % in the median setting and 80 % in the worst.
+    A plateau is the last stretch of a curve with less than 5% of its whole change, if that is at least a fifth of the
+    epochs (`settles`). Its interval comes from curves drawn around the monotone fit with the noise of samples and
+    epochs (`mean_curves`). In simulations (``benchmarks/coverage.py``, 100 runs per setting) it covered the truth in 94
+    to 100% of the runs with independent noise of epochs, in 91 to 100% with a correlation of 0.3, and with 0.7 in 94%
+    in the median setting and 80% in the worst.
 
     Args:
         matrix: ``(N, E)``, NaN where a sample was not seen, as from ``Dynamics.matrix``.
         epochs: Their numbers, ``(E,)``; from 1 without.
-        draws: Curves drawn.
-        seed: Of the draws.
+        draws: Number of curves drawn.
+        seed: Seed of the draws.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(50, 1)) + 9 * np.exp(-np.arange(40) / 2)
@@ -103,38 +107,26 @@ def plateaus(
     """When the mean of each value stops changing, and how many epochs after the first of `values`.
 
     Returns:
-        One row per value: ``value``, ``epoch``, ``low``, ``high`` (null: not within the recorded epochs), ``without``
-        (share of drawn curves without a plateau), ``start``, ``end``, ``n``, ``why``, and ``later``, ``later_low``,
-        ``later_high``: epochs between the plateau of the first value and this one's, from the same drawn curves. A
-        value without a plateau ends later than any: its ``later`` is infinite, and so are bounds that draws without
-        a plateau make so.
+        One row per value: ``value`` and the fields of `Plateau`; ``later``, ``later_low``, ``later_high``: epochs from
+        the plateau of the first value to this one's, from the same drawn curves. A value without a plateau is
+        infinitely late, and so are bounds that come from draws without one.
     """
-    matrices = [dynamics.matrix(value) for value in values]
-    epochs = np.asarray(dynamics.epochs)
-    found, drawn = _plateaus(mean_curves(*matrices), epochs, draws, seed)
-    first = math.inf if found[0].epoch is None else found[0].epoch
+    curves = mean_curves(*(dynamics.matrix(value) for value in values))
+    found, drawn = _plateaus(curves, np.asarray(dynamics.epochs), draws, seed)
+    ends = [math.inf if plateau.epoch is None else plateau.epoch for plateau in found]
     rows: list[dict[str, Any]] = []
-    for value, one, own in zip(values, found, drawn.T, strict=True):
-        at = math.inf if one.epoch is None else one.epoch
-        later = None if math.isinf(at) and math.isinf(first) else float(at - first)
-        low, high = later_interval(own, drawn[:, 0])
-        rows.append({"value": value, **one._asdict(), "later": later, "later_low": low, "later_high": high})
+    for value, plateau, end, epochs in zip(values, found, ends, drawn.T, strict=True):
+        low, high = later_interval(epochs, drawn[:, 0])
+        later = None if math.isinf(end) and math.isinf(ends[0]) else float(end - ends[0])
+        rows.append({"value": value, **plateau._asdict(), "later": later, "later_low": low, "later_high": high})
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-_SCHEMA = pa.schema(
-    [("value", pa.string()), ("epoch", pa.int64()), ("low", pa.int64()), ("high", pa.int64())]
-    + [(name, pa.float64()) for name in ("without", "start", "end")]
-    + [("n", pa.int64()), ("why", pa.string())]
-    + [(name, pa.float64()) for name in ("later", "later_low", "later_high")]
-)
-
-
-def later_interval(own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
-    """Interval of a difference of change points; where neither has one, it could be anything."""
-    neither = np.isinf(own) & np.isinf(first)
+def later_interval(epochs: np.ndarray, first: np.ndarray) -> tuple[float, float]:
+    """Interval of a difference of change points; where neither exists, it could be anything."""
+    neither = np.isinf(epochs) & np.isinf(first)
     with np.errstate(invalid="ignore"):
-        gap = own - first
+        gap = epochs - first
     tail = (1 - LEVEL) / 2
     low = np.quantile(np.where(neither, -np.inf, gap), tail, method="lower")
     high = np.quantile(np.where(neither, np.inf, gap), 1 - tail, method="higher")
@@ -143,37 +135,36 @@ def later_interval(own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
 
 def _plateaus(curves: MeanCurves, epochs: np.ndarray, draws: int, seed: int) -> tuple[list[Plateau], np.ndarray]:
     """Each curve's plateau, and its epoch on each drawn curve ``(draws, V)``, inf where there is none."""
-    count, size = curves.mean.shape[1], _tail(curves.mean.shape[1])
-    ends = curves.mean[:, -size:].mean(1)
-    rising = ends > curves.mean[:, 0]
-    fits = np.array([_smoothed(y, bool(up)) for y, up in zip(curves.mean, rising, strict=True)])
-    drawn = np.full((draws, len(fits)), math.inf)
-    enough = count >= FEWEST_EPOCHS
-    if enough:
+    count = curves.mean.shape[1]
+    ends = curves.mean[:, -_tail(count) :].mean(1)
+    rising = (ends > curves.mean[:, 0]).tolist()
+    drawn = np.full((draws, len(rising)), math.inf)
+    if count >= FEWEST_EPOCHS:
+        fits = np.array([_smoothed(curve, up) for curve, up in zip(curves.mean, rising, strict=True)])
         for k, several in enumerate(curves.draws(fits, draws, seed)):
-            drawn[k] = [settles(y, bool(up)) for y, up in zip(several, rising, strict=True)]
+            drawn[k] = [settles(curve, up) for curve, up in zip(several, rising, strict=True)]
     numbers = np.where(np.isinf(drawn), math.inf, epochs[np.where(np.isinf(drawn), 0, drawn).astype(int)])
     found = []
     for v, curve in enumerate(curves.mean):
-        least, most = curves.contrast(whole_change(count), v)[1:]
-        at, why = settles(curve, bool(rising[v])), ""
-        if not enough:
+        _, least, most = curves.contrast(whole_change(count), v)
+        at, why = settles(curve, rising[v]), ""
+        if count < FEWEST_EPOCHS:
             why = f"{FEWEST_EPOCHS} epochs are needed, {count} are there"
         elif least <= 0 <= most:
             why = "it does not change by more than its noise"
+            numbers[:, v] = math.inf
         elif math.isinf(at):
             why = "it still changes in the last fifth of the epochs"
-        if not enough or least <= 0 <= most:
-            numbers[:, v] = math.inf
-        low, high = np.quantile(numbers[:, v], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
+        interval = np.quantile(numbers[:, v], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
+        low, high = (None if math.isinf(end) else int(end) for end in interval)
         without = float(np.isinf(numbers[:, v]).mean())
         epoch = None if why else int(epochs[int(at)])
-        found.append(Plateau(epoch, _whole(low), _whole(high), without, float(curve[0]), float(ends[v]), curves.n, why))
+        found.append(Plateau(epoch, low, high, without, float(curve[0]), float(ends[v]), curves.n, why))
     return found, numbers
 
 
 def _smoothed(curve: np.ndarray, rising: bool) -> np.ndarray:
-    """A monotone curve with the same start, end and change point: it stays at its end where the curve overshot it."""
+    """A monotone curve with the same start, end and change point, cut off where the curve overshoots its end."""
     tail = _tail(len(curve))
     head = isotonic_regression(curve, increasing=rising).x[:-tail]
     end = curve[-tail:].mean()
@@ -182,14 +173,10 @@ def _smoothed(curve: np.ndarray, rising: bool) -> np.ndarray:
 
 
 def whole_change(epochs: int) -> np.ndarray:
-    """Weights that make of a curve its mean over the last fifth less its first value."""
+    """Weights of the mean over the last fifth minus the first value."""
     weights = np.r_[-1.0, np.zeros(epochs - 1)]
     weights[-_tail(epochs) :] += 1 / _tail(epochs)
     return weights
-
-
-def _whole(value: float) -> int | None:
-    return None if math.isinf(value) else int(value)
 
 
 def epoch_numbers(matrix: np.ndarray, epochs: np.ndarray | None) -> np.ndarray:
