@@ -29,6 +29,7 @@ def _epoch(epoch: int, ids: pa.Array, label: np.ndarray, hard: np.ndarray, rng: 
         "angle": angle,
         "angle_sum": CLASSES * 1.57 + 2 * noise[2],
         "soft_margin": soft_margin,
+        "other_angle": 1.2 + 0.1 * hard + 0.05 * noise[4],
         "margin": -soft_margin + 0.5 * rng.random(n),
         "norm": 20 + 15 * t + noise[3],
         "el2n": 1 / (1 + np.exp(-soft_margin)) * (1 + 0.2 * rng.random(n)),
@@ -40,8 +41,7 @@ def _epoch(epoch: int, ids: pa.Array, label: np.ndarray, hard: np.ndarray, rng: 
         "pred": pa.array(np.where(right, label, rng.integers(0, CLASSES, n)), pa.int32()),
     }
     for name, values in columns.items():
-        exact = values.astype(np.float32)
-        table[name] = pa.array(exact if name in store.EXACT else store.rounded(exact))
+        table[name] = pa.array(store.rounded(values, store.BITS[name]))
     return pa.table(table)
 
 
@@ -54,7 +54,7 @@ def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
     hard = rng.standard_normal(samples)
     with tempfile.TemporaryDirectory() as root:
         run, index = Path(root, "run"), store.Index()
-        write, merge = [], []
+        write, compact = [], []
         for epoch in range(1, epochs + 1):
             rows = _epoch(epoch, ids, label, hard, rng)
             start = time.perf_counter()
@@ -62,8 +62,8 @@ def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
             write.append(time.perf_counter() - start)
             index.epochs.append(epoch)
             start = time.perf_counter()
-            if store.merge(run, index, everything=epoch == epochs):
-                merge.append(time.perf_counter() - start)
+            if store.compact(run, index, everything=epoch == epochs):
+                compact.append(time.perf_counter() - start)
             store.commit(run, index)
         (run / "meta.json").write_text(f'{{"model": {{"classes": {CLASSES}, "features": 2048}}}}')
         size = sum(entry["bytes"] for entry in index.files)
@@ -86,6 +86,6 @@ def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
         row("records", f"{what}: summary()", [summary], "s"),
         row("records", f"{what}: curves by class", [grouped], "s"),
         row("records", f"{what}: writing an epoch", write, "s"),
-        row("records", f"{what}: merging", merge, "s"),
+        row("records", f"{what}: compacting", compact, "s"),
         row("records", f"{what}: peak memory", [peak], "MiB"),
     ]

@@ -1,11 +1,13 @@
 """Records read back: summaries, curves and tables against loops that anyone would write."""
 
 import itertools
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from recorded import CLASSES, SAMPLES, as_rows, data, train
@@ -273,3 +275,23 @@ def test_without_an_explosion_the_summary_holds_plain_means(tmp_path):
     for name, column in (("aum", "margin"), ("nll", "nll"), ("norm", "norm")):
         np.testing.assert_allclose(summary[name], dynamics.matrix(column).mean(1), rtol=1e-10)
     assert summary.to_arrow().equals(dynamics.summary().to_arrow())
+
+
+def test_a_run_recorded_before_the_runner_up_angle_was_is_read_and_resumed(tmp_path):
+    train(tmp_path / "run", 2).close()
+    folder = tmp_path / "run" / "dynamics"
+    index = json.loads((folder / "index.json").read_text())
+    (entry,) = index["files"]
+    rows = pq.read_table(folder / entry["name"]).drop_columns("other_angle")
+    pq.write_table(rows, folder / entry["name"])
+    entry["bytes"] = (folder / entry["name"]).stat().st_size
+    (folder / "index.json").write_text(json.dumps(index))
+    dynamics = hs.Dynamics(tmp_path / "run")
+    assert dynamics.summary().to_arrow()["angular_margin"].null_count == SAMPLES
+    assert not np.isnan(dynamics.summary()["avh"]).any()
+    assert dynamics.curve("data:3")["angular_margin"].null_count == 2
+    assert "angular_margin" not in dynamics.at(2).columns
+    train(hs.Recorder(tmp_path / "run", epoch=3), 3, first=3).close()
+    resumed = hs.Dynamics(tmp_path / "run")
+    assert np.isnan(resumed.matrix("angular_margin")).all(0).tolist() == [True, True, False]
+    np.testing.assert_allclose(resumed.summary()["angular_margin"], resumed.at(3)["angular_margin"], atol=1e-12)

@@ -3,13 +3,14 @@
 import math
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hardsight.dynamics.decomposition import Logits, swapped_losses
-from hardsight.dynamics.ids import Ids, first_rows
-from hardsight.dynamics.summary import MEANS, Summary
+from hardsight.dynamics.ids import first_rows, numbered
 from hardsight.records import softplus
 
 
@@ -78,36 +79,15 @@ def test_the_first_row_of_each_number(at):
     assert first_rows(np.array(at, np.int64), 9).tolist() == expected
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 200), unique=True, max_size=40), st.randoms(use_true_random=False))
-def test_numbers_come_in_the_order_of_their_texts(at, random):
-    """As text, 10 comes before 9; new ids change the order of those before."""
-    texts = [f"data:{i}" for i in range(201)]
-    random.shuffle(texts)
-    ids = Ids(str, texts[:150])
-    ids = ids.added(ids.find(np.array(texts[100:], dtype=object)))
-    chosen = [ids.texts[number].as_py() for number in at]
-    rows, texts = ids.sorted(np.array(at, np.int64))
-    assert [chosen[row] for row in rows] == texts.to_pylist() == sorted(chosen)
-    everything = random.sample(range(len(ids)), len(ids))
-    rows, texts = ids.sorted(np.array(everything))
-    assert [ids.texts[everything[row]].as_py() for row in rows] == texts.to_pylist() == sorted(ids.texts.to_pylist())
-
-
-def test_an_epoch_of_all_samples_adds_up_like_its_parts():
-    rng = np.random.default_rng(0)
-    n, whole, parts = 40, Summary(40), Summary(40)
-    label = rng.integers(0, 3, n)
-    for epoch in range(1, 8):
-        pred = rng.integers(0, 3, n)
-        values = {name: rng.random(n) for name in MEANS}
-        whole.add(epoch, np.arange(n), label, pred, values)
-        for some in (np.arange(0, n, 3), np.array([r for r in range(n) if r % 3])):
-            parts.add(epoch, some, label[some], pred[some], {name: v[some] for name, v in values.items()})
-    for name in ("seen", "forgetting", "learned", "label", "pred", "spread"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name), err_msg=name)
-    for name in MEANS:
-        np.testing.assert_array_equal(whole.sums[name], parts.sums[name], err_msg=name)
+@given(st.sets(st.text(max_size=3)), st.lists(st.text(max_size=3), max_size=20))
+def test_ids_are_places_among_all_of_them_sorted(before, ids):
+    ordered = pa.array(before, pa.string())
+    ordered = ordered.take(pc.sort_indices(ordered))
+    every, old, new = numbered(ordered, pa.array(ids, pa.string()))
+    names = every.to_pylist()
+    assert names == sorted(before | set(ids), key=str.encode)
+    assert [names[place] for place in old] == ordered.to_pylist()
+    assert [names[place] for place in new] == ids
 
 
 def test_softplus_is_log_of_one_and_an_exponential():

@@ -38,7 +38,7 @@ COLUMNS: Mapping[str, bool | None] = {
     **dict.fromkeys(("id", "label", "pred", "model", "fold", "epoch", "error", "avh_error")),
     **dict.fromkeys(("correct", "agreement", "rank", "rank_low", "rank_high"), False),
     # Training: what one epoch records, and the summary over all of them.
-    **dict.fromkeys(("angle_sum", "seen")),
+    **dict.fromkeys(("angle_sum", "other_angle", "seen")),
     **dict.fromkeys(("nll_angles", "nll_norms", "forgetting", "learned", "variability"), True),
     **dict.fromkeys(("mean_confidence", "aum", "correctness"), False),
     # The page's ranks, 1 the hardest of all; two runs; label errors.

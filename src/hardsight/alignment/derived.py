@@ -18,7 +18,7 @@ from hardsight.extras import printable
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
-RECORDED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n")
+RECORDED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "angular_margin")
 
 
 def as_column(values: Any, name: str) -> np.ndarray:
@@ -67,6 +67,8 @@ def epoch_means(dynamics: Dynamics, scores: Sequence[str] = RECORDED) -> dict[st
     means = {}
     for name in scores:
         values = standardized(dynamics.matrix(name))
+        if np.isnan(values).all():  # old runs have no angular margin
+            continue
         for ending, part in (("epochs", values), ("early", values[:, :early]), ("late", values[:, late:])):
             known = ~np.isnan(part)
             total = np.where(known, part, 0.0).sum(1)

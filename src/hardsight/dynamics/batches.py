@@ -13,10 +13,10 @@ from hardsight.dynamics.decomposition import MOST_COSINES, Logits
 from hardsight.errors import StateError
 from hardsight.scores import SCORES, read_classes
 
-# Batches wait until there are so many, or until they hold so many numbers.
+# The most batches that wait, and the most numbers that they hold.
 _TOGETHER, _TOGETHER_NUMBERS = 32, 1 << 23
 
-STORED = ("angle", "angle_sum", "soft_margin", "margin", "norm", "el2n", "pred")
+STORED = ("angle", "angle_sum", "soft_margin", "other_angle", "margin", "norm", "el2n", "pred")
 
 
 class Rows(NamedTuple):
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
         ids: Integers, or texts and integers.
         values: ``(N,)`` by column.
         logits: What the next epoch is compared with, or None.
-        head: Norms and biases ``(2, C)`` of the class weights that the last batch met.
+        head: Norms and biases ``(2, C)`` of the class weights of the last batch.
     """
 
     ids: np.ndarray
@@ -51,9 +51,12 @@ class _Batch(NamedTuple):
     bias: Tensor | None
     labels: Tensor
 
+    def versions(self) -> list[int | None]:
+        return [None if t.is_inference() else t._version for t in (self.features, self.labels)]
+
 
 class _Read(NamedTuple):
-    """Some batches of one size after reading, still where they were computed."""
+    """Some batches of one size after reading, still on their device."""
 
     size: int
     labels: Tensor  # (K·B,)
@@ -63,30 +66,27 @@ class _Read(NamedTuple):
 
 
 class Batches:
-    """The batches of an epoch. Nothing here waits for a CUDA device until `rows` is asked."""
+    """The batches of an epoch. Nothing here waits for a CUDA device until `rows` is called."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Batch] = []
-        self._versions: list[list[int | None]] = []
+        self._waiting: list[tuple[_Batch, list[int | None]]] = []
         self._read: list[_Read] = []
         self._ids: list[Any] = []
         self._samples = 0
-        self.with_cosines = True
-        self.last_weight: Tensor | None = None  # that the latest batch met
+        self._with_cosines = True
+        self.last_weight: Tensor | None = None  # of the latest batch
 
     def add(self, ids: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> None:
         """Keep a batch. The head is copied, because the optimizer changes it in place."""
-        if self._waiting and self._waiting[0].features.shape != features.shape:
+        if self._waiting and self._waiting[0][0].features.shape != features.shape:
             self._read_waiting()
         weight = weight.detach().clone()
         bias = None if bias is None else bias.detach().clone()
         ids = ids.detach().clone() if isinstance(ids, Tensor) else list(ids)
-        batch = _Batch(ids, _kept(features), weight, bias, _kept(labels.long()))
-        self._waiting.append(batch)
-        self._versions.append(_versions(batch))
+        batch = _Batch(ids, _detached(features), weight, bias, _detached(labels.long()))
+        self._waiting.append((batch, batch.versions()))
         self.last_weight = weight
-        n, width = features.shape
-        numbers = n * max(width, weight.shape[0]) + weight.numel()
+        numbers = len(features) * max(features.shape[1], len(weight)) + weight.numel()
         if len(self._waiting) >= min(_TOGETHER, max(1, _TOGETHER_NUMBERS // numbers)):
             self._read_waiting()
 
@@ -94,70 +94,64 @@ class Batches:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        versions, self._versions = self._versions, []
-        if versions != [_versions(batch) for batch in waiting]:
+        if any(batch.versions() != versions for batch, versions in waiting):
             raise StateError(
                 "features or labels were changed in place after update(); give update() a copy: head.features.clone(). "
                 f"The last {len(waiting)} batches are not recorded."
             )
-        device = waiting[0].features.device
+        batches = [batch for batch, _ in waiting]
+        device = batches[0].features.device
 
         def stacked(name: str) -> Any:
-            if getattr(waiting[0], name) is None:
+            if getattr(batches[0], name) is None:
                 return None
-            whole = torch.stack([getattr(batch, name) for batch in waiting])
-            return whole.cpu() if device.type == "mps" else whole  # it has no float64
+            stack = torch.stack([getattr(batch, name) for batch in batches])
+            return stack.cpu() if device.type == "mps" else stack  # it has no float64
 
         weight, bias, labels = stacked("weight"), stacked("bias"), stacked("labels")
-        # A label outside is an error, but found at the end of the epoch: looking now would make the step wait.
+        # A label outside the classes is reported at the end of the epoch: checking now would make the step wait.
         target = labels.clamp(0, weight.shape[1] - 1)
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             reading = read_classes(stacked("features"), weight, target, bias, keep_cosines=True)
-            columns = {"angle": reading.angle, "angle_sum": reading.angle_sum, "soft_margin": reading.soft_margin}
-            columns |= {name: SCORES[name].of_reading(reading) for name in ("margin", "norm", "el2n")}
-            columns["pred"] = reading.pred
+            columns = {name: SCORES[name].of_reading(reading) for name in ("margin", "norm", "el2n")}
+            columns |= {name: getattr(reading, name) for name in STORED if name not in columns}
             values = torch.stack([columns[name].double().flatten() for name in STORED])
             lengths = torch.linalg.vector_norm(weight.double(), dim=-1)
             heads = torch.stack([lengths, torch.zeros_like(lengths) if bias is None else bias.double()])
-        self._ids += [batch.ids for batch in waiting]
+        self._ids += [batch.ids for batch in batches]
         self._samples += labels.numel()
-        self.with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES
-        stored = self.with_cosines and reading.cosines is not None
-        cosines = reading.cosines.flatten(0, 1).float() if stored else None  # pyrefly: ignore
-        self._read.append(_Read(len(waiting[0].features), labels.flatten(), values, heads, cosines))
+        self._with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES
+        keep = self._with_cosines and reading.cosines is not None
+        cosines = reading.cosines.flatten(0, 1).float() if keep else None  # pyrefly: ignore
+        self._read.append(_Read(len(batches[0].features), labels.flatten(), values, heads, cosines))
 
     def rows(self) -> Rows:
-        """All samples of the epoch on the host, in order; then there are none."""
+        """All samples of the epoch on the host, in order; afterwards none are left here."""
         self._read_waiting()
-        read, ids = self._read, one_kind([_on_host(batch) for batch in self._ids])
+        read, ids = self._read, _concatenated([_on_host(batch) for batch in self._ids])
         self._read, self._ids, self._samples = [], [], 0
         if not read:
             return NO_ROWS
         values = torch.cat([r.values for r in read], 1).cpu().numpy()
         labels = torch.cat([r.labels for r in read]).cpu().numpy()
         heads = torch.cat([r.heads for r in read], 1).float().cpu().numpy()
+        columns = dict(zip(STORED, values, strict=True))
         logits = None
         cosines = [r.cosines for r in read if r.cosines is not None]
-        if self.with_cosines and len(cosines) == len(read):
+        if self._with_cosines and len(cosines) == len(read):
             sizes = np.repeat([r.size for r in read], [r.heads.shape[1] for r in read])
-            met = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-            norms = values[STORED.index("norm")].astype(np.float32)
-            logits = Logits(torch.cat(cosines).cpu().numpy(), norms, met, heads[0], heads[1])
-        columns = dict(zip(STORED, values, strict=True))
+            head = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+            logits = Logits(torch.cat(cosines).cpu().numpy(), columns["norm"].astype(np.float32), head, *heads)
         return Rows(ids, labels, columns, logits, heads[:, -1])
 
 
-def _kept(tensor: Tensor) -> Tensor:
-    """A tensor that will be read later, without its graph. One made in inference mode does not tell when it changes."""
+def _detached(tensor: Tensor) -> Tensor:
+    """A tensor that is read later, without its graph. Changes to one made in inference mode would go unnoticed."""
     return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
-def _versions(batch: _Batch) -> list[int | None]:
-    return [None if t.is_inference() else t._version for t in (batch.features, batch.labels)]
-
-
 def _on_host(ids: Any) -> np.ndarray:
-    """Ids of a batch as an array of integers, or else of texts."""
+    """Ids of a batch as an array of integers, or else of texts and integers."""
     values = ids.cpu().numpy() if isinstance(ids, Tensor) else np.array([_plain(id_) for id_ in ids], dtype=object)
     if values.dtype == object and all(type(value) is int and abs(value) < 1 << 62 for value in values.tolist()):
         values = values.astype(np.int64)
@@ -166,37 +160,23 @@ def _on_host(ids: Any) -> np.ndarray:
 
 def _plain(id_: Any) -> Any:
     whole = isinstance(id_, (int, np.integer)) or (isinstance(id_, Tensor) and not id_.is_floating_point())
-    # Half of a surrogate pair, as file names may hold, is no text that can be written.
+    # Half of a surrogate pair, as file names may hold, cannot be written as text.
     return int(id_) if whole else str(id_).encode("utf-8", "backslashreplace").decode()
 
 
-def one_kind(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Ids one after the other: integers where all are, otherwise as they are."""
+def _concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Ids one after the other: integers if all are, otherwise objects."""
     if all(part.dtype != object for part in parts):
         return np.concatenate([np.zeros(0, np.int64), *parts])
     return np.concatenate([part.astype(object) for part in parts])
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of several processes or commits, one after the other; the head is the first one's."""
+    """Rows of several processes or commits, one after the other; the head is that of the first."""
     parts = [part for part in parts if len(part.ids)] or list(parts[:1])
     if len(parts) == 1:
         return parts[0]
-    logits = None
-    known = [part.logits for part in parts if part.logits is not None]
-    if len(known) == len(parts):
-        offsets = np.cumsum([0, *(len(part.lengths) for part in known)])[:-1]
-        logits = Logits(
-            np.concatenate([part.cosines for part in known]),
-            np.concatenate([part.norms for part in known]),
-            np.concatenate([part.head + start for part, start in zip(known, offsets, strict=True)]).astype(np.int32),
-            np.concatenate([part.lengths for part in known]),
-            np.concatenate([part.biases for part in known]),
-        )
-    return Rows(
-        one_kind([part.ids for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-        {name: np.concatenate([part.values[name] for part in parts]) for name in STORED},
-        logits,
-        parts[0].head,
-    )
+    logits = [part.logits for part in parts if part.logits is not None]
+    ids, labels = _concatenated([part.ids for part in parts]), np.concatenate([part.labels for part in parts])
+    values = {name: np.concatenate([part.values[name] for part in parts]) for name in STORED}
+    return Rows(ids, labels, values, Logits.joined(logits) if len(logits) == len(parts) else None, parts[0].head)

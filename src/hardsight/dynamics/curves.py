@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from hardsight.errors import InputError
 from hardsight.extras import first_line
 from hardsight.idtables import column_by_id
-from hardsight.records import Block
 
 MOST_GROUPS = 1000
 
@@ -25,14 +24,15 @@ class EpochMoments:
 
     def add(self, group: np.ndarray, epoch: np.ndarray, values: np.ndarray) -> None:
         """Values that are not NaN, of groups that are not negative."""
-        known = ~np.isnan(values) & (group >= 0)
-        groups, epochs = self.n.shape
-        cell, values = (group * epochs + epoch)[known], values[known]
-        n = np.bincount(cell, minlength=groups * epochs).reshape(self.n.shape)
-        there = np.maximum(n, 1)
-        mean = np.bincount(cell, values, minlength=groups * epochs).reshape(self.n.shape) / there
-        away = values - mean.ravel()[cell]
-        square = np.bincount(cell, away**2, minlength=groups * epochs).reshape(self.n.shape)
+        valid = ~np.isnan(values) & (group >= 0)
+        cell, values = (group * self.n.shape[1] + epoch)[valid], values[valid]
+
+        def total_of(weights: np.ndarray | None) -> np.ndarray:
+            return np.bincount(cell, weights, minlength=self.n.size).reshape(self.n.shape)
+
+        n = total_of(None)
+        mean = total_of(values) / np.maximum(n, 1)
+        square = total_of((values - mean.ravel()[cell]) ** 2)
         total = np.maximum(self.n + n, 1)
         self.square += square + (mean - self.mean) ** 2 * self.n * n / total
         self.mean += (mean - self.mean) * n / total
@@ -44,28 +44,19 @@ class EpochMoments:
             return np.where(self.n > 1, np.sqrt(self.square / (self.n - 1)), np.nan)
 
 
-def add_block(moments: Mapping[str, EpochMoments], block: Block, group: np.ndarray, epochs: np.ndarray) -> None:
-    """Add a block's rows, whose samples have the groups given."""
-    epoch = np.searchsorted(epochs, block.table["epoch"].to_numpy())
-    of_row = group[block.code]
-    for name, found in moments.items():
-        found.add(of_row, epoch, block.column(name))
-
-
 def as_table(groups: Sequence[Any], epochs: np.ndarray, moments: Mapping[str, EpochMoments]) -> pa.Table:
-    """One row per group and epoch in which it was seen."""
-    there = np.any([found.n > 0 for found in moments.values()], axis=0)
-    at, when = np.nonzero(there)
+    """One row per group and epoch that has a value."""
+    present = np.any([moment.n > 0 for moment in moments.values()], axis=0)
+    group, epoch = np.nonzero(present)
     first = next(iter(moments.values()))
     columns: dict[str, Any] = {
-        "group": pa.array(groups).take(pa.array(at)),
-        "epoch": epochs[when],
-        "n": first.n[there].astype(np.int64),
+        "group": pa.array(groups).take(pa.array(group)),
+        "epoch": epochs[epoch],
+        "n": first.n[present].astype(np.int64),
     }
-    for name, found in moments.items():
-        known = found.n[there] > 0
-        columns[f"{name}_mean"] = pa.array(found.mean[there], mask=~known)
-        columns[f"{name}_sd"] = pa.array(found.sd()[there], from_pandas=True)
+    for name, moment in moments.items():
+        columns[f"{name}_mean"] = pa.array(moment.mean[present], mask=moment.n[present] == 0)
+        columns[f"{name}_sd"] = pa.array(moment.sd()[present], from_pandas=True)
     return pa.table(columns)
 
 

@@ -6,6 +6,7 @@ L(θ', r) and L(θ, r') beside L(θ', r'), so that every change of the loss can 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +24,10 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Logits:
-    """Logits of samples in parts: cosines ``(N, C)``, feature norms ``(N,)``, and the head that each one met.
+    """Logits of samples in parts: cosines ``(N, C)``, feature norms ``(N,)``, and each sample's head.
 
     Attributes:
-        head: Which row of `lengths` and `biases` each sample met; −1 where the sample is not known.
+        head: The row of `lengths` and `biases` that belongs to each sample; −1 where the sample is unknown.
     """
 
     cosines: np.ndarray
@@ -37,7 +38,7 @@ class Logits:
 
     @classmethod
     def unknown(cls, n: int, classes: int) -> Logits:
-        """Of n samples that have not been seen."""
+        """Of n samples of which nothing is known."""
         return cls(
             np.zeros((n, classes), np.float32),
             np.zeros(n, np.float32),
@@ -46,23 +47,22 @@ class Logits:
             np.zeros((0, classes), np.float32),
         )
 
-    def grown(self, n: int) -> Logits:
-        """With room for n samples."""
-        if n == len(self.head):
-            return self
-        more = Logits.unknown(n - len(self.head), self.cosines.shape[1])
-        joined = {k: np.concatenate([getattr(self, k), getattr(more, k)]) for k in ("cosines", "norms", "head")}
-        return replace(self, **joined)
-
     def take(self, order: np.ndarray) -> Logits:
         """The samples in another order."""
         # Rows in another order: `take` is several times faster than an index in brackets.
         return replace(self, **{k: getattr(self, k).take(order, 0) for k in ("cosines", "norms", "head")})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Logits]) -> Logits:
+        """Samples of several parts, one after the other."""
+        offsets = np.cumsum([0, *(len(part.lengths) for part in parts)])
+        heads = [np.where(part.head < 0, -1, part.head + o) for part, o in zip(parts, offsets, strict=False)]
+        whole = {k: np.concatenate([getattr(part, k) for part in parts]) for k in vars(parts[0])}
+        return cls(**whole | {"head": np.concatenate(heads).astype(np.int32)})
+
     def updated(self, at: np.ndarray, new: Logits) -> Logits:
-        """With samples `at` replaced by new ones; heads that nobody refers to any more go."""
-        new = replace(new, head=new.head + len(self.lengths))
-        both = Logits(*(np.concatenate([getattr(part, k) for part in (self, new)]) for k in vars(self)))
+        """With samples `at` replaced by new ones; heads that no sample refers to any more are dropped."""
+        both = Logits.joined([self, new])
         rows = np.arange(len(self.head))
         rows[at] = len(self.head) + np.arange(len(at))
         taken = both.take(rows)
@@ -78,7 +78,7 @@ class Logits:
 
     @classmethod
     def load(cls, path: Path) -> Logits | None:
-        """What `save` wrote; None where the file holds something else: then there is nothing to compare with."""
+        """What `save` wrote; None where the file holds something else, so that there is nothing to compare with."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,23 +11,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from hardsight import records
-from hardsight.dynamics.curves import EpochMoments, add_block, as_table, grouped
-from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
+from hardsight.dynamics.curves import EpochMoments, as_table, grouped
+from hardsight.dynamics.summary import MEANS, epoch_factors, summarize
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.registry import did_you_mean
-from hardsight.runs import DYNAMICS, Meta, meta_of
+from hardsight.runs import Meta, meta_of
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
 
 
 class Dynamics:
-    """What a `Recorder` has committed when this is opened; what it commits later is not seen. Opening it is cheap; rows
-    are read when they are asked for.
+    """What a `Recorder` has committed when this is opened; later commits are not visible. Opening it is cheap: rows are
+    read when they are asked for.
 
     Args:
         run: The folder that a recorder wrote.
@@ -34,7 +34,7 @@ class Dynamics:
     Attributes:
         epochs: Numbers of the recorded epochs, in order.
         unit: What an epoch is: "epoch", "iteration".
-        steps: How many batches had been recorded at the end of each epoch.
+        steps: The number of batches recorded by the end of each epoch.
         unfinished: Whether the last epoch was flushed before its end.
     """
 
@@ -42,7 +42,14 @@ class Dynamics:
         self.path = Path(run)
         if not records.has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
-        index, self._flushed = records.read_with(self.path, self._opened)
+
+        def opened(index: records.Index) -> tuple[records.Index, pa.Array | None]:
+            """The index, and the ids that an unfinished epoch holds so far."""
+            if not index.open:
+                return index, None
+            return index, records.read_epoch(self.path, index, index.epochs[-1], ())["id"].combine_chunks()
+
+        index, self._flushed = self._read(opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         self.meta: Meta = meta_of(self.path)
@@ -51,33 +58,26 @@ class Dynamics:
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
         self.unfinished = index.open
 
-    def _opened(self, index: records.Index) -> tuple[records.Index, pa.Array | None]:
-        """The index, and the ids that its last epoch holds so far where that goes on."""
-        if not index.open:
-            return index, None
-        return index, records.read_epoch(self.path, index, index.epochs[-1], ())["id"].combine_chunks()
+    def _read(self, read: Callable[[records.Index], Any]) -> Any:
+        """What a function reads from the files as they are now: a recorder may have compacted them."""
+        return records.read_with(self.path, read)
 
     def _visible(self, rows: pa.Table) -> pa.Table:
-        """Those rows that there were when this was opened. A recorder that goes on adds rows, and changes none."""
+        """The rows that existed when this was opened. A recorder adds rows and changes none."""
         last = int(self.epochs[-1])
         if self._flushed is None:
             return rows.filter(pc.less_equal(rows["epoch"], last))
-        before = pc.less(rows["epoch"], last)
         flushed = pc.is_in(rows["id"].cast(pa.string()), value_set=self._flushed)
-        return rows.filter(pc.or_(before, pc.and_(pc.equal(rows["epoch"], last), flushed)))
-
-    def _read(self, read: Callable[[records.Index], Any]) -> Any:
-        """What a function reads from the files as they lie now: a recorder that goes on merges them."""
-        return records.read_with(self.path, read)
+        return rows.filter(pc.or_(pc.less(rows["epoch"], last), pc.and_(pc.equal(rows["epoch"], last), flushed)))
 
     @property
     def classes(self) -> int:
-        """How many classes the head has."""
+        """The number of classes of the head."""
         return self._head("classes")
 
     @property
     def width(self) -> int:
-        """How wide the features are."""
+        """The number of features that the head takes."""
         return self._head("features")
 
     def _head(self, name: str) -> int:
@@ -87,7 +87,7 @@ class Dynamics:
         return number
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._samples[0])
 
     @cached_property
     def _samples(self) -> tuple[pa.Array, np.ndarray]:
@@ -99,13 +99,9 @@ class Dynamics:
         return pa.concat_arrays(ids), np.concatenate(labels)
 
     @property
-    def _ids(self) -> pa.Array:
-        return self._samples[0]
-
-    @property
     def ids(self) -> np.ndarray:
-        """Ids of all samples, in their order."""
-        return self._ids.to_numpy(zero_copy_only=False)
+        """Ids of all samples, sorted."""
+        return self._samples[0].to_numpy(zero_copy_only=False)
 
     @property
     def labels(self) -> np.ndarray:
@@ -119,22 +115,22 @@ class Dynamics:
         return heads.filter(pc.less_equal(heads["epoch"], int(self.epochs[-1])))
 
     def blocks(self, columns: Collection[str], rows: int = records.FILE_ROWS) -> Iterator[tuple[int, records.Block]]:
-        """The rows of the epochs that there were when this was opened, a range of ids at a time.
+        """All rows, a range of ids at a time.
 
         Args:
             columns: Which to read beside id and epoch.
-            rows: About how many at a time.
+            rows: About how many rows at a time.
 
         Returns:
             Blocks, each with the place of its first sample among `ids`.
         """
-        start, last, wanted = 0, int(self.epochs[-1]), records.needed(columns)
-        files = self._read(
-            lambda index: records.open_files(
-                self.path, [entry for entry in index.files if entry["epochs"][0] <= last], wanted
-            )
-        )
-        for block in records.blocks_of(files, rows, self._visible):
+        start, wanted = 0, records.needed(columns)
+
+        def opened(index: records.Index) -> list[records.RecordFile]:
+            entries = [entry for entry in index.files if entry["epochs"][0] <= self.epochs[-1]]
+            return records.open_files(self.path, entries, wanted)
+
+        for block in records.blocks(self._read(opened), rows, self._visible):
             yield start, block
             start += len(block.ids)
 
@@ -145,13 +141,8 @@ class Dynamics:
             ids: The samples.
             columns: Which to read beside id and epoch.
         """
-
-        def read(index: records.Index) -> pa.Table:
-            files = [str(self.path / DYNAMICS / entry["name"]) for entry in index.files]
-            wanted = ["id", "epoch", *records.needed(columns)]
-            return dataset.dataset(files).to_table(columns=wanted, filter=dataset.field("id").isin(ids))
-
-        rows = self._visible(self._read(read))
+        wanted = records.needed(columns)
+        rows = self._visible(self._read(lambda index: records.read_ids(self.path, index, ids, wanted)))
         return records.Block(rows, ids, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
@@ -161,13 +152,12 @@ class Dynamics:
             id_: Its id, or its number where ids are ``split:number``.
         """
         id_ = id_ if isinstance(id_, str) else f"{self.meta.data.split or 'data'}:{id_}"
-        rows = self._visible(self._read(lambda index: records.read_sample(self.path, index, id_)))
-        if not len(rows):
+        block = self.rows_of(pa.array([id_]), [name for name in COLUMNS if name != "correct"] + ["label"])
+        if not len(block.table):
             files = records.read_index(self.path).files
             example = f"; ids look like {printable(files[0]['ids'][0])!r}" if files else ""
             raise MissingKeyError(f"the run has no sample {printable(id_)!r}{example}.")
-        block = records.Block(rows, rows["id"], np.zeros(len(rows), np.int64))
-        place = np.searchsorted(self.epochs, rows["epoch"].to_numpy())
+        place = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
         columns: dict[str, Any] = {"epoch": self.epochs}
         for name in COLUMNS:
             values = np.full(len(self.epochs), np.nan)
@@ -179,18 +169,18 @@ class Dynamics:
     def at(self, epoch: int) -> SampleTable:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
-            raise InputError(f"epoch must be one of {_span(self.epochs)}, got {epoch}.")
+            raise InputError(f"epoch must be one of {self._span()}, got {epoch}.")
         rows = self._visible(self._read(lambda index: records.read_epoch(self.path, index, epoch)))
         return SampleTable(records.scores_of(rows, self.classes), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
-        _known(column)
-        found = np.full((len(self), len(self.epochs)), np.nan)
+        _check_column(column)
+        values = np.full((len(self), len(self.epochs)), np.nan)
         for start, block in self.blocks([column]):
             epoch = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
-            found[start + block.code, epoch] = block.column(column)
-        return found
+            values[start + block.code, epoch] = block.column(column)
+        return values
 
     def curves(
         self, by: Any = None, values: str | Sequence[str] = ("avh", "norm", "confidence", "nll", "correct")
@@ -209,12 +199,23 @@ class Dynamics:
         if not values:
             raise InputError(f"values must name a column or more: {', '.join(COLUMNS)}.")
         for value in values:
-            _known(value)
+            _check_column(value)
         names, group = self.groups(by)
-        moments = {value: EpochMoments(len(names), len(self.epochs)) for value in values}
-        for start, block in self.blocks(values):
-            add_block(moments, block, group[start : start + len(block.ids)], self.epochs)
-        return as_table(names, self.epochs, moments)
+        return as_table(names, self.epochs, self._moments(values, self.epochs, group, len(names)))
+
+    def _moments(
+        self, columns: Collection[str], epochs: np.ndarray, group: np.ndarray | None = None, groups: int = 1
+    ) -> dict[str, EpochMoments]:
+        """Number, mean and spread of columns by group (None: one group of all samples) and epoch."""
+        moments = {name: EpochMoments(groups, len(epochs)) for name in columns}
+        for start, block in self.blocks(columns):
+            of_row = np.zeros(len(block.code), np.int64) if group is None else group[start + block.code]
+            number = block.table["epoch"].to_numpy()
+            of_row = np.where(np.isin(number, epochs), of_row, -1)
+            epoch = np.searchsorted(epochs, number)
+            for name, moment in moments.items():
+                moment.add(of_row, epoch, block.column(name))
+        return moments
 
     def groups(self, by: Any = None) -> tuple[list[Any], np.ndarray]:
         """Names of the groups in order, and the number of each sample's group in the order of `ids`; −1 for none.
@@ -230,45 +231,43 @@ class Dynamics:
         elif isinstance(by, str):
             summary = self.summary()
             if by not in summary:
-                known = ", ".join(summary.columns)
-                raise InputError(f"by must be label or a column of summary() ({known}), got {by!r}.")
+                raise InputError(
+                    f"by must be label or a column of summary() ({', '.join(summary.columns)}), got {by!r}."
+                )
             by = summary.to_arrow()[by].combine_chunks()
-        return grouped(by, self._ids)
+        return grouped(by, self._samples[0])
 
     def summary(self, epochs: tuple[int, int] | None = None) -> SampleTable:
         """One row per sample, over the epochs in which it was seen.
 
-        ``seen`` (how many), ``forgetting`` (times right, then wrong the next time), ``learned`` (first epoch in which
-        it was right; null if never), ``aum`` (mean logit margin), ``confidence`` and ``variability`` (mean and
+        ``seen`` (number of epochs), ``forgetting`` (times right, then wrong the next time), ``learned`` (first epoch in
+        which it was right; null if never), ``aum`` (mean logit margin), ``confidence`` and ``variability`` (mean and
         standard deviation of the label's probability), ``correctness`` (share of epochs in which it was right), and
-        the means ``el2n, avh, angle, norm, nll``; ``pred`` is the last prediction.
+        the means ``el2n, avh, angle, norm, nll, angular_margin`` (the last is null in runs that were recorded before
+        it existed); ``pred`` is the last prediction.
 
         ``aum``, ``nll`` and ``norm`` have no bounds, and one epoch in which logits explode would decide their means
         alone: an epoch in which margins (or norms) are more than ten times as large as in the median epoch is scaled
-        down to it in them.
+        down to it.
 
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        whole, ids, sizes = Summary(), [pa.array([], pa.string())], Sizes()
-        selected = [int(e) for e in self.epochs if epochs is None or epochs[0] <= e <= epochs[1]]
-        for _, block in self.blocks(["margin", "norm"]):
-            rows = np.isin(epoch := block.table["epoch"].to_numpy(), selected)
-            sizes.add(epoch[rows], {name: block.column(name)[rows] for name in ("margin", "norm")})
-        factors = sizes.factors()
-        for _, block in self.blocks([*MEANS, "label", "pred"]):
-            whole = whole.joined(summarise(block, selected, factors)[0])
-            ids.append(block.ids)
-        return whole.table(pa.concat_arrays(ids), self.meta)
+        low, high = epochs or (self.epochs[0], self.epochs[-1])
+        selected = self.epochs[(low <= self.epochs) & (self.epochs <= high)]
+        factors = {name: epoch_factors(moment) for name, moment in self._moments(("margin", "norm"), selected).items()}
+        none = records.Block(records.concat([]), pa.array([], pa.string()), np.zeros(0, np.int64))
+        blocks = (block for _, block in self.blocks([*MEANS, "label", "pred"]))
+        parts = [summarize(block, selected, factors) for block in itertools.chain([none], blocks)]
+        return SampleTable(pa.concat_tables(parts), self.meta)
 
     def __repr__(self) -> str:
-        return f"Dynamics({str(self.path)!r}: {self.unit}s {_span(self.epochs)})"
+        return f"Dynamics({str(self.path)!r}: {self.unit}s {self._span()})"
+
+    def _span(self) -> str:
+        return f"{self.epochs[0]}–{self.epochs[-1]}"
 
 
-def _known(column: str) -> None:
+def _check_column(column: str) -> None:
     if column not in COLUMNS:
         raise InputError(f"records have no column {column!r}; {did_you_mean(column, COLUMNS)}")
-
-
-def _span(epochs: np.ndarray) -> str:
-    return f"{epochs[0]}–{epochs[-1]}" if len(epochs) else "none"

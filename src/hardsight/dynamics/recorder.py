@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,12 +21,10 @@ from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
 from hardsight.distributed import by_first_process, joined_job
-from hardsight.dynamics.batches import NO_ROWS, STORED, Batches, Rows, joined
+from hardsight.dynamics.batches import NO_ROWS, Batches, Rows, joined
 from hardsight.dynamics.decomposition import Logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
-from hardsight.dynamics.ids import Ids, first_rows
-from hardsight.dynamics.refusals import Refusal, colliding, outside_classes, outside_data
-from hardsight.dynamics.summary import MEANS, Sizes, Summary, summarise
+from hardsight.dynamics.ids import as_text, first_rows, numbered
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result
@@ -122,15 +121,12 @@ class Recorder(Result):
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
-        self._samples = None if samples is None else len(samples)  # where integers are their indices
-        self._name_of: Callable[[int], str] = (
-            (lambda index: f"{self.split}:{index}") if samples is None else samples.ids.__getitem__
-        )
-        self._ids = Ids(self._name_of)
-        self._summary, self._sizes = Summary(), Sizes()
-        self._in_epoch = np.zeros(0, np.int32)  # the last epoch in which each sample was seen
+        self._data_ids = None if samples is None else pa.array(samples.ids, pa.string())  # integers are their indices
+        # Of all samples, in the order of their ids: the label, the last epoch in which each came, the last logits.
+        self._ids, self._labels = pa.array([], pa.string()), np.zeros(0, np.int64)
+        self._last_epoch = np.zeros(0, np.int32)
         self._logits: Logits | None = None
-        self._pending: Rows | None = None  # of the epoch, and not on disk yet because a commit failed
+        self._pending: Rows | None = None  # rows of the epoch that are not on disk yet because a commit failed
         self._warning: str | None = None
         by_first_process(lambda: self._begin(epoch, overwrite))
 
@@ -145,48 +141,48 @@ class Recorder(Result):
         if recorded and epoch is None:
             raise ExistingPathError(
                 f"run: {self.path} already holds epochs {recorded[0]}–{recorded[-1]}. Give epoch={recorded[-1] + 1} to "
-                "go on after them (or the epoch you resume at), overwrite=True to begin again, or another folder."
+                "continue after them (or the epoch you resume at), overwrite=True to start over, or another folder."
             )
         last = recorded[-1] if recorded else 0
         if self.epoch > last + 1:
             holds = f"epochs up to {last}" if last else "none"
             raise InputError(f"epoch={self.epoch} would leave a gap: {self.path} holds {holds}; give epoch={last + 1}.")
-        goes_on = self._index.open and self.epoch == last
-        if self.epoch <= last and not goes_on:
+        if self.epoch <= last and not (self._index.open and self.epoch == last):
             records.drop_from(self.path, self._index, self.epoch)
         self._index.owner = secrets.token_hex(8)
         records.commit(self.path, self._index)
         self._restore()
 
     def _restore(self) -> None:
-        """Sums, numbers of ids and the last logits, from what is committed."""
+        """Take ids, labels and the last logits from what is committed."""
         self._steps = max(self._index.steps.values(), default=0)
-        ids, before = list[str](), [np.zeros(0, bool)]
-        for block in records.blocks(self.path, self._index.files, records.needed([*MEANS, "label", "pred"])):
-            summary, first, last = summarise(block)
-            self._sizes.add(block.table["epoch"].to_numpy(), {name: block.column(name) for name in ("margin", "norm")})
-            ids += block.ids.to_pylist()
-            before.append(first < self.epoch)
-            self._summary, self._in_epoch = self._summary.joined(summary), np.concatenate([self._in_epoch, last])
-        self._ids = Ids(self._name_of, ids)
-        self._logits = self._stored_logits(np.concatenate(before))
+        ids, labels, first, last = [self._ids], [self._labels], [self._last_epoch], [self._last_epoch]
+        for block in records.blocks(records.open_files(self.path, self._index.files, ["label"])):
+            starts = np.searchsorted(block.code, np.arange(len(block.ids) + 1))
+            epoch = block.table["epoch"].to_numpy()
+            ids.append(block.ids)
+            labels.append(block.table["label"].to_numpy()[starts[:-1]].astype(np.int64))
+            first.append(epoch[starts[:-1]])
+            last.append(epoch[starts[1:] - 1])
+        self._ids, self._labels = pa.concat_arrays(ids), np.concatenate(labels)
+        self._last_epoch = np.concatenate(last)
+        self._logits = self._stored_logits(np.concatenate(first) < self.epoch)
         heads = records.read_heads(self.path, self._index)
         if len(heads):
-            features = meta_of(self.path).model.features or 0
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, features)
+            self._shape = (int(heads["class"].to_numpy().max()) + 1, meta_of(self.path).model.features or 0)
 
     def _stored_logits(self, before: np.ndarray) -> Logits | None:
-        """What the epoch is compared with; of samples that were flushed since, it is gone.
+        """What this epoch is compared with; of samples that were flushed since, it is lost.
 
         Args:
-            before: Which samples had been seen in an epoch before this one: those are in the file, in their order.
+            before: Which samples came in an epoch before this one: the file holds those, in their order.
         """
         name = self._index.states.get(str(self.epoch - 1))
         stored = None if name is None else Logits.load(self.path / DYNAMICS / name)
         if stored is None or len(stored.head) != before.sum():
             return None
         logits = Logits.unknown(len(before), stored.cosines.shape[1]).updated(np.flatnonzero(before), stored)
-        logits.head[self._in_epoch == self.epoch] = -1
+        logits.head[self._last_epoch == self.epoch] = -1
         return logits
 
     # In the loop.
@@ -260,10 +256,10 @@ class Recorder(Result):
         self.epoch += 1
 
     def close(self) -> None:
-        """Bring every sample's curve into one place on disk: not needed, but single curves are read faster then."""
+        """Compact the files, so that each sample's curve lies in one place: not needed, but it makes reading faster."""
         if self._rank == 0:
-            index = self._index.copied()
-            records.merge(self.path, index, everything=True)
+            index = copy.deepcopy(self._index)
+            records.compact(self.path, index, everything=True)
             records.commit(self.path, index)
             self._index = index
             self._writer.close()
@@ -281,9 +277,9 @@ class Recorder(Result):
             warnings.warn(warning, UserWarning, stacklevel=3)
 
     def _gathered(self) -> list[Any]:
-        """What came since the last commit, on the host: of all processes on the first one, nothing on the others.
+        """What came since the last commit, on the host: from all processes on the first one, nothing on the others.
 
-        Instead of rows, a process may have an error: it is raised after all have met, so that none waits for another.
+        A process may have an error instead of rows: it is raised once all have met, so that none waits for another.
         """
         try:
             rows: Any = self._batches.rows()
@@ -298,7 +294,7 @@ class Recorder(Result):
         return parts or []
 
     def _write(self, parts: list[Any], end: bool) -> str | None:
-        """Commit rows; what to warn of. Until they are on disk nothing else changes, so the call can be repeated."""
+        """Commit rows and return a warning. Until they are on disk nothing else changes: the call can be repeated."""
         fresh = joined([part for part in parts if isinstance(part, Rows)] or [NO_ROWS])
         if len(fresh.ids):
             rows = joined([self._pending or NO_ROWS, self._sound(fresh)])
@@ -310,115 +306,105 @@ class Recorder(Result):
         if records.read_index(self.path).owner != self._index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
         rows = self._pending or NO_ROWS
-        if rows.head is not None and self._shape is None:  # only other processes have seen samples so far
+        if rows.head is not None and self._shape is None:  # only other processes have had samples so far
             self._shape = (rows.head.shape[1], 0)
-        self._raise(None if self._samples is None else outside_data(rows, self._samples))
-        self._raise(outside_classes(rows, self._shape[0] if self._shape else 0, self._ids))
-        found = self._ids.find(rows.ids)
-        self._raise(colliding(rows, found, self._summary.label, self._ids))
-        ids, summary, in_epoch = self._ids.added(found), self._summary, self._in_epoch
-        if found.fresh:
-            summary = summary.joined(Summary(len(found.fresh)))
-            in_epoch = np.concatenate([in_epoch, np.zeros(len(found.fresh), np.int32)])
-        first = first_rows(found.at, len(ids))
-        at = np.flatnonzero((first >= 0) & (in_epoch != self.epoch))  # each sample once an epoch, by its number
-        repeated, rows = len(rows.ids) - len(at), rows.take(first[at])
-        logits = self._rounded(rows, ids, at)
+        texts = as_text(rows.ids, self.split, self._data_ids)
+        classes = self._shape[0] if self._shape else 0
+        self._refuse(rows, texts, texts.is_null(), f"ids must be indices of data, below {len(self._data_ids or ())}")
+        self._refuse(rows, texts, rows.labels >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
+        ids, places, at = numbered(self._ids, texts)
+        labels, last_epoch = np.full(len(ids), -1), np.zeros(len(ids), np.int32)
+        labels[places], last_epoch[places] = self._labels, self._last_epoch
+        first, new = first_rows(at, len(ids)), labels < 0
+        labels[new] = rows.labels[first[new]]
+        wrong = labels[at] != rows.labels
+        wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
+        self._refuse(
+            rows, texts, wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)"
+        )
 
-        index = self._index.copied()
-        table = self._table(rows, ids, at)
+        once = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
+        repeated, rows = len(rows.ids) - len(once), rows.take(first[once])
+        last_epoch[once] = self.epoch
+        logits = self._compare(rows, places, once, len(ids))
+        table = self._table(rows, ids.take(pa.array(once)))
+
+        index = copy.deepcopy(self._index)
         write_together(
             lambda: records.write_rows(self.path, index, table),
             lambda: None if rows.head is None else records.write_head(self.path, index, self.epoch, rows.head),
-            lambda: self._write_logits(index, ids, logits if end else None),
+            lambda: self._write_logits(index, logits if end else None),
         )
         index.epochs += [self.epoch] if self.epoch not in index.epochs else []
         index.open, index.steps[str(self.epoch)] = not end, self._steps
-        records.merge(self.path, index)
+        records.compact(self.path, index)
         records.commit(self.path, index)
 
-        self._index, self._ids, self._logits, self._pending = index, ids, logits, None
-        self._summary, self._in_epoch = summary, in_epoch.copy()
-        self._in_epoch[at] = self.epoch
-        self._add(rows, at)
+        self._index, self._ids, self._labels, self._last_epoch = index, ids, labels, last_epoch
+        self._logits, self._pending = logits, None
         self._counts["repeated"] += repeated
         self._writer.finish(self._described())
         warning, self._warning = self._warning, None
         return warning
 
     def _sound(self, rows: Rows) -> Rows:
-        """Without samples that have no label (a negative one) or broken numbers: they are missing, and counted."""
-        labelled = rows.labels >= 0
+        """Without samples that have no label (a negative one) or broken numbers: they are left out, and counted."""
+        labeled = rows.labels >= 0
         finite = np.logical_and.reduce([np.isfinite(column) for column in rows.values.values()])
-        self._counts["unlabelled"] += int((~labelled).sum())
+        self._counts["unlabelled"] += int((~labeled).sum())
         if bad := int((~finite).sum()):
             self._counts["bad"] += bad
             self._warning = (
                 f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
-                "are NaN or infinite; they are missing from it."
+                "are NaN or infinite; they are left out."
             )
-        sound = labelled & finite
-        return rows if sound.all() else rows.take(np.flatnonzero(sound))
+        return rows.take(np.flatnonzero(labeled & finite))
 
-    def _raise(self, refusal: Refusal | None) -> None:
+    def _refuse(self, rows: Rows, texts: pa.Array, refused: Any, reason: str) -> None:
         """Raise an error about some rows, if any. The others stay, so that the same call, repeated, commits them."""
-        if refusal is None or self._pending is None:
+        refused = np.asarray(refused)
+        if self._pending is None or not refused.any():
             return
-        self._pending = self._pending.take(np.flatnonzero(~refusal.rows))
-        count, unit = int(refusal.rows.sum()), self._meta.unit
+        first, count = int(refused.argmax()), int(refused.sum())
+        id_ = printable(texts[first].as_py() if texts[first].is_valid else str(rows.ids[first]))
+        self._pending = self._pending.take(np.flatnonzero(~refused))
         self._counts["refused"] += count
         raise InputError(
-            f"{refusal.reason}. The same call again records {unit} {self.epoch} without {count:,} such samples."
+            f"{reason}, got {id_!r} with the label {rows.labels[first]}. The same call again records {self._meta.unit} "
+            f"{self.epoch} without {count:,} such samples."
         )
 
-    def _rounded(self, rows: Rows, ids: Ids, at: np.ndarray) -> Logits | None:
-        """Round values as on disk, so that sums made from the disk are the same; compare with the epoch before."""
-        values = rows.values
-        for name in records.FLOATS:
-            if name in values:
-                exact = values[name].astype(np.float32)
-                values[name] = exact if name in records.EXACT else records.rounded(exact)
-        if not len(rows.ids):  # everything was flushed before
-            return self._logits
-        if rows.logits is None:
-            return None
-        old = (self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])).grown(len(ids))
-        for name, losses in swapped_losses(old.take(at), rows.logits, rows.labels).items():
-            values[name] = records.rounded(losses)
+    def _compare(self, rows: Rows, places: np.ndarray, at: np.ndarray, count: int) -> Logits | None:
+        """Add the losses with swapped norms to rows, and return the logits that the next epoch is compared with.
+
+        Args:
+            rows: One row per sample, at places `at` among `count` samples.
+            places: Where the samples that came before lie among them.
+        """
+        if not len(rows.ids) or rows.logits is None:  # everything was flushed before, or there are too many
+            return self._logits if not len(rows.ids) else None
+        old = self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])
+        if count != len(old.head):
+            old = Logits.unknown(count, rows.logits.cosines.shape[1]).updated(places[: len(old.head)], old)
+        rows.values.update(swapped_losses(old.take(at), rows.logits, rows.labels))
         return old.updated(at, rows.logits)
 
-    def _add(self, rows: Rows, at: np.ndarray) -> None:
-        """Into the sums."""
-        wide = {"label": rows.labels} | {name: rows.values[name].astype(np.float64) for name in STORED}
-        for name, (needs, function) in records.DERIVED.items():
-            wide[name] = function(*(wide[need] for need in needs))
-        self._summary.add(self.epoch, at, rows.labels, rows.values["pred"], wide)
-        self._sizes.add(np.full(len(at), self.epoch), wide)
-
-    def _table(self, rows: Rows, ids: Ids, at: np.ndarray) -> pa.Table:
-        order, texts = ids.sorted(at)
-        columns = {
-            "id": texts,
-            "epoch": pa.array(np.full(len(order), self.epoch), pa.int32()),
-            "label": pa.array(rows.labels.take(order), pa.int32()),
-            "pred": pa.array(rows.values["pred"].take(order).astype(np.int32)),
-        }
-        for name in records.FLOATS:
+    def _table(self, rows: Rows, ids: pa.Array) -> pa.Table:
+        """Rows, which are in the order of their ids, as they are stored."""
+        integers = {"epoch": np.full(len(ids), self.epoch), "label": rows.labels, "pred": rows.values["pred"]}
+        columns: dict[str, Any] = {name: pa.array(v.astype(np.int32)) for name, v in integers.items()}
+        for name, bits in records.BITS.items():
             if name in rows.values:
-                values = rows.values[name].take(order)
-                missing = np.isnan(values)
-                columns[name] = pa.array(values, pa.float32(), mask=missing if missing.any() else None)
-        return pa.table(columns)
+                columns[name] = pa.array(records.rounded(rows.values[name], bits), from_pandas=True)
+        return pa.table({"id": ids, **columns})
 
-    def _write_logits(self, index: records.Index, ids: Ids, logits: Logits | None) -> None:
-        """What the next epoch is compared with, for a recorder that resumes: in the order in which it will number."""
+    def _write_logits(self, index: records.Index, logits: Logits | None) -> None:
+        """Write what the next epoch is compared with, for a recorder that resumes."""
         states = index.states
         if logits is not None:
-            name = records.new_name("safetensors")
-            state = logits.take(ids.order())
+            states[str(self.epoch)] = records.new_name("safetensors")
             with disk_errors(self.path):
-                write_whole(self.path / DYNAMICS / name, state.save)
-            states[str(self.epoch)] = name
+                write_whole(self.path / DYNAMICS / states[str(self.epoch)], logits.save)
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]
 
@@ -431,13 +417,8 @@ class Recorder(Result):
             seconds=round(time.time() - self._started, 2),
         )
 
-    # Looking.
-
     def summary(self) -> SampleTable:
-        """One row per sample over all epochs so far; see `Dynamics.summary` for the columns."""
+        """One row per sample over all committed epochs, read from disk: `Dynamics.summary` of this run."""
         if self._rank:
-            raise StateError("summary() is known to the first process only; call it where the rank is 0.")
-        if self._sizes.factors():  # an epoch exploded; how much it counts depends on all the others
-            return Dynamics(self.path).summary()
-        order = self._ids.order()
-        return self._summary.take(order).table(self._ids.texts.take(pa.array(order)), self._described())
+            raise StateError("summary() works in the first process only; call it where the rank is 0.")
+        return Dynamics(self.path).summary()
