@@ -72,7 +72,7 @@ def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, 
         assert "no clear difference from CE" in said or "Not tested" in said
     else:
         how = {"better": "better", "worse": "less well"}[flag]
-        assert said.startswith(f"EL knows {how} than CE how sure it may be: ECE, softmax ")
+        assert said.startswith(f"EL is {how} calibrated than CE: ECE, softmax ")
         assert said.endswith(f", p = .049). In all, 5 of 5 numbers are {flag}.")
         assert "Welch's t over runs" in shown["reading"]
 

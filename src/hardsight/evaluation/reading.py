@@ -1,4 +1,4 @@
-"""What `hardsight evaluate` wrote, as figures and pages want it: numbers by group, and curves of groups on one grid."""
+"""Read the folder of an evaluation: numbers per group, and the mean curves of groups on common grids."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Curve(NamedTuple):
     Attributes:
         x: Where.
         y: The values.
-        low: One standard deviation of the runs below; of one run, the lower end of its interval. NaN where unknown.
+        low: The mean minus 1 sd over the runs; for a single run, the lower end of its interval, or NaN.
         high: The same above.
-        runs: How many.
-        n: Samples of each point, of one run; 0 where that is not said.
+        runs: Number of runs.
+        n: Samples per point of one run; 0 where unknown.
     """
 
     x: np.ndarray
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation's folder, read: see `hardsight.evaluate` for what each file holds."""
+    """The contents of an evaluation's folder; `hardsight.evaluate` describes its files."""
 
     path: Path
     rows: list[dict[str, Any]]
@@ -54,13 +54,13 @@ class Evaluated:
 
     @cached_property
     def groups(self) -> dict[str, list[str]]:
-        """The runs of each group; the first group is what the others are compared with."""
-        found: dict[str, list[str]] = {}
+        """The runs of each group; the first group is the baseline."""
+        groups: dict[str, list[str]] = {}
         for row in self.rows:
-            runs = found.setdefault(row["group"], [])
-            if row["run"] and row["run"] not in runs:  # an ensemble's numbers are those of no run
+            runs = groups.setdefault(row["group"], [])
+            if row["run"] and row["run"] not in runs:  # an ensemble's numbers belong to no run
                 runs.append(row["run"])
-        return found
+        return groups
 
     def curves(self, question: str, curve: str, shape: str = "line") -> dict[tuple[str, str], dict[str, Curve]]:
         """By score and data set, the curves of the groups.
@@ -68,23 +68,22 @@ class Evaluated:
         Args:
             question: One of the points' questions.
             curve: One of its curves.
-            shape: How runs are brought together. ``line``: where their points lie elsewhere, each is read off between
-                its own. ``bars``: points are middles of bars of equal width and shares, which become densities, 0
-                outside. ``bins``, of confidence, and ``ranks``: points are means of n samples, and those of the same
-                bin or of the same place in order are brought together.
+            shape: How runs are averaged. ``line``: interpolated where their x differ. ``bars``: centers of bars of
+                equal width and shares, which become densities, 0 outside. ``bins`` of confidence, and ``ranks``: points
+                are means of n samples, and those of the same bin or rank are pooled.
         """
-        held: dict[tuple[str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
-        for one in self.points:
-            if (one["question"], one["curve"]) == (question, curve):
-                groups = held.setdefault((one["score"], one["on"]), {})
-                groups.setdefault(one["group"], {}).setdefault(one["run"], []).append(one)
+        panels: dict[tuple[str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
+        for point in self.points:
+            if (point["question"], point["curve"]) == (question, curve):
+                groups = panels.setdefault((point["score"], point["on"]), {})
+                groups.setdefault(point["group"], {}).setdefault(point["run"], []).append(point)
         return {
             key: {
                 name: _mean([_arrays(run, shape) for run in groups[name].values()], shape)
                 for name in self.groups
                 if name in groups
             }
-            for key, groups in held.items()
+            for key, groups in panels.items()
         }
 
 
@@ -107,13 +106,12 @@ class _Plan(TypedDict, total=False):
 
 
 def read_evaluated(out: str | Path) -> Evaluated:
-    """The folder that `hardsight evaluate` wrote, or a sentence."""
+    """Read a folder that `hardsight evaluate` wrote."""
     path = Path(out)
     missing = next((name for name in _FILES if not (path / name).is_file()), None)
     if missing is not None:
         raise MissingPathError(
-            f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let the same call of "
-            "it finish."
+            f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let it finish."
         )
     with damage_errors(path):
         rows, tests, points = (check_table(pq.read_table(path / name)).to_pylist() for name in _FILES[:3])
@@ -125,7 +123,7 @@ def read_evaluated(out: str | Path) -> Evaluated:
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in the order of their first appearance."""
+    """The distinct values in the order of their first appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -137,32 +135,32 @@ def _mean(runs: list[dict[str, np.ndarray]], shape: str) -> Curve:
     if shape in POOLED:
         return _pooled(runs, shape)
     x, outside = first["x"], 0.0 if shape == "bars" else math.nan
-    if any(len(one["x"]) != len(x) or not np.allclose(one["x"], x) for one in runs[1:]):
-        x = np.unique(np.concatenate([one["x"] for one in runs]))
-        values = np.stack([np.interp(x, one["x"], one["y"], left=outside, right=outside) for one in runs])
-        known = np.isfinite(values).all(0)  # a mean of fewer runs would jump where one ends
-        x, values, n = x[known], values[:, known], np.zeros(known.sum(), int)
+    if any(len(run["x"]) != len(x) or not np.allclose(run["x"], x) for run in runs[1:]):
+        x = np.unique(np.concatenate([run["x"] for run in runs]))
+        values = np.stack([np.interp(x, run["x"], run["y"], left=outside, right=outside) for run in runs])
+        valid = np.isfinite(values).all(0)  # a mean of fewer runs would jump where a run ends
+        x, values, n = x[valid], values[:, valid], np.zeros(valid.sum(), int)
     else:
-        values, n = np.stack([one["y"] for one in runs]), first["n"]
+        values, n = np.stack([run["y"] for run in runs]), first["n"]
     mean, sd = values.mean(0), values.std(0, ddof=1)
     return Curve(x, mean, mean - sd, mean + sd, len(runs), n)
 
 
 def _pooled(runs: list[dict[str, np.ndarray]], shape: str) -> Curve:
-    """All samples of a bin, and the standard deviation of the runs that have some."""
-    x, y, n = (np.concatenate([one[name] for one in runs]) for name in ("x", "y", "n"))
-    ranks = np.concatenate([np.arange(len(one["x"])) for one in runs])
+    """Means over all samples of a bin, with the standard deviation over the runs that have some."""
+    x, y, n = (np.concatenate([run[name] for run in runs]) for name in ("x", "y", "n"))
+    ranks = np.concatenate([np.arange(len(run["x"])) for run in runs])
     bins = np.ceil(x * BINS - 1e-9).clip(1) if shape == "bins" else ranks  # closed on the right
-    made = []
-    for own in (bins == k for k in np.unique(bins)):
-        mean, sd = np.average(y[own], weights=n[own]), y[own].std(ddof=1) if own.sum() > 1 else math.nan
-        made.append((np.average(x[own], weights=n[own]), mean, mean - sd, mean + sd, n[own].sum()))
-    at, middle, low, high, count = (np.array(column) for column in zip(*made, strict=True))
-    return Curve(at, middle, low, high, len(runs), count)
+    points = []
+    for at in (bins == k for k in np.unique(bins)):
+        mean, sd = np.average(y[at], weights=n[at]), y[at].std(ddof=1) if at.sum() > 1 else math.nan
+        points.append((np.average(x[at], weights=n[at]), mean, mean - sd, mean + sd, n[at].sum()))
+    center, middle, low, high, count = (np.array(column) for column in zip(*points, strict=True))
+    return Curve(center, middle, low, high, len(runs), count)
 
 
 def _arrays(points: list[dict[str, Any]], shape: str) -> dict[str, np.ndarray]:
-    columns = {name: np.array([one[name] for one in points], float) for name in ("x", "y", "low", "high", "n")}
+    columns = {name: np.array([point[name] for point in points], float) for name in ("x", "y", "low", "high", "n")}
     order = np.argsort(columns["x"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     if shape == "bars" and len(order) > 1:
