@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from hardsight.report.page import render
+from hardsight.report.sections import table
 
 SIZE = {"width": 1200, "height": 900}
 HOSTILE = [
@@ -62,21 +63,28 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
         own = avh[label == k]
         mean = float(own.mean()) if len(own) else None
         right = float((~wrong[label == k]).mean()) if len(own) else None
-        rows.append([name, len(own), right, mean, None if k == 1 else round(0.01 * ((7 * k) % 5), 3)])
-    columns = [("name", "text"), ("n", "int"), ("accuracy", "percent"), ("avh", "number"), ("noise", "percent")]
+        rows.append([k, name, len(own), right, mean, None if k == 1 else round(0.01 * ((7 * k) % 5), 3)])
+    columns = [
+        ("code", "int"),
+        ("name", "text"),
+        ("n", "int"),
+        ("accuracy", "percent"),
+        ("avh", "number"),
+        ("noise", "percent"),
+    ]
     site = rng.integers(0, 2, n)
     payload = {
         "title": "small_cnn on digits",
-        "notices": [{"level": "info", "text": "One thing to know."}, {"level": "warn", "text": "One to beware of."}],
-        "sampling": "out",
+        "notices": [{"level": "warn", "text": "One to beware of."}, {"level": "info", "text": "One thing to know."}],
+        "sampling": {"kind": "out", "badge": "Out of sample", "text": "(5 folds).", "level": "info"},
         "n": 10 * n,
         "classes": names,
         "labelled": True,
         "tiles": [{"name": "accuracy", "value": "98.1 %", "note": "95 % interval 97.4–98.7 %"}],
         "scores": {
-            "avh": {"title": "C·AVH", "text": "The angle's share.", "harder": "larger"},
-            "confidence": {"title": "confidence", "text": "Probability of the label.", "harder": "smaller"},
-            "norm": {"title": "norm", "text": "Length of the feature.", "harder": "smaller"},
+            "avh": {"title": "C·AVH", "text": "The angle's share.", "harder": "larger", "kind": "number"},
+            "confidence": {"title": "confidence", "text": "Of the label.", "harder": "smaller", "kind": "number"},
+            "norm": {"title": "norm", "text": "Length of the feature.", "harder": "smaller", "kind": "number"},
         },
         "points": {
             "id": [f"test/img_{i:04d}.png" for i in range(n)],
@@ -114,10 +122,11 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
                 "x": {"column": "avh", "title": "C·AVH (larger = harder)", "low": 0, "high": 1.6},
                 "y": {"column": column, "title": column, "low": 0, "high": high},
                 "density": density(avh, values, (0, 1.6), (0, high)),
+                "color": "",
             }
             for column, values, high in (("confidence", confidence, 1), ("norm", norm, 20))
         ],
-        "histograms": [
+        "histograms": {"charts": [
             {
                 "key": "avh",
                 "title": "C·AVH",
@@ -127,15 +136,16 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
                     for name, part in (("right", ~wrong), ("wrong", wrong))
                 ],
             }
-        ],
+        ]},
         "class_table": {
+            "key": "class", "caption": "Classes", "sort": "avh", "ascending": False, "search": "name",
             "columns": [{"key": key, "title": key, "kind": kind} for key, kind in columns],
             "rows": rows,
             "histogram_edges": edges.tolist(),
             "histograms": [np.histogram(avh[label == k], edges)[0].tolist() for k in range(classes)],
             "note": "",
         },
-        "groups": [
+        "groups": {"columns": [
             {
                 "column": "site",
                 "note": "Means with intervals.",
@@ -147,23 +157,28 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
                     for k in range(2)
                 ],
             }
-        ],
+        ]},
         "clusters": {
             "note": "Found by k-means.",
             "rows": [{"class": names[0], "n": 9, "mean": 1.0, "low": 0.9, "high": 1.1, "difference": 0.2,
                       "confused": names[-1], "rows": order[:4].tolist()}],
         },
-        "label_errors": {"note": "By loss.", "count": 9, "share": 0.0225, "by": "nll", "next": "hardsight clean run"},
+        "label_errors": {"note": "By loss.", "count": 9, "by": "nll", "next": "hardsight clean run"},
         "comparison": {
             "note": "Against yesterday.",
             "tiles": [{"name": "fixed", "value": "7", "note": ""}],
-            "class_rows": [{"class": names[0], "n": 9, "before": 0.6, "after": 0.5, "change": -0.1, "low": -0.2,
-                            "high": -0.05, "accuracy_before": 0.9, "accuracy": 0.95, "flag": "easier"}],
+            "tables": [table("comparison", "Classes", [("class", "class", "text"), ("change", "change", "signed"),
+                                                       ("flag", "in words", "flag")],
+                             [{"class": names[0], "change": -0.1, "change_low": -0.2, "change_high": -0.05,
+                               "flag": "easier"}])],
         },
-        "bad": {"count": 1, "rows": [["test/broken.png", "truncated"]], "note": ""},
+        "bad": {"note": "", "tables": [table("bad", "Bad rows", [("id", "sample", "text"), ("error", "reason", "text")],
+                                             [{"id": "test/broken.png", "error": "truncated"}])]},
         "made": [["model", "small_cnn"], ["versions", "hardsight 1.2.3, torch 2.13"]],
     }  # fmt: skip
-    return payload | changes
+    payload |= changes
+    sections = ("label_errors", "comparison", "histograms", "class_table", "groups", "clusters", "bad")
+    return payload | {"sections": [{"key": key, "title": key} for key in sections if payload[key] is not None]}
 
 
 @contextmanager

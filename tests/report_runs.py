@@ -68,8 +68,8 @@ def listed(payload, key):
 
 
 def texts(payload):
-    """All that the page says in its notices."""
-    return " ".join(notice["text"] for notice in payload["notices"])
+    """All that the page says at its top."""
+    return " ".join(notice["text"] for notice in [payload["sampling"], *payload["notices"]])
 
 
 def grouping(payload, key):

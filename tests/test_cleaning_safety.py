@@ -223,11 +223,12 @@ def test_a_network_at_chance_is_said_first_and_suggests_nothing():
     assert set(rows["action"]) == {"keep"}
     payload = make_payload(read_rows(table)).payload
     assert payload["notices"][0]["level"] == "alarm"
-    assert payload["label_errors"] is None
+    assert "label_errors" not in payload
     assert not [listed for listed in payload["lists"] if listed["key"] == "suspects"]
     assert "suspect labels" not in {tile["name"] for tile in payload["tiles"]}
     good, logits = observed(600, 0.3)
-    assert make_payload(read_rows(table_of(logits, good))).payload["notices"][0]["level"] != "alarm"
+    notices = make_payload(read_rows(table_of(logits, good))).payload["notices"]
+    assert "alarm" not in {notice["level"] for notice in notices}
 
 
 def test_the_commands_say_chance_first(tmp_path, capsys, monkeypatch):

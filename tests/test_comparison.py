@@ -209,7 +209,7 @@ def test_before_and_after_have_one_scale_and_numpy_s_density(page):
 
 def test_classes_that_changed_have_scipy_s_paired_intervals(page):
     payload, found = page
-    rows = payload["comparison"]["class_rows"]
+    rows = payload["comparison"]["tables"][0]["rows"]
     changes = [abs(row["change"]) for row in rows]
     assert changes == sorted(changes, reverse=True)
     assert len(rows) == 5
@@ -217,12 +217,12 @@ def test_classes_that_changed_have_scipy_s_paired_intervals(page):
         own = found["label"] == int(row["class"])
         test = stats.ttest_rel(5 * found["avh"][own], 5 * found["avh_before"][own])
         assert row["n"] == own.sum()
-        assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-3)
+        assert (row["change_low"], row["change_high"]) == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-3)
         assert row["accuracy"] == pytest.approx(np.mean(found["pred"][own] == found["label"][own]), rel=1e-3)
         assert row["accuracy_before"] == pytest.approx(
             np.mean(found["pred_before"][own] == found["label"][own]), rel=1e-3
         )
-    assert {column["key"] for column in payload["comparison"]["columns"]} <= set(rows[0])
+    assert {column["key"] for column in payload["comparison"]["tables"][0]["columns"]} <= set(rows[0])
 
 
 def test_tiles_say_what_changed(page):
@@ -242,4 +242,4 @@ def test_a_comparison_without_scores_in_common_still_makes_a_page():
     bare = SampleTable(before.to_arrow().select(["id", "label", "pred"]))
     payload = make_payload(read_rows(after), against=bare).payload
     assert payload["comparison"]["tiles"][1]["name"] == "accuracy"
-    assert all(row["change"] is None for row in payload["comparison"]["class_rows"])
+    assert all(row["change"] is None for row in payload["comparison"]["tables"][0]["rows"])

@@ -12,6 +12,7 @@ import pytest
 from evaluation_pages import answers_of, write_evaluation
 from report_pages import HOSTILE
 
+import hardsight as hs
 from hardsight.evaluation.naming import _MEANINGS, about, meaning, score_title, written
 from hardsight.evaluation.reading import read_evaluated
 from hardsight.report.comparisonpage import payload, write_comparison
@@ -225,7 +226,7 @@ def test_the_page_is_one_file_whose_policy_allows_its_own_script_alone(tmp_path)
     sha = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src &#39;sha256-{sha}&#39;" in text
     assert "window.pwned=1</script>" not in text.replace("&lt;", "<").split("<script type")[1]
-    assert "Made by hardsight 1.2.3" in text
+    assert f"Made by hardsight {hs.__version__}" in text
 
 
 def test_long_names_are_cut_in_the_middle_only_where_they_can_still_be_told_apart(tmp_path):

@@ -9,13 +9,15 @@ from test_report_groups import with_sketches
 
 from hardsight import SampleTable, records
 from hardsight.report import classes as class_module
-from hardsight.report import curves
-from hardsight.report.changes import change_lists, changes, comparison_section
+from hardsight.report import training
 from hardsight.report.classes import class_table, confusions, medians
 from hardsight.report.clusters import harder_clusters
-from hardsight.report.lists import by_class, disagreements, hardest_and_easiest
+from hardsight.report.comparison import change_lists, changes, comparison_section
+from hardsight.report.disagreement import disagreements
 from hardsight.report.points import Axis, axis
 from hardsight.report.rows import read_rows
+from hardsight.report.samples import by_class, hardest_and_easiest
+from hardsight.report.sections import Inputs
 from hardsight.stats import holm
 
 N, CLASSES = 400, 4
@@ -56,14 +58,14 @@ def test_the_least_confident_are_the_hardest():
         assert easy[code].tolist() == own[::-1][:12]
     tenth = set(order[: N // 10].tolist())
     shares = [np.mean([i in tenth for i in np.flatnonzero(table["label"] == code)]) for code in range(CLASSES)]
-    assert cells(class_table(rows, None, 99), "hard_share") == pytest.approx(shares, rel=1e-3)
+    assert cells(class_table(Inputs(rows)), "hard_share") == pytest.approx(shares, rel=1e-3)
 
 
 def test_of_too_many_classes_the_least_confident_are_listed(monkeypatch):
     monkeypatch.setattr(class_module, "MANY_CLASSES", 2)
     table = a_run()
     means = [table["confidence"][table["label"] == code].mean() for code in range(CLASSES)]
-    listed = class_table(read_rows(table), None, 99)
+    listed = class_table(Inputs(read_rows(table)))
     assert cells(listed, "code") == sorted(np.argsort(means)[:2].tolist())
 
 
@@ -110,9 +112,9 @@ def test_where_confidence_falls_samples_became_harder():
     found = changes(rows, before)
     change = after["confidence"] - before["confidence"]
     np.testing.assert_allclose(found.change[10:], change[10:], atol=1e-12)
-    harder, easier = (one.rows.tolist() for one in change_lists(rows, found))
+    harder, easier = (one.rows.tolist() for one in change_lists(found))
     assert (harder[0], easier[0]) == (np.nanargmin(found.change), np.nanargmax(found.change))
-    lines = {row["class"]: row for row in comparison_section(rows, found, 99)["class_rows"]}
+    lines = {row["class"]: row for row in comparison_section(Inputs(rows), found)["tables"][0]["rows"]}
     assert [lines[name]["flag"] for name in "ab"] == ["harder", "easier"]
     assert list(lines)[:2] == ["b", "a"]  # by how much, whatever the direction
     tests = []
@@ -127,7 +129,7 @@ def test_where_confidence_falls_samples_became_harder():
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
     before, after = two_runs()
     rows = read_rows(after)
-    lines = {row["class"]: row for row in comparison_section(rows, changes(rows, before), 99)["class_rows"]}
+    lines = {row["class"]: row for row in comparison_section(Inputs(rows), changes(rows, before))["tables"][0]["rows"]}
     same = np.arange(N) >= 10
     for code, name in enumerate("abcd"):
         own = same & (after["label"] == code)
@@ -143,7 +145,7 @@ def test_samples_without_a_prediction_are_neither_right_nor_wrong():
     label, pred = rows.label[~missing], rows.pred[~missing]
     assert not rows.judged[missing].any()
     expected = [np.mean(pred[label == code] == code) for code in range(CLASSES)]
-    assert cells(class_table(rows, None, 99), "accuracy") == pytest.approx(expected, rel=1e-3)
+    assert cells(class_table(Inputs(rows)), "accuracy") == pytest.approx(expected, rel=1e-3)
     most, count = confusions(rows)
     for code in range(CLASSES):
         wrong = pred[(label == code) & (pred != code)]
@@ -180,5 +182,5 @@ def test_curves_do_not_depend_on_how_many_records_are_read_at_once(tmp_path, mon
     monkeypatch.setattr(records, "_GROUP_ROWS", 16)  # what is read at a time is whole groups of rows
     run = record(tmp_path / "run")
     together = report(run)["training"]
-    monkeypatch.setattr(curves, "_TOGETHER", 70)  # ten samples of seven epochs
+    monkeypatch.setattr(training, "_TOGETHER", 70)  # ten samples of seven epochs
     assert report(run)["training"] == together

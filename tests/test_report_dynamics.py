@@ -15,10 +15,11 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight.phases.drivers import loss_drivers
-from hardsight.report import curves, samplecurves, write_report
-from hardsight.report.lists import LENGTH
+from hardsight.report import sample_curves, write_report
+from hardsight.report import training as training_module
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
+from hardsight.report.samples import LENGTH
 
 
 def assert_lines(dynamics, rows, group, lines):
@@ -50,7 +51,7 @@ def test_curves_by_group_are_those_of_pandas(which, request):
     assert_lines(dynamics, rows, np.array(["all samples"] * len(rows)), grouping(payload, "all")["lines"])
     names = dynamics.meta.class_names or [str(k) for k in range(CLASSES)]
     assert_lines(dynamics, rows, rows["label"].map(lambda k: names[k]), grouping(payload, "class")["lines"])
-    fifths = pd.qcut(rows.groupby("id")["avh"].mean().rank(method="first"), 5, labels=list(curves._FIFTHS))
+    fifths = pd.qcut(rows.groupby("id")["avh"].mean().rank(method="first"), 5, labels=list(training_module._FIFTHS))
     hardness = grouping(payload, "hardness")
     assert hardness["ordered"]
     assert "by construction" in hardness["note"]
@@ -78,7 +79,7 @@ def test_a_group_that_was_not_seen_in_an_epoch_has_a_gap_there(tmp_path):
 def test_drivers_of_the_loss_are_those_of_phases_and_add_up(which, request):
     _, dynamics, payload, rows = request.getfixturevalue(which)
     lines = payload["training"]["drivers"]["lines"]
-    assert [line["name"] for line in lines] == ["all samples", *curves._FIFTHS]
+    assert [line["name"] for line in lines] == ["all samples", *training_module._FIFTHS]
     expected = loss_drivers(dynamics).to_pandas().set_index("epoch").reindex(dynamics.epochs)
     for key in ("change", "by_angles", "by_norms"):
         np.testing.assert_allclose(np.array(lines[0][key], float), expected[key], rtol=6e-4, atol=1e-6)
@@ -116,7 +117,7 @@ def test_norms_of_few_classes_are_drawn_each_of_many_in_sum(whole, tmp_path):
 def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_path, monkeypatch):
     run = record(tmp_path / "run", n=20, epochs=23, unit="iteration")
     full = report(run)["training"]
-    monkeypatch.setattr(curves, "MOST_EPOCHS", 8)
+    monkeypatch.setattr(training_module, "MOST_EPOCHS", 8)
     payload = report(run)
     training = payload["training"]
     assert training["unit"] == "iteration"
@@ -164,7 +165,7 @@ def test_the_data_map_is_a_view_with_all_samples(whole):
     payload = whole.payload
     view = next(one for one in payload["views"] if one["key"] == "datamap")
     x, y = (np.array(payload["points"]["scores"][view[axis]["column"]]) for axis in "xy")
-    shown = view["x"]["column"], view["y"]["column"], view["colour"]
+    shown = view["x"]["column"], view["y"]["column"], view["color"]
     assert shown == ("variability", "mean_confidence", "correctness")
     ends = [(view[axis]["low"], view[axis]["high"]) for axis in "yx"]
     counts, *_ = np.histogram2d(y, x, bins=(view["density"]["ny"], view["density"]["nx"]), range=ends)
@@ -214,20 +215,20 @@ def test_every_sample_s_curve_is_in_the_page_to_a_four_thousandth(which, request
 
 def test_where_not_all_curves_fit_the_listed_ones_come_first(whole, monkeypatch):
     run, full = whole.run, whole.payload
-    monkeypatch.setattr(samplecurves, "ROOM", 20 * (2 * 3 * 7 + 6))
+    monkeypatch.setattr(sample_curves, "ROOM", 20 * (2 * 3 * 7 + 6))
     payload = report(run)
     found = payload["training"]["curves"]
     assert len(found["points"]) == 20
     heads = [one["rows"][0] for one in full["lists"] if one["rows"]]
     assert set(heads) <= set(found["points"])
     assert found["note"].startswith("20 of 80 points")
-    assert len(json.dumps(found)) <= samplecurves.ROOM + 500
+    assert len(json.dumps(found)) <= sample_curves.ROOM + 500
 
 
 def test_numbers_that_are_all_the_same_or_missing_are_coded():
-    same = samplecurves.coded(np.full((2, 3), 5.0))
+    same = sample_curves.coded(np.full((2, 3), 5.0))
     assert decoded(same, 2, 3).tolist() == [[5.0] * 3] * 2
-    none = samplecurves.coded(np.full((1, 2), np.nan))
+    none = sample_curves.coded(np.full((1, 2), np.nan))
     assert np.isnan(decoded(none, 1, 2)).all()
 
 
@@ -246,7 +247,7 @@ def test_the_page_says_what_was_recorded(whole, gaps):
 
 def test_one_epoch_has_no_curves_and_says_so(tmp_path):
     payload = report(record(tmp_path / "run", epochs=1))
-    assert payload["training"] is None
+    assert "training" not in payload
     assert "One epoch is" in texts(payload)
     assert [one["key"] for one in payload["lists"]] == ["hardest", "easiest", "angle_hard", "logit_hard"]
     assert "datamap" not in [one["key"] for one in payload["views"]]
@@ -287,11 +288,13 @@ def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened
     recorder.end_epoch()
     made = make_payload(rows, dynamics=before)
     assert made.payload["training"] == expected["training"]
-    assert made.recorded.rows_of(pa.array(["train:60", "train:7"]), ["norm"]).table.num_rows == 3
+    assert made.inputs.recorded.rows_of(pa.array(["train:60", "train:7"]), ["norm"]).table.num_rows == 3
 
 
 def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
-    monkeypatch.setattr(curves, "_changes", lambda block, nll: curves.LossChange(*[np.full(len(nll), np.nan)] * 3))
+    monkeypatch.setattr(
+        training_module, "_changes", lambda block, nll: training_module.LossChange(*[np.full(len(nll), np.nan)] * 3)
+    )
     payload = report(whole.run)
     assert payload["training"]["drivers"]["lines"] == []
     assert "not known here" in payload["training"]["drivers"]["note"]
@@ -303,9 +306,9 @@ def test_a_run_without_records_is_as_it_was(tmp_path):
     table = hs.score_features(torch.randn(50, 6), torch.randn(4, 6), torch.randint(0, 4, (50,)))
     table.save(tmp_path / "run")
     payload = report(tmp_path / "run")
-    assert payload["training"] is None
+    assert "training" not in payload
     assert set(payload["points"]["scores"]) == {*table.scores, "rank_angle", "rank_logit"}
-    assert not any("colour" in view for view in payload["views"])
+    assert not any(view["color"] for view in payload["views"])
 
 
 def test_the_folder_of_a_training_names_its_two_runs(tmp_path):

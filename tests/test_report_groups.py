@@ -200,7 +200,7 @@ def test_groups_are_read_from_whatever_holds_them(tmp_path):
         {"id": ids, "side": side},
         SampleTable(pa.table({"id": ids, "side": side})),
     ]
-    results = [make_payload(read_rows(table), groups=one).payload["groups"] for one in given]
+    results = [make_payload(read_rows(table), groups=one).payload["groups"]["columns"] for one in given]
     assert all(result == results[0] for result in results)
     assert [row["value"] for row in results[0][0]["rows"]] == ["left", "right"]
 
@@ -234,7 +234,7 @@ def test_nan_is_no_group():
 def test_points_know_their_group():
     table = a_table(place=["a", "b", "c"] * 200)
     payload = make_payload(read_rows(table)).payload
-    (found,) = payload["groups"]
+    (found,) = payload["groups"]["columns"]
     names = [found["rows"][k]["value"] for k in payload["points"]["groups"]["place"]]
     assert names == table["place"].tolist()
 
@@ -320,8 +320,8 @@ def test_no_cluster_is_harder_where_none_is(seed):
 
 def test_without_sketches_it_says_why():
     payload = make_payload(read_rows(a_table())).payload
-    assert payload["clusters"] is None
-    assert "need the sketches" in payload["clusters_note"]
+    assert payload["clusters"]["rows"] == []
+    assert "need the sketches" in payload["clusters"]["note"]
     few, _ = with_sketches(planted=True, n=90)
     assert "the 40 samples" in harder_clusters(read_rows(few)).note
 

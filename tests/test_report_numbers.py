@@ -16,14 +16,15 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.errors import InputError
 from hardsight.labelerrors import label_errors, noise
-from hardsight.report import suspects, write_report
-from hardsight.report.lists import LENGTH, top
+from hardsight.report import label_errors as report_label_errors
+from hardsight.report import write_report
+from hardsight.report.formatting import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
 from hardsight.report.notices import tiles
 from hardsight.report.payload import make_payload
 from hardsight.report.points import MOST_POINTS, axis, choose_points, density, spread
 from hardsight.report.rows import read_rows
+from hardsight.report.samples import LENGTH, top
 from hardsight.report.views import rank_correlation
-from hardsight.report.words import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
 from hardsight.stats import holm, moments, wilson
 
 
@@ -126,18 +127,18 @@ def test_only_errors_raised_on_purpose_leave_suspects_out(monkeypatch):
     def broken(table):
         return np.ones(2) + np.ones(3)
 
-    monkeypatch.setattr(suspects, "label_errors", missing)
-    assert "table must have avh." in suspects.find_suspects(read_rows(a_table(30)))[1]
-    monkeypatch.setattr(suspects, "label_errors", broken)
+    monkeypatch.setattr(report_label_errors, "label_errors", missing)
+    assert "table must have avh." in report_label_errors.find_suspects(read_rows(a_table(30)))
+    monkeypatch.setattr(report_label_errors, "label_errors", broken)
     with pytest.raises(ValueError, match="broadcast"):
-        suspects.find_suspects(read_rows(a_table(30)))
+        report_label_errors.find_suspects(read_rows(a_table(30)))
 
 
 def hardest_tile(labels, avh):
     """The interval that is quoted of the hardest class, and its mean."""
     ids = [f"s{i}" for i in range(len(avh))]
     table = SampleTable.from_columns({"id": ids, "label": labels, "pred": labels, "avh": avh})
-    [tile] = [one for one in tiles(read_rows(table), None) if one["name"] == "hardest class"]
+    [tile] = [one for one in tiles(read_rows(table), "") if one["name"] == "hardest class"]
     mean, low, high = (
         float(x) for x in re.match(r"\D+([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", tile["note"]).groups()
     )
@@ -234,7 +235,7 @@ def test_an_axis_holds_whatever_there_is(values):
 def test_histograms_are_numpy_s():
     table = a_table(500)
     right = table["label"] == table["pred"]
-    for found in payload_of(table)["histograms"]:
+    for found in payload_of(table)["histograms"]["charts"]:
         values = table[found["key"]] * (6 if found["key"] == "avh" else 1)
         edges = np.linspace(found["edges"][0], found["edges"][-1], 41)
         for series, mask in zip(found["series"], (right, ~right), strict=True):
@@ -337,7 +338,7 @@ def test_several_nets_show_their_spread():
     assert payload["points"]["spread"]["avh_sd"][0] == pytest.approx(6 * 0.01)
     assert payload["points"]["spread"]["rank_high"][0] == 11
     assert any("mean over 3 nets (a, b, c)" in notice["text"] for notice in payload["notices"])
-    assert payload["groups"] == []  # none of these is a group
+    assert payload["groups"]["columns"] == []  # none of these is a group
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_point_shows_its_sample(show):
     overlay = page.get_by_test_id("overlay")
     overlay.scroll_into_view_if_needed()
     box = overlay.bounding_box()
-    left, right, top, bottom = 54, box["width"] - 12, 12, box["height"] - 46
+    left, right, top, bottom = 54, box["width"] - 14, 28, box["height"] - 42
     x = left + column(payload, "avh")[hardest] / 1.6 * (right - left)
     y = bottom - column(payload, "confidence")[hardest] * (bottom - top)
     page.mouse.move(box["x"] + x, box["y"] + y)
@@ -199,7 +199,7 @@ def test_the_class_table_sorts_by_every_column(show):
     rows = payload["class_table"]["rows"]
     natural = sorted(names, key=lambda name: [int(p) if p.isdigit() else p.lower() for p in re.split(r"(\d+)", name)])
     for at, (key, first) in enumerate([("name", "ascending"), ("n", "descending"), ("accuracy", "descending"),
-                                       ("avh", "descending"), ("noise", "descending")]):  # fmt: skip
+                                       ("avh", "descending"), ("noise", "descending")], start=1):  # fmt: skip
         head = page.get_by_test_id(f"class-head-{key}")
         orders = [first, "ascending" if first == "descending" else "descending"]
         for order in orders:
@@ -212,7 +212,7 @@ def test_the_class_table_sorts_by_every_column(show):
                 assert shown == (natural[::-1] if down else natural)
             else:
                 known = sorted((r for r in rows if r[at] is not None), key=lambda r: r[at], reverse=down)
-                values = {name: next(r[at] for r in rows if r[0] == name) for name in names}
+                values = {name: next(r[at] for r in rows if r[1] == name) for name in names}
                 assert [values[name] for name in shown] == [r[at] for r in known] + [None] * (len(rows) - len(known))
     assert page.get_by_test_id("class-head-n").get_attribute("aria-sort") == "none"
 
@@ -247,7 +247,7 @@ def test_a_card_opens_the_whole_sample(show):
     dialog = page.get_by_test_id("dialog")
     assert page.get_by_test_id("dialog-id").inner_text() == points["id"][first]
     names = payload["classes"]
-    heading = f"labelled {names[points['label'][first]]}, predicted {names[points['pred'][first]]}"
+    heading = f"labeled {names[points['label'][first]]}, predicted {names[points['pred'][first]]}"
     assert page.get_by_test_id("dialog-title").inner_text().strip() == heading
     text = dialog.inner_text()
     for word in ("The angle's share. Larger is harder.", "± 0.013", "between 1 and 9", "suspicion", "site"):
@@ -269,7 +269,7 @@ def test_copying_says_whether_it_worked(show, allowed):
     refuse = "navigator.clipboard.writeText = () => Promise.reject(new Error('no'))"
     accept = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }"
     page.evaluate(f"() => {{ {accept if allowed else refuse} }}")
-    button = page.get_by_test_id("labels").get_by_test_id("copy")
+    button = page.get_by_test_id("label_errors").get_by_test_id("copy")
     button.click()
     if allowed:
         assert button.inner_text() == "Copied"
@@ -329,7 +329,7 @@ def test_only_what_is_judged_can_be_wrong(show):
 def test_the_dialog_says_which_way_a_change_is_harder(show):
     payload = make_payload(n=40)
     for name, harder in (("before", "smaller"), ("change", "smaller"), ("seen", "")):
-        payload["scores"][name] = {"title": f"the {name}", "text": "Of two runs.", "harder": harder}
+        payload["scores"][name] = {"title": f"the {name}", "text": "Of two runs.", "harder": harder, "kind": "number"}
         payload["points"]["scores"][name] = [0.5] * 40
     page = show(payload)
     page.get_by_test_id("card").first.click()

@@ -14,8 +14,8 @@ from report_runs import in_page, listed, record
 import hardsight as hs
 from hardsight.alignment.folder import Aligned, read_alignment, write_alignment
 from hardsight.report import write_report
-from hardsight.report.lists import LENGTH
 from hardsight.report.people import BINS_X, BINS_Y, HARD
+from hardsight.report.samples import LENGTH
 from hardsight.runs import ALIGNMENT
 
 N = 300
@@ -113,7 +113,7 @@ def test_a_run_that_is_scored_again_forgets_its_alignment(case, tmp_path):
 def test_a_run_without_people_has_no_section(tmp_path):
     some_table(40).save(tmp_path / "run")
     payload = in_page(write_report(tmp_path / "run", pictures=0))
-    assert payload["people"] is None
+    assert "people" not in payload
     assert "hsf" not in payload["points"]["scores"]
     assert not any(one["key"].startswith("people") for one in [*payload["lists"], *payload["views"]])
 
@@ -224,7 +224,7 @@ def test_a_run_that_went_on_is_told_to_be_compared_again(tmp_path):
     for epoch, told in ((2, False), (1, True)):
         write_alignment(run, beside(table, answers(table), epoch=epoch))
         payload = in_page(write_report(run, pictures=0))
-        assert ("hardsight align" in payload["people"]["old"]) == told
+        assert ("hardsight align" in payload["people"]["warning"]) == told
 
 
 def test_samples_of_both_lists_are_among_the_first_to_get_pictures(tmp_path):
@@ -246,7 +246,7 @@ def test_scores_are_chosen_and_galleries_opened(show, case):
     payload = case[3]
     page = show(payload)
     page.get_by_role("link", name="People", exact=True).click()
-    rows = page.get_by_test_id("people").locator("#people-board tbody tr")
+    rows = page.get_by_test_id("people").get_by_test_id("board-table").locator("tbody tr")
     assert rows.nth(0).locator("td").all_inner_texts()[0] == "logit margin"
     assert "0.500\n0.100 to 0.600" in rows.nth(1).inner_text()
     heat = page.get_by_test_id("people-histogram")
@@ -277,7 +277,7 @@ def test_scores_are_chosen_and_galleries_opened(show, case):
 def test_a_narrow_screen_and_hostile_words(show, case, scheme):
     payload = json.loads(json.dumps(case[3]))
     people = payload["people"]
-    people["note"] = people["old"] = HOSTILE[0]
+    people["note"] = people["warning"] = HOSTILE[0]
     people["tests"] = HOSTILE[:3]
     people["quarters"]["note"] = HOSTILE[1]
     people["hypotheses"] = [dict.fromkeys(("name", "claim", "verdict", "words"), text) for text in HOSTILE]

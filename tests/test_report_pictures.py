@@ -18,7 +18,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.data import ArraySamples, Samples
 from hardsight.report import write_report
-from hardsight.report.pictured import choose, picture
+from hardsight.report.thumbnails import choose, make_thumbnails
 from hardsight.report.write import MOST_BYTES
 from hardsight.runs import Meta
 
@@ -47,7 +47,7 @@ class Given(Samples):
 
 def pictured(*values, room=10**6):
     samples = Given(*values)
-    return picture(samples, range(len(values)), [f"data:{i}" for i in range(len(values))], len(values), room)
+    return make_thumbnails(samples, range(len(values)), [f"data:{i}" for i in range(len(values))], len(values), room)
 
 
 def a_run(tmp_path, n=60, images=None, **meta):
@@ -317,6 +317,7 @@ def test_a_run_still_being_written_and_its_bad_rows(tmp_path):
     payload = in_page(write_report(tmp_path / "run"))
     assert "60 samples so far" in texts(payload)
     assert "130 samples" in texts(payload)
-    assert payload["bad"]["count"] == 130
-    assert payload["bad"]["rows"][0] == ["bad0", "<b>truncated</b>"]
-    assert len(payload["bad"]["rows"]) == 100
+    assert "130 rows" in payload["bad"]["note"]
+    (bad,) = payload["bad"]["tables"]
+    assert bad["rows"][0] == {"id": "bad0", "error": "<b>truncated</b>"}
+    assert len(bad["rows"]) == 100

@@ -7,8 +7,8 @@ import pytest
 from hardsight import SampleTable
 from hardsight.ensemble import mean_over_nets
 from hardsight.report.classes import confusions, medians
-from hardsight.report.datamap import _first
 from hardsight.report.payload import make_payload
+from hardsight.report.recorded import _first
 from hardsight.report.rows import read_rows
 
 

@@ -6,23 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.report.lists import top
+from hardsight.report.formatting import counted, plain, score_title
+from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.samples import top
+from hardsight.report.sections import Inputs, Section, table
 from hardsight.report.views import score_axis
-from hardsight.report.words import counted, cut_name, plain, score_title
 from hardsight.stats import moments, wilson
 
 BINS = 20
 
 
-def class_table(rows: Rows, noise: dict[int, float] | None, room: int) -> dict[str, Any]:
-    """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more.
+def build(inputs: Inputs) -> Section:
+    """The section."""
+    return Section("class_table", "Classes", class_table(inputs))
 
-    Args:
-        rows: The samples.
-        noise: Estimated share of wrong labels by class number, where there is one.
-        room: Bytes that a class name may take.
-    """
+
+def class_table(inputs: Inputs) -> dict[str, Any]:
+    """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more."""
+    rows = inputs.rows
     group, codes = rows.at, rows.codes
     n = np.bincount(group[group >= 0], minlength=codes)
     found = moments(rows.value, group, codes)
@@ -33,7 +35,7 @@ def class_table(rows: Rows, noise: dict[int, float] | None, room: int) -> dict[s
         harder = np.where(np.isnan(found.mean), -np.inf, rows.sign * found.mean)[present]
         present = np.sort(present[top(harder, MANY_CLASSES)])
         note.append(f"Only the hardest {MANY_CLASSES:,} are listed.")
-    names = [cut_name(rows.class_name(code), room) for code in present.tolist()]
+    names = [inputs.class_name(code) for code in present.tolist()]
     score = score_title(rows.main)
     columns: list[tuple[str, str, str, Any]] = [
         ("code", "number", "int", present),
@@ -58,18 +60,20 @@ def class_table(rows: Rows, noise: dict[int, float] | None, room: int) -> dict[s
             ("median", f"median {score}", "number", medians(rows.value, group, codes)[present]),
             ("hard_share", "of its samples among the hardest tenth", "percent", _hard_share(rows, n)[present]),
         ]
-    if noise is not None:
-        shares = [noise.get(int(rows.numbers[code]), np.nan) for code in present]
+    if isinstance(inputs.suspects, Suspects):
+        shares = [inputs.suspects.noise.get(int(rows.numbers[code]), np.nan) for code in present]
         columns.append(("noise", "labels estimated wrong", "percent", np.array(shares, dtype=np.float64)))
     if rows.judged.any():
-        columns.append(("confused", "most confused with", "text", _confused(rows, present, room)))
+        columns.append(("confused", "most confused with", "text", _confused(inputs, present)))
     if "norm" in rows.scores and rows.main != "norm":
         columns.append(("norm", "mean norm", "number", moments(rows.scores["norm"], group, codes).mean[present]))
     cells = [values if isinstance(values, list) else plain(values) for *_, values in columns]
     edges, histograms = _histograms(rows, present)
+    shown = [(key, title, kind) for key, title, kind, _ in columns]
+    lines = [list(cell) for cell in zip(*cells, strict=True)]
+    options = {"sort": rows.main, "ascending": rows.sign < 0, "search": "name"}
     return {
-        "columns": [{"key": key, "title": title, "kind": kind} for key, title, kind, _ in columns],
-        "rows": [list(cell) for cell in zip(*cells, strict=True)],
+        **table("class", "Classes", shown, lines, **options),
         "histogram_edges": edges,
         "histograms": histograms,
         "note": " ".join(note),
@@ -110,12 +114,11 @@ def _hard_share(rows: Rows, n: np.ndarray) -> np.ndarray:
     return np.bincount(group[group >= 0], minlength=rows.codes) / np.maximum(n, 1)
 
 
-def _confused(rows: Rows, present: np.ndarray, room: int) -> list[str]:
+def _confused(inputs: Inputs, present: np.ndarray) -> list[str]:
     """The class that each class's wrong samples are mostly taken for, and how many of them."""
-    most, count = confusions(rows)
+    most, count = confusions(inputs.rows)
     return [
-        f"{cut_name(rows.class_name(int(most[code])), room)} ({count[code]:,})" if count[code] else ""
-        for code in present.tolist()
+        f"{inputs.class_name(int(most[code]))} ({count[code]:,})" if count[code] else "" for code in present.tolist()
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.ensemble import matrix
+from hardsight.report.formatting import counted, number, score_title
 from hardsight.report.rows import Rows
-from hardsight.report.words import counted, number, score_title
+from hardsight.report.sections import Inputs, Section
 from hardsight.stats import FEW, holm, student
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
 LEAST = 40  # samples of a class that is looked at: twenty to find its clusters, twenty to measure them
 MOST_SHOWN, EXAMPLES = 24, 8
+_PICTURED = 4  # examples that have pictures first
 _SEED = 20260802
 
 
@@ -34,27 +35,36 @@ class Cluster(NamedTuple):
     p: float
 
 
-class Found(NamedTuple):
-    """Harder clusters, the hardest first, and how they were found, or why there are none."""
+class Search(NamedTuple):
+    """Harder clusters, the hardest first, and how they were looked for, or why they were not."""
 
     clusters: list[Cluster]
     note: str
-    looked: bool
+    tested: bool
 
 
-def harder_clusters(rows: Rows) -> Found:
+def build(inputs: Inputs) -> Section:
+    """Clusters, or why there are none."""
+    search = harder_clusters(inputs.rows)
+    examples, parts = ([cluster.members[:k] for cluster in search.clusters] for k in (_PICTURED, EXAMPLES))
+    note = search.note if search.clusters or not search.tested else f"{search.note} No cluster stands out."
+    lines = [_line(inputs, cluster) for cluster in search.clusters]
+    return Section("clusters", "Hidden clusters", {"note": note, "rows": lines}, examples=examples, parts=parts)
+
+
+def harder_clusters(rows: Rows) -> Search:
     """k-means of the features' directions within each class; clusters significantly harder than the rest of it."""
     from threadpoolctl import threadpool_limits
 
     where, directions = _directions(rows)
     if directions is None:
-        return Found([], "Hidden clusters need the sketches of the features, which this run does not keep.", False)
+        return Search([], "Hidden clusters need the sketches of the features, which this run does not keep.", False)
     group = rows.at[where]
     usable = np.bincount(group[group >= 0], minlength=rows.codes)
     large = np.flatnonzero(usable >= LEAST)
     large = large[np.argsort(-usable[large], kind="stable")][:MOST_CLASSES]
     if not len(large):
-        return Found([], f"No class has the {LEAST} samples that it takes to look for hidden clusters.", False)
+        return Search([], f"No class has the {LEAST} samples that it takes to look for hidden clusters.", False)
     tested: list[Cluster] = []
     order = np.argsort(group, kind="stable")
     starts, ends = (np.searchsorted(group[order], large, side=side) for side in ("left", "right"))
@@ -76,7 +86,7 @@ def harder_clusters(rows: Rows) -> Found:
         f"Welch's interval. {counted(len(harder), 'cluster')} of {len(tested):,} are harder at 5 % after Holm's "
         f"correction.{most}"
     )
-    return Found(harder[:MOST_SHOWN], note, True)
+    return Search(harder[:MOST_SHOWN], note, True)
 
 
 def _directions(rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
@@ -128,25 +138,15 @@ def _clusters_of(rows: Rows, code: int, where: np.ndarray, directions: np.ndarra
     return found
 
 
-def as_dict(rows: Rows, found: Found, point_of: Callable[[np.ndarray], list[int]], name: Callable) -> dict[str, Any]:
-    """Clusters for the page; `point_of` finds the points of rows and `name` a class's name."""
-    lines = []
-    for cluster in found.clusters:
-        label, pred = rows.label[cluster.members], rows.pred[cluster.members]
-        wrong = pred[(label >= 0) & (pred >= 0) & (label != pred)]
-        lines.append(
-            {
-                "class": name(cluster.code),
-                "n": len(cluster.members),
-                "mean": number(cluster.mean),
-                "low": number(cluster.low),
-                "high": number(cluster.high),
-                "difference": number(cluster.difference),
-                "difference_low": number(cluster.difference_low),
-                "difference_high": number(cluster.difference_high),
-                "p": number(cluster.p),
-                "confused": name(int(np.bincount(wrong).argmax())) if len(wrong) else "",
-                "rows": point_of(cluster.members[:EXAMPLES]),
-            }
-        )
-    return {"note": found.note, "rows": lines}
+def _line(inputs: Inputs, cluster: Cluster) -> dict[str, Any]:
+    """One cluster for the page."""
+    label, pred = inputs.rows.label[cluster.members], inputs.rows.pred[cluster.members]
+    wrong = pred[(label >= 0) & (pred >= 0) & (label != pred)]
+    numbers = {name: number(value) for name, value in cluster._asdict().items() if name not in ("code", "members")}
+    return {
+        "class": inputs.class_name(cluster.code),
+        "n": len(cluster.members),
+        **numbers,
+        "confused": inputs.class_name(int(np.bincount(wrong).argmax())) if len(wrong) else "",
+        "rows": cluster.members[:EXAMPLES],
+    }

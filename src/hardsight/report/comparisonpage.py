@@ -18,8 +18,8 @@ from hardsight.extras import printable
 from hardsight.report.comparisonpage_charts import charts_of
 from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
 from hardsight.report.comparisonpage_verdicts import verdict
+from hardsight.report.formatting import counted
 from hardsight.report.page import fill
-from hardsight.report.words import counted
 from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")

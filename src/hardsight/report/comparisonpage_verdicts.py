@@ -10,7 +10,7 @@ from hardsight.evaluation.naming import about, meaning, metric_title, written
 from hardsight.evaluation.reading import Evaluated
 from hardsight.evaluation.statistics import key_of
 from hardsight.report.comparisonpage_numbers import flag_of, p_words
-from hardsight.report.words import counted
+from hardsight.report.formatting import counted
 
 _EACH = 3  # groups that have a sentence of their own
 _TOLD = 2  # numbers of what was not tested

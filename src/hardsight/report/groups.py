@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,9 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.idtables import read_by_id
+from hardsight.report.formatting import counted, cut_name, number, score_title
 from hardsight.report.rows import Rows
-from hardsight.report.words import counted, cut_name, number, score_title
+from hardsight.report.sections import Inputs, Notice, Section
 from hardsight.stats import FEW, Difference, holm, moments, student
 from hardsight.table import larger_is_harder
 
@@ -32,6 +32,18 @@ class Group(NamedTuple):
     values: list[str]
     codes: np.ndarray
     note: str
+
+
+def build(inputs: Inputs) -> Section:
+    """A table per column."""
+    measured = [group_rows(inputs.rows, group, explain=k == 0) for k, group in enumerate(inputs.groups)]
+    none = (
+        "This run has no group column. Any column of your own (camera, site, age band) becomes one: pass a table with "
+        "id and your columns to --groups."
+    )
+    data = {"columns": measured} if measured else {"columns": [], "note": none}
+    notices = [Notice("info", text) for text in inputs.group_notes]
+    return Section("groups", "Groups", data, notices=notices)
 
 
 def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
@@ -128,8 +140,8 @@ def _fifths(values: np.ndarray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(place, mask=~known), pa.array(names)).cast(pa.string())
 
 
-def group_rows(rows: Rows, group: Group, how: bool = True) -> dict[str, Any]:
-    """Means, class-adjusted differences and accuracy of each group of a column; `how` tells how they are measured."""
+def group_rows(rows: Rows, group: Group, explain: bool = True) -> dict[str, Any]:
+    """Means, class-adjusted differences and accuracy of each group of a column; `explain` adds how to read them."""
     k = len(group.values)
     found = moments(rows.value, group.codes, k)
     low, high = found.interval()
@@ -163,7 +175,7 @@ def group_rows(rows: Rows, group: Group, how: bool = True) -> dict[str, Any]:
     overall = rows.value[~np.isnan(rows.value)]
     return {
         "column": group.column,
-        "note": f"{group.note} {_HOW.format(score=score_title(rows.main)) if how else ''}".strip(),
+        "note": f"{group.note} {_HOW.format(score=score_title(rows.main)) if explain else ''}".strip(),
         "rows": lines,
         "overall": number(overall.mean()) if len(overall) else None,
     }
@@ -209,8 +221,3 @@ def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.n
         found = student(out[0, k], a * own.var(ddof=1), n_g - 1, b * rest, n_r - 1)
         out[:, k] = found.value, found.low, found.high, found.p
     return Difference(*out)
-
-
-def in_points(groups: Iterable[Group], points: np.ndarray) -> dict[str, list[int]]:
-    """Value of each point in each column, as its place among the column's rows; −1 for none or one not listed."""
-    return {group.column: group.codes[points].tolist() for group in groups}

@@ -1,183 +1,172 @@
-"""What the page says in words: its title, its tiles, its warnings, and how it was made."""
+"""The top of the page, its title, tiles and warnings, and the table that says how the run was made."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from hardsight.chance import chance_agreement
+from hardsight.report.formatting import between, counted, cut, cut_name, percent, score_title
+from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.suspects import Suspects
-from hardsight.report.words import between, counted, cut, cut_name, percent, score_title
-from hardsight.runs import Counts, Folds, Meta, Recorded
+from hardsight.report.sections import Inputs, Notice, Section
+from hardsight.runs import Counts, Folds
 from hardsight.stats import FEW, LEVEL, moments, wilson
 
-_MADE_LENGTH = 400
-MOST_BAD = 100
+_LENGTH = 400  # characters of a text from outside
+
+_BADGES = {"out": "Out of sample", "in": "In sample", "unknown": "Perhaps in sample"}
+
+
+class Sampling(NamedTuple):
+    """Whether samples were scored by a network that had not seen them: ``out``, ``in`` or ``unknown``."""
+
+    kind: str
+    badge: str
+    text: str
+    level: str
+
+    @property
+    def sentence(self) -> str:
+        """The whole in words."""
+        return f"{self.badge} {self.text}" if self.kind == "out" else self.text
 
 
 def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
     meta = rows.table.meta
-    model = meta.model.name or "a network"
-    nets = meta.models
-    model = f"{counted(len(nets), 'net')}" if len(nets) > 1 else model
-    data = meta.data.origin or counted(len(rows), "sample")
-    return f"{cut_name(model)} on {cut_name(data)}"
+    model = counted(len(meta.models), "net") if len(meta.models) > 1 else meta.model.name or "a network"
+    return f"{cut_name(model)} on {cut_name(meta.data.origin or counted(len(rows), 'sample'))}"
 
 
-def sampling(rows: Rows) -> tuple[str, str, str]:
-    """Whether samples were scored by a network that had not seen them: ``out``, ``in`` or ``unknown``; level; words."""
-    found = rows.table.meta.out_of_sample
-    if isinstance(found, Folds):
-        folds = found.folds
-        seeds = found.seeds or 1
-        with_seeds = f", {counted(seeds, 'seed')}" if seeds > 1 else ""
-        if found.retrained == "head":
-            words = (
-                f"Out of sample for the last layer ({folds} folds{with_seeds}): it was refitted on the other folds. If "
-                "the features below it were trained on these very labels, wrong ones still hide."
+def sampling(rows: Rows) -> Sampling:
+    """How the samples were scored."""
+    meta = rows.table.meta
+    scored = meta.out_of_sample
+    kind, level = "out", "info"
+    if isinstance(scored, Folds):
+        seeds = scored.seeds or 1
+        folds = f"{scored.folds} folds" + (f", {seeds} seeds" if seeds > 1 else "")
+        if scored.retrained == "head":
+            text = (
+                f"for the last layer ({folds}): it was refitted on the other folds. If the features below it were "
+                "trained on these very labels, wrong ones still hide."
             )
-            return "out", "info", words
-        how = ": the whole network was retrained on the other folds" if found.retrained == "model" else ""
-        words = (
-            f"Out of sample ({folds} folds{with_seeds}){how}, so no sample was scored by what had learned its label."
+        else:
+            how = ": the whole network was retrained on the other folds" if scored.retrained == "model" else ""
+            text = f"({folds}){how}, so no sample was scored by a network that had learned its label."
+    elif scored:
+        text = f"({cut(scored, 80)}): no sample was scored by a network that had learned its label."
+    else:
+        kind, level = "in" if scored is False and not meta.recorded else "unknown", "warn" if rows.labelled else "info"
+        text = (
+            "Scored by the network as given: if it was trained on these samples, wrong labels hide; score with "
+            "--folds to see them."
         )
-        return "out", "info", words
-    if (recorded := rows.table.meta.recorded) and not found:
-        return "unknown", "warn" if rows.labelled else "info", _recorded(rows.table.meta, recorded)
-    if found:
-        return "out", "info", f"Out of sample ({cut(found, 80)}): no sample was scored by what had learned its label."
-    kind = "in" if found is False else "unknown"
-    words = (
-        "Scored by the network as given: if it was trained on these samples, wrong labels hide; score with --folds to "
-        "see them."
-    )
-    return kind, "warn" if rows.labelled else "info", words
+        if meta.recorded:
+            note = f" ({cut(meta.note, 120)})" if meta.note else ""
+            epochs = meta.recorded.epochs
+            when = f"in {cut_name(meta.unit or 'epoch')} {epochs[-1]:,} of a training" if epochs else "during training"
+            text = (
+                f"Recorded {when}{note}. If the network was trained on these samples, memorized ones look easy and "
+                "wrong labels hide; score with --folds to see them."
+            )
+    return Sampling(kind, _BADGES[kind], text, level)
 
 
-def _recorded(meta: Meta, recorded: Recorded) -> str:
-    """How the samples of a recorded training were scored."""
-    unit, epochs = cut_name(meta.unit or "epoch"), recorded.epochs
-    note = f" ({cut(meta.note, 120)})" if meta.note else ""
-    when = f"in {unit} {epochs[-1]:,} of a training" if epochs else "while a network trained"
-    return (
-        f"Recorded {when}{note}. If it learned from these very samples, what it has memorized looks easy and wrong "
-        "labels hide; score with --folds to see them."
-    )
+def build(inputs: Inputs) -> Section:
+    """What a reader must know before trusting the page."""
+    return Section("opening", notices=list(_notices(inputs.rows)))
 
 
-def notices(rows: Rows, suspects_missing: str, lists_note: str) -> list[dict[str, str]]:
-    """What a reader must know before believing the page, the gravest first."""
-    meta, table = rows.table.meta, rows.table
-    counts = meta.counts or Counts()
+def _notices(rows: Rows) -> Iterator[Notice]:
+    meta, count = rows.table.meta, _count
     chance = chance_agreement(rows.label, rows.pred)
-    alarm = [f"{str(chance)[:1].upper()}{str(chance)[1:]}"] if chance.near else []
-    warn: list[str] = []
-    info: list[str] = []
+    if chance.near:
+        yield Notice("alarm", f"{str(chance)[:1].upper()}{str(chance)[1:]}")
     if meta.unfinished:
-        warn.append(f"{counted(len(rows), 'sample')} so far; run the report again when it is done.")
-    level, words = sampling(rows)[1:]
-    (warn if level == "warn" else info).append(words)
+        yield Notice("warn", f"{counted(len(rows), 'sample')} so far; run the report again when it is done.")
     if not rows.labelled:
-        info.append("There are no labels: every score is taken at the predicted class, and nothing says who is right.")
-    elif (missing := int((rows.label < 0).sum())) > 0:
-        warn.append(f"{counted(missing, 'sample has', 'samples have')} no label and are in no class.")
-    if (pred_missing := int((rows.pred < 0).sum())) > 0:
-        warn.append(f"{counted(pred_missing, 'sample has', 'samples have')} no prediction.")
+        yield Notice("info", "There are no labels: every score is taken at the predicted class.")
+    elif (n := int((rows.label < 0).sum())) > 0:
+        yield Notice("warn", f"{count(n)} no label and are in no class.")
+    if (n := int((rows.pred < 0).sum())) > 0:
+        yield Notice("warn", f"{count(n)} no prediction.")
     present = np.unique(rows.at[rows.at >= 0])
     if len(present) == 1 and len(rows) > 1:
-        info.append(f"All samples are of one class ({cut_name(rows.class_name(int(present[0])))}).")
+        yield Notice("info", f"All samples are of one class ({cut_name(rows.class_name(int(present[0])))}).")
     if rows.classes > MANY_CLASSES:
-        info.append(f"The model has {rows.classes:,} classes; the page names those that occur.")
-    if lists_note:
-        info.append(lists_note)
+        yield Notice("info", f"The model has {rows.classes:,} classes; the page names those that occur.")
     if rows.main is None:
-        warn.append("The table holds no score that the page knows, so nothing is ranked.")
+        yield Notice("warn", "The table has no score that the page can rank by.")
     elif rows.main != "avh":
-        info.append(f"The table holds no AVH; samples are ranked by {score_title(rows.main)}.")
-    if rows.main is not None and (nothing := int(np.isnan(rows.value).sum())) > 0:
-        warn.append(f"{counted(nothing, 'sample has', 'samples have')} no {score_title(rows.main)} and are not ranked.")
-    if suspects_missing and rows.labelled:
-        info.append(suspects_missing)
-    if len(table.bad):
-        warn.append(f"{counted(len(table.bad), 'sample')} could not be scored; see the list at the end.")
-    if (zero := counts.zero_features or 0) > 0:
-        warn.append(
-            f"{counted(zero, 'sample has', 'samples have')} a zero feature, which has the same angle to every class."
-        )
-    nets = meta.models
-    if len(nets) > 1:
-        info.append(f"Every score is the mean over {len(nets)} nets ({cut(', '.join(map(str, nets)), 120)}).")
-    warn += [cut(text, _MADE_LENGTH, 3 * _MADE_LENGTH) for text in meta.warnings]
-    levels = {"alarm": alarm, "warn": warn, "info": info}
-    return [{"level": level, "text": text} for level, texts in levels.items() for text in texts]
+        yield Notice("info", f"The table has no AVH; samples are ranked by {score_title(rows.main)}.")
+    if rows.main is not None and (n := int(np.isnan(rows.value).sum())) > 0:
+        yield Notice("warn", f"{count(n)} no {score_title(rows.main)} and are not ranked.")
+    if len(rows.table.bad):
+        yield Notice("warn", f"{counted(len(rows.table.bad), 'sample')} could not be scored; see the list at the end.")
+    if (n := (meta.counts or Counts()).zero_features or 0) > 0:
+        yield Notice("warn", f"{count(n)} a zero feature, which has the same angle to every class.")
+    if len(meta.models) > 1:
+        names = cut(", ".join(map(str, meta.models)), 120)
+        yield Notice("info", f"Every score is the mean over {len(meta.models)} nets ({names}).")
+    for text in meta.warnings:
+        yield Notice("warn", cut(text, _LENGTH, 3 * _LENGTH))
 
 
-def tiles(rows: Rows, suspects: Suspects | None) -> list[dict[str, str]]:
+def _count(n: int) -> str:
+    return counted(n, "sample has", "samples have")
+
+
+def tiles(rows: Rows, suspects: Suspects | str) -> list[dict[str, str]]:
     """The numbers at the top."""
     bad = len(rows.table.bad)
-    found = [{"name": "samples", "value": f"{len(rows):,}", "note": f"{bad:,} more could not be scored" if bad else ""}]
+    rows_ = [("samples", f"{len(rows):,}", f"{bad:,} more could not be scored" if bad else "")]
     if (n := int(rows.judged.sum())) > 0:
         right = int(rows.right.sum())
         low, high = (float(end[0]) for end in wilson(np.array([right]), np.array([n])))
         note = f"95 % interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
-        found.append({"name": "accuracy", "value": percent(right / n), "note": note})
-    known = ~np.isnan(rows.value)
-    if rows.main is not None and known.any():
-        one = moments(rows.value, np.zeros(len(rows), dtype=np.int64), 1)
-        low, high = (float(end[0]) for end in one.interval())
+        rows_.append(("accuracy", percent(right / n), note))
+    if rows.main is not None and not np.isnan(rows.value).all():
+        overall = moments(rows.value, np.zeros(len(rows), dtype=np.int64), 1)
+        low, high = (float(end[0]) for end in overall.interval())
         chance = "; 1 is chance" if rows.main == "avh" else ""
-        note = f"{between(low, high)}, n = {int(one.n[0]):,}{chance}"
-        found.append({"name": f"mean {score_title(rows.main)}", "value": f"{one.mean[0]:.3g}", "note": note})
-        found += _hardest_class(rows)
-    if suspects is not None:
+        note = f"{between(low, high)}, n = {int(overall.n[0]):,}{chance}"
+        rows_.append((f"mean {score_title(rows.main)}", f"{overall.mean[0]:.3g}", note))
+        rows_ += _hardest_class(rows)
+    if isinstance(suspects, Suspects):
         note = f"{percent(suspects.share, 2)} of the labels, to be reviewed"
-        found.append({"name": "suspect labels", "value": f"{suspects.count:,}", "note": note})
+        rows_.append(("suspect labels", f"{suspects.count:,}", note))
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():
-        value = rows.classes * float(np.nanmean(spread))
         note = f"mean over the samples, {len(rows.table.meta.models)} nets"
-        found.append({"name": "spread of C·AVH between nets (sd)", "value": f"{value:.2g}", "note": note})
-    return found
+        rows_.append(("spread of C·AVH between nets (sd)", f"{rows.classes * float(np.nanmean(spread)):.2g}", note))
+    return [{"name": name, "value": value, "note": note} for name, value, note in rows_]
 
 
-def _hardest_class(rows: Rows) -> list[dict[str, str]]:
+def _hardest_class(rows: Rows) -> list[tuple[str, str, str]]:
     by_class = moments(rows.value, rows.at, rows.codes)
     enough = np.flatnonzero(by_class.n >= FEW)
     if len(enough) < 2:
         return []
     code = int(enough[np.argmax(rows.sign * by_class.mean[enough])])
-    # Which class is the hardest was not known beforehand: the intervals of all of them hold together.
+    # The hardest class was selected from all of them: its interval is corrected for that.
     low, high = (float(end[code]) for end in by_class.interval(1 - (1 - LEVEL) / len(enough)))
     note = (
         f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {between(low, high)} (corrected for "
         f"{len(enough):,} classes), n = {int(by_class.n[code]):,}"
     )
-    name = cut_name(rows.class_name(code))
-    return [{"name": "hardest class" if rows.labelled else "hardest predicted class", "value": name, "note": note}]
-
-
-def bad_rows(rows: Rows) -> dict[str, Any]:
-    """Samples that could not be scored, with their reasons."""
-    bad = rows.table.bad
-    count = len(bad)
-    shown = bad.slice(0, MOST_BAD)
-    pairs = zip(shown["id"].to_pylist(), shown["error"].to_pylist(), strict=True)
-    note = f"The first {MOST_BAD} of {count:,}." if count > MOST_BAD else ""
-    return {"count": count, "rows": [[cut(id_), cut(reason, 200, 600)] for id_, reason in pairs], "note": note}
+    return [("hardest class" if rows.labelled else "hardest predicted class", cut_name(rows.class_name(code)), note)]
 
 
 def made(rows: Rows) -> list[list[str]]:
-    """How the run was made, name and value."""
+    """How the run was made: names and values."""
     meta = rows.table.meta
-    model, data = meta.model, meta.data
-    command = meta.command
-    versions = meta.versions or {}
-    facts = {
+    model, data, command, versions = meta.model, meta.data, meta.command, meta.versions or {}
+    entries = {
         "model": model.name,
         "nets": ", ".join(map(str, meta.models)),
         "weights": meta.weights,
@@ -189,7 +178,7 @@ def made(rows: Rows) -> list[list[str]]:
         "preprocessing": meta.preprocessing,
         "bias in the logits": {True: "yes", False: "no", None: None}[meta.bias],
         "recorded": meta.note if meta.recorded else None,
-        "scored": sampling(rows)[2],
+        "scored": sampling(rows).sentence,
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
         "made": meta.created,
         "seconds": meta.seconds,
@@ -198,4 +187,4 @@ def made(rows: Rows) -> list[list[str]]:
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else versions,
         "python": meta.python,
     }
-    return [[name, cut(value, _MADE_LENGTH, 3 * _MADE_LENGTH)] for name, value in facts.items() if value]
+    return [[name, cut(value, _LENGTH, 3 * _LENGTH)] for name, value in entries.items() if value]

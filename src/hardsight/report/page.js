@@ -1,15 +1,16 @@
-// The start: read the payload, connect the parts, draw what is seen first, and the rest when the browser is idle.
+// The start: read the payload, connect the parts, draw what is seen first, and the sections when the browser is idle.
 
 const payload = JSON.parse(find("payload").textContent);
 const names = classNames(payload);
+const samples = readSamples(payload);
 
 const report = {
   payload,
   names,
-  samples: readSamples(payload),
-  choice: nothingChosen(),
+  samples,
+  choice: { tab: "", ...noFilter(), brush: null, limit: CARDS },
   groupValues: readGroupValues(payload),
-  mainTitle: "",
+  mainTitle: samples.hardness ? scoreTitle(payload, samples.hardness) : "hardness",
   className: (k) => names[k] ?? `class ${k}`,
   view: () => scatter.view(),
   open: (i, rows) => dialog.open(i, rows),
@@ -17,72 +18,57 @@ const report = {
   dialogIsOpen: () => dialog.isOpen(),
   rebrush: () => gallery.follow(),
   refilter() {
-    markMatches(report.samples, report.choice);
+    markMatches(samples, report.choice);
     gallery.refresh();
     scatter.redraw();
   },
-  chooseClass(k) {
-    Object.assign(report.choice, { klass: k, limit: CARDS });
-    report.refilter();
-    comeTo("pictures");
-  },
-  chooseGroup(group) {
-    Object.assign(report.choice, { group, limit: CARDS });
-    gallery.select("all"); // lists are short; a group is looked for among all
-    report.refilter();
-    comeTo("pictures");
+  chooseClass: (klass) => select({ klass }),
+  chooseGroup: (group) => select({ group, tab: "all" }), // lists are short; a group is looked for among all samples
+  hasList: (key) => gallery.has(key),
+  showList(key) {
+    gallery.select(key);
+    showGallery();
   },
 };
 
-report.mainTitle = report.samples.hardness ? scoreTitle(payload, report.samples.hardness) : "hardness";
 const gallery = makeGallery(report);
 const dialog = makeDialog(report);
 const scatter = makeScatter(report);
 makeThemeButton(() => scatter.redraw(), drawAll);
 report.refilter();
 
-for (const button of document.querySelectorAll("[data-list]")) {
-  if (!gallery.has(button.dataset.list)) continue;
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    gallery.select(button.dataset.list);
-    comeTo("pictures");
-  });
+function select(change) {
+  Object.assign(report.choice, change, { limit: CARDS });
+  report.refilter();
+  showGallery();
 }
-const command = find("next-command");
-if (command) find("copy-command").append(copyButton("Copy", command.textContent, command));
 
-function comeTo(id) {
+function showGallery() {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  find(id).scrollIntoView({ behavior: still ? "auto" : "smooth" });
+  find("samples").scrollIntoView({ behavior: still ? "auto" : "smooth" });
   find("tabs").querySelector('[aria-selected="true"]').focus({ preventScroll: true });
 }
 
-const later = [
-  drawTraining,
-  drawPeople,
-  drawHistograms,
-  drawRidge,
-  drawClassTable,
-  drawGroups,
-  drawClusters,
-  drawComparison,
-];
+const undrawn = [...payload.sections];
 
 function drawNext() {
-  const part = later.shift();
-  if (part) part(report);
-  if (later.length === 0) document.documentElement.dataset.drawn = "all";
+  const next = undrawn.shift();
+  if (next) {
+    const [box, data] = [find(next.key), payload[next.key]];
+    if (Object.hasOwn(sections, next.key)) sections[next.key](box, data, report);
+    else box.append(...(data.tables ?? []).map((table) => payloadTable(table)));
+  }
+  if (undrawn.length === 0) document.documentElement.dataset.drawn = "all";
 }
 
 function drawAll() {
-  while (later.length) drawNext();
+  while (undrawn.length) drawNext();
 }
 
 const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 30));
 (function continueLater() {
   whenIdle(() => {
     drawNext();
-    if (later.length) continueLater();
+    if (undrawn.length) continueLater();
   });
 })();

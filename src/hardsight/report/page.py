@@ -10,55 +10,45 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import ChainableUndefined, Environment, FunctionLoader
 from markupsafe import Markup
 
+from hardsight import __version__
 from hardsight.errors import InputError
 
-# In the order in which the browser reads them; together they are one script with one hash.
+_FOLDER = files("hardsight.report")
+
+# The scripts that every section may use; each section has one of its own, ``section_KEY.js``, if it draws.
 _SCRIPTS = (
     "page_elements.js",
     "page_theme.js",
+    "page_tables.js",
+    "page_charts.js",
+    "page_lines.js",
     "page_samples.js",
     "page_gallery.js",
     "page_dialog.js",
     "page_scatter.js",
-    "page_charts.js",
-    "page_lines.js",
-    "page_training.js",
-    "page_people.js",
-    "page_tables.js",
+    *sorted(file.name for file in _FOLDER.iterdir() if file.name.startswith("section_")),
     "page.js",
 )
 
-# A payload may leave any part out; the page then says so or does without it.
+# What the page of a run without scored samples lacks.
 _EMPTY: dict[str, Any] = {
-    "title": "Hardness report",
-    "notices": [],
-    "sampling": "unknown",
+    "sampling": {"kind": "unknown", "badge": "Not scored yet", "text": ""},
     "n": 0,
     "classes": [],
     "labelled": False,
     "tiles": [],
     "scores": {},
-    "points": {"id": [], "label": [], "pred": [], "picture": [], "scores": {}},
+    "points": {"id": [], "label": [], "pred": [], "picture": [], "scores": {}, "spread": {}, "groups": {}},
     "pictures": [],
     "picture_note": "",
     "pixelated": False,
     "lists": [],
     "by_class": {},
     "views": [],
-    "histograms": [],
-    "class_table": None,
-    "groups": [],
-    "clusters": None,
-    "clusters_note": "",
-    "label_errors": None,
-    "comparison": None,
-    "training": None,
-    "people": None,
-    "bad": {"count": 0, "rows": [], "note": ""},
-    "made": [],
+    "sections": [],
 }
 
 # Control characters and direction overrides could hide or reorder the text around them; they are shown as escapes.
@@ -69,15 +59,18 @@ def render(payload: dict[str, Any]) -> str:
     """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
 
     Args:
-        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted. Parts may be
-            missing or None.
+        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted.
 
     Raises:
-        ValueError: A number in the payload is NaN or infinite.
+        InputError: A number in the payload is NaN or infinite.
     """
-    given = {key: value for key, value in payload.items() if value is not None}
-    whole = _EMPTY | given
+    whole = _EMPTY | payload
     return fill("page.html.jinja", whole, whole, _SCRIPTS, ("page.css",))
+
+
+def size(payload: dict[str, Any]) -> int:
+    """Bytes that the data take in the page."""
+    return len(_embedded(payload).encode("utf-8", "replace"))
 
 
 def fill(
@@ -95,15 +88,21 @@ def fill(
     style = "\n".join(_beside(name) for name in styles)
     script = "(() => {\n" + "\n".join(_beside(name) for name in scripts) + "\n})();"
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_beside),
+        autoescape=True,
+        undefined=ChainableUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    page = environment.from_string(_beside(template)).render(
+    environment.filters["zip"] = zip
+    page = environment.get_template(template).render(
         report=shown,
         policy=_policy(script, style),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own files
         data=Markup(_embedded(data)),  # noqa: S704 - escaped for a script element
-        version=_version(shown["made"]),
+        version=__version__,
     )
     # A file name may hold bytes that are no text; the page must be encodable all the same.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -133,21 +132,11 @@ def _embedded(payload: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """What jinja prints for a value: text with hidden characters made visible."""
+    """What jinja prints for a value: text with hidden characters as escapes."""
     if type(value) is not str:
         return value
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
 
 
-def _version(made: list[list[str]]) -> str:
-    """The version of hardsight that the payload says made it, or nothing."""
-    for key, value in made:
-        if key == "hardsight":
-            return str(value)
-        if found := re.search(r"\bhardsight\s+v?(\d[\w.+-]*)", str(value)):
-            return found[1]
-    return ""
-
-
 def _beside(name: str) -> str:
-    return files("hardsight.report").joinpath(name).read_text(encoding="utf-8")
+    return _FOLDER.joinpath(name).read_text(encoding="utf-8")

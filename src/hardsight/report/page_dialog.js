@@ -2,113 +2,75 @@
 
 function makeDialog(report) {
   const { payload, samples } = report;
+  const { points, scores } = payload;
   const dialog = find("sample");
   let rows = [];
   let at = 0;
 
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close(); // on the backdrop
-  });
-  dialog.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step) go(step);
-  });
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // on the backdrop
+  dialog.addEventListener("keydown", (event) => go({ ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? 0));
 
   function go(step) {
-    const next = at + step;
-    if (next < 0 || next >= rows.length) return;
-    at = next;
-    fill(step > 0 ? "next" : "previous");
+    if (step === 0 || !(at + step in rows)) return;
+    at += step;
+    fill(step);
   }
 
-  function fill(focus) {
+  // step: the way that was gone, whose button keeps the focus.
+  function fill(step = 0) {
     const i = rows[at];
     const id = named(samples.id[i], { class: "id", "data-testid": "dialog-id" });
-    const button = (word, step, key) =>
-      make(
-        "button",
-        {
-          type: "button",
-          "data-testid": key,
-          disabled: at + step < 0 || at + step >= rows.length,
-          click: () => go(step),
-        },
-        word,
-      );
-    const previous = button("← Previous", -1, "previous");
-    const next = button("Next →", 1, "next");
-    const close = make("button", { type: "button", "data-testid": "close", click: () => dialog.close() }, "Close");
-    const curves = sampleCurves(report, i);
+    const turn = (text, by, key) => makeButton(text, () => go(by), { "data-testid": key, disabled: !(at + by in rows) });
+    const [previous, next] = [turn("← Previous", -1, "previous"), turn("Next →", 1, "next")];
+    const close = makeButton("Close", () => dialog.close(), { "data-testid": "close" });
+    const curves = sampleCurves(payload, i);
+    const line = make("p.idline", id, copyButton("Copy id", samples.id[i], id));
     dialog.replaceChildren(
-      make("div", { class: "heading" }, title(i), close),
-      make(
-        "div",
-        { class: "body" },
-        make(
-          "div",
-          { class: "look" },
-          picture(report, i, "large"),
-          make("p", { class: "idline" }, id, copyButton("Copy id", String(samples.id[i]), id)),
-          curves?.node,
-        ),
-        make("div", { class: "wide" }, scoreTable(i)),
-      ),
-      make("div", { class: "steps" }, previous, make("span", {}, `${whole(at + 1)} of ${whole(rows.length)}`), next),
+      make("div.heading", heading(i), close),
+      make("div.body", make("div", thumbnail(report, i, "large"), line, curves?.node), make("div.wide", scoreTable(i))),
+      make("div.steps", previous, make("span", `${whole(at + 1)} of ${whole(rows.length)}`), next),
     );
     curves?.start();
-    const wanted = { next, previous }[focus] ?? close;
-    (wanted.disabled ? close : wanted).focus();
+    const focused = { 1: next, "-1": previous }[step] ?? close;
+    (focused.disabled ? close : focused).focus();
   }
 
-  function title(i) {
-    const parts = [];
-    if (samples.label[i] >= 0) parts.push("labelled ", named(report.className(samples.label[i])), ", ");
-    parts.push("predicted ", named(report.className(samples.pred[i])));
-    if (samples.kind[i] !== UNJUDGED) parts.push(" ", glyph(KINDS[samples.kind[i]]));
-    return make("h2", { id: "sample-title", "data-testid": "dialog-title" }, ...parts);
+  function heading(i) {
+    const label = samples.label[i] >= 0 ? ["labeled ", named(report.className(samples.label[i])), ", "] : [];
+    const sign = samples.kind[i] === UNJUDGED ? [] : [" ", glyph(KINDS[samples.kind[i]])];
+    const prediction = ["predicted ", named(report.className(samples.pred[i]))];
+    return make("h2", { id: "sample-title", "data-testid": "dialog-title" }, label, prediction, sign);
   }
 
   function scoreTable(i) {
-    const body = make("tbody");
-    const row = (what, value, meaning) =>
-      body.append(
-        make(
-          "tr",
-          {},
-          make("th", { scope: "row" }, named(what)),
-          make("td", { class: "number" }, value),
-          make("td", { class: "meaning" }, meaning),
-        ),
-      );
-    const { points } = payload;
-    const suggested = samples.suggested[i];
+    const lines = [];
+    const row = (title, value, meaning) => lines.push([title, value, meaning]);
+    const suggested = samples.suggested[i] ?? -1;
     if (isNumber(points.suspicion?.[i]))
       row("suspicion", number(points.suspicion[i]), "how much speaks against the label; larger is more suspect");
     if (suggested >= 0)
-      row(
-        "suggested label",
-        named(report.className(suggested)),
-        suggested === samples.label[i] ? "the label it has" : "what the label may have to be",
-      );
+      row("suggested label", named(report.className(suggested)), suggested === samples.label[i] ? "the label it has" : "what the label may have to be");
     for (const [key, values] of samples.columns) {
-      const score = payload.scores[key];
-      const harder = score?.harder ? ` ${score.harder === "larger" ? "Larger" : "Smaller"} is harder.` : "";
-      row(score?.title ?? key, withSpread(key, values[i], i), visible(score?.text ?? "") + harder);
+      const { title, text, harder } = scores[key];
+      const direction = harder ? ` ${harder === "larger" ? "Larger" : "Smaller"} is harder.` : "";
+      row(title, withSpread(key, values[i], i), visible(text) + direction);
     }
-    const { rank, rank_low: low, rank_high: high } = points.spread ?? {};
+    const { rank, rank_low: low, rank_high: high, agreement } = points.spread;
     if (isNumber(rank?.[i])) {
       const between = isNumber(low?.[i]) ? `; between ${whole(low[i])} and ${whole(high[i])} over the nets` : "";
       row("rank", whole(rank[i]), `place among all ${whole(payload.n)} samples by angle, 1 is the hardest${between}`);
     }
-    const agreement = points.spread?.agreement?.[i];
-    if (isNumber(agreement)) row("agreement", percent(agreement), "share of the nets that give this prediction");
+    if (isNumber(agreement?.[i])) row("agreement", percent(agreement[i]), "share of the nets that give this prediction");
     for (const [column, values] of report.groupValues) row(column, named(values[i] ?? "–"), "group");
-    return make("table", { class: "scores" }, body);
+    const body = lines.map(([title, value, meaning]) =>
+      make("tr", make("th", { scope: "row" }, named(title)), make("td.number", value), make("td.meaning", meaning)),
+    );
+    return make("table.scores", make("tbody", body));
   }
 
   function withSpread(key, value, i) {
-    const deviation = payload.points.spread?.[`${key}_sd`]?.[i];
-    const write = WRITERS[payload.scores[key]?.kind] ?? number;
+    const deviation = points.spread[`${key}_sd`]?.[i];
+    const write = WRITERS[scores[key].kind];
     return isNumber(deviation) ? `${write(value)} ± ${write(deviation)}` : write(value);
   }
 

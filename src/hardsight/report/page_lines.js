@@ -1,29 +1,21 @@
 // Charts over the epochs, or over any other numbers: lines with bands, and bars. The pointer or the arrow keys read the
 // numbers of one epoch.
 
-const BANDS = 5; // with more lines only the one that is looked at shows its band
+const BANDS = 5; // with more lines only the highlighted one shows its band
 
-// marks(x, y, width): the nodes; read(k): what the tip says of the k-th epoch; dots(k): [value, class] of its marks.
-function epochChart({ key, title, head, label, epochs, unit, low, high, kind, marks, read, dots, ...sizes }) {
-  const { height = 220, room = 14, pad = 0, side = "", span } = sizes;
-  const top = side ? 28 : 12; // what the y axis is called stands above it
-  const canvas = make("div", { class: "canvas" });
-  const tip = make("div", { class: "tip", role: "status", hidden: true, "data-testid": `tip-${key}` });
-  const over = make("div", { class: "over" }, canvas, tip);
-  const figure = make("figure", { "data-testid": `chart-${key}` }, make("figcaption", {}, named(title), head), over);
-  const [first, last] = span ?? [epochs[0] - pad, epochs[epochs.length - 1] + pad];
-  const write = (text) => (kind === "percent" ? `${text} %` : text);
-  const factor = kind === "percent" ? 100 : 1;
-  const writeAt = epochs.every(Number.isInteger) ? whole : number;
+// x, y: the axes; epochs: the values of x; marks(px, py, area): the nodes; read(k): the tip of the k-th epoch;
+// dots(k): [value, class] of its marks.
+function epochChart({ key, title, head, label, epochs, x, y, marks, read, dots, height = 220, right = 14 }) {
+  const canvas = make("div.canvas");
+  const tip = make("div.tip", { role: "status", hidden: true, "data-testid": `tip-${key}` });
+  const caption = make("figcaption", named(title), head);
+  const figure = make("figure", { "data-testid": `chart-${key}` }, caption, make("div.over", canvas, tip));
+  const isWhole = epochs.every(Number.isInteger);
   let at = -1;
 
   function paint(width) {
-    const gutter = 54;
-    const floor = height - 42;
-    const x = scale(first, last, gutter, width - room);
-    const y = scale(low, high, floor, top);
-    const rule = draw("line", { class: "rule", y1: top, y2: floor });
-    const reading = draw("g", { class: "reading" }, rule);
+    const { area, px, py, nodes } = axes({ width, height, right }, { ...x, whole: isWhole }, y);
+    const reading = draw("g.reading");
     const hide = () => {
       at = -1;
       tip.hidden = true;
@@ -32,132 +24,84 @@ function epochChart({ key, title, head, label, epochs, unit, low, high, kind, ma
     const show = (k) => {
       if (k < 0 || k >= epochs.length) return;
       at = k;
-      rule.setAttribute("x1", x(epochs[k]));
-      rule.setAttribute("x2", x(epochs[k]));
-      const points = dots(k)
-        .filter(([value]) => isNumber(value))
-        .map(([value, style]) => draw("circle", { class: `point ${style}`, cx: x(epochs[k]), cy: y(value), r: 3.5 }));
-      reading.replaceChildren(rule, ...points);
+      const cx = px(epochs[k]);
+      const points = dots(k).filter(([value]) => isNumber(value));
+      const circle = ([value, style]) => draw("circle", { class: `point ${style}`, cx, cy: py(value), r: 3.5 });
+      reading.replaceChildren(svgLine("rule", cx, area.top, cx, area.bottom), ...points.map(circle));
       reading.classList.add("on");
-      tip.replaceChildren(make("strong", {}, `${visible(unit)} ${writeAt(epochs[k])}`), ...read(k));
+      const name = `${visible(x.title)} ${(isWhole ? whole : number)(epochs[k])}`;
+      tip.replaceChildren(make("strong", name), ...read(k));
       tip.hidden = false;
-      const left = x(epochs[k]) > width / 2 ? x(epochs[k]) - tip.offsetWidth - 10 : x(epochs[k]) + 10;
+      const left = cx > width / 2 ? cx - tip.offsetWidth - 10 : cx + 10;
       tip.style.left = `${Math.max(0, Math.min(left, width - tip.offsetWidth))}px`;
       tip.style.top = "14px";
     };
-    const nearest = (event) => {
+    const point = (event) => {
       const pixel = event.clientX - svg.getBoundingClientRect().left;
-      let best = 0;
-      epochs.forEach((epoch, k) => {
-        if (Math.abs(x(epoch) - pixel) < Math.abs(x(epochs[best]) - pixel)) best = k;
-      });
-      return best;
+      const distance = epochs.map((epoch) => Math.abs(px(epoch) - pixel));
+      show(distance.indexOf(Math.min(...distance)));
     };
-    const svg = draw(
-      "svg",
-      {
-        width,
-        height,
-        viewBox: `0 0 ${width} ${height}`,
-        role: "img",
-        tabindex: 0,
-        "aria-label": label,
-        pointermove: (event) => show(nearest(event)),
-        pointerdown: (event) => show(nearest(event)),
-        pointerleave: (event) => event.pointerType === "touch" || hide(), // a lifted finger still wants to read
-        blur: hide,
-        keydown(event) {
-          const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-          if (step) show(at < 0 ? (step > 0 ? 0 : epochs.length - 1) : at + step);
-          else if (event.key === "Escape" && at >= 0) hide();
-          else return;
-          event.stopPropagation(); // the dialog turns its pages with the same keys
-          event.preventDefault();
-        },
-      },
-      side ? words(0, 12, visible(side), "start", "title") : null,
-      ...ticks(low * factor, high * factor, 5).map(([value, text]) =>
-        draw(
-          "g",
-          {},
-          draw("line", { class: "grid", x1: gutter, x2: width - room, y1: y(value / factor), y2: y(value / factor) }),
-          words(gutter - 6, y(value / factor) + 4, write(text), "end"),
-        ),
-      ),
-      ...marks(x, y, width),
-      epochAxis(x, epochs, floor, (width - gutter - room) / 60, visible(unit), [first, last]),
-      reading,
-    );
+    const svg = picture(width, height, label, ...nodes, ...marks(px, py, area), reading);
+    svg.setAttribute("tabindex", 0);
+    svg.addEventListener("pointermove", point);
+    svg.addEventListener("pointerdown", point);
+    svg.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hide()); // a finger lifts to read
+    svg.addEventListener("blur", hide);
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) show(at < 0 ? (step > 0 ? 0 : epochs.length - 1) : at + step);
+      else if (event.key === "Escape" && at >= 0) hide();
+      else return;
+      event.stopPropagation(); // the dialog turns its pages with the same keys
+      event.preventDefault();
+    });
     return svg;
   }
   return { figure, start: () => drawnToWidth(canvas, paint) };
 }
 
-// Where all are whole numbers, as epochs are, so are the marks.
-function epochAxis(x, epochs, y, count, title, [first, last]) {
-  const [low, high] = [Math.min(first, epochs[0]), Math.max(last, epochs[epochs.length - 1])];
-  const isWhole = epochs.every(Number.isInteger);
-  const most = isWhole ? Math.min(count, Math.max(high - low, 1)) : count;
-  const marks = ticks(low, high, most).filter(([value]) => !isWhole || Number.isInteger(value));
-  return draw(
-    "g",
-    {},
-    draw("line", { class: "axis", x1: x(first), x2: x(last), y1: y, y2: y }),
-    ...marks.map(([value, text]) =>
-      draw(
-        "g",
-        {},
-        draw("line", { class: "axis", x1: x(value), x2: x(value), y1: y, y2: y + 5 }),
-        words(x(value), y + 18, text, "middle"),
-      ),
-    ),
-    words((x(first) + x(last)) / 2, y + 35, title, "middle", "title"),
-  );
-}
-
-// lines: {name, style, values, low?, high?, faint?}; ends of bands may lie where no value can, and are cut there.
-// diagonal: both axes from 0 to 1, and the line where they say the same; whole: the y axis alone; join: lines go on over numbers that are missing.
-function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, mark, write, ends = false, ...more }) {
-  const cut = (value) => Math.max(least ?? -Infinity, Math.min(most ?? Infinity, value));
-  const banded = lines.filter((line) => line.low);
-  const inside = lines.length <= BANDS ? banded.flatMap((line) => [...line.low, ...line.high]) : [];
-  const known = [...lines.flatMap((line) => line.values), ...inside.filter(isNumber).map(cut)].filter(isNumber);
+// lines: {name, k, style, values, low?, high?, tell?}; least, most: ends that no value can pass; mark: a dashed line
+// at this value; diagonal: both axes from 0 to 1, and the line where they are equal; unit: the y axis from 0 to 1;
+// join: lines go on over missing numbers; ends: names at the ends of the lines.
+function linesChart({ key, title, head, epochs, x, y, kind, lines, write, least, most, mark, height, ...options }) {
+  const { diagonal = false, unit = diagonal, join = false, ends = false } = options;
+  const cut = (value) => within(value, least ?? -Infinity, most ?? Infinity);
+  const known = lines.flatMap(({ values, low, high }) => [
+    ...values.filter(isNumber),
+    ...(lines.length > BANDS ? [] : [...(low ?? []), ...(high ?? [])].filter(isNumber).map(cut)),
+  ]);
   let [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
   if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
   const air = 0.04 * (high - low);
   [low, high] = [cut(low - air), cut(high + air)];
   if (low > 0 && low < 0.35 * high) low = 0;
-  if (more.diagonal || more.whole) [low, high] = [0, 1];
-  const marked = isNumber(mark) && mark > low && mark < high;
-  const names = lines.map((line) => `${visible(line.name)} ${write(lastOf(line.values))}`);
-  const shown = names.length > 6 ? [...names.slice(0, 6), "…"] : names;
+  if (unit) [low, high] = [0, 1];
+  const last = lines.map((line) => `${visible(line.name)} ${write(lastOf(line.values))}`);
+  const names = last.length > 6 ? [...last.slice(0, 6), "…"] : last;
+  const [first, final] = diagonal ? [0, 1] : [epochs[0], epochs.at(-1)];
   return epochChart({
     key,
     title,
     head,
     epochs,
-    unit,
-    low,
-    high,
-    kind,
-    height: more.height,
-    side: more.side,
-    span: more.diagonal ? [0, 1] : undefined,
-    room: ends ? 120 : 14,
-    label: `${visible(title)} by ${visible(unit)}; at the last: ${shown.join(", ")}. Arrow keys read the others.`,
-    marks: (x, y, width) => [
-      marked ? across("chance", epochs[0], epochs.at(-1), mark, x, y) : null,
-      more.diagonal ? draw("line", { class: "chance", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }) : null,
+    height,
+    x: { low: first, high: final, title: x },
+    y: { low, high, title: y, percent: kind === "percent" },
+    right: ends ? 120 : 14,
+    label: `${visible(title)} by ${visible(x)}; at the last: ${names.join(", ")}. Arrow keys read the others.`,
+    marks: (px, py, area) => [
+      isNumber(mark) && mark > low && mark < high && svgLine("chance", area.left, py(mark), area.right, py(mark)),
+      diagonal && svgLine("chance", px(0), py(0), px(1), py(1)),
       ...lines.map((line) =>
         draw(
           "g",
           { class: `series ${line.style}${lines.length > BANDS ? " many" : ""}`, "data-line": line.k },
-          line.low ? draw("path", { class: "band", d: bandPath(epochs, line, x, y, cut, [low, high], more.join) }) : null,
-          draw("path", { class: "curve", d: linePath(epochs, line.values, x, y, more.join) }),
-          ...(more.join ? everyPoint : alone)(epochs, line.values, x, y),
+          line.low && draw("path.band", { d: bandPath(epochs, line, px, (v) => py(within(cut(v), low, high)), join) }),
+          draw("path.curve", { d: linePath(epochs, line.values, px, py, join) }),
+          singlePoints(epochs, line.values, px, py, join),
         ),
       ),
-      ...(ends ? endNames(lines, y, width - 120, y(low)) : []),
+      ...(ends ? endNames(lines, py, area) : []),
     ],
     dots: (k) => lines.map((line) => [line.values[k], line.style]),
     read: (k) =>
@@ -168,105 +112,87 @@ function linesChart({ key, title, head, epochs, unit, kind, lines, least, most, 
   });
 }
 
-const across = (kind, from, to, at, x, y) =>
-  draw("line", { class: kind, x1: x(from), x2: x(to), y1: y(at), y2: y(at) });
-
-const tipEntry = (sign, name, text) => make("span", { class: "entry" }, sign, named(name), ` ${text}`);
-
+const tipEntry = (sign, name, text) => make("span.entry", sign, named(name), ` ${text}`);
 const lastOf = (values) => values.findLast(isNumber);
 
 // A gap in the numbers is a gap in the line, unless it is joined.
-function linePath(epochs, values, x, y, join = false) {
+function linePath(xs, values, px, py, join = false) {
   let d = "";
   let pen = false;
   values.forEach((value, k) => {
-    if (isNumber(value)) d += `${pen ? "L" : "M"}${x(epochs[k]).toFixed(1)} ${y(value).toFixed(1)}`;
+    if (isNumber(value)) d += `${pen ? "L" : "M"}${px(xs[k]).toFixed(1)} ${py(value).toFixed(1)}`;
     pen = isNumber(value) || (pen && join);
   });
   return d;
 }
 
-// A number between two gaps has no line; it is a dot.
-function alone(epochs, values, x, y) {
-  return values
-    .map((value, k) => [value, k])
-    .filter(([value, k]) => isNumber(value) && !isNumber(values[k - 1]) && !isNumber(values[k + 1]))
-    .map(([value, k]) => draw("circle", { class: "point", cx: x(epochs[k]), cy: y(value), r: 2.5 }));
+// A number between two gaps has no line; it is a dot. Where lines are joined, every number is.
+function singlePoints(xs, values, px, py, every) {
+  return values.flatMap((value, k) => {
+    if (!isNumber(value) || (!every && (isNumber(values[k - 1]) || isNumber(values[k + 1])))) return [];
+    return [draw("circle.point", { cx: px(xs[k]), cy: py(value), r: 2.5 })];
+  });
 }
 
-const everyPoint = (epochs, values, x, y) => values.flatMap((value, k) => alone([epochs[k]], [value], x, y));
-
-function bandPath(epochs, line, x, y, cut, [low, high], join = false) {
-  const at = (k, value) => `${x(epochs[k]).toFixed(1)} ${y(Math.max(low, Math.min(high, cut(value)))).toFixed(1)}`;
+function bandPath(xs, { low, high }, px, py, join) {
+  const at = (k, value) => `${px(xs[k]).toFixed(1)} ${py(value).toFixed(1)}`;
   let d = "";
   let run = [];
   const close = () => {
-    const above = run.map((k) => at(k, line.high[k]));
-    const below = run.map((k) => at(k, line.low[k])).reverse();
-    if (run.length > 1) d += `M${[...above, ...below].join("L")}Z`;
+    const outline = [...run.map((k) => at(k, high[k])), ...run.map((k) => at(k, low[k])).reverse()];
+    if (run.length > 1) d += `M${outline.join("L")}Z`;
     run = [];
   };
-  epochs.forEach((_, k) => (isNumber(line.low[k]) && isNumber(line.high[k]) ? run.push(k) : join || close()));
+  xs.forEach((_, k) => (isNumber(low[k]) && isNumber(high[k]) ? run.push(k) : join || close()));
   close();
   return d;
 }
 
-// Names at the ends of their lines, moved apart where they would lie on one another, upwards where they would leave.
-function endNames(lines, y, left, floor) {
+// Names at the ends of their lines, moved apart where they would overlap, upwards where they would leave the chart.
+function endNames(lines, py, area) {
   const placed = lines
     .filter((line) => isNumber(lastOf(line.values)))
-    .map((line) => ({ line, at: y(lastOf(line.values)) }))
+    .map((line) => ({ line, at: py(lastOf(line.values)) }))
     .sort((a, b) => a.at - b.at);
-  placed.forEach((one, k) => (one.at = Math.max(one.at, k ? placed[k - 1].at + 14 : 0)));
-  placed.reverse().forEach((one, k) => (one.at = Math.min(one.at, k ? placed[k - 1].at - 14 : floor)));
+  placed.forEach((entry, k) => (entry.at = Math.max(entry.at, k ? placed[k - 1].at + 14 : 0)));
+  placed.reverse().forEach((entry, k) => (entry.at = Math.min(entry.at, k ? placed[k - 1].at - 14 : area.bottom)));
   return placed.map(({ line, at }) => {
     const name = visible(line.name);
     const short = name.length > 16 ? `${name.slice(0, 15)}…` : name;
-    return draw("g", { class: line.style }, words(left + 8, at + 4, short, "start", "end"));
+    return draw("g", { class: line.style }, svgText(area.right + 8, at + 4, short, "start", "end"));
   });
 }
 
-const lineSwatch = (style) =>
-  draw(
-    "svg",
-    { class: `swatch series ${style}`, viewBox: "0 0 22 12", width: 22, height: 12, "aria-hidden": "true" },
-    draw("path", { class: "curve", d: "M1 6H21" }),
-  );
-
-// A line's name as a button: pressed, the line is shown; looked at, it stands out among the lines of a box.
+// A line's name as a button: pressed, the line is shown; focused, it stands out among the lines of a box.
 function lineKey(line, box, shown, toggle) {
-  const stress = (on) => {
+  const stress = (on) => () => {
     for (const node of box.querySelectorAll(".series[data-line]")) {
-      const own = node.dataset.line === String(line.k);
-      node.classList.toggle("strong", on && own);
-      node.classList.toggle("faint", on && !own);
+      const same = node.dataset.line === String(line.k);
+      node.classList.toggle("strong", on && same);
+      node.classList.toggle("faint", on && !same);
     }
   };
-  return make(
-    "button",
-    {
-      type: "button",
-      class: "quiet key",
-      "aria-pressed": String(shown),
-      "data-testid": "curve-line",
-      click: toggle,
-      pointerenter: () => stress(true),
-      pointerleave: () => stress(false),
-      focus: () => stress(true),
-      blur: () => stress(false),
-    },
-    lineSwatch(line.style),
-    named(line.name),
-  );
+  const events = { click: toggle, pointerenter: stress(true), pointerleave: stress(false), focus: stress(true), blur: stress(false) };
+  const state = { type: "button", class: "quiet key", "aria-pressed": String(shown), "data-testid": "curve-line" };
+  return make("button", { ...state, ...events }, lineSwatch(line.style), named(line.name));
 }
 
-// Two parts of a change, one on the other, above and below zero, with their sum as a dot.
-function barsChart({ key, title, head, epochs, unit, parts, total, write }) {
-  const sums = epochs.map((_, k) => {
-    const own = parts.map((part) => part.values[k]).filter(isNumber);
-    return [sum(own.filter((value) => value < 0)), sum(own.filter((value) => value > 0))];
-  });
-  const [low, high] = [Math.min(...sums.map((pair) => pair[0]), 0), Math.max(...sums.map((pair) => pair[1]), 0)];
+// The names of lines as buttons that hide them; show() draws again.
+function lineKeys(legend, lines, box, hidden, show) {
+  const toggle = (line, at) => () => {
+    if (!hidden.delete(line.k)) hidden.add(line.k);
+    show();
+    legend.children[at]?.focus();
+  };
+  const keys = lines.map((line, at) => lineKey(line, box, !hidden.has(line.k), toggle(line, at)));
+  legend.replaceChildren(...(lines.length > 1 ? keys : []));
+}
+
+// Parts of a change stacked above and below zero, with their sum as a line.
+function barsChart({ key, title, head, epochs, x, parts, total, write }) {
+  const stacks = epochs.map((_, k) => parts.map((part) => part.values[k]).filter(isNumber));
+  const low = Math.min(...stacks.map((values) => sum(values.filter((value) => value < 0))), 0);
+  const high = Math.max(...stacks.map((values) => sum(values.filter((value) => value > 0))), 0);
   const air = 0.05 * (high - low || 1);
   const step = epochs.length > 1 ? Math.min(...epochs.slice(1).map((epoch, k) => epoch - epochs[k])) : 1;
   return epochChart({
@@ -274,28 +200,22 @@ function barsChart({ key, title, head, epochs, unit, parts, total, write }) {
     title,
     head,
     epochs,
-    unit,
-    low: low < 0 ? low - air : 0,
-    high: high > 0 || low === 0 ? high + air : 0,
-    pad: step / 2,
+    x: { low: epochs[0] - step / 2, high: epochs.at(-1) + step / 2, title: x },
+    y: { low: low < 0 ? low - air : 0, high: high > 0 || low === 0 ? high + air : 0 },
     label: `${visible(title)}; the same numbers are in the table below. Arrow keys read them.`,
-    marks: (x, y) => [
+    marks: (px, py, area) => [
       ...epochs.flatMap((epoch, k) => {
         const ends = { below: 0, above: 0 };
-        return parts
-          .filter((part) => isNumber(part.values[k]))
-          .map((part) => {
-            const side = part.values[k] < 0 ? "below" : "above";
-            const from = ends[side];
-            ends[side] += part.values[k];
-            const [top, bottom] = [Math.min(y(from), y(ends[side])), Math.max(y(from), y(ends[side]))];
-            const width = Math.max(1, (x(epoch + step) - x(epoch)) * 0.76);
-            const box = { x: x(epoch) - width / 2, y: top, width, height: Math.max(bottom - top, 0) };
-            return draw("rect", { class: `bar ${part.style}`, ...box });
-          });
+        const width = Math.max(1, (px(epoch + step) - px(epoch)) * 0.76);
+        return parts.filter((part) => isNumber(part.values[k])).map((part) => {
+          const side = part.values[k] < 0 ? "below" : "above";
+          const edges = [py(ends[side]), py((ends[side] += part.values[k]))].sort((a, b) => a - b);
+          const box = { x: px(epoch) - width / 2, y: edges[0], width, height: edges[1] - edges[0] };
+          return draw("rect", { class: `bar ${part.style}`, ...box });
+        });
       }),
-      across("axis", epochs[0] - step / 2, epochs.at(-1) + step / 2, 0, x, y),
-      draw("path", { class: "curve total", d: linePath(epochs, total, x, y) }),
+      svgLine("axis", area.left, py(0), area.right, py(0)),
+      draw("path", { class: "curve total", d: linePath(epochs, total, px, py) }),
     ],
     dots: (k) => [[total[k], "total"]],
     read: (k) => [
@@ -304,10 +224,3 @@ function barsChart({ key, title, head, epochs, unit, parts, total, write }) {
     ],
   });
 }
-
-const barSwatch = (style) =>
-  draw(
-    "svg",
-    { class: "swatch", viewBox: "0 0 16 12", "aria-hidden": "true" },
-    draw("rect", { class: `bar ${style}`, x: 1, y: 1, width: 14, height: 10 }),
-  );

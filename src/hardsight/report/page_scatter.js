@@ -1,37 +1,22 @@
-// The scatter: all samples as shading, the drawn ones as points, and a brush. The base is drawn when the view, the
-// filters, the theme or the size change; while a brush is dragged only the overlay is.
+// The scatter plot: the density of all samples, the drawn ones as points, and a brush. The base is drawn when the view,
+// the filters, the theme or the size change; while a brush is dragged only the overlay is.
 
-const NEAR = 12; // pixels within which a point is meant by the pointer
+const NEAR = 12; // pixels within which the pointer hits a point
 
 function makeScatter(report) {
   const { payload, samples, choice } = report;
-  const views = payload.views.filter(
-    (view) => samples.columns.has(view.x.column) && samples.columns.has(view.y.column),
-  );
-  if (views.length === 0) {
-    find("plot")?.parentElement.replaceChildren(
-      make("p", { class: "note" }, "There is no scatter: its scores are not on this page."),
-    );
-    return { view: () => null, redraw() {}, mark() {} };
-  }
-
-  const plot = find("plot");
-  const base = find("plot-base");
-  const overlay = find("plot-overlay");
-  const select = find("view");
-  select.append(...views.map((view, k) => make("option", { value: k }, visible(view.title))));
+  const { views } = payload;
+  if (views.length === 0) return { view: () => null, redraw() {}, mark() {} };
+  const [plot, base, overlay, tip] = ["plot", "plot-base", "plot-overlay", "tip"].map(find);
   let view = views[0];
-  let frame = null; // where things are on the canvas: made by `measure`
+  let frame = null; // where things are on the canvas: see `measure`
   let marked = -1;
   let drag = null;
   let pending = false;
 
   const fields = makeBrushFields(setBrush);
-  select.addEventListener("change", () => {
-    view = views[Number(select.value)];
-    setBrush(null);
-    renew();
-  });
+  const select = makeSelect(views.map(({ title }) => title), show, "view");
+  find("view").replaceWith(select);
   find("clear-brush").addEventListener("click", () => setBrush(null));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && choice.brush && !report.dialogIsOpen()) setBrush(null);
@@ -43,14 +28,16 @@ function makeScatter(report) {
   overlay.addEventListener("pointerleave", () => drag || hover(-1));
   new ResizeObserver(() => plot.clientWidth !== frame?.width && redraw()).observe(plot);
 
-  // A new view: other axes, another note, other fields.
-  function renew() {
+  // Another view has other axes, another note, other fields.
+  function show(k) {
+    view = views[k];
+    setBrush(null);
     fields.use(view);
-    find("view-note").textContent = visible(view.note ?? "");
+    find("view-note").textContent = visible(view.note);
     const [x, y] = [visible(view.x.title), visible(view.y.title)];
-    base.setAttribute("aria-label", `Scatter of ${whole(samples.n)} points: ${x} to the right, ${y} upwards`);
+    base.setAttribute("aria-label", `Scatter plot of ${whole(samples.n)} points: ${x} to the right, ${y} upwards`);
     find("legend").replaceChildren(...legend(report, view));
-    find("legend").classList.toggle("colourless", samples.columns.has(view.colour)); // signs tell shapes alone
+    find("legend").classList.toggle("colorless", Boolean(view.color)); // there the signs differ in shape alone
     redraw();
   }
 
@@ -63,11 +50,11 @@ function makeScatter(report) {
       canvas.style.width = `${frame.width}px`;
       canvas.style.height = `${frame.height}px`;
     }
+    find("plot-axes").replaceChildren(picture(frame.width, frame.height, "", ...frame.nodes));
     const context = base.getContext("2d");
     context.scale(frame.ratio, frame.ratio);
     drawDensity(context, frame, view);
-    drawAxes(context, frame, view);
-    drawPoints(context, frame, samples, filtering(choice), samples.columns.get(view.colour));
+    drawPoints(context, frame, samples, filtering(choice), samples.columns.get(view.color));
     drawOverlay();
   }
 
@@ -76,13 +63,12 @@ function makeScatter(report) {
     context.setTransform(frame.ratio, 0, 0, frame.ratio, 0, 0);
     context.clearRect(0, 0, frame.width, frame.height);
     if (choice.brush) drawBrush(context, frame, choice.brush);
-    if (marked >= 0 && frame.px[marked] === frame.px[marked]) {
-      context.strokeStyle = colour("ink");
-      context.lineWidth = 2.5;
-      context.beginPath();
-      context.arc(frame.px[marked], frame.py[marked], 9, 0, 2 * Math.PI);
-      context.stroke();
-    }
+    if (marked < 0 || Number.isNaN(frame.xs[marked])) return;
+    context.strokeStyle = color("ink");
+    context.lineWidth = 2.5;
+    context.beginPath();
+    context.arc(frame.xs[marked], frame.ys[marked], 9, 0, 2 * Math.PI);
+    context.stroke();
   }
 
   // Many pointer events may come before the next frame; one answer per frame is enough.
@@ -97,14 +83,14 @@ function makeScatter(report) {
   }
 
   function setBrush(brush, typed = false) {
-    const same = !brush && !choice.brush;
+    const changed = brush || choice.brush;
     choice.brush = brush;
     if (!typed) fields.write(brush); // what is being typed is not rewritten
     find("clear-brush").disabled = !brush;
-    if (!same) soon();
+    if (changed) soon();
   }
 
-  function place(event) {
+  function pixel(event) {
     const box = overlay.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   }
@@ -112,34 +98,22 @@ function makeScatter(report) {
   function start(event) {
     if (event.button !== 0) return;
     overlay.setPointerCapture(event.pointerId);
-    const from = place(event);
-    // A drag that starts inside the brush moves it.
-    drag = {
-      from,
-      moved: false,
-      box: choice.brush && insideBox(frame.box(choice.brush), from) ? frame.box(choice.brush) : null,
-    };
+    const from = pixel(event);
+    const box = choice.brush && frame.box(choice.brush);
+    const inside = box && from.x >= box.left && from.x <= box.right && from.y >= box.top && from.y <= box.bottom;
+    drag = { from, moved: false, box: inside ? box : null }; // from inside, the brush is moved
     hover(-1);
     event.preventDefault();
   }
 
   function move(event) {
-    const at = place(event);
+    const at = pixel(event);
     if (!drag) return hover(frame.nearest(at), at);
-    const dx = at.x - drag.from.x;
-    const dy = at.y - drag.from.y;
-    drag.moved ||= Math.hypot(dx, dy) > 4;
+    const { from, box } = drag;
+    drag.moved ||= Math.hypot(at.x - from.x, at.y - from.y) > 4;
     if (!drag.moved) return;
-    if (drag.box) setBrush(frame.brush(shifted(drag.box, dx, dy, frame)));
-    else
-      setBrush(
-        frame.brush({
-          left: Math.min(drag.from.x, at.x),
-          right: Math.max(drag.from.x, at.x),
-          top: Math.min(drag.from.y, at.y),
-          bottom: Math.max(drag.from.y, at.y),
-        }),
-      );
+    const drawn = { left: Math.min(from.x, at.x), right: Math.max(from.x, at.x), top: Math.min(from.y, at.y), bottom: Math.max(from.y, at.y) };
+    setBrush(frame.brush(box ? shifted(box, at.x - from.x, at.y - from.y, frame.area) : drawn));
   }
 
   function finish(event) {
@@ -147,12 +121,11 @@ function makeScatter(report) {
     drag = null;
     if (!clicked) return;
     if (choice.brush) return setBrush(null);
-    const i = frame.nearest(place(event));
+    const i = frame.nearest(pixel(event));
     if (i >= 0) report.open(i, [i]);
   }
 
   function hover(i, at) {
-    const tip = find("tip");
     if (i !== marked) {
       marked = i;
       drawOverlay();
@@ -161,15 +134,15 @@ function makeScatter(report) {
     tip.hidden = i < 0;
     if (i < 0) return;
     const left = at.x > frame.width / 2 ? at.x - tip.offsetWidth - 14 : at.x + 14;
-    tip.style.left = `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`;
+    tip.style.left = `${within(left, 0, Math.max(0, frame.width - tip.offsetWidth))}px`;
     tip.style.top = `${at.y > frame.height / 2 ? at.y - tip.offsetHeight - 10 : at.y + 10}px`;
   }
 
-  renew();
+  show(0);
   return {
     view: () => view,
     redraw,
-    // Ring the point whose card is looked at.
+    // Ring the point whose card has the pointer or the focus.
     mark(i) {
       marked = i;
       if (frame) drawOverlay();
@@ -178,42 +151,29 @@ function makeScatter(report) {
 }
 
 // Sizes, scales and the pixel of every point. Values beyond an axis are drawn at its end, and a brush that reaches
-// the end takes them with it.
-function measure(width, view, samples) {
-  const height = Math.round(Math.max(280, Math.min(460, width * 0.8)));
-  const area = { left: 54, right: width - 12, top: 12, bottom: height - 46 };
-  const [x, y] = [view.x, view.y].map(({ low, high }) =>
-    high > low ? { low, high } : { low: low - 0.5, high: low + 0.5 },
-  );
-  const across = (value) => area.left + ((value - x.low) / (x.high - x.low)) * (area.right - area.left);
-  const up = (value) => area.bottom - ((value - y.low) / (y.high - y.low)) * (area.bottom - area.top);
-  const within = (value, low, high) => Math.max(low, Math.min(high, value));
-  const px = Float32Array.from(samples.columns.get(view.x.column), (value) =>
-    within(across(value), area.left, area.right),
-  );
-  const py = Float32Array.from(samples.columns.get(view.y.column), (value) => within(up(value), area.top, area.bottom));
-  for (let i = 0; i < px.length; i++) if (px[i] !== px[i] || py[i] !== py[i]) px[i] = py[i] = NaN; // it takes both
-  // Bounds are rounded to what the fields show: the brush is what it says.
-  const rounded = (value, axis) => Number(value.toFixed(fieldDigits(axis)));
-  const xAt = (pixel) => rounded(x.low + ((pixel - area.left) / (area.right - area.left)) * (x.high - x.low), x);
-  const yAt = (pixel) => rounded(y.low + ((area.bottom - pixel) / (area.bottom - area.top)) * (y.high - y.low), y);
+// the end contains them.
+function measure(width, { x, y }, samples) {
+  const height = Math.round(within(width * 0.8, 280, 460));
+  const { area, px, py, nodes } = axes({ width, height }, x, y);
+  const across = (value) => within(px(value), area.left, area.right);
+  const up = (value) => within(py(value), area.top, area.bottom);
+  const [xs, ys] = [samples.columns.get(x.column).map(across), samples.columns.get(y.column).map(up)];
+  for (let i = 0; i < xs.length; i++) if (Number.isNaN(xs[i] + ys[i])) xs[i] = ys[i] = NaN; // a point needs both
+  // Bounds are rounded to what the fields show: the brush is exactly what they say.
+  const digits = ({ low, high }) => within(3 - Math.floor(Math.log10(high - low || 1)), 0, 12);
+  const xAt = (pixel) => Number(scale(area.left, area.right, x.low, x.high)(pixel).toFixed(digits(x)));
+  const yAt = (pixel) => Number(scale(area.top, area.bottom, y.high, y.low)(pixel).toFixed(digits(y)));
   return {
     width,
     height,
     area,
+    nodes,
     px,
     py,
-    x,
-    y,
-    across,
-    up,
+    xs,
+    ys,
     ratio: window.devicePixelRatio || 1,
-    box: (brush) => ({
-      left: within(across(brush.x0), area.left, area.right),
-      right: within(across(brush.x1), area.left, area.right),
-      top: within(up(brush.y1), area.top, area.bottom),
-      bottom: within(up(brush.y0), area.top, area.bottom),
-    }),
+    box: ({ x0, x1, y0, y1 }) => ({ left: across(x0), right: across(x1), top: up(y1), bottom: up(y0) }),
     brush: (box) => ({
       x0: box.left <= area.left ? -Infinity : xAt(box.left),
       x1: box.right >= area.right ? Infinity : xAt(box.right),
@@ -223,8 +183,8 @@ function measure(width, view, samples) {
     nearest(at) {
       let best = -1;
       let distance = NEAR * NEAR;
-      for (let i = 0; i < px.length; i++) {
-        const d = (px[i] - at.x) ** 2 + (py[i] - at.y) ** 2;
+      for (let i = 0; i < xs.length; i++) {
+        const d = (xs[i] - at.x) ** 2 + (ys[i] - at.y) ** 2;
         if (d < distance && samples.match[i]) [best, distance] = [i, d];
       }
       return best;
@@ -232,67 +192,24 @@ function measure(width, view, samples) {
   };
 }
 
-const fieldDigits = ({ low, high }) => Math.max(0, Math.min(12, 3 - Math.floor(Math.log10(high - low || 1))));
-const insideBox = (box, at) => at.x >= box.left && at.x <= box.right && at.y >= box.top && at.y <= box.bottom;
-
-function shifted(box, dx, dy, { area }) {
-  const x = Math.max(area.left - box.left, Math.min(area.right - box.right, dx));
-  const y = Math.max(area.top - box.top, Math.min(area.bottom - box.bottom, dy));
+function shifted(box, dx, dy, area) {
+  const x = within(dx, area.left - box.left, area.right - box.right);
+  const y = within(dy, area.top - box.top, area.bottom - box.bottom);
   return { left: box.left + x, right: box.right + x, top: box.top + y, bottom: box.bottom + y };
 }
 
-function drawDensity(context, { area, across, up, x, y }, view) {
-  context.fillStyle = colour("surface");
-  context.fillRect(area.left, area.top, area.right - area.left, area.bottom - area.top);
-  const { nx, ny, counts } = view.density ?? {};
-  if (!counts?.length) return;
-  const most = view.density.max || counts.reduce((a, b) => Math.max(a, b), 1);
-  context.fillStyle = colour("density");
-  for (let row = 0; row < ny; row++) {
-    const top = up(y.low + ((row + 1) / ny) * (y.high - y.low));
-    const bottom = up(y.low + (row / ny) * (y.high - y.low));
-    for (let column = 0; column < nx; column++) {
-      const count = counts[row * nx + column];
-      if (!count) continue;
-      const left = across(x.low + (column / nx) * (x.high - x.low));
-      const right = across(x.low + ((column + 1) / nx) * (x.high - x.low));
-      context.globalAlpha = 0.1 + 0.6 * (Math.log1p(count) / Math.log1p(most));
-      context.fillRect(left, top, right - left, bottom - top);
-    }
-  }
+function drawDensity(context, { px, py }, { x, y, density: { nx, ny, counts, max } }) {
+  context.fillStyle = color("density");
+  const edge = (axis, k, n) => axis.low + (k / n) * (axis.high - axis.low);
+  counts.forEach((count, at) => {
+    if (!count) return;
+    const [column, row] = [at % nx, Math.floor(at / nx)];
+    const [left, right] = [px(edge(x, column, nx)), px(edge(x, column + 1, nx))];
+    const [top, bottom] = [py(edge(y, row + 1, ny)), py(edge(y, row, ny))];
+    context.globalAlpha = 0.1 + 0.6 * (Math.log1p(count) / Math.log1p(max));
+    context.fillRect(left, top, right - left, bottom - top);
+  });
   context.globalAlpha = 1;
-}
-
-function drawAxes(context, { area, across, up, x, y }, view) {
-  context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-  context.strokeStyle = colour("line");
-  context.fillStyle = colour("soft");
-  context.lineWidth = 1;
-  context.strokeRect(area.left + 0.5, area.top + 0.5, area.right - area.left - 1, area.bottom - area.top - 1);
-  const xs = ticks(x.low, x.high, (area.right - area.left) / 80);
-  const ys = ticks(y.low, y.high, (area.bottom - area.top) / 60);
-  context.textAlign = "center";
-  context.textBaseline = "top";
-  for (const [value, text] of xs) {
-    context.fillRect(Math.round(across(value)), area.bottom, 1, 5);
-    context.fillText(text, across(value), area.bottom + 8);
-  }
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  for (const [value, text] of ys) {
-    context.fillRect(area.left - 5, Math.round(up(value)), 5, 1);
-    context.fillText(text, area.left - 8, up(value));
-  }
-  context.fillStyle = colour("ink");
-  context.textAlign = "center";
-  context.textBaseline = "bottom";
-  context.fillText(visible(view.x.title), (area.left + area.right) / 2, area.bottom + 44, area.right - area.left);
-  context.save();
-  context.translate(14, (area.top + area.bottom) / 2);
-  context.rotate(-Math.PI / 2);
-  context.textBaseline = "middle";
-  context.fillText(visible(view.y.title), 0, 0, area.bottom - area.top);
-  context.restore();
 }
 
 // Each sign is painted once and stamped: ten thousand stamps are cheaper than ten thousand paths.
@@ -302,7 +219,7 @@ function stamp(kind, radius, ratio, paint = kind) {
   canvas.width = canvas.height = Math.ceil(2 * half * ratio);
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
-  context.strokeStyle = colour(paint);
+  context.strokeStyle = color(paint);
   context.lineWidth = kind === "wrong" ? 1.8 : 1.4;
   context.beginPath();
   if (kind === "wrong") {
@@ -315,59 +232,45 @@ function stamp(kind, radius, ratio, paint = kind) {
   return { canvas, half };
 }
 
-// `shades` (from 0 to 1, one a sample) colour the signs in steps; without them the sign alone does.
-function drawPoints(context, { px, py, ratio }, samples, filtered, shades) {
-  const radius = samples.n > 4000 ? 2 : samples.n > 1200 ? 2.6 : 3.4;
+// `shades` (from 0 to 1, one per sample) color the signs in steps; without them the kind of the sign does.
+function drawPoints(context, { xs, ys, ratio }, samples, filtered, shades) {
+  const size = samples.n > 4000 ? 0 : samples.n > 1200 ? 1 : 2;
+  const radius = [2, 2.6, 3.4][size];
   const paints = shades ? SHADES : [undefined];
-  const signs = KINDS.map((kind) =>
-    paints.map((paint) => stamp(kind, kind === "wrong" ? radius + 0.6 : radius, ratio, paint)),
-  );
-  // What does not match lies underneath and pale; the wrong, fewer as a rule, lie on top of the right.
+  const signs = KINDS.map((kind) => paints.map((paint) => stamp(kind, radius + (kind === "wrong" ? 0.6 : 0), ratio, paint)));
+  // What does not match lies underneath and pale; the wrong, usually fewer, lie on top of the right.
   for (const matching of filtered ? [0, 1] : [1]) {
     for (const kind of [UNJUDGED, RIGHT, WRONG]) {
-      context.globalAlpha = matching
-        ? kind === WRONG
-          ? 0.95
-          : samples.n > 4000
-            ? 0.4
-            : samples.n > 1200
-              ? 0.6
-              : 0.8
-        : 0.1;
-      for (let i = 0; i < px.length; i++) {
-        if (samples.match[i] !== matching || samples.kind[i] !== kind || px[i] !== px[i]) continue;
-        const { canvas, half } = signs[kind][shades ? shadeOf(shades[i]) : 0];
-        context.drawImage(canvas, px[i] - half, py[i] - half, 2 * half, 2 * half);
+      context.globalAlpha = !matching ? 0.1 : kind === WRONG ? 0.95 : [0.4, 0.6, 0.8][size];
+      for (let i = 0; i < xs.length; i++) {
+        if (samples.match[i] !== matching || samples.kind[i] !== kind || Number.isNaN(xs[i])) continue;
+        const { canvas, half } = signs[kind][shades ? within(Math.floor(5 * (shades[i] || 0)), 0, 4) : 0];
+        context.drawImage(canvas, xs[i] - half, ys[i] - half, 2 * half, 2 * half);
       }
     }
   }
   context.globalAlpha = 1;
 }
 
-function drawBrush(context, frame, brush) {
-  const { area } = frame;
-  const box = frame.box(brush);
-  context.fillStyle = colour("surface");
+function drawBrush(context, { area, box }, brush) {
+  const { left, right, top, bottom } = box(brush);
+  context.fillStyle = color("surface");
   context.globalAlpha = 0.6;
   context.beginPath();
   context.rect(area.left, area.top, area.right - area.left, area.bottom - area.top);
-  context.rect(box.left, box.top, box.right - box.left, box.bottom - box.top);
+  context.rect(left, top, right - left, bottom - top);
   context.fill("evenodd");
   context.globalAlpha = 1;
-  context.strokeStyle = colour("accent");
+  context.strokeStyle = color("accent");
   context.lineWidth = 1.5;
-  context.strokeRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
+  context.strokeRect(left, top, right - left, bottom - top);
 }
 
 function tipLines(report, view, i) {
   const { samples } = report;
-  const score = (axis) =>
-    make("span", {}, `${scoreTitle(report.payload, axis.column)} ${number(samples.columns.get(axis.column)[i])}`);
-  const lines = [samples.picture[i] >= 0 ? picture(report, i, "small") : null];
-  if (samples.label[i] >= 0) lines.push(line("labelled", report.className(samples.label[i])));
-  lines.push(line("predicted", report.className(samples.pred[i]), KINDS[samples.kind[i]]));
-  lines.push(score(view.x), score(view.y), named(samples.id[i], { class: "id" }));
-  return lines.filter(Boolean);
+  const score = ({ column }) => make("span", `${scoreTitle(report.payload, column)} ${number(samples.columns.get(column)[i])}`);
+  const lines = samples.picture[i] >= 0 ? [thumbnail(report, i, "small")] : [];
+  return [...lines, ...labelLines(report, i), score(view.x), score(view.y), named(samples.id[i], { class: "id" })];
 }
 
 function legend(report, view) {
@@ -375,72 +278,49 @@ function legend(report, view) {
   const counts = [0, 0, 0];
   for (const kind of samples.kind) counts[kind]++;
   const titles = ["right", "wrong", payload.labelled ? "not judged" : "a sample"];
-  const entry = (sign, text) => make("span", { class: "entry" }, sign, text);
+  const entry = (sign, text) => make("span.entry", sign, text);
   const entries = [RIGHT, WRONG, UNJUDGED]
     .filter((kind) => counts[kind] > 0)
     .map((kind) => entry(glyph(KINDS[kind]), `${titles[kind]} (${whole(counts[kind])} drawn)`));
-  if (samples.columns.has(view.colour)) {
+  if (view.color) {
     const dots = SHADES.map((paint, k) => draw("circle", { cx: 7 + 13 * k, cy: 6, r: 4, stroke: `var(--${paint})` }));
-    const text = `colour: ${scoreTitle(payload, view.colour)}, from 0 to 1 in fifths`;
-    entries.push(entry(draw("svg", { class: "scale", viewBox: "0 0 66 12", "aria-hidden": "true" }, ...dots), text));
+    entries.push(entry(small("scale", 66, 12, ...dots), `color: ${scoreTitle(payload, view.color)}, from 0 to 1 in fifths`));
   }
-  if (view.density?.counts?.length) {
-    const steps = [0.1, 0.25, 0.4, 0.55, 0.7].map((opacity, k) =>
-      draw("rect", { class: "shade", x: 9 * k, width: 9, height: 12, "fill-opacity": opacity }),
-    );
-    const most = view.density.max || view.density.counts.reduce((a, b) => Math.max(a, b), 1);
-    const text = `shading: all ${whole(payload.n)} samples, from 1 to ${whole(most)} in a cell (logarithmic)`;
-    entries.push(entry(draw("svg", { class: "ramp", viewBox: "0 0 45 12", "aria-hidden": "true" }, ...steps), text));
-  }
-  return entries;
+  const shades = [0.1, 0.25, 0.4, 0.55, 0.7].map((opacity, k) =>
+    draw("rect.shade", { x: 9 * k, width: 9, height: 12, "fill-opacity": opacity }),
+  );
+  const text = `shading: all ${whole(payload.n)} samples, from 1 to ${whole(view.density.max)} in a cell (logarithmic)`;
+  return [...entries, entry(small("ramp", 45, 12, ...shades), text)];
 }
 
 // The brush without a pointer: four numbers. An empty one leaves that side open.
 function makeBrushFields(setBrush) {
-  const keys = ["x0", "x1", "y0", "y1"];
   const open = { x0: -Infinity, x1: Infinity, y0: -Infinity, y1: Infinity };
-  const inputs = Object.fromEntries(
-    keys.map((key) => [
-      key,
-      make("input", { type: "number", step: "any", "data-testid": `brush-${key}`, input: read }),
-    ]),
-  );
+  const field = (key) => make("input", { type: "number", step: "any", "data-testid": `brush-${key}`, input: read });
+  const inputs = Object.fromEntries(Object.keys(open).map((key) => [key, field(key)]));
   const titles = { x: make("bdi"), y: make("bdi") };
-  for (const axis of ["x", "y"]) {
-    find("brush-fields").append(
-      make(
-        "div",
-        { class: "between" },
-        titles[axis],
-        make("label", {}, "from ", inputs[`${axis}0`]),
-        make("label", {}, "to ", inputs[`${axis}1`]),
-      ),
-    );
-  }
+  const ends = (axis) => [make("label", "from ", inputs[`${axis}0`]), make("label", "to ", inputs[`${axis}1`])];
+  find("brush-fields").append(...["x", "y"].map((axis) => make("div.between", titles[axis], ends(axis))));
 
   function read() {
-    const given = keys.filter((key) => inputs[key].value !== "" && Number.isFinite(inputs[key].valueAsNumber));
-    const brush = { ...open };
-    for (const key of given) brush[key] = inputs[key].valueAsNumber;
-    setBrush(given.length ? brush : null, true);
+    const given = Object.entries(inputs).filter(([, input]) => Number.isFinite(input.valueAsNumber));
+    const brush = Object.fromEntries(given.map(([key, input]) => [key, input.valueAsNumber]));
+    setBrush(given.length ? { ...open, ...brush } : null, true);
   }
 
   return {
     use(view) {
       for (const axis of ["x", "y"]) {
-        titles[axis].textContent = visible(view[axis].title);
-        inputs[`${axis}0`].placeholder = Number(view[axis].low.toPrecision(4));
-        inputs[`${axis}1`].placeholder = Number(view[axis].high.toPrecision(4));
-        inputs[`${axis}0`].setAttribute("aria-label", `${visible(view[axis].title)}, from`);
-        inputs[`${axis}1`].setAttribute("aria-label", `${visible(view[axis].title)}, to`);
+        const { title, low, high } = view[axis];
+        titles[axis].textContent = visible(title);
+        for (const [end, name, value] of [["0", "from", low], ["1", "to", high]]) {
+          inputs[axis + end].placeholder = Number(value.toPrecision(4));
+          inputs[axis + end].setAttribute("aria-label", `${visible(title)}, ${name}`);
+        }
       }
-      this.write(null);
     },
     write(brush) {
-      for (const key of keys) {
-        const value = brush?.[key];
-        inputs[key].value = Number.isFinite(value) ? String(value) : "";
-      }
+      for (const [key, input] of Object.entries(inputs)) input.value = Number.isFinite(brush?.[key]) ? brush[key] : "";
     },
   };
 }

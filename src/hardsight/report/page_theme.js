@@ -1,7 +1,7 @@
 // Light or dark: as the system says, until the button says otherwise.
 
-// redraw(): what the style cannot colour by itself, a canvas; drawRest(): all that is still to be drawn, before printing.
-function makeThemeButton(redraw, drawRest) {
+// redraw(): what the style cannot color, a canvas; drawRest(): everything that is not drawn yet, before printing.
+function makeThemeButton(redraw = () => {}, drawRest = () => {}) {
   const button = find("theme");
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -13,8 +13,8 @@ function makeThemeButton(redraw, drawRest) {
   };
   // Storage may be closed to files and to private windows; the theme then lasts as long as the page.
   try {
-    const kept = localStorage.getItem("hardsight-theme");
-    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
+    const stored = localStorage.getItem("hardsight-theme");
+    if (stored === "dark" || stored === "light") root.dataset.theme = stored;
   } catch {}
   button.hidden = false;
   button.addEventListener("click", () => {
@@ -26,15 +26,15 @@ function makeThemeButton(redraw, drawRest) {
   });
   dark.addEventListener("change", show);
   // Paper is white: the canvas has to be drawn for it.
-  let worn = null;
+  let before;
   addEventListener("beforeprint", () => {
     drawRest();
-    worn = root.dataset.theme ?? "";
+    before = root.dataset.theme;
     root.dataset.theme = "light";
     redraw();
   });
   addEventListener("afterprint", () => {
-    if (worn) root.dataset.theme = worn;
+    if (before) root.dataset.theme = before;
     else delete root.dataset.theme;
     redraw();
   });

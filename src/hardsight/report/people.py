@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from hardsight.alignment.candidates import TREATMENTS
 from hardsight.alignment.folder import Aligned, last_epoch, read_alignment
 from hardsight.comparison import floats, mid_ranks
-from hardsight.report.lists import LENGTH, Listed, top
+from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
+from hardsight.report.samples import LENGTH, top
+from hardsight.report.sections import Column, Inputs, SampleList, Section
 from hardsight.report.views import View, score_axis
-from hardsight.report.words import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.table import harder_end
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model
@@ -48,6 +49,24 @@ class People(NamedTuple):
     cut: float
 
 
+def build(inputs: Inputs) -> Section | None:
+    """The section, where `hardsight align` compared the run with people."""
+    rows, people = inputs.rows, read_people(inputs.rows, inputs.run)
+    if people is None:
+        return None
+    columns = {
+        name: Column(values, *_COLUMNS[name], harder=harder_end(name)) for name, values in people.columns.items()
+    }
+    return Section(
+        "people",
+        "People",
+        people_section(rows, people),
+        lists=people_lists(rows, people),
+        views=people_view(rows, people),
+        columns=columns,
+    )
+
+
 def read_people(rows: Rows, run: Any) -> People | None:
     """What `hardsight align` wrote into the run, in the order of the rows; None where it did not."""
     found = None if run is None else read_alignment(run)
@@ -74,7 +93,7 @@ def _halves(hsf: np.ndarray, hardness: np.ndarray, known: np.ndarray) -> tuple[n
     return hard, known, float(values[at])
 
 
-def people_lists(rows: Rows, people: People) -> list[Listed]:
+def people_lists(rows: Rows, people: People) -> list[SampleList]:
     """What people find easy and the model hard, and the reverse; the largest difference of ranks first."""
     gap = np.round(rows.rank_main - mid_ranks(-people.columns["hsf"]), 12)
     by_people, by_model = people.hard
@@ -84,7 +103,7 @@ def people_lists(rows: Rows, people: People) -> list[Listed]:
         ("people_hard", "People hard, model easy", by_people & ~by_model, -gap),
     ):
         note = f"By the difference of ranks: people by the share who chose the label, the model by {_main(rows)}."
-        found.append(Listed(key, title, note, top(np.where(among, values, np.nan), LENGTH)))
+        found.append(SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH)))
     return [listed for listed in found if len(listed.rows)]
 
 
@@ -97,21 +116,12 @@ def people_view(rows: Rows, people: People) -> list[View]:
     return [View("people", title, note, x, score_axis(rows, rows.main), hsf, rows.value)]
 
 
-def described_people(people: People) -> dict[str, dict[str, str]]:
-    """What the columns mean."""
-    return {
-        name: {"title": title, "text": text, "harder": harder_end(name)}
-        for name, (title, text) in _COLUMNS.items()
-        if name in people.columns
-    }
-
-
 def people_section(rows: Rows, people: People) -> dict[str, Any]:
     """The section for the page."""
     summary = people.found.summary
     return {
         "note": " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
-        "old": _old(rows, summary),
+        "warning": _old(rows, summary),
         "tiles": _tiles(people),
         "board": _board(people),
         "tests": [str(text) for text in people.found.differences["words"].to_pylist()],

@@ -1,4 +1,4 @@
-"""Views of all samples (two scores against each other, with densities) and histograms."""
+"""Scatter plots: two columns against each other, with the density of all samples."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
+from hardsight.report.formatting import counted, score_title
 from hardsight.report.points import Axis, axis, cell_of, density
 from hardsight.report.rows import Rows, oriented
-from hardsight.report.words import counted, number, score_title
 from hardsight.scores import SCORES
 from hardsight.table import harder_end
 
-BINS = 40
-
 
 class View(NamedTuple):
-    """Two columns against each other; `colour` names a column from 0 to 1 that colours the points."""
+    """Two columns against each other; `color` names a column from 0 to 1 that colors the points."""
 
     key: str
     title: str
@@ -26,7 +24,7 @@ class View(NamedTuple):
     y: Axis
     xs: np.ndarray
     ys: np.ndarray
-    colour: str = ""
+    color: str = ""
 
     def cells(self) -> np.ndarray:
         """Cell of each row in the view's grid."""
@@ -42,44 +40,8 @@ class View(NamedTuple):
             "x": self.x.as_dict(),
             "y": self.y.as_dict(),
             "density": density(self.x, self.y, self.xs, self.ys),
-            **({"colour": self.colour} if self.colour else {}),
+            "color": self.color,
         }
-
-
-def views(rows: Rows) -> list[View]:
-    """AVH against confidence, AVH against the norm, and the ranks by angle and by logit; as far as there are scores."""
-    if rows.main is None:
-        return []
-    found = []
-    xs, x = rows.value, score_axis(rows, rows.main)
-    second = next((n for n in ("confidence", "nll", "margin", "entropy") if n in rows.scores and n != rows.main), None)
-    if second is not None:
-        title = f"{_short(rows.main)} against {score_title(second)}"
-        note = _agreement(rows, second)
-        if rows.logit is not None:
-            note += " Samples far from the band are those on which angle and logit disagree."
-        ys, y = rows.scores[second], score_axis(rows, second)
-        found.append(View(f"{rows.main}-{second}", title, note, x, y, xs, ys))
-    if "norm" in rows.scores and rows.main != "norm":
-        title = f"{_short(rows.main)} against the norm of the feature"
-        ys, y = rows.scores["norm"], score_axis(rows, "norm")
-        found.append(View(f"{rows.main}-norm", title, norm_note(rows), x, y, xs, ys))
-    if rows.rank_logit is not None:
-        angle, logit = score_title(rows.main), score_title(rows.logit)
-        why = " (confidence itself saturates at 1)" if rows.logit == "nll" else ""
-        columns = (("rank_angle", angle), ("rank_logit", logit))
-        x, y = (axis(c, f"rank by {t} (1 = hardest)", rows.value, (0.0, 1.0)) for c, t in columns)
-        title, note = "Rank by angle against rank by logit", f"Ranks by {angle} and by {logit}{why}, from 0 to 1."
-        found.append(View("ranks", title, note, x, y, rows.rank_main, rows.rank_logit))
-    if not found:  # one score alone: against its own rank
-        note = "The table holds one score only."
-        y = axis("rank_angle", "rank (1 = hardest)", rows.value, (0.0, 1.0))
-        found.append(View(f"{rows.main}-rank", score_title(rows.main), note, x, y, xs, rows.rank_main))
-    return found
-
-
-def _short(name: str) -> str:
-    return "AVH" if name == "avh" else score_title(name)
 
 
 def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
@@ -95,6 +57,12 @@ def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
     return axis(name, title, values, (0.0, 1.0) if name in ("confidence", "avc") else None)
 
 
+def rank_axis(column: str, score: str | None) -> Axis:
+    """The axis of ranks by a score."""
+    by = f" by {score_title(score)}" if score is not None else ""
+    return Axis(column, f"rank{by} (1 = hardest)", 0.0, 1.0)
+
+
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
     """Spearman's correlation over the rows that have both, None where it does not exist; and how many have."""
     known = ~np.isnan(a) & ~np.isnan(b)
@@ -104,7 +72,8 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
     return float(spearmanr(a, b).statistic), len(a)
 
 
-def _agreement(rows: Rows, second: str) -> str:
+def agreement_note(rows: Rows, second: str) -> str:
+    """How well the ranks by the main score and by another agree."""
     rho, n = rank_correlation(rows.hardness, oriented(rows, second))
     if rho is None:
         return "Their rank correlation does not exist (too few different values)."
@@ -122,24 +91,3 @@ def norm_note(rows: Rows) -> str:
         also = "" if with_logit is None else f", with {score_title(rows.logit)} {with_logit:+.3f}"
     name = f"{score_title(rows.main)}{' turned so that larger is harder' if rows.sign < 0 else ''}"
     return f"Spearman's rank correlation of the norm with {name} is {with_main:+.3f}{also} (n = {n:,})."
-
-
-def histograms(rows: Rows) -> list[dict[str, Any]]:
-    """Distributions of the main score, the confidence and the norm; right and wrong apart where labels tell."""
-    wrong = rows.judged & ~rows.right
-    parts = [("right", rows.right), ("wrong", wrong)] if rows.judged.any() else [("all", np.ones(len(rows), bool))]
-    if rows.judged.any() and not rows.judged.all():
-        parts.append(("unlabelled", ~rows.judged))
-    found = []
-    for name in dict.fromkeys((rows.main, "confidence", rows.logit, "norm")):
-        if name is None or name not in rows.scores:
-            continue
-        over = score_axis(rows, name)
-        bins = over.bins(rows.scores[name], BINS)
-        series = [
-            {"name": part, "counts": np.bincount(bins[mask & (bins >= 0)], minlength=BINS).tolist()}
-            for part, mask in parts
-        ]
-        edges = [number(e, 6) for e in np.linspace(over.low, over.high, BINS + 1).tolist()]
-        found.append({"key": name, "title": over.title, "edges": edges, "series": series})
-    return found

@@ -15,12 +15,13 @@ from hardsight.data import changed_since
 from hardsight.errors import InputError, MissingPathError
 from hardsight.records import has_records
 from hardsight.report import page
-from hardsight.report.datamap import Recorded
-from hardsight.report.payload import Made, make_payload, nothing_yet
-from hardsight.report.pictured import Pictured, choose, open_samples, picture
+from hardsight.report.formatting import counted
+from hardsight.report.payload import Draft, make_payload, nothing_yet
+from hardsight.report.recorded import Recorded
 from hardsight.report.rows import read_rows
-from hardsight.report.samplecurves import sample_curves
-from hardsight.report.words import counted
+from hardsight.report.sample_curves import sample_curves
+from hardsight.report.sections import Notice, by_level
+from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
 from hardsight.runs import REPORT, check_replaceable, disk_errors, is_page, is_run, write_text
 from hardsight.table import SampleTable
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 MOST_BYTES = 15_000_000
-_SLACK = 200_000
+_SLACK = 400_000  # of them, for what is not data: scripts, styles, and the text of the page
 
 
 def write_report(
@@ -78,16 +79,16 @@ def write_report(
         rows, dynamics = read_rows(table), _records(folder)
         del table, run  # of a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
-        made = make_payload(rows, against=against, groups=groups, run=folder, dynamics=dynamics)
-        payload = _with_pictures(made, data, pictures)
+        draft = make_payload(rows, against=against, groups=groups, run=folder, dynamics=dynamics)
+        payload = _with_thumbnails(draft, data, pictures)
     text = page.render(payload)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
-    for notice in payload["notices"]:
-        if notice["level"] == "alarm":
+    for notice in [*payload["notices"], payload.get("sampling", {})]:
+        if notice.get("level") == "alarm":
             warnings.warn(notice["text"], ChanceWarning, stacklevel=2)
-        elif notice["level"] == "warn" and tell is not None:
+        elif notice.get("level") == "warn" and tell is not None:
             tell(notice["text"])
     return target
 
@@ -109,35 +110,37 @@ def _records(folder: Path | None) -> Dynamics | None:
     return Dynamics(folder)
 
 
-def _with_pictures(made: Made, data: Any, cap: int) -> dict[str, Any]:
-    """What the page shows, with as many thumbnails as fit."""
-    payload = made.payload
-    wanted = choose(made.lists, made.parts, made.points, made.cells, cap)
-    if made.recorded is not None and payload["training"] is not None:
-        payload["training"]["curves"] = _curves(made, made.recorded, wanted)
-    bare = page.render(payload)
-    found = Pictured(note=f"0 of {counted(len(made.rows), 'sample')} have pictures")
-    if cap:
-        samples, problem = open_samples(made.rows.table.meta, data)
+def _with_thumbnails(draft: Draft, data: Any, most: int) -> dict[str, Any]:
+    """The payload with as many thumbnails as fit into the page."""
+    payload, rows = draft.payload, draft.inputs.rows
+    notices = [Notice(**notice) for notice in payload["notices"]]
+    selected = choose(draft.lists, draft.parts, draft.points, draft.cells, most)
+    if draft.inputs.recorded is not None and "training" in payload:
+        payload["training"]["curves"] = _curves(draft, draft.inputs.recorded, selected)
+    thumbnails = Thumbnails(note=f"0 of {counted(len(rows), 'sample')} have pictures")
+    if most:
+        samples, problem = open_samples(rows.table.meta, data)
         if samples is None:
-            found.notices.append(problem)
+            thumbnails.notices.append(problem)
         else:
-            if changed_since(samples, made.rows.table.meta):
+            if changed_since(samples, rows.table.meta):
                 changed = f"{samples.origin} has changed since it was scored; pictures may be those of other samples."
-                payload["notices"].append({"level": "warn", "text": changed})
-            room = MOST_BYTES - _SLACK - len(bare.encode())
-            found = picture(samples, wanted, made.rows.ids_at(wanted), len(made.rows), room)
-    payload["picture_note"], payload["pixelated"] = found.note, found.pixelated
-    payload["pictures"] = found.uris
-    payload["notices"] += [{"level": "warn" if not found.uris else "info", "text": text} for text in found.notices]
-    places = [found.of_row.get(row, -1) for row in made.points.tolist()]
-    payload["points"]["picture"] = places
-    return payload
+                notices.append(Notice("warn", changed))
+            room = MOST_BYTES - _SLACK - page.size(payload)
+            thumbnails = make_thumbnails(samples, selected, rows.ids_at(selected), len(rows), room)
+    notices += [Notice("info" if thumbnails.uris else "warn", text) for text in thumbnails.notices]
+    payload["points"]["picture"] = [thumbnails.of_row.get(row, -1) for row in draft.points.tolist()]
+    return payload | {
+        "notices": [notice._asdict() for notice in by_level(notices)],
+        "pictures": thumbnails.uris,
+        "picture_note": thumbnails.note,
+        "pixelated": thumbnails.pixelated,
+    }
 
 
-def _curves(made: Made, recorded: Recorded, pictured: list[int]) -> dict[str, Any]:
-    """Curves of the samples that have pictures, of those that lists name, and of as many more points as fit."""
-    rest = choose(made.lists, made.parts, made.points, made.cells, len(made.points))
+def _curves(draft: Draft, recorded: Recorded, pictured: list[int]) -> dict[str, Any]:
+    """Curves of the samples that have pictures, of those in lists, and of as many more points as fit."""
+    rest = choose(draft.lists, draft.parts, draft.points, draft.cells, len(draft.points))
     rows = list(dict.fromkeys([*pictured, *rest]))
-    places = np.searchsorted(made.points, rows).tolist()
-    return sample_curves(recorded, places, made.rows.ids_at(rows), len(made.points))
+    places = np.searchsorted(draft.points, rows).tolist()
+    return sample_curves(recorded, places, draft.inputs.rows.ids_at(rows), len(draft.points))

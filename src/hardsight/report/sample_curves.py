@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.report.curves import drawn_epochs
-from hardsight.report.datamap import Recorded
-from hardsight.report.words import number
+from hardsight.report.formatting import number
+from hardsight.report.recorded import Recorded
+from hardsight.report.training import drawn_epochs
 
 ROOM = 1_500_000  # bytes that all of them may take
 VALUES = ("avh", "confidence", "norm")

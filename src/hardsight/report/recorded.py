@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.records import Block
-from hardsight.report.lists import LENGTH, Listed
+from hardsight.report.formatting import counted, cut_name
 from hardsight.report.points import axis
 from hardsight.report.rows import Rows
+from hardsight.report.samples import LENGTH
+from hardsight.report.sections import Column, Notice, SampleList
 from hardsight.report.views import View
-from hardsight.report.words import counted, cut_name
 from hardsight.table import harder_end
 
 if TYPE_CHECKING:
@@ -92,18 +93,14 @@ def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     return Recorded(dynamics, ids, summary, columns)
 
 
-def described(recorded: Recorded) -> dict[str, dict[str, str]]:
-    """What the columns mean."""
-    return {
-        name: {
-            "title": title,
-            "text": text.format(unit=recorded.unit),
-            "harder": harder_end(name),
-            **({"kind": "int"} if name in _COUNTS else {}),
-        }
-        for name, (_, title, text) in _COLUMNS.items()
-        if name in recorded.columns
-    }
+def columns_of(recorded: Recorded) -> dict[str, Column]:
+    """The columns with their meaning."""
+    columns = {}
+    for name, values in recorded.columns.items():
+        _, title, text = _COLUMNS[name]
+        kind = "int" if name in _COUNTS else "number"
+        columns[name] = Column(values, title, text.format(unit=recorded.unit), harder_end(name), kind)
+    return columns
 
 
 def data_map(recorded: Recorded) -> list[View]:
@@ -121,7 +118,7 @@ def data_map(recorded: Recorded) -> list[View]:
     return [View("datamap", "Data map: confidence and its variability", note, x, y, xs, ys, "correctness")]
 
 
-def recorded_lists(recorded: Recorded) -> list[Listed]:
+def recorded_lists(recorded: Recorded) -> list[SampleList]:
     """Most forgotten; learned last or never; lowest area under the margin; equal ones by the last."""
     if not recorded.several:
         return []
@@ -138,10 +135,11 @@ def recorded_lists(recorded: Recorded) -> list[Listed]:
         else f"Every sample was right in some {unit}; the one that took longest comes first."
     )
     mean = f"By the mean over the {unit}s of the label's logit minus the largest other: wrong labels lie low."
+    often = f"By how often it was right in one {unit} and then wrong."
     return [
-        Listed("forgotten", "Most forgotten", f"By how often it was right in one {unit} and then wrong.", forgotten),
-        Listed("late", "Learned last or never", told, np.concatenate([never, late])),
-        Listed("low_aum", "Lowest area under the margin", mean, _first(aum, aum, known, LENGTH)),
+        SampleList("forgotten", "Most forgotten", often, forgotten),
+        SampleList("late", "Learned last or never", told, np.concatenate([never, late])),
+        SampleList("low_aum", "Lowest area under the margin", mean, _first(aum, aum, known, LENGTH)),
     ]
 
 
@@ -153,7 +151,7 @@ def _first(key: np.ndarray, then: np.ndarray, among: np.ndarray, k: int) -> np.n
     return where[np.lexsort((then[where], key[where]))][:k]
 
 
-def recorded_notices(rows: Rows, recorded: Recorded) -> list[dict[str, Any]]:
+def recorded_notices(rows: Rows, recorded: Recorded) -> list[Notice]:
     """What a reader must know of the records."""
     dynamics, unit = recorded.dynamics, recorded.unit
     seen, last = recorded.summary["seen"], recorded.last
@@ -179,4 +177,4 @@ def recorded_notices(rows: Rows, recorded: Recorded) -> list[dict[str, Any]]:
         )
     if not recorded.several:
         texts.append(f"One {unit} is recorded so far: there are no curves yet, and no data map.")
-    return [{"level": "info", "text": text} for text in texts]
+    return [Notice("info", text) for text in texts]

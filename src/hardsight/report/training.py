@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from hardsight.comparison import floats
 from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.decomposition import MOST_COSINES
 from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
-from hardsight.report.datamap import Recorded
-from hardsight.report.groups import Group
-from hardsight.report.lists import top
-from hardsight.report.words import counted, plain
+from hardsight.report.formatting import counted, plain
+from hardsight.report.groups import MOST_COLUMNS, Group, given_groups
+from hardsight.report.recorded import Recorded, columns_of, data_map, recorded_lists, recorded_notices
+from hardsight.report.samples import top
+from hardsight.report.sections import Inputs, Section
 from hardsight.stats import moments, wilson
 
 MOST_EPOCHS = 200  # that are drawn
@@ -51,12 +53,34 @@ class Parts(NamedTuple):
     driven: bool = False
 
 
+def build(inputs: Inputs) -> Section | None:
+    """Curves once there are two epochs; lists, the data map and numbers of each sample, where the run was recorded."""
+    recorded = inputs.recorded
+    if recorded is None:
+        return None
+    title, data = "", {}
+    if recorded.several:
+        groups, ids = [], pa.chunked_array([recorded.ids])
+        if inputs.group_table is not None:
+            groups = given_groups(ids, inputs.group_table)[0][-MOST_COLUMNS:]
+        title, data = "Training", training_section(recorded, groups, inputs.name_of)
+    return Section(
+        "training",
+        title,
+        data,
+        lists=recorded_lists(recorded),
+        views=data_map(recorded),
+        columns=columns_of(recorded),
+        notices=recorded_notices(inputs.rows, recorded),
+    )
+
+
 def training_section(recorded: Recorded, groups: list[Group], class_name: Callable[[int], str]) -> dict[str, Any]:
     """Everything over the epochs, for the page.
 
     Args:
         recorded: The records.
-        groups: Columns of the user's own, over the samples in the order of `dynamics.ids`.
+        groups: Columns beside the table, over the samples in the order of `dynamics.ids`.
         class_name: The name of a class number.
     """
     dynamics = recorded.dynamics

@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.report.lists import LENGTH, Listed, top
+from hardsight.report.formatting import between, counted, cut_name, number, percent, score_title
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
+from hardsight.report.samples import LENGTH, top
+from hardsight.report.sections import Column, Inputs, SampleList, Section, table
 from hardsight.report.views import View, score_axis
-from hardsight.report.words import between, counted, cut_name, number, percent, score_title
 from hardsight.stats import holm, moments, student
+from hardsight.table import harder_end
 
 MOST_CLASSES = 40
 
@@ -28,6 +30,24 @@ class Changes(NamedTuple):
     judged: np.ndarray
     right: np.ndarray
     right_before: np.ndarray
+
+
+def build(inputs: Inputs) -> Section | None:
+    """The section, where there is another run."""
+    if inputs.against is None:
+        return None
+    rows, changed = inputs.rows, changes(inputs.rows, inputs.against)
+    data = comparison_section(inputs, changed)
+    if changed.by is None:
+        return Section("comparison", "Comparison", data)
+    before, change = harder_end(changed.by), harder_end(f"{changed.by}_change")
+    view = change_view(rows, changed, changed.by)
+    columns = {
+        "before": Column(changed.before, view.x.title, "The same in the run that this one is compared with.", before),
+        "change": Column(changed.change, "change", "After minus before.", change),
+    }
+    lists = change_lists(changed)
+    return Section("comparison", "Comparison", data, lists=lists, views=[view], columns=columns)
 
 
 def changes(rows: Rows, against: Any) -> Changes:
@@ -54,35 +74,31 @@ def changes(rows: Rows, against: Any) -> Changes:
     return Changes(meta, by, before, change, judged, right, (right & ~fixed) | broken)
 
 
-def change_lists(rows: Rows, found: Changes) -> list[Listed]:
+def change_lists(found: Changes) -> list[SampleList]:
     """The samples that became easier and harder the most."""
-    if found.by is None:
-        return []
     harder = found.change if found.meta["harder"] == "larger" else -found.change
     name = score_title(found.by)
     lists = []
     for key, title, values in (("harder", "Became harder", harder), ("easier", "Became easier", -harder)):
         with np.errstate(invalid="ignore"):
             rows_of = top(np.where(values > 0, values, np.nan), LENGTH)
-        lists.append(Listed(key, title, f"By the change of {name} against the other run.", rows_of))
+        lists.append(SampleList(key, title, f"By the change of {name} against the other run.", rows_of))
     return lists
 
 
-def change_view(rows: Rows, found: Changes) -> View | None:
+def change_view(rows: Rows, found: Changes, by: str) -> View:
     """Before against after, on one scale."""
-    if found.by is None:
-        return None
-    values = rows.scores[found.by]
+    values = rows.scores[by]
     both = np.concatenate([values, found.before])
-    over = score_axis(rows, found.by, both)
-    name = score_title(found.by)
-    x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (found.by, "after")))
+    over = score_axis(rows, by, both)
+    name = score_title(by)
+    x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (by, "after")))
     note = "Below the diagonal is easier now." if found.meta["harder"] == "larger" else "Above it is easier now."
     return View("before-after", f"{name} before and after", note, x, y, found.before, values)
 
 
-def comparison_section(rows: Rows, found: Changes, room: int) -> dict[str, Any]:
-    """Tiles and classes for the page."""
+def comparison_section(inputs: Inputs, found: Changes) -> dict[str, Any]:
+    """Tiles and a table of the classes."""
     meta = found.meta
     counts = meta["counts"]
     tiles = [{"name": "in both runs", "value": f"{counts['matched']:,}", "note": _unmatched(counts)}]
@@ -102,26 +118,26 @@ def comparison_section(rows: Rows, found: Changes, room: int) -> dict[str, Any]:
         value = "none" if change["value"] is None else f"{change['value']:+.3g}"
         note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
         tiles.append({"name": f"mean change of {score_title(found.by)}", "value": value, "note": note})
-    lines, left = _class_rows(rows, found, room)
+    lines, left = _class_rows(inputs, found)
     note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
     if counts["relabelled"]:
         note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
     if left:
         note += f" Of {len(lines) + left:,} classes those {len(lines)} are listed that changed most."
-    return {"note": note, "tiles": tiles, "columns": _COLUMNS, "class_rows": lines}
+    classes = table("comparison", "Classes whose mean changed", _COLUMNS, lines, sort="change", search="class")
+    return {"note": note, "tiles": tiles, "tables": [classes]}
 
 
 _COLUMNS = [
-    {"key": "class", "title": "class", "kind": "text"},
-    {"key": "n", "title": "samples in both", "kind": "int"},
-    {"key": "before", "title": "mean before", "kind": "number"},
-    {"key": "after", "title": "mean after", "kind": "number"},
-    {"key": "change", "title": "mean change", "kind": "number"},
-    {"key": "low", "title": "lower end (95 %, paired)", "kind": "number"},
-    {"key": "high", "title": "upper end (95 %, paired)", "kind": "number"},
-    {"key": "accuracy_before", "title": "accuracy before", "kind": "percent"},
-    {"key": "accuracy", "title": "accuracy after", "kind": "percent"},
-    {"key": "flag", "title": "significant at 5 % (Holm)", "kind": "text"},
+    ("class", "class", "text"),
+    ("n", "samples in both", "int"),
+    ("before", "mean before", "number"),
+    ("after", "mean now", "number"),
+    ("change", "change (95 %, paired)", "signed"),
+    ("p", "p (corrected)", "number"),
+    ("accuracy_before", "accuracy before", "percent"),
+    ("accuracy", "accuracy now", "percent"),
+    ("flag", "significant at 5 % (Holm)", "flag"),
 ]
 
 
@@ -129,8 +145,9 @@ def _unmatched(counts: dict[str, int]) -> str:
     return f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
 
 
-def _class_rows(rows: Rows, found: Changes, room: int) -> tuple[list[dict[str, Any]], int]:
+def _class_rows(inputs: Inputs, found: Changes) -> tuple[list[dict[str, Any]], int]:
     """Classes whose mean changed most, with paired intervals; and how many are left out."""
+    rows = inputs.rows
     codes, paired = rows.codes, ~np.isnan(found.change)
     mean = moments(found.change, rows.at, codes)
     n = mean.n
@@ -153,13 +170,13 @@ def _class_rows(rows: Rows, found: Changes, room: int) -> tuple[list[dict[str, A
             flag = "harder" if sign * mean.mean[code] > 0 else "easier"
         lines.append(
             {
-                "class": cut_name(rows.class_name(code), room),
+                "class": inputs.class_name(code),
                 "n": int(n[code]),
                 "before": number(before[code]),
                 "after": number(after[code]),
                 "change": number(mean.mean[code]),
-                "low": number(gap.low[code]),
-                "high": number(gap.high[code]),
+                "change_low": number(gap.low[code]),
+                "change_high": number(gap.high[code]),
                 "p": number(corrected[code]),
                 "accuracy_before": number(right_before[code] / judged[code]) if judged[code] else None,
                 "accuracy": number(right[code] / judged[code]) if judged[code] else None,

@@ -19,8 +19,8 @@ from hardsight.data import Samples, data_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.images import channels_last, eight_bit, to_image
+from hardsight.report.formatting import counted, cut
 from hardsight.report.points import spread
-from hardsight.report.words import counted, cut
 from hardsight.runs import Meta
 from hardsight.untrusted import check_regular
 
@@ -34,7 +34,7 @@ _LISTS_SHARE = 0.75  # of the thumbnails, at most, go to the lists while points 
 
 
 @dataclass
-class Pictured:
+class Thumbnails:
     """Thumbnails of rows.
 
     Attributes:
@@ -89,7 +89,7 @@ def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
     return samples, ""
 
 
-def picture(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Pictured:
+def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Thumbnails:
     """Thumbnails of these rows, as many as fit into `room` bytes.
 
     Args:
@@ -99,7 +99,7 @@ def picture(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: in
         total: How many samples the run has.
         room: Bytes that all thumbnails may take in the page.
     """
-    found = Pictured()
+    found = Thumbnails()
     try:
         places = samples.find(ids)
     except Exception as error:
