@@ -28,7 +28,7 @@ from hardsight.networks import build_network
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import train
-from hardsight.training.loop import Training, steady
+from hardsight.training.loop import Training, preserved_state
 from hardsight.training.processes import processes
 
 # Batch, steps of one measurement (the recorder reads 32 batches together) and measurements.
@@ -79,7 +79,7 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
     """The engine's own steps with and without a recorder, one after the other, and the commit of an epoch."""
     samples = open_data(f"{data}:train")
     recipe = replace(recipe, batch_size=batch, epochs=1_000)
-    with processes(device) as group, steady(group.device):
+    with processes(device) as group, preserved_state(group.device):
         network = build_network("resnet18-32", 10)
         pixels = as_pixels(samples, 3, group.device)
         source = Source(

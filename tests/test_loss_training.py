@@ -41,7 +41,7 @@ from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.schedules import Scheduled, deferred
 from hardsight.training import train
-from hardsight.training.losses import to_one_norm
+from hardsight.training.losses import equalize_norms
 
 QUICK = Recipe(epochs=3, batch_size=50, lr=0.1, schedule="constant", weight_decay=1e-4)
 COUNTS = torch.tensor([40.0, 10.0, 5.0])
@@ -351,7 +351,7 @@ def test_training_by_name_is_a_plain_loop(tmp_path):
 @pytest.mark.parametrize("name", ["avh:16", "el@arcface:0.3"])
 def test_a_head_of_directions_predicts_what_the_loss_means(tmp_path, capsys, name, options):
     result = trained(tmp_path / "run", replace(QUICK, **options), loss=name, progress=True)
-    assert capsys.readouterr().out.count("directions only") == 1
+    assert capsys.readouterr().out.count("only directions") == 1
     network, data = result.model.module, digits("test", 300, 400)
     head = network[-1]
     assert not head.bias.any()
@@ -378,7 +378,7 @@ def test_one_norm_leaves_angles_and_zero_weights_alone():
         network[-1].weight[4] *= 1e20
     x = torch.randn(5, 32)
     before = hs.angles.angle_matrix(x, network[-1].weight)
-    to_one_norm(network)
+    equalize_norms(network)
     torch.testing.assert_close(hs.angles.angle_matrix(x, network[-1].weight), before, rtol=1e-5, atol=1e-5)
     assert not network[-1].weight[3].any()
 

@@ -12,7 +12,7 @@ from hardsight.data import ArraySamples, load_digits
 from hardsight.models import Model
 from hardsight.recipes import Recipe
 from hardsight.training import train
-from hardsight.training.augment import random_part
+from hardsight.training.augment import resized_crop
 from hardsight.training.loop import seed_of
 
 QUICK = Recipe(epochs=2, batch_size=32, lr=0.1, momentum=0.0, schedule="constant", weight_decay=0.0)
@@ -223,7 +223,7 @@ def test_frozen_norm_keeps_the_statistics_and_is_a_plain_loop_with_batch_norm_in
 def test_a_random_part_is_never_smaller_than_the_smallest():
     ramp = torch.linspace(0, 1, 64)
     x = torch.stack([ramp.expand(64, 64), ramp[:, None].expand(64, 64)]).expand(256, 2, 64, 64)
-    parts = random_part(x, torch.Generator().manual_seed(0), smallest=0.7)
+    parts = resized_crop(x, torch.Generator().manual_seed(0), smallest=0.7)
     spans = parts.amax((2, 3)) - parts.amin((2, 3))
     areas = spans.prod(1)  # in units of the picture, less a pixel
     assert 0.66 < areas.min() < 0.75

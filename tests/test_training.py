@@ -20,9 +20,9 @@ from hardsight.dynamics import Dynamics
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.training import train
-from hardsight.training.augment import mix, random_part, shift
+from hardsight.training.augment import mixup, resized_crop, shift
 from hardsight.training.checkpoint import Saver, load
-from hardsight.training.loop import compile_parts, divided, seed_of
+from hardsight.training.loop import compile_parts, seed_of, split_batches
 
 QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def test_a_random_part_lies_inside_has_the_area_and_is_mirrored_half_the_time():
     n = 2000
     ramp = torch.linspace(0, 1, 64)[:, None].expand(64, 64)  # the value tells the place
     x = torch.stack([ramp, ramp.T]).expand(n, 2, 64, 64)
-    part = random_part(x, torch.Generator().manual_seed(0), flip=True)
+    part = resized_crop(x, torch.Generator().manual_seed(0), flip=True)
     tall = (part[:, 0, -1, 0] - part[:, 0, 0, 0]).double() * 63 / 63
     wide = (part[:, 1, 0, -1] - part[:, 1, 0, 0]).double()
     assert part.min() >= 0
@@ -85,12 +85,12 @@ def test_a_random_part_lies_inside_has_the_area_and_is_mirrored_half_the_time():
     ratio = wide.abs() / tall
     assert 0.7 < ratio.min() < 0.8
     assert 1.25 < ratio.max() < 1.45
-    assert random_part(x[:3], torch.Generator().manual_seed(0), 16).shape == (3, 2, 16, 16)
+    assert resized_crop(x[:3], torch.Generator().manual_seed(0), 16).shape == (3, 2, 16, 16)
 
 
 def test_mixup_blends_pictures_and_targets_alike():
     x, y = torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
-    mixed, targets = mix(x, y, 3, 0.4, random.Random(1))
+    mixed, targets = mixup(x, y, 3, 0.4, random.Random(1))
     share = random.Random(1).betavariate(0.4, 0.4)
     for i in range(6):
         torch.testing.assert_close(mixed[i], share * x[i] + (1 - share) * x[5 - i])
@@ -102,10 +102,10 @@ def test_mixup_blends_pictures_and_targets_alike():
 
 def test_batches_hold_every_row_once_and_a_lone_last_sample_is_left_out():
     order = torch.randperm(130)
-    assert sorted(torch.cat(divided(order, 32, False, 1)).tolist()) == list(range(130))
-    assert [len(b) for b in divided(order, 32, True, 1)] == [32] * 4
-    assert [len(b) for b in divided(order[:97], 32, False, 1)] == [32] * 3
-    assert [len(b) for b in divided(order[:99], 32, False, 2)] == [32] * 3
+    assert sorted(torch.cat(split_batches(order, 32, False, 1)).tolist()) == list(range(130))
+    assert [len(b) for b in split_batches(order, 32, True, 1)] == [32] * 4
+    assert [len(b) for b in split_batches(order[:97], 32, False, 1)] == [32] * 3
+    assert [len(b) for b in split_batches(order[:99], 32, False, 2)] == [32] * 3
     assert len({seed_of(s, e, r) for s in range(5) for e in range(20) for r in range(4)}) == 400
 
 

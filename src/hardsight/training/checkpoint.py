@@ -1,11 +1,11 @@
-"""What a training run leaves on disk, and how a killed one goes on.
+"""The files of a training run, and how a killed run resumes.
 
 ::
 
-    run/training.json    what is trained on what and how; a later start that says the same resumes
+    run/training.json    the plan: model, data, recipe, loss; a later start with the same plan resumes
     run/checkpoint.pt    weights to use (``model``), optimizer, epoch and history: tensors and numbers, no code
     run/history.json     one row per epoch
-    run/train/, test/    what the recorder wrote
+    run/train/, test/    records
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> dict[str, Any] | None:
-    """Make the folder ready, with its lock in `locks`; returns the checkpoint to resume from, None at the beginning."""
+    """Prepare and lock the folder; returns the checkpoint to resume from, None if there is none yet."""
     lock = begin_folder(
         path / PLAN,
         plan,
@@ -45,18 +45,19 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack
     locks.enter_context(lock)
     sweep(path)
     state = _state(path)
-    if lacking := _lacking(path, plan, state):
+    if missing := _missing_records(path, plan, state):
         raise MissingPathError(
-            f"out: {path / lacking[0]} lacks records of epochs that are trained; bring that folder back, or overwrite "
-            "the run to begin again."
+            f"out: {path / missing[0]} lacks records of finished epochs; restore that folder, or overwrite the run."
         )
     return state
 
 
 def _finished(path: Path, plan: Mapping[str, Any]) -> bool:
-    """Whether nothing is left to train, or records are gone that nothing can bring back."""
+    """Whether nothing is left to train, or records are lost."""
     state = _state(path)
-    return state is not None and (state["epoch"] >= plan["recipe"]["epochs"] or bool(_lacking(path, plan, state)))
+    return state is not None and (
+        state["epoch"] >= plan["recipe"]["epochs"] or bool(_missing_records(path, plan, state))
+    )
 
 
 def _state(path: Path) -> dict[str, Any] | None:
@@ -64,67 +65,67 @@ def _state(path: Path) -> dict[str, Any] | None:
 
 
 def _remove(path: Path) -> None:
-    for name in (CHECKPOINT, HISTORY):  # first what would let the rest be resumed
+    for name in (CHECKPOINT, HISTORY):  # first what would allow resuming
         (path / name).unlink(missing_ok=True)
     for name in RECORDS:
         discard_run(path / name)
 
 
 def discard(path: Path) -> None:
-    """Remove a training run, and nothing that is not the run's."""
+    """Remove a training run, and no other files."""
     if (path / PLAN).is_file():
         _remove(path)
         remove_files(path, re.compile(rf"{re.escape(PLAN)}|{LOCK_FILES.pattern}"))
 
 
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """An older run did not know of every option of a recipe."""
+    """Which entries differ; an older run has the defaults of options that are newer."""
     recipe = stored.get("recipe")
     defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
     settings = {"recipe": defaults | saved_settings(recipe)} if isinstance(recipe, dict) else {}
     return differing(stored | settings, plan)
 
 
-def _lacking(path: Path, plan: Mapping[str, Any], state: Mapping[str, Any] | None) -> list[str]:
-    """Which records do not reach the epochs that an unfinished training has done."""
+def _missing_records(path: Path, plan: Mapping[str, Any], state: Mapping[str, Any] | None) -> list[str]:
+    """Records that lack finished epochs of an unfinished training."""
     if state is None or state["epoch"] >= plan["recipe"]["epochs"]:
         return []
     return [name for name in plan["record"] if max(read_index(path / name).epochs, default=0) < state["epoch"]]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The checkpoint of a run, read as data: nothing in it is executed."""
+    """Read the checkpoint of a run as data: nothing in it is executed."""
     try:
         state = torch.load(path / CHECKPOINT, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception:  # whose words are advice to execute what is in it
+    except Exception:  # its message advises executing what is in the file
         state = None
-    if isinstance(state, dict) and "optimiser" in state:  # as the first edition wrote it
+    if isinstance(state, dict) and "optimiser" in state:  # the first edition's spelling
         state["optimizer"] = state.pop("optimiser")
     if not isinstance(state, dict) or not {"model", "optimizer", "epoch", "history"} <= state.keys():
         raise StateError(
-            f"out: {path / CHECKPOINT} is damaged or no checkpoint of a training run; remove it to begin again."
+            f"out: {path / CHECKPOINT} is damaged or not a checkpoint of a training run; remove it to start again."
         )
     return state
 
 
 class Saver:
-    """Writes checkpoints beside the training, one at a time; the last whole one is always there."""
+    """Writes checkpoints in the background, one at a time; the last complete one always exists."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._pool = path, ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
-        self._copy: Any = None  # what was saved last, whose memory the next takes
+        self._copy: Any = None  # what was saved last; the next reuses its memory
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Copy the state to the host now and write it meanwhile."""
+        """Copy the state to the host now and write it in the background."""
         self.wait()
         self._copy = _on_host(state, self._copy)
         self._writing = self._pool.submit(self._write, self._copy)
 
     def wait(self) -> None:
-        """Until what was saved is on disk; an error of the writing is raised here."""
+        """Wait until the state is on disk; errors of writing are raised here."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
@@ -143,13 +144,13 @@ def _save(state: Mapping[str, Any], file: Path) -> None:
         try:
             torch.save(state, stream)
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, over which torch then stumbles
+            if isinstance(error.__context__, OSError):  # a full disk, which torch hides
                 raise error.__context__ from None
             raise
 
 
 def _on_host(value: Any, before: Any = None) -> Any:
-    """A copy that training no longer changes, in the memory of one before: new memory costs more than the copying."""
+    """A copy on the host, in the memory of a previous one: allocating costs more than copying."""
     if isinstance(value, Tensor):
         fits = isinstance(before, Tensor) and (before.shape, before.dtype) == (value.shape, value.dtype)
         return before.copy_(value.detach()) if fits else value.detach().to("cpu", copy=True)

@@ -1,4 +1,4 @@
-"""The loss of a run: chosen by name or given, told in words, and what the head must be for it."""
+"""The loss of a training run: by name or given, its identity, and what it requires of the head."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hardsight.models import describe
 from hardsight.recipes import Recipe
 from hardsight.runs import content_hash, is_users, module_attributes
 
-# ``(logits, targets) → scalar``; with an attribute `needs_head` that is true, ``(logits, targets, features, weight)``.
+# ``(logits, targets) → scalar``; with a true attribute `needs_head`, ``(logits, targets, features, weight) → scalar``.
 Loss = Callable[..., Tensor]
 
 
-def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor, soft: bool = False) -> Loss:
-    """The loss that was given, or the one that the recipe names, which may need to know the training labels.
+def make_loss(loss: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor, soft: bool = False) -> Loss:
+    """The given loss, or the one that the recipe names, which may depend on the training labels.
 
-    With `soft` it is put on target rows.
+    `soft` says that targets are rows of weights.
     """
     layer = find_head(network)
-    if given is None:
+    if loss is None:
         if soft and (needs_indices := parse_loss(recipe.loss).needing_indices()):
             raise InputError(
-                f"targets: {needs_indices[0]} needs one class per sample; leave targets out, or choose another loss."
+                f"targets: {needs_indices[0]} needs one class per sample; omit targets, or choose another loss."
             )
-        weight = layer.module._parameters.get("weight")  # as it is: a computed one may change when it is read
-        given = build_loss(
+        weight = layer.module._parameters.get("weight")  # not `.weight`: reading a computed one may change it
+        loss = build_loss(
             recipe.loss,
             counts=torch.bincount(labels.cpu(), minlength=layer.classes),
             width=weight.shape[1] if type(weight) is nn.Parameter else None,
@@ -43,35 +43,35 @@ def chosen_loss(given: Loss | None, recipe: Recipe, network: nn.Module, labels: 
             warmup=recipe.warmup,
             rampdown=recipe.rampdown,
         )
-    elif not callable(given) or isinstance(given, type):
-        got = f"the class {given.__name__}; call it" if isinstance(given, type) else f"a {type(given).__name__}"
+    elif not callable(loss) or isinstance(loss, type):
+        got = f"the class {loss.__name__}; call it" if isinstance(loss, type) else f"a {type(loss).__name__}"
         raise InputTypeError(f"loss must be a name or a function of (logits, targets), got {got}.")
-    elif not hasattr(given, "needs_head") and "features" in _arguments(given):
+    elif not hasattr(loss, "needs_head") and "features" in _arguments(loss):
         raise InputTypeError(
-            f"loss: {type(given).__name__} takes features, and the engine passes (logits, targets); name it ('avh', "
-            "'amc'), or make a CompositeLoss of an objective, logits and pairs."
+            f"loss: {type(loss).__name__} takes features, but training passes (logits, targets); use its name ('avh', "
+            "'amc'), or a CompositeLoss of an objective, logits and pairs."
         )
-    elif isinstance(given, EncouragingLoss):
-        given = CompositeLoss(given)  # which keeps its parts for the history
-    if getattr(given, "one_norm", False) and parametrize.is_parametrized(layer.module):
+    elif isinstance(loss, EncouragingLoss):
+        loss = CompositeLoss(loss)  # which keeps its parts for the history
+    if getattr(loss, "one_norm", False) and parametrize.is_parametrized(layer.module):
         raise InputError(
-            f"loss: it sees only directions of class weights, and those of the head {layer.path!r} are computed "
-            "(parametrized), so that they cannot be brought to one norm; train a plain linear head."
+            f"loss: it uses only the directions of class weights, but those of the head {layer.path!r} are computed "
+            "(parametrized) and cannot be scaled to one norm; use a plain linear head."
         )
-    if hasattr(given, "at"):
-        given.at(0.0)  # also where it was used before
-    return given
+    if hasattr(loss, "at"):
+        loss.at(0.0)  # it may have been used before
+    return loss
 
 
 def _arguments(loss: Loss) -> Any:
     try:
         return inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters
-    except (TypeError, ValueError):  # something built in
+    except (TypeError, ValueError):  # a built-in
         return ()
 
 
-def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
-    """The loss of a batch in float32; `head` is what was captured, or None."""
+def batch_loss(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
+    """The loss of a batch in float32; `head` is the captured head, or None."""
     needed = (head.features, head.weight) if head is not None and getattr(loss, "needs_head", False) else ()
     value = loss(logits.float(), targets, *needed)
     if value.ndim:
@@ -80,7 +80,7 @@ def cost(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
 
 
 def loss_identity(loss: Loss | None, recipe: Recipe) -> str:
-    """What must be the same for a run to be resumed with this loss."""
+    """What must be equal for a run to resume with this loss."""
     if loss is None:
         name = "cross-entropy" if recipe.loss == "ce" else recipe.loss
         users = [function for function in parse_loss(recipe.loss).functions if is_users(function)]
@@ -89,12 +89,12 @@ def loss_identity(loss: Loss | None, recipe: Recipe) -> str:
         return f"{describe(loss)} ({_short_hash(loss)})"
     paths = {id(part): path for path, part in loss.named_modules()}
     parts = [(paths[id(part)], type(part), _options(part, paths)) for part in loss.modules()]
-    shapes = [(name, list(weight.shape)) for name, weight in loss.named_parameters()]  # which training changes
+    shapes = [(name, list(weight.shape)) for name, weight in loss.named_parameters()]  # training changes the values
     return f"{type(loss).__name__} ({_short_hash(parts, shapes, dict(loss.named_buffers()))})"
 
 
 def _options(part: nn.Module, paths: dict[int, str]) -> dict[str, Any]:
-    """What a part of a loss holds, but for weights and what it keeps of a batch; targets of schedules by their path."""
+    """The attributes of a part of a loss without weights and batch results; targets of schedules by their path."""
     options = module_attributes(part)
     if isinstance(part, CompositeLoss):
         del options["last_parts"]
@@ -105,19 +105,19 @@ def _options(part: nn.Module, paths: dict[int, str]) -> dict[str, Any]:
 
 
 def _short_hash(*values: Any) -> str:
-    """Half of a hash, with what makes it equal no other where a value cannot be hashed."""
+    """Half of a hash, and whatever marks it as incomparable if a value cannot be hashed."""
     key = content_hash(*values)
     return key[:16] + key[32:]
 
 
 @torch.no_grad()
-def to_one_norm(network: nn.Module) -> None:
-    """Bring the head's class weights to their mean length and its bias to 0, which logits of directions do not see.
+def equalize_norms(network: nn.Module) -> None:
+    """Scale the head's class weights to their mean norm and set its bias to 0, both invisible to angular logits.
 
-    The head then predicts what they would, wherever it is used.
+    The head then predicts the same as angular logits would, wherever it is used.
     """
     layer: Any = find_head(network).module
-    directions, lengths = unit(layer.weight.flatten(1))
-    layer.weight.copy_((directions * lengths.mean()).view_as(layer.weight))
+    directions, norms = unit(layer.weight.flatten(1))
+    layer.weight.copy_((directions * norms.mean()).view_as(layer.weight))
     if layer.bias is not None:
         layer.bias.zero_()

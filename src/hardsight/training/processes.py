@@ -1,4 +1,4 @@
-"""One process or several: what torchrun says, and the few messages that training needs."""
+"""The processes of a training: who this one is among those that torchrun started, and what they exchange."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hardsight.devices import find_device
 
 @dataclass(frozen=True)
 class Processes:
-    """Which process this is, of how many, and the device it computes on."""
+    """The rank of this process, the number of processes, and the device of this one."""
 
     rank: int
     world: int
@@ -27,58 +27,57 @@ class Processes:
     def first(self) -> bool:
         return self.rank == 0
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.world > 1:
             if self.device.type == "cuda":
-                values = values.to(self.device)  # NCCL sends from there only
+                values = values.to(self.device)  # NCCL sends only from there
             dist.all_reduce(values)
         return values.cpu()
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """The value of every process, in order."""
-        if self.world == 1:
-            return [value]
-        values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value)
+        values: list[Any] = [value] * self.world
+        if self.world > 1:
+            dist.all_gather_object(values, value)
         return values
 
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """The mean over all processes, written in place."""
+        """Replace tensors by their means over all processes."""
         if self.world > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
                 tensor /= self.world
 
-    def same_buffers(self, module: nn.Module) -> None:
-        """The first process's running statistics, everywhere: each process has averaged over its own samples."""
+    def broadcast_buffers(self, module: nn.Module) -> None:
+        """Copy the running statistics of the first process to all; each has averaged over its own samples."""
         if self.world > 1:
             for buffer in module.buffers():
                 dist.broadcast(buffer, 0)
 
-    def wrapped(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module) -> nn.Module:
         """The network as the training step calls it."""
         return module if self.world == 1 else nn.parallel.DistributedDataParallel(module)
 
 
 @contextmanager
 def processes(device: str | torch.device | None) -> Iterator[Processes]:
-    """The processes that torchrun started, joined for as long as the context lasts; otherwise this one alone."""
-    begun = dist.is_available() and dist.is_initialized()
+    """Join the processes that torchrun started, for as long as the context lasts; otherwise this one alone."""
+    initialized = dist.is_available() and dist.is_initialized()
     launched = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
-    if not begun and not launched:
+    if not initialized and not launched:
         yield Processes(0, 1, find_device(device))
         return
     if device is None and torch.cuda.is_available():
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    found = find_device(device)
-    if found.type == "cuda":
-        torch.cuda.set_device(found)
-    if not begun:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
+    device = find_device(device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not initialized:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), found)
-        dist.barrier()  # torch aborts when a process ends while one of its threads still holds what it sent
+        yield Processes(dist.get_rank(), dist.get_world_size(), device)
+        dist.barrier()  # torch aborts if a process ends while one of its threads still holds what it sent
     finally:
-        if not begun:
+        if not initialized:
             dist.destroy_process_group()

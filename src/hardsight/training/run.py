@@ -1,10 +1,10 @@
-"""`train`: from names to a trained network with its records."""
+"""`train`: the entry point of training."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,14 +22,14 @@ from hardsight.presets import PRESETS, recipe_of
 from hardsight.printing import Result
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.runs import content_hash, gaps_entry
-from hardsight.training.checkpoint import RECORDS, Saver, begin
-from hardsight.training.loop import Training, steady
-from hardsight.training.losses import Loss, chosen_loss, loss_identity
-from hardsight.training.prepare import execute_file, prepared
+from hardsight.training.checkpoint import CHECKPOINT, RECORDS, Saver, begin
+from hardsight.training.loop import Training, preserved_state
+from hardsight.training.losses import Loss, loss_identity, make_loss
+from hardsight.training.prepare import execute_file, prepare
 from hardsight.training.processes import Processes, processes
 
-# So many of the samples that cannot be read are named in an epoch's row.
-_NAMED = 5
+# Unreadable samples that a row of the history names.
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Trained(Result):
     """What `train` returns.
 
     Attributes:
-        model: The network with its preprocessing, in eval mode; the averaged one where the recipe averages.
+        model: The network with its preprocessing, in eval mode; with the averaged weights if the recipe has `ema`.
         history: One row per epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
-            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the gradient's norm before it
-            is clipped, where it is; and where samples could not be read, how many and the first of them, under
-            unreadable and test_unreadable.
+            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the norm of the gradient
+            before clipping; and under unreadable and test_unreadable, how many samples could not be read, and the
+            first of them.
         path: The run folder.
         first: Whether this is the first of the processes that trained together.
     """
@@ -53,9 +53,9 @@ class Trained(Result):
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {}
-        shown = {"accuracy": last.get("accuracy"), "test accuracy": last.get("test_accuracy")}
-        known = [f"{name} {value:.1%}" for name, value in shown.items() if value is not None]
-        return self._line(self.path, self.model.name, f"{len(self.history)} epochs", *known)
+        accuracies = {"accuracy": last.get("accuracy"), "test accuracy": last.get("test_accuracy")}
+        parts = [f"{name} {value:.1%}" for name, value in accuracies.items() if value is not None]
+        return self._line(self.path, self.model.name, f"{len(self.history)} epochs", *parts)
 
 
 def train(
@@ -78,88 +78,93 @@ def train(
 ) -> Trained:
     """Train a classifier and record every sample in every epoch.
 
-    Killed at any point, the same call goes on after the last finished epoch; on a CPU it then ends with the very same
-    weights: torch's, NumPy's and Python's global random states are seeded anew in each epoch, and left as they were
-    in the end. Under torchrun every process takes its share of each batch.
+    If it is killed, the same call resumes after the last finished epoch, and on a CPU it ends with exactly the same
+    weights: each epoch seeds torch's, NumPy's and Python's global generators, and their state is restored at the end.
+    Under torchrun every process takes its share of each batch.
 
     Args:
         model: A preset (``cifar-resnet18``), a network (``resnet18-32``), ``timm:NAME`` or ``torchvision:NAME`` (both
-            with new weights), ``path/to/file.py:function``, or a network, which is trained as it is.
-        data: What to train on: anything `hardsight.open_data` takes; a name without a split means its ``train``.
-        test: What to evaluate on, and to record, after every epoch.
+            with new weights), ``path/to/file.py:function``, or a network, which is trained from its current weights.
+        data: The training data, as for `hardsight.open_data`; a name without a split means its ``train``.
+        test: Data to evaluate and record after every epoch.
         out: Run folder to write: ``checkpoint.pt``, ``history.json``, and the records ``train/`` and ``test/``.
-        recipe: How to train, or the name of a preset whose recipe to take; the model's own preset otherwise.
+        recipe: How to train, or the name of a preset whose recipe to use; by default the recipe of the model's preset.
         loss: A name (``"el:0.75"``, ``"avh"``, ``"el@arcface+amc"``) instead of the recipe's; a `CompositeLoss`; or
-            any ``(logits, targets) → scalar``, where targets are class indices, with mixup distributions ``(N, C)``.
-            Label smoothing is then its own affair. A module's parameters are trained too, and its state is kept.
-        sampler: Rows in the order to train on, drawn anew each epoch (after `set_epoch`, from 0, where there is one).
-            Its ``generator`` of torch, if any, is seeded anew too; what else it draws from must depend on the epoch
+            any ``(logits, targets) → scalar``, where targets are class indices, or distributions ``(N, C)`` with
+            mixup; label smoothing is then up to the function. The parameters of a module are trained and saved too.
+        sampler: Rows in the order of training, iterated once per epoch (after ``set_epoch``, counted from 0, if it has
+            one). Each epoch seeds its torch ``generator``, if any; all other randomness must depend on the epoch
             alone, or a resumed run will differ.
-        targets: ``(n, C)``, a row of weights t for each sample to train toward instead of its label: the loss is
-            ``−Σ t log p`` (or another that takes distributions). Rows are 0 or more and need not sum to 1; columns
-            are classes as the labels count them. Labels still tell accuracies and are recorded; label smoothing
-            shrinks a row and spreads its share, mixup blends two.
+        targets: ``(n, C)``, a row of weights t per sample to train toward instead of its label: the loss is
+            ``−Σ t log p`` (or another that takes distributions). Weights are 0 or more and need not sum to 1; columns
+            are classes in the order of the labels. Accuracy and records still use the labels.
         weights: A checkpoint to start from that fits all but the last layers, such as torchvision's for ImageNet; the
-            last ones stay new. Colors are then standardized as it was trained with, not by the data.
+            last ones stay new. Colors are then normalized as for that checkpoint, not by the data.
         record: Which samples to record: ``"train"`` as they pass through training, ``"test"`` in eval mode.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
-        overwrite: Replace an existing run in the folder, unless it is an unfinished one of the same training.
+        overwrite: Replace an existing run in the folder, unless it is the same training and unfinished.
         log: Called with each row of the history and the number of steps so far.
         progress: Print a line per epoch.
 
     Raises:
-        FloatingPointError: The loss became NaN or infinite; the checkpoint of the epoch before, if any, is safe.
+        FloatingPointError: The loss became NaN or infinite; the checkpoint of the previous epoch, if any, is safe.
     """
     recipe = _recipe(model, recipe, loss)
     execute_file(model, recipe.seed)
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
-    out, said = Path(out), _checked_records(record)
-    with processes(device) as group, steady(group.device), ExitStack() as locks:
+    out, recorded = Path(out), _checked_records(record)
+    with processes(device) as group, preserved_state(group.device), ExitStack() as locks:
         samples, tested = open_data(data, training=True), None if test is None else open_data(test)
-        network, source, target = prepared(model, samples, tested, recipe, group, workers, targets, weights)
+        network, source, target = prepare(model, samples, tested, recipe, group, workers, targets, weights)
         talk = progress and group.first
-        blended = bool(recipe.mixup) and "train" in said
-        said -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
-        used = chosen_loss(loss, recipe, network.module, source.labels, source.targets is not None)
-        plan = _plan(network, samples, tested, recipe, loss_identity(loss, recipe), sampler, said)
-        plan |= gaps_entry(*(data.identity for data in (samples, tested) if data is not None))
-        plan |= {
+        blended = bool(recipe.mixup) and "train" in recorded
+        recorded -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
+        used = make_loss(loss, recipe, network.module, source.labels, source.targets is not None)
+        plan = {
+            **_plan(network, samples, tested, recipe, loss_identity(loss, recipe), sampler, recorded),
+            **gaps_entry(*(data.identity for data in (samples, tested) if data is not None)),
             "targets": None if source.targets is None else content_hash(source.targets),
             "weights": None if weights is None else network.weights,
         }
         objective = getattr(used, "objective", None) if loss is None else None
         if getattr(objective, "preset", None) == "released":
-            plan["clamp"] = True  # el:normal once meant the bonus without it, and such a run must not be resumed
+            plan["clamp"] = True  # el:normal used to mean the bonus without it, and such a run must not be resumed
         state = by_first_process(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, group, used)
         if state is not None:
             training.restore(state)
             if talk:
-                print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is done already.")
+                print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is already done.")
         if len(training.history) < recipe.epochs:
-            if weights is not None and talk:
-                print(f"weights: {network.weights}.")
-            if blended and talk:
-                print("mixup: a training sample is a blend of two, so training samples are not recorded.")
-            if getattr(objective, "endless", False) and talk:
-                print(
-                    "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples "
-                    "count little; el:normal ends it at a likelihood of 0.99999, as the paper does."
-                )
-            if training.one_norm and talk:
-                print(
-                    "loss: it sees directions only, so the head has no bias, and after every epoch its class weights "
-                    "are brought to one norm: what it predicts is what the loss means."
-                )
-            _run(training, source, target, sampler, out, said, log, talk)
-        words = f"trained, {out / 'checkpoint.pt'}"
-        network = replace(network, module=training.result.eval(), weights=words, built=None)
+            for note in _notes(network.weights if weights is not None else None, blended, objective, training.one_norm):
+                if talk:
+                    print(note)
+            _run_epochs(training, source, target, sampler, out, recorded, log, talk)
+        network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, group.first)
 
 
-def _run(
+def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> Iterator[str]:
+    """What the user should know before training starts."""
+    if weights is not None:
+        yield f"weights: {weights}."
+    if blended:
+        yield "mixup: a training sample is a blend of two, so training samples are not recorded."
+    if getattr(objective, "endless", False):
+        yield (
+            "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples count "
+            "little; el:normal ends it at a likelihood of 0.99999, as the paper does."
+        )
+    if one_norm:
+        yield (
+            "loss: it uses only directions, so the head has no bias, and after every epoch its class weights are "
+            "scaled to one norm: its predictions are those of the loss."
+        )
+
+
+def _run_epochs(
     training: Training,
     source: Source,
     target: Source | None,
@@ -169,33 +174,41 @@ def _run(
     log: Callable[[dict[str, Any], int], object] | None,
     talk: bool,
 ) -> None:
-    """Every epoch that is left: train, evaluate, commit the records, then the checkpoint that goes with them."""
+    """The remaining epochs: train, evaluate, commit the records, then the checkpoint that belongs to them."""
     group, recipe, done = training.processes, training.recipe, len(training.history)
+    sources = {"train": source} | ({} if target is None else {"test": target})
     held_out = target is not None and target.samples.fingerprint() != source.samples.fingerprint()
     recorders = {
-        name: _recorder(out / name, own, name, done + 1, held_out and name == "test")
-        for name, own in (("train", source), ("test", target))
-        if name in record and own is not None
+        name: Recorder(
+            out / name,
+            epoch=done + 1,
+            name=data.model.name,
+            class_names=data.model.classes,
+            data=data.samples,
+            held_out=held_out and name == "test",
+            note="training batches, as the network saw them" if name == "train" else "in eval mode after each epoch",
+        )
+        for name, data in sources.items()
+        if name in record
     }
     saver = Saver(out)
     try:
         for epoch in range(done + 1, recipe.epochs + 1):
-            began = time.perf_counter()
+            start = time.perf_counter()
             row: dict[str, Any] = {"epoch": epoch, "lr": learning_rate(recipe, epoch - 1)}
             row |= training.train_epoch(source, epoch, sampler, recorders.get("train"))
-            row["seconds"] = time.perf_counter() - began
+            row["seconds"] = time.perf_counter() - start
             row["samples_per_second"] = row["samples"] / row["seconds"]
             if target is not None:
                 row |= training.evaluate(target, epoch, recorders.get("test"))
-            row |= _unreadable(source, "DATA", "unreadable", group, epoch == done + 1)
-            if target is not None:
-                row |= _unreadable(target, "test", "test_unreadable", group, epoch == done + 1)
+            for name, data in sources.items():
+                row |= _unreadable(data, name, group, warn=epoch == done + 1)
             by_first_process(saver.wait)  # a recorder can go back one epoch, not two
             for recorder in recorders.values():
                 recorder.end_epoch()
             training.history.append(row)
             by_first_process(lambda: saver.save(training.state()))
-            if source.pixels is None:  # loader processes are forked: better not while a thread writes
+            if source.pixels is None:  # loader processes are forked, which is unsafe while a thread writes
                 by_first_process(saver.wait)
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
@@ -208,39 +221,28 @@ def _run(
         saver.close()
 
 
-def _unreadable(source: Source, argument: str, key: str, group: Processes, warn: bool) -> dict[str, Any]:
-    """What a row says of samples that could not be read in its epoch: how many, and the first of them with reasons."""
+def _unreadable(source: Source, name: str, group: Processes, warn: bool) -> dict[str, Any]:
+    """The entry of a row about samples that could not be read in its epoch: how many, and the first with reasons."""
     if source.pixels is not None:
         return {}
-    reasons = {id_: reason for part in group.gathered(source.unreadable) for id_, reason in part.items()}
+    reasons = {id_: reason for part in group.gather(source.unreadable) for id_, reason in part.items()}
     source.unreadable.clear()
     if not reasons:
         return {}
-    first = dict(list(reasons.items())[:_NAMED])
+    first = dict(list(reasons.items())[:_MOST_NAMED])
     if warn and group.first:
         warnings.warn(
-            f"{argument}: {len(reasons):,} of {len(source):,} samples left out because they cannot be read; first: "
-            f"{': '.join(next(iter(first.items())))}.",
+            f"{'DATA' if name == 'train' else 'test'}: {len(reasons):,} of {len(source):,} samples left out because "
+            f"they cannot be read; first: {': '.join(next(iter(first.items())))}.",
             UserWarning,
             stacklevel=4,
         )
+    key = "unreadable" if name == "train" else "test_unreadable"
     return {key: {"samples": len(reasons), "first": first}}
 
 
-def _recorder(path: Path, source: Source, name: str, epoch: int, held_out: bool) -> Recorder:
-    return Recorder(
-        path,
-        epoch=epoch,
-        name=source.model.name,
-        class_names=source.model.classes,
-        data=source.samples,
-        held_out=held_out,
-        note="training batches, as the network saw them" if name == "train" else "in eval mode after each epoch",
-    )
-
-
 def _line(row: dict[str, Any], epochs: int) -> str:
-    """The status of an epoch."""
+    """The progress line of an epoch."""
     test = f"  test {row['test_accuracy']:.2%}" if "test_accuracy" in row else ""
     accuracy = "" if row["accuracy"] is None else f"  train {row['accuracy']:.2%}"
     return (
@@ -259,7 +261,7 @@ def _recipe(model: Any, recipe: Recipe | str | None, loss: Any) -> Recipe:
         named = recipe_of(recipe)
     else:
         raise InputTypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
-    # What a function does may not fit into a CUDA graph, and nobody has asked for one.
+    # A function may not fit into a CUDA graph, which only the preset asked for.
     return named if loss is None or isinstance(loss, str) else replace(named, graph=False)
 
 
@@ -279,7 +281,7 @@ def _plan(
     sampler: Any,
     record: set[str],
 ) -> dict[str, Any]:
-    """What must be the same for a run to be resumed. The device and the number of processes may change."""
+    """What must be equal for a run to resume. The device and the number of processes may change."""
     network = {"layers": architecture(model.module), "transform": content_hash(model.transform, model.takes)}
     return {
         "model": {"name": model.name, **network, "preprocessing": model.preprocessing},
@@ -294,7 +296,7 @@ def _plan(
 
 
 def _sampler(sampler: Any) -> Any:
-    """The kind of a sampler and the hash of each of its values, but for its epoch and for what it keeps to itself."""
+    """The class of a sampler and a hash of each attribute, except its epoch, generator and private state."""
     if not hasattr(sampler, "__dict__"):
         return None if sampler is None else content_hash(sampler)
     hashes = {"kind": type(sampler).__name__}

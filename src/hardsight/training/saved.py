@@ -1,4 +1,4 @@
-"""The network that a training run left."""
+"""Read a training run: its network, recipe and plan."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ def trained_model(run: Path, model: str | None = None, checkpoint: Path | None =
 
     Args:
         run: The folder.
-        model: What to build, where the network is not one of hardsight's.
-        checkpoint: Its weights; the run's own if not given.
+        model: The network to build, if it is not one of hardsight's.
+        checkpoint: Its weights; those of the run if not given.
     """
-    told = training_plan(run)["model"]
-    if model is None and told["name"] not in NETWORKS:
+    info = training_plan(run)["model"]
+    if model is None and info["name"] not in NETWORKS:
         raise InputError(
-            f"RUN: {run} does not say where {told['name']} is from; name it with --model timm:NAME, say, or "
+            f"RUN: {run} does not say where {info['name']} comes from; name it, for example with --model timm:NAME or "
             f"file.py:function, and --checkpoint {run / CHECKPOINT}."
         )
-    found = load_model(model or f"hardsight:{told['name']}", checkpoint or run / CHECKPOINT)
-    # Arrays went in as they are: the network itself resizes them.
-    return replace(found, transform=None, takes="any") if told["preprocessing"].startswith("none") else found
+    trained = load_model(model or f"hardsight:{info['name']}", checkpoint or run / CHECKPOINT)
+    # Trained on arrays: the network resizes them itself.
+    return replace(trained, transform=None, takes="any") if info["preprocessing"].startswith("none") else trained
 
 
 def trained_recipe(run: Path) -> Recipe:
-    """How a training run was trained, but for its loss."""
+    """The recipe of a training run, except its loss."""
     saved = saved_settings(training_plan(run)["recipe"])
     try:
         return Recipe(**{name: value for name, value in saved.items() if name in SETTINGS})
     except InputError as error:
-        raise StateError(f"RUN: {run / PLAN} is damaged: its recipe is none ({first_line(error)}).") from error
+        raise StateError(f"RUN: {run / PLAN} is damaged: its recipe is invalid ({first_line(error)}).") from error
 
 
 def is_training(run: Any) -> bool:
-    """Whether something names the folder of a training run."""
+    """Whether this is the folder of a training run."""
     return isinstance(run, (str, Path)) and (Path(run) / PLAN).is_file()
 
 
@@ -67,5 +67,5 @@ class _Plan(TypedDict):
 
 
 def training_plan(run: Path) -> dict[str, Any]:
-    """What a training run says about itself: model, recipe and loss."""
+    """The stored plan of a training run: model, recipe and loss."""
     return read_json(run / PLAN, _Plan)
