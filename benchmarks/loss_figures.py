@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.figures.style import DASHES, group_colors, new_figure
+from hardsight.figures.style import line_styles, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +26,8 @@ def plot(files: dict[str, Path]) -> Figure:
     """Both panels, with one line per network in each."""
     figure, axes = new_figure(1, 2)
     margins, energies = axes[0]
-    for k, (color, (name, file)) in enumerate(zip(group_colors(len(files), ordered=True), files.items(), strict=True)):
-        style = {"color": color, "linestyle": DASHES[k % len(DASHES)], "label": name}
+    for (name, file), (color, dash) in zip(files.items(), line_styles(len(files), ordered=True), strict=True):
+        style = {"color": color, "linestyle": dash, "label": name}
         details = json.loads(file.read_text())
         edges, counts = np.array(details["edges"]), np.array(details["margins"])
         share = counts / counts.sum() / np.diff(edges)

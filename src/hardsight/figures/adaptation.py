@@ -14,7 +14,7 @@ from hardsight.adaptation import read_rounds, read_selection
 from hardsight.data import open_data
 from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.figures.style import COLORS, GRAY, draw_band, legend_beside, line_styles, new_figure, plain
+from hardsight.figures.style import COLORS, GRAY, draw_band, legend, line_styles, new_figure, plain
 from hardsight.images import to_tensor
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]]) -> Figure
         if column.endswith("accuracy"):
             axis.plot([], [], "o", color=GRAY, fillstyle="none", label="best by labels (oracle)")
     entries = dict(zip(*reversed(axes[0, 0].get_legend_handles_labels()), strict=True))
-    legend_beside(axes[0, -1], entries.values(), entries)
+    legend(axes[0, -1], entries.values(), entries)
     return figure
 
 

@@ -53,7 +53,7 @@ FIGURES |= {
     "dynamics": FigureKind("curves:draw_dynamics", "norm, AVH, accuracy and confidence per epoch and group or human "
         "frequency, one row per network (Fig. 4, 9, 10, 13)", _MANY),
     "loss-drivers": FigureKind("curves:draw_loss_drivers", "what lowers the loss, angles or norms, per epoch and "
-        "cumulated", _MANY),
+        "cumulative", _MANY),
     "plateaus": FigureKind("curves:draw_plateaus", "where AVH, accuracy, loss and norm stop changing, with intervals",
         _ONE),
     "agreement": FigureKind("curves:draw_agreement", "correlation of scores with human frequency per epoch, with "

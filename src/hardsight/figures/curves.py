@@ -15,19 +15,7 @@ import pyarrow.compute as pc
 from hardsight import phases, studies
 from hardsight.errors import InputError
 from hardsight.figures.drawing import open_runs
-from hardsight.figures.style import (
-    COLORS,
-    DASHES,
-    GRAY,
-    TITLES,
-    draw_band,
-    group_colors,
-    left_title,
-    legend_beside,
-    line_styles,
-    new_figure,
-    plain,
-)
+from hardsight.figures.style import GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
 from hardsight.human import frequency_bins
 from hardsight.idtables import read_by_id
 from hardsight.table import hardness_sign
@@ -85,8 +73,7 @@ def plot_dynamics(
         groups = pc.unique(curves["group"]).to_pylist()
         if len(groups) > MAX_GROUPS:
             raise InputError(f"groups: at most {MAX_GROUPS} can be told apart, got {len(groups)}; put them into bins.")
-        dashes = DASHES if len(groups) <= len(COLORS) else ("-",) * len(groups)
-        styles = list(zip(group_colors(len(groups), ordered=by is not None), dashes[: len(groups)], strict=True))
+        styles = line_styles(len(groups), ordered=by is not None)
         for axis, value in zip(line, values, strict=True):
             scale = run.classes if value == "avh" else 1
             for group, style in zip(groups, styles, strict=True):
@@ -101,7 +88,7 @@ def plot_dynamics(
         left_title(line[0], f"{plain(name)}, {len(run):,} samples")
         if len(groups) > 1 or line[0] is axes[0, 0]:  # a single group is named in the first row only
             title = {"title": "mean ± 1 sd over samples", "title_fontsize": 7, "alignment": "left"}
-            legend_beside(line[-1], size=7, ncols=math.ceil(len(groups) / _LEGEND_ROWS), **title)
+            legend(line[-1], size=7, ncols=math.ceil(len(groups) / _LEGEND_ROWS), **title)
     return figure
 
 
@@ -119,7 +106,7 @@ def draw_loss_drivers(runs: Mapping[str, Path]) -> Figure:
 
 
 def plot_loss_drivers(drivers: Mapping[str, pa.Table], unit: str = "epoch") -> Figure:
-    """How much angles and norms changed the loss, per epoch and cumulated; one row per network.
+    """How much angles and norms changed the loss, per epoch and cumulative; one row per network.
 
     Args:
         drivers: The tables of `loss_drivers` by network; the first group is drawn.
@@ -132,19 +119,20 @@ def plot_loss_drivers(drivers: Mapping[str, pa.Table], unit: str = "epoch") -> F
         x, angles, norms = (rows[column] for column in ("epoch", "by_angles", "by_norms"))
         # Parts of the same sign are stacked, parts of different signs lie on either side of 0.
         bottom = np.where(np.sign(angles) == np.sign(norms), angles, 0)
+        (first, _), (second, _) = line_styles(2)
         hatched: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "linewidth": 0}
-        each.bar(x, angles, 0.85, color=COLORS[0], label="angles")
-        each.bar(x, norms, 0.85, bottom=bottom, color=COLORS[1], label="norms", **hatched)
+        each.bar(x, angles, 0.85, color=first, label="angles")
+        each.bar(x, norms, 0.85, bottom=bottom, color=second, label="norms", **hatched)
         each.plot(x, rows["change"], color="black", linewidth=0.9, marker=".", markersize=3, label="whole change")
         for part, label, (color, dash) in zip((angles, norms), ("angles", "norms"), line_styles(2), strict=True):
             total.plot(x, np.cumsum(part), color=color, linestyle=dash, linewidth=1.6, label=label)
         total.plot(x, np.cumsum(rows["change"]), color="black", linewidth=0.9, linestyle=":", label="whole change")
         left_title(each, f"{plain(name)}: n = {rows['n'].max():,}" + ("" if group == "all" else f", {plain(group)}"))
-        for axis, label in ((each, f"mean change of the loss\nsince the {unit} before"), (total, "cumulated")):
+        for axis, label in ((each, f"mean change of the loss\nsince the {unit} before"), (total, "cumulative")):
             axis.axhline(0, color=GRAY, linewidth=0.8)
             axis.set(xlabel=unit, ylabel=label)
         each.legend(fontsize=7, frameon=False, loc="lower right")
-        legend_beside(total, size=7)
+        legend(total, size=7)
     return figure
 
 
@@ -183,7 +171,7 @@ def plot_plateaus(run: Dynamics, plateaus: pa.Table, name: str = "") -> Figure:
     axis.set(xlabel=run.unit, ylabel="share of the whole change")
     left_title(axis, f"{plain(name) + ': ' if name else ''}where the mean stops, n = {rows[0]['n']:,}")
     title = "point and bar: epoch with 95% interval"
-    legend_beside(axis, size=7, title=title, title_fontsize=7, alignment="left")
+    legend(axis, size=7, title=title, title_fontsize=7, alignment="left")
     return figure
 
 
@@ -218,5 +206,5 @@ def plot_agreement(agreements: Mapping[str, pa.Table], unit: str = "epoch") -> F
         left_title(axis, f"{plain(name)}: n = {pc.max(table['n']).as_py():,}, ties {pc.max(table['ties']).as_py():.0%}")
         axis.set_xlabel(unit)
     axes[0, 0].set_ylabel("Spearman with human frequency\n(band: 95% interval)")
-    legend_beside(axes[0, -1], size=7)
+    legend(axes[0, -1], size=7)
     return figure

@@ -14,17 +14,7 @@ from hardsight.degradation import DEGRADATIONS, follows_level, human_accuracy, m
 from hardsight.extras import need
 from hardsight.figures.curves import VALUES, plot_dynamics
 from hardsight.figures.drawing import open_runs
-from hardsight.figures.style import (
-    COLORS,
-    GRAY,
-    TITLES,
-    draw_band,
-    left_title,
-    legend_beside,
-    line_styles,
-    new_figure,
-    plain,
-)
+from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED
 
@@ -80,7 +70,7 @@ def plot_degradation(nets: Mapping[str, pa.Table], people: pa.Table | None = Non
                 axis.invert_xaxis()
         n = max(len(pc.unique(rows.filter(pc.equal(rows["degradation"], name))["id"])) for rows in nets.values())
         left_title(line[0], f"{name}, {n:,} images")
-    legend_beside(axes[0, -1], *axes[0, VALUES.index("correct")].get_legend_handles_labels(), size=7)
+    legend(axes[0, -1], *axes[0, VALUES.index("correct")].get_legend_handles_labels(), size=7)
     return figure
 
 

@@ -16,7 +16,7 @@ from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
 from hardsight.evaluation.reading import POOLED, Curve, Evaluated, read_evaluated
 from hardsight.extras import need
-from hardsight.figures.style import GRAY, draw_band, group_colors, legend_beside, line_styles, new_figure, plain
+from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def plot_evaluated(evaluated: Evaluated, question: str, curve: str) -> Figure:
     for axis, ((score, on), groups) in zip(axes, panels.items(), strict=True):
         _draw_curves(axis, groups, kind)
         axis.set_title(plain(" · ".join(filter(None, (score_title(score), on)))), fontsize=9)
-    legend_beside(axes[min(_COLUMNS, len(axes)) - 1])
+    legend(axes[min(_COLUMNS, len(axes)) - 1])
     return figure
 
 
@@ -62,7 +62,7 @@ def plot_ood(evaluated: Evaluated) -> Figure:
             axis.set_xlabel(score_title(score))
             axis.set_title(plain(group) if axis in axes[0] else "", fontsize=9)
         if line is axes[0] or len({on for _, on in inside}) > 1:
-            legend_beside(line[-1])
+            legend(line[-1])
     return figure
 
 
@@ -135,7 +135,9 @@ def plot_clusters(evaluated: Evaluated) -> Figure:
     figure, axes = _panels(len(kinds), **({"subplot_kw": {"projection": "3d"}} if sphere else {}))
     names = np.unique(np.concatenate([classes for _, classes, _ in kinds.values()]))
     few = need("matplotlib").colormaps["tab20" if len(names) > 10 else "tab10"].colors
-    colors = few[: len(names)] if len(names) <= len(few) else group_colors(len(names), ordered=True)
+    colors = (
+        few[: len(names)] if len(names) <= len(few) else [color for color, _ in line_styles(len(names), ordered=True)]
+    )
     for axis, (group, (places, classes, how)) in zip(axes, kinds.items(), strict=True):
         for name, color in zip(names, colors, strict=True):
             axis.scatter(*places[classes == name].T, s=5, color=color, label=f"class {name:g}", linewidths=0)
@@ -151,7 +153,7 @@ def plot_clusters(evaluated: Evaluated) -> Figure:
         else:
             axis.set(xlabel="feature 1", ylabel="feature 2")
     if len(names) <= _LEGEND_CLASSES:
-        legend_beside(axes[min(_COLUMNS, len(axes)) - 1], markerscale=3)
+        legend(axes[min(_COLUMNS, len(axes)) - 1], markerscale=3)
     return figure
 
 

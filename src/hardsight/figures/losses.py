@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hardsight.figures.style import COLORS, DASHES, GRAY, group_colors, line_styles, new_figure
+from hardsight.figures.style import COLORS, GRAY, line_styles, new_figure
 from hardsight.losses import cross_entropy, log_total
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def plot_bonuses() -> Figure:
     figure, axes = new_figure(1, 3)
     m = (-torch.logit(_P)).requires_grad_()
     ce = cross_entropy(m.detach())
-    shades = group_colors(len(_LOG_ENDS), ordered=True)
-    for end, color, dash in zip(_LOG_ENDS, shades, DASHES[: len(_LOG_ENDS)], strict=True):
+    for end, (color, dash) in zip(_LOG_ENDS, line_styles(len(_LOG_ENDS), ordered=True), strict=True):
         total = log_total(m, end)
         (pull,) = torch.autograd.grad(total.sum(), m)
         label = f"log_end {end:g}" + (" (normal)" if end == 1 else "")

@@ -47,18 +47,17 @@ def new_figure(
     return figure, axes
 
 
-def group_colors(count: int, *, ordered: bool) -> list[Any]:
-    """One color per group: from dark to light where the groups have an order, else as different as possible."""
-    if not ordered and count <= len(COLORS):
-        return list(COLORS[:count])
-    colors = need("matplotlib").colormaps["viridis"]
-    return [colors(x) for x in np.linspace(0.0, 0.85, max(count, 2))[:count]]  # yellow is invisible on white
+def line_styles(count: int, *, ordered: bool = False) -> list[tuple[Any, Any]]:
+    """A color and a dash per line, different for up to 49 lines: every seven lines, colors get other dashes.
 
-
-def line_styles(count: int) -> list[tuple[str, Any]]:
-    """A color and a dash per line, different for up to 49 lines: every seven lines, colors get other dashes."""
-    laps = [divmod(k, len(COLORS)) for k in range(count)]
-    return [(COLORS[at], DASHES[(at + lap) % len(DASHES)]) for lap, at in laps]
+    Lines of `ordered` groups go from dark to light, and are solid if there are more than seven.
+    """
+    if not ordered:
+        laps = [divmod(k, len(COLORS)) for k in range(count)]
+        return [(COLORS[at], DASHES[(at + lap) % len(DASHES)]) for lap, at in laps]
+    colors = need("matplotlib").colormaps["viridis"](np.linspace(0.0, 0.85, max(count, 2)))  # yellow is invisible
+    dashes = DASHES if count <= len(DASHES) else ("-",) * count
+    return list(zip(map(tuple, colors[:count]), dashes[:count], strict=True))
 
 
 def plain(name: object) -> str:
@@ -72,7 +71,7 @@ def left_title(axis: Axes, text: str, size: int = 10) -> None:
     axis.set_title(text, loc="left", fontsize=size)
 
 
-def legend_beside(axis: Axes, *entries: Any, size: int = 8, **options: Any) -> None:
+def legend(axis: Axes, *entries: Any, size: int = 8, **options: Any) -> None:
     """A legend to the right of the axes."""
     axis.legend(*entries, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=size, frameon=False, **options)
 
