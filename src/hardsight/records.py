@@ -237,10 +237,10 @@ class RecordFile:
             if last < low or (high is not None and first >= high):
                 continue
             table = self.read_group(group)
-            if first < low or (high is not None and last >= high):
-                ids = table["id"].cast(pa.string())
-                inside = pc.greater_equal(ids, low)
-                table = table.filter(inside if high is None else pc.and_(inside, pc.less(ids, high)))
+            if first < low:
+                table = filter_ids(table, lambda ids: pc.greater_equal(ids, low))
+            if high is not None and last >= high:
+                table = filter_ids(table, lambda ids: pc.less(ids, high))
             yield table
 
     def read_group(self, group: int) -> pa.Table:
@@ -259,6 +259,12 @@ class RecordFile:
 
     def close(self) -> None:
         self._parquet.close()
+
+
+def filter_ids(table: pa.Table, condition: Callable[[pa.Array], pa.Array]) -> pa.Table:
+    """The rows whose id meets a condition, which is evaluated once per distinct id and not once per row."""
+    chunks = [condition(chunk.dictionary).take(chunk.indices) for chunk in table["id"].chunks]
+    return table.filter(pa.chunked_array(chunks, pa.bool_()))
 
 
 def open_files(run: str | Path, entries: list[Entry], columns: Collection[str] | None) -> list[RecordFile]:
@@ -350,8 +356,8 @@ def read_ids(run: str | Path, index: Index, ids: pa.Array, columns: Collection[s
     for file in open_files(run, [entry for entry in index.files if holds(*entry["ids"])], columns):
         with closing(file):
             groups = [group for group, (first, last, _) in enumerate(file.spans) if holds(first, last)]
-            pieces = map(with_text, map(file.read_group, groups))
-            tables += [table.filter(pc.is_in(table["id"], value_set=ids)) for table in pieces]
+            pieces = map(file.read_group, groups)
+            tables += [with_text(filter_ids(piece, partial(pc.is_in, value_set=ids))) for piece in pieces]
     return concat(tables)
 
 

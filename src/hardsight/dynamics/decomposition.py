@@ -83,20 +83,16 @@ class Logits:
         from safetensors.numpy import load_file
 
         try:
-            parts = {name: value.copy() for name, value in load_file(path).items()}
+            logits = cls(**{name: value.copy() for name, value in load_file(path).items()})
+            (n, classes), heads = logits.cosines.shape, len(logits.lengths)
         except (SafetensorError, KeyError, TypeError, ValueError):  # KeyError: a type that numpy does not have
             return None
-        expected = vars(cls.unknown(0, 1))
-        fits = parts.keys() == expected.keys() and all(
-            parts[name].dtype == array.dtype and parts[name].ndim == array.ndim for name, array in expected.items()
-        )
-        if not fits:
-            return None
-        logits = cls(**parts)
-        n, classes = logits.cosines.shape
-        heads = logits.lengths.shape
-        fits = heads[1] == classes and logits.biases.shape == heads and len(logits.norms) == len(logits.head) == n
-        return logits if fits and (not n or -1 <= logits.head.min() <= logits.head.max() < heads[0]) else None
+        shapes = {"cosines": (n, classes), "norms": (n,), "head": (n,)}
+        shapes |= dict.fromkeys(("lengths", "biases"), (heads, classes))
+        for name, array in vars(cls.unknown(0, 1)).items():
+            if getattr(logits, name).shape != shapes[name] or getattr(logits, name).dtype != array.dtype:
+                return None
+        return logits if not n or -1 <= logits.head.min() <= logits.head.max() < heads else None
 
 
 def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -104,10 +100,9 @@ def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np
 
     Biases go with the norms: they are whatever of a logit is no angle.
     """
-    known = np.flatnonzero(old.head >= 0)
+    shared = np.flatnonzero(old.head >= 0)
     step = max(1, _CHUNK // max(1, new.cosines.shape[1]))
-    parts = [known[start : start + step] for start in range(0, len(known), step)]
-
+    parts = [shared[start : start + step] for start in range(0, len(shared), step)]
     losses = {name: np.full(len(labels), np.nan) for name in ("nll_angles", "nll_norms")}
 
     def compute(rows: np.ndarray) -> None:
@@ -115,8 +110,7 @@ def swapped_losses(old: Logits, new: Logits, labels: np.ndarray) -> dict[str, np
         losses["nll_norms"][rows] = _nll(old.cosines.take(rows, 0), new, rows, labels[rows])
 
     with ThreadPoolExecutor(_THREADS) as pool:  # NumPy computes in several at once
-        for _ in pool.map(compute, parts):
-            pass
+        list(pool.map(compute, parts))
     return losses
 
 

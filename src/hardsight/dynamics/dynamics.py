@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from hardsight import records
 from hardsight.dynamics.curves import EpochMoments, as_table, grouped
-from hardsight.dynamics.summary import MEANS, epoch_factors, summarize
+from hardsight.dynamics.summary import MEANS, epoch_factors, places, summarize
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.registry import did_you_mean
@@ -209,10 +209,9 @@ class Dynamics:
         """Number, mean and spread of columns by group (None: one group of all samples) and epoch."""
         moments = {name: EpochMoments(groups, len(epochs)) for name in columns}
         for start, block in self.blocks(columns):
-            of_row = np.zeros(len(block.code), np.int64) if group is None else group[start + block.code]
-            number = block.table["epoch"].to_numpy()
-            of_row = np.where(np.isin(number, epochs), of_row, -1)
-            epoch = np.searchsorted(epochs, number)
+            epoch = places(epochs, block.table["epoch"].to_numpy())
+            of_row = np.zeros(len(epoch), np.int64) if group is None else group[start + block.code]
+            of_row = np.where(epoch < 0, -1, of_row)
             for name, moment in moments.items():
                 moment.add(of_row, epoch, block.column(name))
         return moments

@@ -32,6 +32,13 @@ def epoch_factors(moments: EpochMoments) -> np.ndarray:
     return np.divide(typical, size, out=np.ones_like(size), where=(size > EXPLODED * typical) & (typical > 0))
 
 
+def places(epochs: np.ndarray, epoch: np.ndarray) -> np.ndarray:
+    """The place of each epoch among `epochs`; −1 where it is none of them."""
+    table = np.full(max(epochs.max(initial=0), epoch.max(initial=0)) + 1, -1)
+    table[epochs] = np.arange(len(epochs))
+    return table[epoch]
+
+
 def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray]) -> pa.Table:
     """One row per sample of a block, over those of the epochs in which it was seen.
 
@@ -41,17 +48,21 @@ def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray
         factors: What `epoch_factors` gives for margins and norms.
     """
     epoch, label, pred = (block.table[name].to_numpy() for name in ("epoch", "label", "pred"))
-    rows = np.flatnonzero(np.isin(epoch, epochs))
-    values = {name: block.column(name)[rows] for name in MEANS}
-    epoch, label, pred, code = epoch[rows], label[rows], pred[rows], block.code[rows]
+    values, code, place = {name: block.column(name) for name in MEANS}, block.code, places(epochs, epoch)
+    if (place < 0).any():
+        rows = np.flatnonzero(place >= 0)
+        epoch, label, pred, code, place = (array[rows] for array in (epoch, label, pred, code, place))
+        values = {name: column[rows] for name, column in values.items()}
     same = code[1:] == code[:-1]
     starts = np.flatnonzero(np.r_[True, ~same])[: len(code)]
     seen = np.diff(np.r_[starts, len(code)])
 
     def mean(values: np.ndarray) -> np.ndarray:
-        known = ~np.isnan(values)
-        count = np.add.reduceat(known.astype(np.int64), starts)
-        total = np.add.reduceat(np.where(known, values, 0.0), starts)
+        missing = np.isnan(values)
+        if not missing.any():
+            return np.add.reduceat(values, starts) / seen
+        count = np.add.reduceat(~missing, starts, dtype=np.int64)
+        total = np.add.reduceat(np.where(missing, 0.0, values), starts)
         return np.divide(total, count, out=np.full(len(starts), np.nan), where=count > 0)
 
     right = pred == label
@@ -68,8 +79,8 @@ def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray
         "learned": pa.array(learned, pa.int32(), mask=learned == never),
         "variability": np.sqrt(mean(away**2)),
     }
-    place = np.searchsorted(epochs, epoch)
     for name, size in SIZES.items():
-        values[name] = values[name] * factors[size][place]
+        if (factors[size] != 1).any():
+            values[name] = values[name] * factors[size][place]
     columns |= {title: pa.array(mean(values[name]), from_pandas=True) for name, title in MEANS.items()}
     return pa.table(columns)
