@@ -27,12 +27,12 @@ def class_table(inputs: Inputs) -> dict[str, Any]:
     rows = inputs.rows
     group, codes = rows.at, rows.codes
     n = np.bincount(group[group >= 0], minlength=codes)
-    found = moments(rows.value, group, codes)
-    low, high = found.interval()
+    means = moments(rows.value, group, codes)
+    low, high = means.interval()
     present = np.flatnonzero(n)
     note = [_note(rows, len(present))]
     if len(present) > MANY_CLASSES:
-        harder = np.where(np.isnan(found.mean), -np.inf, rows.sign * found.mean)[present]
+        harder = np.where(np.isnan(means.mean), -np.inf, rows.sign * means.mean)[present]
         present = np.sort(present[top(harder, MANY_CLASSES)])
         note.append(f"Only the hardest {MANY_CLASSES:,} are listed.")
     names = [inputs.class_name(code) for code in present.tolist()]
@@ -54,7 +54,7 @@ def class_table(inputs: Inputs) -> dict[str, Any]:
             ]
     if rows.main is not None:
         columns += [
-            (rows.main, f"mean {score}", "number", found.mean[present]),
+            (rows.main, f"mean {score}", "number", means.mean[present]),
             (f"{rows.main}_low", f"mean {score}, lower end (95 %)", "number", low[present]),
             (f"{rows.main}_high", f"mean {score}, upper end (95 %)", "number", high[present]),
             ("median", f"median {score}", "number", medians(rows.value, group, codes)[present]),
@@ -95,8 +95,8 @@ def _note(rows: Rows, present: int) -> str:
 
 def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     """Median of the values that are not NaN, by group number."""
-    known = ~np.isnan(values) & (group >= 0)
-    values, group = values[known], group[known]
+    valid = ~np.isnan(values) & (group >= 0)
+    values, group = values[valid], group[valid]
     values = values[np.lexsort((values, group))]
     n = np.bincount(group, minlength=groups)
     start = np.concatenate([[0], np.cumsum(n)[:-1]])
@@ -139,6 +139,6 @@ def _histograms(rows: Rows, present: np.ndarray) -> tuple[list[float], list[list
         return [], []
     over = score_axis(rows, rows.main)
     bins = over.bins(rows.value, BINS)
-    known = (bins >= 0) & (rows.at >= 0)
-    counts = np.bincount(rows.at[known] * BINS + bins[known], minlength=rows.codes * BINS).reshape(rows.codes, BINS)
+    valid = (bins >= 0) & (rows.at >= 0)
+    counts = np.bincount(rows.at[valid] * BINS + bins[valid], minlength=rows.codes * BINS).reshape(rows.codes, BINS)
     return plain(np.linspace(over.low, over.high, BINS + 1), 6), counts[present].tolist()

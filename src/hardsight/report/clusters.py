@@ -122,20 +122,20 @@ def _clusters_of(rows: Rows, code: int, where: np.ndarray, directions: np.ndarra
     model = kind(k, n_init=2, max_iter=50, random_state=_SEED).fit(directions[fitted])
     distance = model.transform(directions[measured])
     nearest, values = distance.argmin(1), rows.value[where[measured]]
-    found = []
+    clusters = []
     for cluster in range(k):
         inside = nearest == cluster
-        own, rest = values[inside], values[~inside]
-        if len(own) < FEW or len(rest) < FEW:
+        inner, rest = values[inside], values[~inside]
+        if len(inner) < FEW or len(rest) < FEW:
             continue
-        a, b = own.var(ddof=1) / len(own), rest.var(ddof=1) / len(rest)
-        gap = student(own.mean() - rest.mean(), a, len(own) - 1, b, len(rest) - 1)
-        mean = student(own.mean(), a, len(own) - 1)
+        a, b = inner.var(ddof=1) / len(inner), rest.var(ddof=1) / len(rest)
+        gap = student(inner.mean() - rest.mean(), a, len(inner) - 1, b, len(rest) - 1)
+        mean = student(inner.mean(), a, len(inner) - 1)
         typical = np.argsort(distance[inside, cluster], kind="stable")
         members = where[measured[inside][typical]]
         ends = (mean.low, mean.high, gap.value, gap.low, gap.high, gap.p)
-        found.append(Cluster(code, members, float(own.mean()), *(float(end) for end in ends)))
-    return found
+        clusters.append(Cluster(code, members, float(inner.mean()), *(float(end) for end in ends)))
+    return clusters
 
 
 def _line(inputs: Inputs, cluster: Cluster) -> dict[str, Any]:

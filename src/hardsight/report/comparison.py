@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.report.formatting import between, counted, cut_name, number, percent, score_title
+from hardsight.report.formatting import as_rows, between, counted, cut_name, flags, percent, score_title, share
 from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH, top
@@ -53,8 +53,8 @@ def build(inputs: Inputs) -> Section | None:
 def changes(rows: Rows, against: Any) -> Changes:
     """Compare the rows with another run or table."""
     compared = compare(rows.table, against)
-    meta, found = compared.meta.comparison, compared.to_arrow()
-    matched = pc.index_in(rows.ids, value_set=found["id"].combine_chunks())
+    meta, arrow = compared.meta.comparison, compared.to_arrow()
+    matched = pc.index_in(rows.ids, value_set=arrow["id"].combine_chunks())
     there = pc.is_valid(matched).to_numpy()  # compared rows keep the order of these
     by = meta.get("by")
 
@@ -66,18 +66,18 @@ def changes(rows: Rows, against: Any) -> Changes:
     before = change = np.full(len(rows), np.nan)
     if by is not None:
         column = f"{by}_before" if f"{by}_before" in compared else f"{by}_pred_before"
-        before = spread_out(meta["scales"][1] * floats(found[column]), np.nan)
-        change = spread_out(floats(found[f"{by}_change"]), np.nan)
+        before = spread_out(meta["scales"][1] * floats(arrow[column]), np.nan)
+        change = spread_out(floats(arrow[f"{by}_change"]), np.nan)
     fixed, broken, other = (spread_out(compared[name], False) for name in ("fixed", "broken", "relabelled"))
     judged = rows.judged & there & ~other
     right = rows.right & judged
     return Changes(meta, by, before, change, judged, right, (right & ~fixed) | broken)
 
 
-def change_lists(found: Changes) -> list[SampleList]:
+def change_lists(changed: Changes) -> list[SampleList]:
     """The samples that became easier and harder the most."""
-    harder = found.change if found.meta["harder"] == "larger" else -found.change
-    name = score_title(found.by)
+    harder = changed.change if changed.meta["harder"] == "larger" else -changed.change
+    name = score_title(changed.by)
     lists = []
     for key, title, values in (("harder", "Became harder", harder), ("easier", "Became easier", -harder)):
         with np.errstate(invalid="ignore"):
@@ -86,20 +86,20 @@ def change_lists(found: Changes) -> list[SampleList]:
     return lists
 
 
-def change_view(rows: Rows, found: Changes, by: str) -> View:
+def change_view(rows: Rows, changed: Changes, by: str) -> View:
     """Before against after, on one scale."""
     values = rows.scores[by]
-    both = np.concatenate([values, found.before])
+    both = np.concatenate([values, changed.before])
     over = score_axis(rows, by, both)
     name = score_title(by)
     x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (by, "after")))
-    note = "Below the diagonal is easier now." if found.meta["harder"] == "larger" else "Above it is easier now."
-    return View("before-after", f"{name} before and after", note, x, y, found.before, values)
+    note = "Below the diagonal is easier now." if changed.meta["harder"] == "larger" else "Above it is easier now."
+    return View("before-after", f"{name} before and after", note, x, y, changed.before, values)
 
 
-def comparison_section(inputs: Inputs, found: Changes) -> dict[str, Any]:
+def comparison_section(inputs: Inputs, changed: Changes) -> dict[str, Any]:
     """Tiles and a table of the classes."""
-    meta = found.meta
+    meta = changed.meta
     counts = meta["counts"]
     tiles = [{"name": "in both runs", "value": f"{counts['matched']:,}", "note": _unmatched(counts)}]
     if meta.get("mcnemar"):
@@ -113,12 +113,12 @@ def comparison_section(inputs: Inputs, found: Changes) -> dict[str, Any]:
             {"name": "wrong before, right now", "value": f"{test['fixed']:,}", "note": "fixed"},
             {"name": "right before, wrong now", "value": f"{test['broken']:,}", "note": "broken"},
         ]
-    if found.by is not None:
+    if changed.by is not None:
         change = meta["mean_change"]
         value = "none" if change["value"] is None else f"{change['value']:+.3g}"
         note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
-        tiles.append({"name": f"mean change of {score_title(found.by)}", "value": value, "note": note})
-    lines, left = _class_rows(inputs, found)
+        tiles.append({"name": f"mean change of {score_title(changed.by)}", "value": value, "note": note})
+    lines, left = _class_rows(inputs, changed)
     note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
     if counts["relabelled"]:
         note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
@@ -145,42 +145,31 @@ def _unmatched(counts: dict[str, int]) -> str:
     return f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
 
 
-def _class_rows(inputs: Inputs, found: Changes) -> tuple[list[dict[str, Any]], int]:
+def _class_rows(inputs: Inputs, changed: Changes) -> tuple[list[dict[str, Any]], int]:
     """Classes whose mean changed most, with paired intervals; and how many are left out."""
     rows = inputs.rows
-    codes, paired = rows.codes, ~np.isnan(found.change)
-    mean = moments(found.change, rows.at, codes)
+    codes, paired = rows.codes, ~np.isnan(changed.change)
+    mean = moments(changed.change, rows.at, codes)
     n = mean.n
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.where(n >= 5, mean.variance / n, np.nan)
     gap = student(mean.mean, variance, n - 1)
     corrected = holm(gap.p)
-    values = np.full(len(rows), np.nan) if found.by is None else rows.scores[found.by]
-    after, before = (moments(np.where(paired, v, np.nan), rows.at, codes).mean for v in (values, found.before))
+    values = np.full(len(rows), np.nan) if changed.by is None else rows.scores[changed.by]
+    after, before = (moments(np.where(paired, v, np.nan), rows.at, codes).mean for v in (values, changed.before))
     judged, right, right_before = (
-        np.bincount(rows.label[mask], minlength=codes) for mask in (found.judged, found.right, found.right_before)
+        np.bincount(rows.label[mask], minlength=codes) for mask in (changed.judged, changed.right, changed.right_before)
     )
     present = np.flatnonzero((n > 0) | (judged > 0))
     shown = present[top(np.nan_to_num(np.abs(mean.mean[present])), MOST_CLASSES)]
-    sign = -1 if found.meta.get("harder") == "smaller" else 1
-    lines = []
-    for code in shown.tolist():
-        flag = ""
-        if corrected[code] <= 0.05:
-            flag = "harder" if sign * mean.mean[code] > 0 else "easier"
-        lines.append(
-            {
-                "class": inputs.class_name(code),
-                "n": int(n[code]),
-                "before": number(before[code]),
-                "after": number(after[code]),
-                "change": number(mean.mean[code]),
-                "change_low": number(gap.low[code]),
-                "change_high": number(gap.high[code]),
-                "p": number(corrected[code]),
-                "accuracy_before": number(right_before[code] / judged[code]) if judged[code] else None,
-                "accuracy": number(right[code] / judged[code]) if judged[code] else None,
-                "flag": flag,
-            }
-        )
+    sign = -1 if changed.meta.get("harder") == "smaller" else 1
+    columns = {
+        "n": n, "before": before, "after": after, "change": mean.mean, "change_low": gap.low, "change_high": gap.high,
+        "p": corrected, "accuracy_before": share(right_before, judged), "accuracy": share(right, judged),
+    }  # fmt: skip
+    lines = as_rows({
+        "class": [inputs.class_name(code) for code in shown.tolist()],
+        **{name: values[shown] for name, values in columns.items()},
+        "flag": flags(sign * mean.mean[shown], corrected[shown]),
+    })  # fmt: skip
     return lines, len(present) - len(shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,22 @@ def number(value: float | None, digits: int = 4) -> float | None:
     if value is None or not np.isfinite(value):
         return None
     return float(f"{value:.{digits}g}") + 0.0  # no −0
+
+
+def as_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One mapping per row, for JSON, from columns of texts or numbers."""
+    cells = [values if isinstance(values, list) else plain(values) for values in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def flags(harder: np.ndarray, p: np.ndarray) -> list[str]:
+    """``harder`` or ``easier`` where a corrected p value is at most 5 %; `harder` is positive where it is harder."""
+    return np.where(p <= 0.05, np.where(harder > 0, "harder", "easier"), "").tolist()
+
+
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Part by part of the whole; NaN where there is none."""
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
 
 
 def percent(share: float, digits: int = 1) -> str:

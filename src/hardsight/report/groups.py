@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.idtables import read_by_id
-from hardsight.report.formatting import counted, cut_name, number, score_title
+from hardsight.report.formatting import as_rows, counted, cut_name, flags, number, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Inputs, Notice, Section
 from hardsight.stats import FEW, Difference, holm, moments, student
@@ -49,21 +49,23 @@ def build(inputs: Inputs) -> Section:
 def find_groups(rows: Rows, given: Any = None) -> tuple[list[Group], list[str]]:
     """Group columns that the table holds and those that are given beside it; and what could not be used, in words."""
     arrow = rows.table.to_arrow()
-    own = (_coded(name, arrow[name].combine_chunks(), cut=False) for name in arrow.column_names if not _is_own(name))
-    found, notes = [group for group in own if group is not None], []
+    columns = (
+        _coded(name, arrow[name].combine_chunks(), cut=False) for name in arrow.column_names if not _is_ours(name)
+    )
+    groups, notes = [group for group in columns if group is not None], []
     if given is not None:
         table = read_by_id(given, "groups")
-        asked, notes = given_groups(rows.ids, table)
-        found = [group for group in found if group.column not in table.column_names] + asked
-    if len(found) > MOST_COLUMNS:
-        notes.append(f"groups: {MOST_COLUMNS} of {len(found)} columns are shown.")
-        found = found[-MOST_COLUMNS:]  # those that were asked for come last
-    return found, notes
+        given_columns, notes = given_groups(rows.ids, table)
+        groups = [group for group in groups if group.column not in table.column_names] + given_columns
+    if len(groups) > MOST_COLUMNS:
+        notes.append(f"groups: {MOST_COLUMNS} of {len(groups)} columns are shown.")
+        groups = groups[-MOST_COLUMNS:]  # those that were asked for come last
+    return groups, notes
 
 
 def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], list[str]]:
     """The columns of a table that `read_by_id` read, as groups of these samples; and what could not be used."""
-    notes, found = [], []
+    notes, groups = [], []
     where = pc.index_in(ids, value_set=table["id"].combine_chunks())
     matched = len(ids) - where.null_count
     if matched < len(ids):
@@ -75,11 +77,11 @@ def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], li
         if group is None:
             notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
         else:
-            found.append(group)
-    return found, notes
+            groups.append(group)
+    return groups, notes
 
 
-def _is_own(name: str) -> bool:
+def _is_ours(name: str) -> bool:
     return name in _NO_GROUPS or larger_is_harder(name.removesuffix("_sd")) is not None
 
 
@@ -133,45 +135,30 @@ def _coded(name: str, column: pa.Array, cut: bool) -> Group | None:
 
 def _fifths(values: np.ndarray) -> pa.Array:
     """Quantities as five ranges of equal numbers of samples."""
-    known = np.isfinite(values)
-    ends = np.unique(np.quantile(values[known], np.linspace(0, 1, 6))) if known.any() else np.zeros(2)
+    valid = np.isfinite(values)
+    ends = np.unique(np.quantile(values[valid], np.linspace(0, 1, 6))) if valid.any() else np.zeros(2)
     place = np.clip(np.searchsorted(ends, values, side="right") - 1, 0, max(len(ends) - 2, 0))
     names = [f"{a:.4g} to {b:.4g}" for a, b in itertools.pairwise(ends)] or [f"{ends[0]:.4g}"]
-    return pa.DictionaryArray.from_arrays(pa.array(place, mask=~known), pa.array(names)).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(place, mask=~valid), pa.array(names)).cast(pa.string())
 
 
 def group_rows(rows: Rows, group: Group, explain: bool = True) -> dict[str, Any]:
     """Means, class-adjusted differences and accuracy of each group of a column; `explain` adds how to read them."""
     k = len(group.values)
-    found = moments(rows.value, group.codes, k)
-    low, high = found.interval()
+    means = moments(rows.value, group.codes, k)
+    low, high = means.interval()
     adjusted = class_adjusted(rows.value, rows.at, rows.codes, group.codes, k)
-    # Of two groups, one against the other is one test, told twice.
+    # Two groups against each other are one test.
     corrected = adjusted.p if k == 2 and (group.codes >= 0).all() else holm(adjusted.p)
     size = np.bincount(group.codes[group.codes >= 0], minlength=k)
     judged = rows.judged & (group.codes >= 0)
     right = np.bincount(group.codes[judged & rows.right], minlength=k)
     of = np.bincount(group.codes[judged], minlength=k)
-    lines = []
-    for i, value in enumerate(group.values):
-        flag = ""
-        if corrected[i] <= 0.05:
-            flag = "harder" if rows.sign * adjusted.value[i] > 0 else "easier"
-        lines.append(
-            {
-                "value": value,
-                "n": int(size[i]),
-                "mean": number(found.mean[i]),
-                "low": number(low[i]),
-                "high": number(high[i]),
-                "adjusted": number(adjusted.value[i]),
-                "adjusted_low": number(adjusted.low[i]),
-                "adjusted_high": number(adjusted.high[i]),
-                "p": number(corrected[i]),
-                "accuracy": number(right[i] / of[i]) if of[i] else None,
-                "flag": flag,
-            }
-        )
+    lines = as_rows({
+        "value": group.values, "n": size, "mean": means.mean, "low": low, "high": high,
+        "adjusted": adjusted.value, "adjusted_low": adjusted.low, "adjusted_high": adjusted.high, "p": corrected,
+        "accuracy": share(right, of), "flag": flags(rows.sign * adjusted.value, corrected),
+    })  # fmt: skip
     overall = rows.value[~np.isnan(rows.value)]
     return {
         "column": group.column,
@@ -195,8 +182,8 @@ def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.n
     within each class the group against the rest. Its variance is A·s_g² + B·s_r², where s² are the variances of the
     residuals in the group and in the rest. With one class its t is Welch's.
     """
-    known = ~np.isnan(values) & (at >= 0)
-    values, at, codes = values[known], at[known], codes[known]
+    valid = ~np.isnan(values) & (at >= 0)
+    values, at, codes = values[valid], at[valid], codes[valid]
     n_c = np.bincount(at, minlength=classes)
     residual = values - (np.bincount(at, values, minlength=classes) / np.maximum(n_c, 1))[at]
     total, squares = residual.sum(), float((residual**2).sum())
@@ -207,8 +194,8 @@ def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.n
         n_r = len(values) - n_g
         if not n_g:
             continue
-        own = residual[inside]
-        out[0, k] = own.mean()
+        inner = residual[inside]
+        out[0, k] = inner.mean()
         n_gc = np.bincount(at[inside], minlength=classes).astype(np.float64)
         n_rc = n_c - n_gc
         share = np.divide(n_rc, n_c, out=np.zeros(classes), where=n_c > 0)
@@ -216,8 +203,8 @@ def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.n
         b = float((n_gc**2 * share / np.maximum(n_c, 1)).sum()) / n_g**2
         if n_g < FEW or n_r < 2 or a == 0:
             continue
-        rest_mean = (total - own.sum()) / n_r
-        rest = max(squares - float((own**2).sum()) - n_r * rest_mean**2, 0.0) / (n_r - 1)
-        found = student(out[0, k], a * own.var(ddof=1), n_g - 1, b * rest, n_r - 1)
-        out[:, k] = found.value, found.low, found.high, found.p
+        rest_mean = (total - inner.sum()) / n_r
+        rest = max(squares - float((inner**2).sum()) - n_r * rest_mean**2, 0.0) / (n_r - 1)
+        test = student(out[0, k], a * inner.var(ddof=1), n_g - 1, b * rest, n_r - 1)
+        out[:, k] = test.value, test.low, test.high, test.p
     return Difference(*out)

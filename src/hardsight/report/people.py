@@ -35,14 +35,14 @@ class People(NamedTuple):
     """What people said of the rows of the page.
 
     Attributes:
-        found: What `hardsight align` wrote.
+        alignment: What `hardsight align` wrote.
         columns: ``(N,)`` by name, NaN where nobody was asked: ``hsf`` and, where answers are known, ``votes_entropy``.
         hard: ``(2, N)`` whether people and the model find it hard; False where either is not known.
         known: ``(N,)`` whether both are known.
         cut: What people find hard has a frequency up to here.
     """
 
-    found: Aligned
+    alignment: Aligned
     columns: dict[str, np.ndarray]
     hard: np.ndarray
     known: np.ndarray
@@ -69,15 +69,15 @@ def build(inputs: Inputs) -> Section | None:
 
 def read_people(rows: Rows, run: Any) -> People | None:
     """What `hardsight align` wrote into the run, in the order of the rows; None where it did not."""
-    found = None if run is None else read_alignment(run)
-    if found is None:
+    alignment = None if run is None else read_alignment(run)
+    if alignment is None:
         return None
-    place = pc.index_in(rows.ids, value_set=found.people["id"].combine_chunks()).combine_chunks()
-    columns = {"hsf": floats(found.people["hsf"].take(place))}
-    if "entropy" in found.people.column_names:
-        columns["votes_entropy"] = floats(found.people["entropy"].take(place))
+    place = pc.index_in(rows.ids, value_set=alignment.people["id"].combine_chunks()).combine_chunks()
+    columns = {"hsf": floats(alignment.people["hsf"].take(place))}
+    if "entropy" in alignment.people.column_names:
+        columns["votes_entropy"] = floats(alignment.people["entropy"].take(place))
     known = ~np.isnan(columns["hsf"]) & ~np.isnan(rows.hardness)
-    return People(found, columns, *_halves(columns["hsf"], rows.hardness, known))
+    return People(alignment, columns, *_halves(columns["hsf"], rows.hardness, known))
 
 
 def _halves(hsf: np.ndarray, hardness: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -97,14 +97,14 @@ def people_lists(rows: Rows, people: People) -> list[SampleList]:
     """What people find easy and the model hard, and the reverse; the largest difference of ranks first."""
     gap = np.round(rows.rank_main - mid_ranks(-people.columns["hsf"]), 12)
     by_people, by_model = people.hard
-    found = []
+    lists = []
     for key, title, among, values in (
         ("people_easy", "People easy, model hard", ~by_people & by_model, gap),
         ("people_hard", "People hard, model easy", by_people & ~by_model, -gap),
     ):
         note = f"By the difference of ranks: people by the share who chose the label, the model by {_main(rows)}."
-        found.append(SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH)))
-    return [listed for listed in found if len(listed.rows)]
+        lists.append(SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH)))
+    return [listed for listed in lists if len(listed.rows)]
 
 
 def people_view(rows: Rows, people: People) -> list[View]:
@@ -118,14 +118,14 @@ def people_view(rows: Rows, people: People) -> list[View]:
 
 def people_section(rows: Rows, people: People) -> dict[str, Any]:
     """The section for the page."""
-    summary = people.found.summary
+    summary, keys = people.alignment.summary, ("name", "verdict", "words")
     return {
         "note": " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
         "warning": _old(rows, summary),
         "tiles": _tiles(people),
         "board": _board(people),
-        "tests": [str(text) for text in people.found.differences["words"].to_pylist()],
-        "hypotheses": [{key: str(one[key]) for key in ("name", "verdict", "words")} for one in summary["hypotheses"]],
+        "tests": [str(text) for text in people.alignment.differences["words"].to_pylist()],
+        "hypotheses": [{key: str(entry[key]) for key in keys} for entry in summary["hypotheses"]],
         "histograms": [_histogram(rows, people, name) for name in rows.scores],
         "quarters": _quarters(rows, people),
     }
@@ -151,7 +151,7 @@ def _old(rows: Rows, summary: dict[str, Any]) -> str:
 
 
 def _tiles(people: People) -> list[dict[str, str]]:
-    summary, hsf = people.found.summary, people.columns["hsf"]
+    summary, hsf = people.alignment.summary, people.columns["hsf"]
     asked = ~np.isnan(hsf)
     n = int(asked.sum())
     tiles = [{"name": "samples that people were asked about", "value": f"{n:,}", "note": f"of {len(hsf):,}"}]
@@ -162,22 +162,22 @@ def _tiles(people: People) -> list[dict[str, str]]:
     if summary.get("other") is not None:
         note = "the label itself may be wrong"
         tiles.append({"name": "most people chose another class", "value": f"{summary['other']:,}", "note": note})
-    for one in summary.get("ceilings", [])[:1]:
-        name = f"ceiling ({one['coefficient'].capitalize()})"
-        note = f"what a perfect predictor of people would reach; {between(one['low'], one['high'], '.3f')}"
-        tiles.append({"name": name, "value": f"{one['ceiling']:.3f}", "note": note})
+    for entry in summary.get("ceilings", [])[:1]:
+        name = f"ceiling ({entry['coefficient'].capitalize()})"
+        note = f"what a perfect predictor of people would reach; {between(entry['low'], entry['high'], '.3f')}"
+        tiles.append({"name": name, "value": f"{entry['ceiling']:.3f}", "note": note})
     return tiles
 
 
 def _board(people: People) -> dict[str, Any]:
     """The leaderboard: a row per score, the best first."""
     lines = []
-    for row in people.found.leaderboard.to_pylist():
+    for row in people.alignment.leaderboard.to_pylist():
         # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.
         numbers = {key: value and float(f"{value:.7g}") for key, value in row.items() if not isinstance(value, str)}
         lines.append({**numbers, "title": cut_name(_title(row["score"])), "kind": row["kind"]})
-    ceilings = {one["coefficient"]: one["ceiling"] for one in people.found.summary.get("ceilings", [])}
-    by = people.found.summary["coefficient"]
+    ceilings = {one["coefficient"]: one["ceiling"] for one in people.alignment.summary.get("ceilings", [])}
+    by = people.alignment.summary["coefficient"]
     note = (
         f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label, turned so that more "
         "is better. How far a score is behind the best is paired over the samples, and p is corrected for their number "
@@ -195,8 +195,8 @@ def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
     column, line = x.bins(hsf, BINS_X), y.bins(values, BINS_Y)
     both = (column >= 0) & (line >= 0)
     counts = np.bincount((line * BINS_X + column)[both], minlength=BINS_X * BINS_Y)
-    own = [values[both & (column == k)] for k in range(BINS_X)]
-    medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in own]
+    parts = [values[both & (column == k)] for k in range(BINS_X)]
+    medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in parts]
     return {
         "key": name,
         "title": score_title(name),
@@ -213,7 +213,7 @@ def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
 def _coefficients(people: People, name: str, n: int) -> str:
     """What `align` found for a score over all samples, in words."""
     parts = []
-    for row in people.found.rows.to_pylist():
+    for row in people.alignment.rows.to_pylist():
         if row["score"].removesuffix("_pred") == name and row["bin"] == "all" and row["value"] is not None:
             ends = between(row["low"], row["high"], ".3f")
             parts.append(f"{row['coefficient'].capitalize()} {row['value']:.3f} ({ends})")

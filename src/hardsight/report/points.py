@@ -25,9 +25,9 @@ class Axis:
 
     def bins(self, values: np.ndarray, count: int) -> np.ndarray:
         """Bin of each value, −1 for NaN; the last bin is closed, as in NumPy's histograms."""
-        known = ~np.isnan(values)
-        scaled = np.clip((np.where(known, values, self.low) - self.low) / (self.high - self.low), 0.0, 1.0)
-        return np.where(known, np.minimum((scaled * count).astype(np.int64), count - 1), -1)
+        valid = ~np.isnan(values)
+        scaled = np.clip((np.where(valid, values, self.low) - self.low) / (self.high - self.low), 0.0, 1.0)
+        return np.where(valid, np.minimum((scaled * count).astype(np.int64), count - 1), -1)
 
     def beyond(self, values: np.ndarray) -> int:
         """How many values lie outside the range."""
@@ -47,10 +47,10 @@ def axis(column: str, title: str, values: np.ndarray, within: tuple[float, float
         values: ``(N,)``, may hold NaN.
         within: The range, where it is known beforehand.
     """
-    known = values[~np.isnan(values)]
-    if within is not None or not len(known):
+    valid = values[~np.isnan(values)]
+    if within is not None or not len(valid):
         return Axis(column, title, *(within or (0.0, 1.0)))
-    low, inner_low, inner_high, high = (float(v) for v in np.quantile(known, [0.0, 0.001, 0.999, 1.0]))
+    low, inner_low, inner_high, high = (float(v) for v in np.quantile(valid, [0.0, 0.001, 0.999, 1.0]))
     reach = 3 * (inner_high - inner_low)
     if inner_high > inner_low:
         low, high = max(low, inner_low - reach), min(high, inner_high + reach)
@@ -90,20 +90,20 @@ def choose_points(n: int, listed: np.ndarray, cell: np.ndarray | None, group: np
     """
     if n <= MOST_POINTS:
         return np.arange(n)
-    chosen = np.zeros(n, dtype=bool)
-    chosen[listed] = True
+    selected = np.zeros(n, dtype=bool)
+    selected[listed] = True
     order = np.random.default_rng(_SEED).permutation(n)
-    room = max(MOST_POINTS - int(chosen.sum()), 0)
+    room = max(MOST_POINTS - int(selected.sum()), 0)
     for strata, share in ((cell, 0.4), (group, 0.4), (None, 1.0)):
-        left = max(MOST_POINTS - int(chosen.sum()), 0)
-        _add(chosen, np.zeros(n, dtype=np.int64) if strata is None else strata, min(left, int(share * room)), order)
-    return np.flatnonzero(chosen)
+        left = max(MOST_POINTS - int(selected.sum()), 0)
+        _add(selected, np.zeros(n, dtype=np.int64) if strata is None else strata, min(left, int(share * room)), order)
+    return np.flatnonzero(selected)
 
 
-def _add(chosen: np.ndarray, strata: np.ndarray, count: int, order: np.ndarray) -> None:
+def _add(selected: np.ndarray, strata: np.ndarray, count: int, order: np.ndarray) -> None:
     """Choose `count` more rows, round robin over the strata, each stratum in the given order."""
-    free = order[~chosen[order] & (strata[order] >= 0)]
-    chosen[free[spread(strata[free])[:count]]] = True
+    free = order[~selected[order] & (strata[order] >= 0)]
+    selected[free[spread(strata[free])[:count]]] = True
 
 
 def spread(strata: np.ndarray) -> np.ndarray:

@@ -123,13 +123,13 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
     if not recorded.several:
         return []
     forgetting, learned, aum = (recorded.columns[name] for name in ("forgetting", "learned", "aum"))
-    known, unit = ~np.isnan(aum), recorded.unit
-    forgotten = _first(-forgetting, aum, known & (forgetting > 0), LENGTH)
-    never = _first(aum, aum, known & np.isnan(learned), LENGTH // 2)
-    late = _first(-learned, aum, known & ~np.isnan(learned), LENGTH - len(never))
-    count = int((known & np.isnan(learned)).sum())
+    valid, unit = ~np.isnan(aum), recorded.unit
+    forgotten = _first(-forgetting, aum, valid & (forgetting > 0), LENGTH)
+    never = _first(aum, aum, valid & np.isnan(learned), LENGTH // 2)
+    late = _first(-learned, aum, valid & ~np.isnan(learned), LENGTH - len(never))
+    count = int((valid & np.isnan(learned)).sum())
     first = f"the {len(never)} with the lowest area under the margin" if count > len(never) else "they"
-    told = (
+    note = (
         f"{counted(count, 'sample was', 'samples were')} never right: {first} come first, then those learned last."
         if count
         else f"Every sample was right in some {unit}; the one that took longest comes first."
@@ -138,8 +138,8 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
     often = f"By how often it was right in one {unit} and then wrong."
     return [
         SampleList("forgotten", "Most forgotten", often, forgotten),
-        SampleList("late", "Learned last or never", told, np.concatenate([never, late])),
-        SampleList("low_aum", "Lowest area under the margin", mean, _first(aum, aum, known, LENGTH)),
+        SampleList("late", "Learned last or never", note, np.concatenate([never, late])),
+        SampleList("low_aum", "Lowest area under the margin", mean, _first(aum, aum, valid, LENGTH)),
     ]
 
 

@@ -73,15 +73,15 @@ def _views(rows: Rows) -> list[View]:
 
 def top(values: np.ndarray, k: int) -> np.ndarray:
     """Places of the k largest values, largest first; ties in row order; NaN never."""
-    known = np.flatnonzero(~np.isnan(values))
-    if k <= 0 or not len(known):
-        return known[:0]
-    if len(known) > k:
-        least = np.partition(values[known], len(known) - k)[len(known) - k]
-        above, tied = known[values[known] > least], known[values[known] == least]
-        known = np.concatenate([above, tied[: k - len(above)]])
-        known.sort()
-    return known[np.argsort(-values[known], kind="stable")]
+    valid = np.flatnonzero(~np.isnan(values))
+    if k <= 0 or not len(valid):
+        return valid[:0]
+    if len(valid) > k:
+        least = np.partition(values[valid], len(valid) - k)[len(valid) - k]
+        above, tied = valid[values[valid] > least], valid[values[valid] == least]
+        valid = np.concatenate([above, tied[: k - len(above)]])
+        valid.sort()
+    return valid[np.argsort(-values[valid], kind="stable")]
 
 
 def hardest_and_easiest(rows: Rows) -> list[SampleList]:
@@ -99,8 +99,8 @@ def by_class(rows: Rows) -> tuple[list[np.ndarray], list[np.ndarray], str]:
 
     With many classes only the hardest ones (by the mean) have them; the others' lists are empty.
     """
-    known = np.flatnonzero((rows.at >= 0) & ~np.isnan(rows.hardness))
-    group, hardness = rows.at[known], rows.hardness[known]
+    valid = np.flatnonzero((rows.at >= 0) & ~np.isnan(rows.hardness))
+    group, hardness = rows.at[valid], rows.hardness[valid]
     count = np.bincount(group, minlength=rows.codes)
     present = np.flatnonzero(count)
     length = next((k for most, k in CLASS_LENGTHS if len(present) <= most), CLASS_LENGTHS[-1][1])
@@ -110,16 +110,16 @@ def by_class(rows: Rows) -> tuple[list[np.ndarray], list[np.ndarray], str]:
         mean = np.bincount(group, hardness, minlength=rows.codes)[present] / count[present]
         shown = present[top(mean, most)]
         note = f"Only the {most:,} hardest of {len(present):,} classes have lists of their own."
-    listed = np.isin(group, shown)
-    known, group, hardness = known[listed], group[listed], hardness[listed]
-    none = known[:0]
+    inside = np.isin(group, shown)
+    valid, group, hardness = valid[inside], group[inside], hardness[inside]
+    none = valid[:0]
     lists: list[list[np.ndarray]] = []
     for values in (-hardness, hardness):
         order = np.lexsort((values, group))
         starts = np.searchsorted(group[order], shown)
         ends = np.searchsorted(group[order], shown, side="right")
-        found = [none] * rows.codes
+        of_class = [none] * rows.codes
         for code, start, end in zip(shown.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            found[code] = known[order[start : min(end, start + length)]]
-        lists.append(found)
+            of_class[code] = valid[order[start : min(end, start + length)]]
+        lists.append(of_class)
     return lists[0], lists[1], note

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SIDE = 96
 SMALL = 64  # pictures up to here are shown with their pixels
-_LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colours
+_LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colors
 _LISTS_SHARE = 0.75  # of the thumbnails, at most, go to the lists while points of the scatter lack one
 
 
@@ -99,15 +99,15 @@ def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], t
         total: How many samples the run has.
         room: Bytes that all thumbnails may take in the page.
     """
-    found = Thumbnails()
+    thumbnails = Thumbnails()
     try:
         places = samples.find(ids)
     except Exception as error:
-        found.notices.append(f"The pictures could not be looked up: {cut(first_line(error))}")
+        thumbnails.notices.append(f"The pictures could not be looked up: {cut(first_line(error))}")
         places = [None] * len(ids)
     missing = sum(place is None for place in places)
     failed: list[tuple[str, str]] = []
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     used, sides, full = 0, [], False
     for row, id_, place in zip(rows, ids, places, strict=True):
         if place is None:
@@ -115,30 +115,32 @@ def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], t
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                thumbnail, side, facts = _thumbnail(samples, place)
+                uri, side, remarks = _thumbnail(samples, place)
         except Exception as error:  # one unreadable picture leaves a gap, no more
             failed.append((id_, first_line(error)))
             continue
-        if used + len(thumbnail) + 3 > room:
+        if used + len(uri) + 3 > room:
             full = True
             break
-        used += len(thumbnail) + 3
-        told.update(facts)
+        used += len(uri) + 3
+        counts.update(remarks)
         sides.append(side)
-        found.of_row[row] = len(found.uris)
-        found.uris.append(thumbnail)
-    found.pixelated = bool(sides) and max(sides) <= SMALL
+        thumbnails.of_row[row] = len(thumbnails.uris)
+        thumbnails.uris.append(uri)
+    thumbnails.pixelated = bool(sides) and max(sides) <= SMALL
     if missing:
-        found.notices.append(
+        thumbnails.notices.append(
             f"{missing:,} of {len(ids):,} pictures that were looked for are not in the data"
             + ("; name the data that were scored with --data." if missing == len(ids) else ".")
         )
     if failed:
         first = f"{cut(printable(failed[0][0]), 80)}: {cut(failed[0][1], 120)}"
-        found.notices.append(f"{counted(len(failed), 'picture')} could not be read (first: {first}).")
-    found.notices += [f"{counted(n, *_FACTS[fact])}" for fact, n in told.items()]
-    found.note = f"{len(found.uris):,} of {total:,} have pictures" + _why(len(found.uris), len(rows), total, full)
-    return found
+        thumbnails.notices.append(f"{counted(len(failed), 'picture')} could not be read (first: {first}).")
+    thumbnails.notices += [f"{counted(n, *_REMARKS[remark])}" for remark, n in counts.items()]
+    thumbnails.note = f"{len(thumbnails.uris):,} of {total:,} have pictures" + _why(
+        len(thumbnails.uris), len(rows), total, full
+    )
+    return thumbnails
 
 
 def _why(shown: int, wanted: int, total: int, full: bool) -> str:
@@ -149,7 +151,7 @@ def _why(shown: int, wanted: int, total: int, full: bool) -> str:
     return "; --pictures N shows more"
 
 
-_FACTS = {
+_REMARKS = {
     "scaled": (
         "picture holds values outside 0 to 1 and is shown from its smallest to its largest value",
         "pictures hold values outside 0 to 1 and are shown each from its smallest to its largest value",
@@ -167,12 +169,12 @@ _FACTS = {
 
 def _thumbnail(samples: Samples, place: int) -> tuple[str, int, set[str]]:
     """A data URI, the longer side of the original, and what should be said about it."""
-    facts: set[str] = set()
+    remarks: set[str] = set()
     path = samples.path(place)
     if path is not None:
-        shown, side = _from_file(path, facts)
+        shown, side = _from_file(path, remarks)
     else:
-        shown, side = _from_sample(samples.load(place, None)[0], facts)
+        shown, side = _from_sample(samples.load(place, None)[0], remarks)
     if max(shown.size) > SIDE:
         shown.thumbnail((SIDE, SIDE), reducing_gap=3.0)
     shown = shown.convert("RGB")
@@ -181,10 +183,10 @@ def _thumbnail(samples: Samples, place: int) -> tuple[str, int, set[str]]:
         shown.save(written, "WEBP", lossless=True, quality=100, method=4)
     else:
         shown.save(written, "WEBP", quality=80, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(written.getvalue()).decode()}", side, facts
+    return f"data:image/webp;base64,{base64.b64encode(written.getvalue()).decode()}", side, remarks
 
 
-def _from_file(path: Path, facts: set[str]) -> tuple[Image, int]:
+def _from_file(path: Path, remarks: set[str]) -> tuple[Image, int]:
     """A file decoded no larger than needed: a JPEG decoder can halve while it decodes."""
     from PIL import Image
 
@@ -193,26 +195,26 @@ def _from_file(path: Path, facts: set[str]) -> tuple[Image, int]:
         side = max(opened.size)
         opened.draft(None, (2 * SIDE, 2 * SIDE))
         opened.load()
-        return _upright(opened, facts), side
+        return _upright(opened, remarks), side
 
 
-def _upright(opened: Image, facts: set[str]) -> Image:
+def _upright(opened: Image, remarks: set[str]) -> Image:
     from PIL import ImageOps
 
     if opened.getexif().get(0x0112, 1) in range(2, 9):
-        facts.add("turned")
+        remarks.add("turned")
         opened = ImageOps.exif_transpose(opened)
     return eight_bit(opened)
 
 
-def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
+def _from_sample(value: Any, remarks: set[str]) -> tuple[Image, int]:
     """A picture from what a data set yields: Pillow pictures, arrays, tensors, or a mapping that holds one."""
     if isinstance(value, Mapping):
         value = next((v for v in value.values() if hasattr(v, "shape") or hasattr(v, "getexif")), None)
     if isinstance(value, Mapping) or value is None:
         raise InputError("the sample holds no picture")
     if hasattr(value, "getexif"):
-        shown = _upright(value, facts)
+        shown = _upright(value, remarks)
         return shown, max(value.size)
     array = value.detach().cpu().float().numpy() if isinstance(value, Tensor) and value.is_floating_point() else value
     array = np.asarray(array)
@@ -225,13 +227,13 @@ def _from_sample(value: Any, facts: set[str]) -> tuple[Image, int]:
     else:
         array = channels_last(array)
     if array.shape[-1] not in (1, 3, 4):
-        facts.add("channels")
+        remarks.add("channels")
         array = array.mean(-1, keepdims=True)
-    shown = to_image(_as_bytes(array, facts))
+    shown = to_image(_as_bytes(array, remarks))
     return shown, max(shown.size)
 
 
-def _as_bytes(array: np.ndarray, facts: set[str]) -> np.ndarray:
+def _as_bytes(array: np.ndarray, remarks: set[str]) -> np.ndarray:
     """Values of any type as uint8: [0, 1] as it is, other ranges from their smallest to their largest value."""
     if array.dtype in (np.uint8, np.uint16):
         return array
@@ -242,6 +244,6 @@ def _as_bytes(array: np.ndarray, facts: set[str]) -> np.ndarray:
     values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = float(values.min()), float(values.max())
     if low < 0 or high > 1:
-        facts.add("scaled")
+        remarks.add("scaled")
         values = (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
     return (values * 255).round().astype(np.uint8)

@@ -87,7 +87,7 @@ def training_section(recorded: Recorded, groups: list[Group], class_name: Callab
     shown = drawn_epochs(dynamics.epochs)
     divisions = [_everything(recorded), *_classes(recorded, class_name), *_fifths(recorded)]
     divisions += [_of_group(group) for group in groups]
-    found = list(zip(divisions, _collected(recorded, divisions), strict=True))
+    collected = list(zip(divisions, _collected(recorded, divisions), strict=True))
     return {
         "unit": recorded.unit,
         "epochs": dynamics.epochs[shown].tolist(),
@@ -96,8 +96,8 @@ def training_section(recorded: Recorded, groups: list[Group], class_name: Callab
             {"key": key, "title": title, "text": text, "kind": kind, "least": least, "most": most}
             for key, title, text, kind, least, most in _VALUES
         ],
-        "groupings": [_grouping(parts, own, dynamics.classes, shown) for parts, own in found],
-        "drivers": _drivers(recorded.unit, [(parts, own) for parts, own in found if parts.driven], shown),
+        "groupings": [_grouping(parts, moments_, dynamics.classes, shown) for parts, moments_ in collected],
+        "drivers": _drivers(recorded.unit, [(parts, moments_) for parts, moments_ in collected if parts.driven], shown),
         "heads": _heads(recorded, class_name, shown),
     }
 
@@ -238,8 +238,8 @@ def _drivers(unit: str, driven: list[tuple[Parts, dict[str, EpochMoments]]], sho
 def _gathered(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
     """Sums over the epochs after each drawn one up to the next; NaN where none is known."""
     starts = np.r_[0, shown[:-1] + 1]
-    known = np.add.reduceat(~np.isnan(values), starts)
-    return np.where(known > 0, np.add.reduceat(np.nan_to_num(values), starts), np.nan)
+    valid = np.add.reduceat(~np.isnan(values), starts)
+    return np.where(valid > 0, np.add.reduceat(np.nan_to_num(values), starts), np.nan)
 
 
 def _heads(recorded: Recorded, class_name: Callable[[int], str], shown: np.ndarray) -> dict[str, Any] | None:
@@ -250,8 +250,8 @@ def _heads(recorded: Recorded, class_name: Callable[[int], str], shown: np.ndarr
     epoch, number = (heads[name].to_numpy().astype(np.int64) for name in ("epoch", "class"))
     classes = np.unique(number)
     norms = np.full((len(classes), len(epochs)), np.nan)
-    known = np.isin(epoch, epochs)
-    norms[np.searchsorted(classes, number[known]), np.searchsorted(epochs, epoch[known])] = floats(heads["norm"])[known]
+    valid = np.isin(epoch, epochs)
+    norms[np.searchsorted(classes, number[valid]), np.searchsorted(epochs, epoch[valid])] = floats(heads["norm"])[valid]
     norms = norms[:, shown]
     if len(classes) <= MOST_LINES:
         names = [class_name(int(k)) for k in classes]
