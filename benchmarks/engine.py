@@ -1,8 +1,8 @@
 """The training engine on CIFAR-10: accuracy and seconds of ``cifar-resnet18``, and what recording costs a step.
 
 ``python -m benchmarks.engine CIFAR10.npz OUT [recorded] [plain] [overhead] [SEEDS] [key=value …]`` writes
-``recorded.csv`` and ``plain.csv`` (trainings with and without records of all samples) and ``overhead.csv`` (what
-recording costs a step, and a commit) to OUT; without a name, all three. ``key=value`` changes the recipe
+``recorded.csv`` and ``plain.csv`` (training with and without records of all samples) and ``overhead.csv`` (the cost of
+recording per step, and of a commit) to OUT; by default all three. ``key=value`` changes the recipe
 (``epochs=20 lr=0.5 compile=true``). Seconds are those of the whole call: data to the device, training, evaluation after
 every epoch, checkpoints and records. The first call of a process also loads libraries.
 The file holds train_images, train_labels, test_images, test_labels.
@@ -65,18 +65,18 @@ def accuracy(data: str, out: Path, recipe: Recipe, seeds: int, record: tuple[str
             }
         )
         print(" ".join(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
-    found = [float(row["accuracy"]) for row in rows]
+    accuracies = [float(row["accuracy"]) for row in rows]
     times = [float(row["seconds"]) for row in rows]
-    spread = statistics.stdev(found) if len(found) > 1 else float("nan")
+    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else float("nan")
     print(
-        f"recorded {rows[0]['recorded']}: accuracy {statistics.mean(found):.4f} ± {spread:.4f} (n = {len(found)}), "
-        f"{statistics.median(times):.1f} s (median; {min(times):.1f}–{max(times):.1f})"
+        f"recorded {rows[0]['recorded']}: accuracy {statistics.mean(accuracies):.4f} ± {spread:.4f} "
+        f"(n = {len(accuracies)}), {statistics.median(times):.1f} s (median; {min(times):.1f}–{max(times):.1f})"
     )
     return rows
 
 
 def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, steps: int, rounds: int) -> list[dict]:
-    """The engine's own steps with and without a recorder, one after the other, and the commit of an epoch."""
+    """Training steps with and without a recorder, alternating, and the commit of an epoch."""
     samples = open_data(f"{data}:train")
     recipe = replace(recipe, batch_size=batch, epochs=1_000)
     with processes(device) as group, preserved_state(group.device):
@@ -89,7 +89,7 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
         seconds: dict[str, list[float]] = {"plain": [], "recorded": []}
         commits: list[float] = []
         recorder = Recorder(out / f"overhead-{group.device.type}", overwrite=True, split=samples.split)
-        for repeat in range(rounds + 1):  # the first is for warming up
+        for repeat in range(rounds + 1):  # the first is a warm-up
             rows = torch.randperm(len(samples))[: batch * steps].tolist()
             for name in ("plain", "recorded") if repeat % 2 else ("recorded", "plain"):
                 start = time.perf_counter()
@@ -100,10 +100,10 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
             start = time.perf_counter()
             recorder.end_epoch()
             commits.append(time.perf_counter() - start)
-        found = {name: values[1:] for name, values in seconds.items()}
+        measured = {name: values[1:] for name, values in seconds.items()}
     steps_as = "CUDA graphs" if recipe.graph else "eager"
     case = f"step, {group.device.type}, {steps_as}, batch {batch}, {steps} steps"
-    rows = ratios(case, found, "plain", {"recorded": 1.02})
+    rows = ratios(case, measured, "plain", {"recorded": 1.02})
     rows.append(row("recorder", f"commit of {batch * steps:,} samples", commits[1:], "s", limit=0.05))
     for line in rows:
         print(f"{line['benchmark']}: {line['case']} {line['p50']} s ({line['p20']}–{line['p80']}), "
@@ -119,11 +119,11 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    data, out, asked = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-    seeds = next((int(a) for a in asked if a.isdecimal()), 3)
-    recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(a for a in asked if "=" in a))
+    data, out, arguments = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    seeds = next((int(a) for a in arguments if a.isdecimal()), 3)
+    recipe = PRESETS["cifar-resnet18"].recipe.replace(**parse_settings(a for a in arguments if "=" in a))
     parts = {"recorded", "plain", "overhead"}
-    parts = parts.intersection(asked) or parts
+    parts = parts.intersection(arguments) or parts
     out.mkdir(parents=True, exist_ok=True)
     for part, record in (("recorded", ("train", "test")), ("plain", ())):
         if part in parts:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Samples, Source, open_data
+from hardsight.data import Source, open_data
 from hardsight.distributed import by_first_process
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
@@ -122,8 +122,21 @@ def train(
         blended = bool(recipe.mixup) and "train" in recorded
         recorded -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
         used = make_loss(loss, recipe, network.module, source.labels, source.targets is not None)
-        plan = {
-            **_plan(network, samples, tested, recipe, loss_identity(loss, recipe), sampler, recorded),
+        # What must be equal for a run to resume. The device and the number of processes may change.
+        plan: dict[str, Any] = {
+            "model": {
+                "name": network.name,
+                "layers": architecture(network.module),
+                "transform": content_hash(network.transform, network.takes),
+                "preprocessing": network.preprocessing,
+            },
+            "data": f"{samples.split} {samples.fingerprint()}",
+            "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
+            "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
+            "loss": loss_identity(loss, recipe),
+            "sampler": _sampler_identity(sampler),
+            "record": sorted(recorded),
+            "format": 1,
             **gaps_entry(*(data.identity for data in (samples, tested) if data is not None)),
             "targets": None if source.targets is None else content_hash(source.targets),
             "weights": None if weights is None else network.weights,
@@ -138,9 +151,8 @@ def train(
             if talk:
                 print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is already done.")
         if len(training.history) < recipe.epochs:
-            for note in _notes(network.weights if weights is not None else None, blended, objective, training.one_norm):
-                if talk:
-                    print(note)
+            for note in _notes(plan["weights"], blended, objective, training.one_norm) if talk else ():
+                print(note)
             _run_epochs(training, source, target, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, group.first)
@@ -272,30 +284,7 @@ def _checked_records(record: Sequence[str]) -> set[str]:
     return names
 
 
-def _plan(
-    model: Model,
-    samples: Samples,
-    tested: Samples | None,
-    recipe: Recipe,
-    loss: str,
-    sampler: Any,
-    record: set[str],
-) -> dict[str, Any]:
-    """What must be equal for a run to resume. The device and the number of processes may change."""
-    network = {"layers": architecture(model.module), "transform": content_hash(model.transform, model.takes)}
-    return {
-        "model": {"name": model.name, **network, "preprocessing": model.preprocessing},
-        "data": f"{samples.split} {samples.fingerprint()}",
-        "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
-        "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
-        "loss": loss,
-        "sampler": _sampler(sampler),
-        "record": sorted(record),
-        "format": 1,
-    }
-
-
-def _sampler(sampler: Any) -> Any:
+def _sampler_identity(sampler: Any) -> Any:
     """The class of a sampler and a hash of each attribute, except its epoch, generator and private state."""
     if not hasattr(sampler, "__dict__"):
         return None if sampler is None else content_hash(sampler)
