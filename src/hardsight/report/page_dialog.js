@@ -48,8 +48,8 @@ function makeDialog(report) {
     const suggested = samples.suggested[i] ?? -1;
     if (isNumber(points.suspicion?.[i]))
       row("suspicion", number(points.suspicion[i]), "how much speaks against the label; larger is more suspect");
-    if (suggested >= 0)
-      row("suggested label", named(report.className(suggested)), suggested === samples.label[i] ? "the label it has" : "what the label may have to be");
+    const meaning = suggested === samples.label[i] ? "the label it has" : "what the label may have to be";
+    if (suggested >= 0) row("suggested label", named(report.className(suggested)), meaning);
     for (const [key, values] of samples.columns) {
       const { title, text, harder } = scores[key];
       const direction = harder ? ` ${harder === "larger" ? "Larger" : "Smaller"} is harder.` : "";

@@ -9,16 +9,15 @@ function makeGallery(report) {
   const first = "those with pictures first, the hardest first.";
   const lists = [
     ...payload.lists.map((list) => ({ ...list, noun: "samples in this list" })),
-    { key: "all", title: "All drawn", note: `Every sample that is drawn on this page: ${first}`, rows: samples.order, noun: "samples" },
+    { key: "all", title: "All drawn", note: `All drawn samples: ${first}`, rows: samples.order, noun: "samples" },
     { key: "brushed", title: "Brushed", note: `The samples inside the brush: ${first}`, noun: "brushed samples" },
   ];
   choice.tab = lists[0].key;
   let before = choice.tab; // where to go when the brush is cleared
 
-  const tab = { role: "tab", keydown: walk };
-  const buttons = new Map(
-    lists.map(({ key, title }) => [key, makeButton(named(title), () => select(key), { ...tab, "data-testid": `tab-${key}` })]),
-  );
+  const tab = ({ key, title }) =>
+    makeButton(named(title), () => select(key), { role: "tab", keydown: walk, "data-testid": `tab-${key}` });
+  const buttons = new Map(lists.map((list) => [list.key, tab(list)]));
   find("tabs").append(...buttons.values());
   find("cards").classList.toggle("textual", payload.pictures.length === 0);
   find("cards").classList.toggle("roomy", report.names.some((name) => name.length > 12));
@@ -140,8 +139,9 @@ function listedClasses(names) {
 function searchableClasses(names) {
   const index = new Map(names.map((name, k) => [name, k]));
   const options = make("datalist", { id: "class-names" });
-  const field = { list: "class-names", type: "search", autocomplete: "off", spellcheck: "false", "data-testid": "choose-class" };
-  const box = make("input", { ...field, placeholder: `${whole(names.length)} classes: type a name` });
+  const field = { list: "class-names", type: "search", autocomplete: "off", spellcheck: "false" };
+  const placeholder = `${whole(names.length)} classes: type a name`;
+  const box = make("input", { ...field, placeholder, "data-testid": "choose-class" });
   // Thousands of options are made when the field is used, not while the page opens.
   const fill = () => options.append(...names.map((name) => make("option", { value: name })));
   box.addEventListener("focus", fill, { once: true });
@@ -186,7 +186,8 @@ const labelLine = (word, name, kind = "plain") =>
 function thumbnail({ samples, payload }, i, style) {
   const at = samples.picture[i];
   if (at < 0) return make("span", { class: `${style} bare` }, named(samples.id[i]));
-  return make("span", { class: style }, make("img", { src: payload.pictures[at], alt: "", decoding: "async", draggable: "false" }));
+  const image = make("img", { src: payload.pictures[at], alt: "", decoding: "async", draggable: "false" });
+  return make("span", { class: style }, image);
 }
 
 function describe({ samples, payload, className }, i) {

@@ -172,7 +172,8 @@ function lineKey(line, box, shown, toggle) {
       node.classList.toggle("faint", on && !same);
     }
   };
-  const events = { click: toggle, pointerenter: stress(true), pointerleave: stress(false), focus: stress(true), blur: stress(false) };
+  const [on, off] = [stress(true), stress(false)];
+  const events = { click: toggle, pointerenter: on, pointerleave: off, focus: on, blur: off };
   const state = { type: "button", class: "quiet key", "aria-pressed": String(shown), "data-testid": "curve-line" };
   return make("button", { ...state, ...events }, lineSwatch(line.style), named(line.name));
 }

@@ -55,7 +55,8 @@ function classNames({ classes }) {
 // The text of each sample's value by column.
 function readGroupValues({ points, groups }) {
   const texts = new Map((groups?.columns ?? []).map(({ column, rows }) => [column, rows.map(({ value }) => value)]));
-  return new Map(Object.entries(points.groups).map(([column, codes]) => [column, codes.map((k) => texts.get(column)?.[k] ?? null)]));
+  const values = (column, codes) => codes.map((k) => texts.get(column)?.[k] ?? null);
+  return new Map(Object.entries(points.groups).map(([column, codes]) => [column, values(column, codes)]));
 }
 
 const noFilter = () => ({ klass: -1, wrong: false, text: "", group: null });

@@ -112,8 +112,8 @@ function makeScatter(report) {
     const { from, box } = drag;
     drag.moved ||= Math.hypot(at.x - from.x, at.y - from.y) > 4;
     if (!drag.moved) return;
-    const drawn = { left: Math.min(from.x, at.x), right: Math.max(from.x, at.x), top: Math.min(from.y, at.y), bottom: Math.max(from.y, at.y) };
-    setBrush(frame.brush(box ? shifted(box, at.x - from.x, at.y - from.y, frame.area) : drawn));
+    const [[left, right], [top, bottom]] = ["x", "y"].map((axis) => [from[axis], at[axis]].sort((a, b) => a - b));
+    setBrush(frame.brush(box ? shifted(box, at.x - from.x, at.y - from.y, frame.area) : { left, right, top, bottom }));
   }
 
   function finish(event) {
@@ -237,7 +237,8 @@ function drawPoints(context, { xs, ys, ratio }, samples, filtered, shades) {
   const size = samples.n > 4000 ? 0 : samples.n > 1200 ? 1 : 2;
   const radius = [2, 2.6, 3.4][size];
   const paints = shades ? SHADES : [undefined];
-  const signs = KINDS.map((kind) => paints.map((paint) => stamp(kind, radius + (kind === "wrong" ? 0.6 : 0), ratio, paint)));
+  const radii = { right: radius, wrong: radius + 0.6, plain: radius };
+  const signs = KINDS.map((kind) => paints.map((paint) => stamp(kind, radii[kind], ratio, paint)));
   // What does not match lies underneath and pale; the wrong, usually fewer, lie on top of the right.
   for (const matching of filtered ? [0, 1] : [1]) {
     for (const kind of [UNJUDGED, RIGHT, WRONG]) {
@@ -268,7 +269,8 @@ function drawBrush(context, { area, box }, brush) {
 
 function tipLines(report, view, i) {
   const { samples } = report;
-  const score = ({ column }) => make("span", `${scoreTitle(report.payload, column)} ${number(samples.columns.get(column)[i])}`);
+  const value = (column) => number(samples.columns.get(column)[i]);
+  const score = ({ column }) => make("span", `${scoreTitle(report.payload, column)} ${value(column)}`);
   const lines = samples.picture[i] >= 0 ? [thumbnail(report, i, "small")] : [];
   return [...lines, ...labelLines(report, i), score(view.x), score(view.y), named(samples.id[i], { class: "id" })];
 }
@@ -284,7 +286,8 @@ function legend(report, view) {
     .map((kind) => entry(glyph(KINDS[kind]), `${titles[kind]} (${whole(counts[kind])} drawn)`));
   if (view.color) {
     const dots = SHADES.map((paint, k) => draw("circle", { cx: 7 + 13 * k, cy: 6, r: 4, stroke: `var(--${paint})` }));
-    entries.push(entry(small("scale", 66, 12, ...dots), `color: ${scoreTitle(payload, view.color)}, from 0 to 1 in fifths`));
+    const text = `color: ${scoreTitle(payload, view.color)}, from 0 to 1 in fifths`;
+    entries.push(entry(small("scale", 66, 12, ...dots), text));
   }
   const shades = [0.1, 0.25, 0.4, 0.55, 0.7].map((opacity, k) =>
     draw("rect.shade", { x: 9 * k, width: 9, height: 12, "fill-opacity": opacity }),

@@ -96,9 +96,10 @@ function makeTable({ key, columns, rows, caption, first, down = true, textOf, st
 
   fill(step);
   const table = make("table", make("caption", caption), make("thead", make("tr", heads)), body);
-  const field = { type: "search", autocomplete: "off", spellcheck: "false", "data-testid": `${key}-filter`, input: search };
+  const field = { type: "search", autocomplete: "off", spellcheck: "false", "data-testid": `${key}-filter` };
   const box = make("div.wide", { tabindex: "0", role: "region", "aria-label": caption }, table);
-  return make("div.table", { "data-testid": `${key}-table` }, textOf && make("label.search", "Name contains ", make("input", field)), box, status, more);
+  const filter = textOf && make("label.search", "Name contains ", make("input", { ...field, input: search }));
+  return make("div.table", { "data-testid": `${key}-table` }, filter, box, status, more);
 }
 
 // The numbers behind charts: built when somebody opens them, and again when the charts change.

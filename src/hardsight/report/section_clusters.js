@@ -1,14 +1,17 @@
 // Hidden clusters: what they consist of, and their most typical samples.
 
 sections.clusters = (box, { rows: clusters }, report) => {
-  const thumb = (i, rows) =>
-    make("button.thumb", { type: "button", "aria-label": describe(report, i), click: () => report.open(i, rows) }, thumbnail(report, i, "small"));
+  const thumb = (i, rows) => {
+    const attributes = { class: "thumb", "aria-label": describe(report, i) };
+    return makeButton(thumbnail(report, i, "small"), () => report.open(i, rows), attributes);
+  };
   const articles = clusters.map(({ n, rows, mean, low, high, difference, class: name, confused }) =>
     make(
       "article",
       make("h4", `${counted(n, "sample")} of `, named(name), confused && [", often taken for ", named(confused)]),
       makeNote(
-        `mean ${report.mainTitle} ${number(mean)} (${range(low, high)}), ${signed(difference)} against the rest of its class`,
+        `mean ${report.mainTitle} ${number(mean)} (${range(low, high)}), ` +
+          `${signed(difference)} against the rest of its class`,
       ),
       make("div.thumbs", rows.map((i) => thumb(i, rows))),
     ),

@@ -18,7 +18,8 @@ sections.people = (box, people, report) => {
     ...people.tests.map((text) => make("p", named(text))),
   );
   if (people.hypotheses.length) {
-    const entry = ({ name, verdict, words }) => make("div", make("dt", named(`${name}: ${verdict}`)), make("dd", named(words)));
+    const entry = ({ name, verdict, words: text }) =>
+      make("div", make("dt", named(`${name}: ${verdict}`)), make("dd", named(text)));
     const list = make("dl.made", { "data-testid": "hypotheses" }, people.hypotheses.map(entry));
     box.append(make("h3", "The AVH paper's hypotheses, here"), list);
   }

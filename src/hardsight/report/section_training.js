@@ -13,7 +13,8 @@ sections.training = (box, training) => {
 function drawCurves(box, { groupings, values, unit, epochs }) {
   const hidden = new Set(); // lines of this grouping that are switched off
   let [value, grouping] = [-1, 0];
-  const valueSelect = makeSelect(["everything", ...values.map(({ title }) => title)], (k) => choose(k - 1, grouping), "curve-value");
+  const titles = ["everything", ...values.map(({ title }) => title)];
+  const valueSelect = makeSelect(titles, (k) => choose(k - 1, grouping), "curve-value");
   const groupSelect = makeSelect(groupings.map(({ title }) => title), (k) => choose(value, k), "curve-grouping");
   const note = make("p.note", { id: "curve-note" });
   const legend = make("div.keys", { id: "curve-legend", role: "group", "aria-label": "Lines" });
@@ -62,8 +63,9 @@ function drawCurves(box, { groupings, values, unit, epochs }) {
     charts.classList.toggle("single", large);
     place(charts, selected.map((each) => {
       const lines = shown.map((line) => {
-        const tell = (k) => `${valueText(each, line[each.key], k)}, n = ${whole(line.n[k])}`;
-        return { name: line.name, k: line.k, style: line.style, values: line[each.key].mean, ...bandOf(line[each.key]), tell };
+        const { name, k, style, n, [each.key]: curve } = line;
+        const tell = (at) => `${valueText(each, curve, at)}, n = ${whole(n[at])}`;
+        return { name, k, style, values: curve.mean, ...bandOf(curve), tell };
       });
       const head = make("span.legend", visible(each.text));
       const ends = large && lines.length > 1 && innerWidth > 760;
@@ -157,15 +159,16 @@ function drawHeads(box, { heads, epochs, unit }) {
   });
   const head = legendOf(lines.map((line) => [lineSwatch(line.style), line.name]));
   const title = "Norm of the class weights";
-  const columns = lines.map((line) => ({ key: `line-${line.k}`, title: line.name, of: (k) => line.values[k], cell: line.tell }));
+  const column = ({ name, k, values, tell }) => ({ key: `line-${k}`, title: name, of: (at) => values[at], cell: tell });
   const table = foldedTable("head", () => ({
     caption: title,
     rows: epochs.map((_, k) => k),
-    columns: [{ key: "epoch", title: unit, kind: "int", of: (k) => epochs[k] }, ...columns],
+    columns: [{ key: "epoch", title: unit, kind: "int", of: (k) => epochs[k] }, ...lines.map(column)],
   }));
   const charts = make("div");
+  const chart = { key: "heads", title, head, epochs, x: unit, lines, least: 0, write: number, height: 260 };
   box.append(make("h3", "Class weights"), makeNote(heads.note), charts, table.node);
-  place(charts, [linesChart({ key: "heads", title, head, epochs, x: unit, lines, least: 0, write: number, height: 260 })]);
+  place(charts, [linesChart(chart)]);
 }
 
 // The curves of one sample: two letters per number, steps between the smallest and the largest of all.
