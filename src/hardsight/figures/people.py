@@ -39,7 +39,7 @@ def draw_people(runs: Mapping[str, Path], human: str | Path | None = None) -> Fi
         elif (alignment := read_alignment(path)) is not None:
             answers = alignment.people.select(["id", "hsf"])
         else:
-            raise InputError(f"the figure people needs --human, or a RUN that hardsight align has seen, unlike {name}.")
+            raise InputError(f"the figure people needs --human, or the result of hardsight align in {name}.")
         hsf[name] = match(answers, table["id"], table["label"], classes).hsf
     return plot_people(tables, hsf)
 

@@ -97,12 +97,12 @@ def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
     for epoch, nll, parts in parts_by_epoch(dynamics):
         valid = np.where(np.isfinite(parts.by_angles), codes, -1)
         values = {"nll": nll, **parts._asdict(), "lead": parts.by_norms - parts.by_angles}
-        found = {name: moments(column, valid, len(groups)) for name, column in values.items()}
-        low, high = found["lead"].interval()
-        for g in np.flatnonzero(found["nll"].n).tolist():
-            row: dict[str, Any] = {"group": g, "epoch": epoch, "n": int(found["nll"].n[g])}
-            row |= {name: part.mean[g] for name, part in found.items()}
-            row |= {f"{name}_sd": np.sqrt(part.variance[g]) for name, part in found.items()}
+        means = {name: moments(column, valid, len(groups)) for name, column in values.items()}
+        low, high = means["lead"].interval()
+        for g in np.flatnonzero(means["nll"].n).tolist():
+            row: dict[str, Any] = {"group": g, "epoch": epoch, "n": int(means["nll"].n[g])}
+            row |= {name: part.mean[g] for name, part in means.items()}
+            row |= {f"{name}_sd": np.sqrt(part.variance[g]) for name, part in means.items()}
             row |= {"lead_low": low[g], "lead_high": high[g]}
             row["driver"] = ANGLES if low[g] > 0 else NORMS if high[g] < 0 else UNCLEAR
             rows.append(row)

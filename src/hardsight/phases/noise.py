@@ -64,15 +64,15 @@ def mean_curves(*matrices: np.ndarray) -> MeanCurves:
     that are hard throughout shift the whole curve.
     """
     epochs = matrices[0].shape[1]
-    seen = np.array([np.isfinite(matrix).sum(0) for matrix in matrices], dtype=np.float64)
-    if (seen < 2).any():
+    counts = np.array([np.isfinite(matrix).sum(0) for matrix in matrices], dtype=np.float64)
+    if (counts < 2).any():
         raise InputError("every epoch must have at least two samples; leave out epochs and values without any.")
-    mean = np.array([np.nansum(matrix, 0) for matrix in matrices]) / seen
+    mean = np.array([np.nansum(matrix, 0) for matrix in matrices]) / counts
     product, n = np.zeros((len(matrices) * epochs,) * 2), 0
     for start in range(0, len(matrices[0]), _ROWS):
         block = np.stack([matrix[start : start + _ROWS] for matrix in matrices], 1)
         n += int(np.isfinite(block).any((1, 2)).sum())
-        influence = np.nan_to_num((block - mean) / seen).reshape(len(block), -1)
+        influence = np.nan_to_num((block - mean) / counts).reshape(len(block), -1)
         product += influence.T @ influence
     covariance = product * (n / (n - 1))
     for v, curve in enumerate(mean):

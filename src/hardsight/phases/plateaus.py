@@ -112,10 +112,10 @@ def plateaus(
         infinitely late, and so are bounds that come from draws without one.
     """
     curves = mean_curves(*(dynamics.matrix(value) for value in values))
-    found, drawn = _plateaus(curves, np.asarray(dynamics.epochs), draws, seed)
-    ends = [math.inf if plateau.epoch is None else plateau.epoch for plateau in found]
+    results, drawn = _plateaus(curves, np.asarray(dynamics.epochs), draws, seed)
+    ends = [math.inf if plateau.epoch is None else plateau.epoch for plateau in results]
     rows: list[dict[str, Any]] = []
-    for value, plateau, end, epochs in zip(values, found, ends, drawn.T, strict=True):
+    for value, plateau, end, epochs in zip(values, results, ends, drawn.T, strict=True):
         low, high = later_interval(epochs, drawn[:, 0])
         later = None if math.isinf(end) and math.isinf(ends[0]) else float(end - ends[0])
         rows.append({"value": value, **plateau._asdict(), "later": later, "later_low": low, "later_high": high})
@@ -144,7 +144,7 @@ def _plateaus(curves: MeanCurves, epochs: np.ndarray, draws: int, seed: int) -> 
         for k, several in enumerate(curves.draws(fits, draws, seed)):
             drawn[k] = [settles(curve, up) for curve, up in zip(several, rising, strict=True)]
     numbers = np.where(np.isinf(drawn), math.inf, epochs[np.where(np.isinf(drawn), 0, drawn).astype(int)])
-    found = []
+    results = []
     for v, curve in enumerate(curves.mean):
         _, least, most = curves.contrast(whole_change(count), v)
         at, why = settles(curve, rising[v]), ""
@@ -159,8 +159,8 @@ def _plateaus(curves: MeanCurves, epochs: np.ndarray, draws: int, seed: int) -> 
         low, high = (None if math.isinf(end) else int(end) for end in interval)
         without = float(np.isinf(numbers[:, v]).mean())
         epoch = None if why else int(epochs[int(at)])
-        found.append(Plateau(epoch, low, high, without, float(curve[0]), float(ends[v]), curves.n, why))
-    return found, numbers
+        results.append(Plateau(epoch, low, high, without, float(curve[0]), float(ends[v]), curves.n, why))
+    return results, numbers
 
 
 def _smoothed(curve: np.ndarray, rising: bool) -> np.ndarray:

@@ -372,11 +372,11 @@ def _late_half(net: Net, end: int) -> tuple[Any, ...]:
         if epoch > np.median(net.run.epochs):
             total += np.nan_to_num(np.array(parts))
     members = np.where(net.levels == kept[end], 0, -1)
-    found = [moments(values, members, 1) for values in (*total, total[2] - total[1])]
-    effects = [(float(part.mean[0]), *(float(side[0]) for side in part.interval())) for part in found]
+    summaries = [moments(values, members, 1) for values in (*total, total[2] - total[1])]
+    effects = [(float(part.mean[0]), *(float(side[0]) for side in part.interval())) for part in summaries]
     change, angles, norms = (_interval(*effect, form="+.3g") for effect in effects[:3])
     measured = f"{kept[end]}, second half: loss {change}, of which angles {angles} and norms {norms}"
-    return measured, int(found[0].n[0]), *effects
+    return measured, int(summaries[0].n[0]), *effects
 
 
 def _over_nets(runs: Mapping[str, Dynamics]) -> dict[str, Any]:
