@@ -1,4 +1,4 @@
-"""What the processes of one `torch.distributed` job share: an error of the first is everyone's."""
+"""Work that the first process of a `torch.distributed` job does for all; its errors are raised in all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hardsight.errors import StateError
 
 
 def joined_job() -> bool:
-    """Whether this process is part of a job of several."""
+    """Whether this process is one of several in a job."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def by_first_process(work: Callable[[], Any]) -> Any:
-    """What `work` returns in the first process, in every process; its error is everyone's.
+    """Run `work` in the first process and return its result, or raise its error, in every process.
 
-    Only the first process reads and writes files: several machines need not share a disk. Were its error its own, the
+    Only the first process reads and writes files, so machines need not share a disk. If it alone raised the error, the
     others would wait for it in the next step.
     """
     if not joined_job():
@@ -32,13 +32,13 @@ def by_first_process(work: Callable[[], Any]) -> Any:
     dist.broadcast_object_list(outcome, 0)
     result, failure = outcome[0]
     if failure is not None:
-        dist.barrier()  # every process ends now, and torch aborts if one of its threads still holds what was sent
+        dist.barrier()  # torch aborts if a process ends while one of its threads still holds what was sent
         raise failure
     return result
 
 
 def wait_for_all() -> None:
-    """Wait until every process that torchrun started is here, in a job that exists only for that."""
+    """Wait for every process that torchrun started, in a process group that exists only for that."""
     try:
         dist.init_process_group("gloo")
         dist.barrier()

@@ -19,30 +19,30 @@ _KINDS = ("hard", "semihard", "all")
 
 
 class AVHMiner(miners.BaseMiner):
-    """Triplets chosen by angular visual hardness: does the negative look like the anchor's class?
+    """Mines triplets by angular visual hardness: does the negative look like the anchor's class?
 
     ::
 
         miner, loss = AVHMiner(), pytorch_metric_learning.losses.TripletMarginLoss()
         loss(embeddings, labels, miner(embeddings, labels))
 
-    The hardness of sample x for class c is ``C·AVH_c(x)``: its angle to the class over its mean angle to all C classes,
-    so that 0 lies on the class, 1 is chance, and numbers of classes compare. A triplet (anchor of class y, positive,
-    negative) is
+    The hardness of sample x for class c is ``C·AVH_c(x)``: its angle to the class divided by its mean angle to all C
+    classes. It is 0 on the class and 1 at chance, whatever the number of classes. A triplet (anchor of class y,
+    positive, negative) is
 
-    - ``"hard"`` where the negative is at most as hard for y as the positive;
-    - ``"semihard"`` where it is harder, by less than `margin`;
+    - ``"hard"`` if the negative is at most as hard for y as the positive;
+    - ``"semihard"`` if it is harder, by less than `margin`;
     - ``"all"`` in both cases.
 
-    Mislabelled samples are the hardest positives there are, so do not mine ``"hard"`` alone where labels may be wrong.
+    Mislabeled samples are the hardest positives, so do not mine ``"hard"`` alone if labels may be wrong.
 
     Args:
-        weight: What stands for the classes: a tensor ``(C, D)``, a module with such a ``weight`` (the classifier), or a
-            function that returns it; read at each call, so that it may be trained. Labels are then its row numbers.
-            None takes the mean direction of each class in the batch (in the reference set where one is given). A loss
-            of pytorch-metric-learning keeps the transposed: give ``lambda: loss.W.T``.
+        weight: Class weights: a tensor ``(C, D)``, a module with such a ``weight`` (the classifier), or a function that
+            returns it; read at each call, so it can be trained. Labels are then its row numbers. None uses the mean
+            direction of each class in the batch (or in the reference set, if given). Losses of pytorch-metric-learning
+            store the transpose: pass ``lambda: loss.W.T``.
         kind: ``"hard"``, ``"semihard"`` or ``"all"``.
-        margin: Width of the semi-hard band in ``C·AVH``; 0.5 is half the way from the class to chance.
+        margin: Width of the semi-hard band in ``C·AVH``; 0.5 is halfway from the class to chance.
 
     Examples:
         >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]])
@@ -62,7 +62,7 @@ class AVHMiner(miners.BaseMiner):
             raise InputError(f"margin must be more than 0, got {margin}.")
         super().__init__()
         self.kind, self.margin = kind, margin
-        # A function in every case: the classifier must not become a part of the miner, nor its weight a parameter.
+        # Always a function: the classifier must not become a submodule of the miner, nor its weight a parameter.
         if isinstance(weight, nn.Module):
             self._weight: Any = partial(getattr, weight, "weight")
         else:
@@ -79,24 +79,24 @@ class AVHMiner(miners.BaseMiner):
         else:
             weight, row = self._weight().to(ref_emb.device), ref_labels.long()
             _check(weight, ref_emb, row)
-        # [p, n]: how hard sample n is for the class of sample p, and how much harder than p.
+        # [p, n]: hardness of sample n for the class of sample p, and how much harder it is than p.
         hardness = class_hardness(ref_emb, weight)[:, row].T
         harder = hardness - hardness.diagonal().unsqueeze(1)
-        chosen = ref_labels.unsqueeze(1) != ref_labels
+        selected = ref_labels.unsqueeze(1) != ref_labels
         if self.kind != "semihard":
-            chosen &= harder <= 0 if self.kind == "hard" else harder < self.margin
+            selected &= harder <= 0 if self.kind == "hard" else harder < self.margin
         else:
-            chosen &= (harder > 0) & (harder < self.margin)
-        positive, negative = chosen.nonzero(as_tuple=True)
+            selected &= (harder > 0) & (harder < self.margin)
+        positive, negative = selected.nonzero(as_tuple=True)
         same = labels.unsqueeze(1) == ref_labels
         if ref_labels is labels:
-            same.fill_diagonal_(False)  # nobody is a positive of its own
+            same.fill_diagonal_(False)  # no sample is its own positive
         anchor, pair = same[:, positive].nonzero(as_tuple=True)
         return anchor, positive[pair], negative[pair]
 
 
 def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
-    """``C·AVH`` of every sample for every class, ``(N, C)``: 0 lies on the class, 1 is chance.
+    """``C·AVH`` of every sample for every class, ``(N, C)``: 0 on the class, 1 at chance.
 
     Args:
         features: ``(N, D)``.
