@@ -29,7 +29,7 @@ def as_text(ids: np.ndarray, split: str, data: pa.Array | None) -> pa.Array:
     return data.take(pa.array(ids, mask=(ids < 0) | (ids >= len(data))))
 
 
-def numbered(known: pa.Array, ids: pa.Array) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+def numbered(previous: pa.Array, ids: pa.Array) -> tuple[pa.Array, np.ndarray, np.ndarray]:
     """All ids sorted, and the places of the old and of the given ones among them.
 
     Examples:
@@ -37,12 +37,12 @@ def numbered(known: pa.Array, ids: pa.Array) -> tuple[pa.Array, np.ndarray, np.n
         >>> every.to_pylist(), old.tolist(), new.tolist()
         (['a', 'b', 'd'], [1, 2], [2, 0, 2])
     """
-    at = pc.index_in(ids, value_set=known)
+    at = pc.index_in(ids, value_set=previous)
     if not at.null_count:
-        return known, np.arange(len(known)), at.to_numpy().astype(np.int64)
-    every = pc.unique(pa.concat_arrays([known, ids.filter(pc.is_null(at))]))
+        return previous, np.arange(len(previous)), at.to_numpy().astype(np.int64)
+    every = pc.unique(pa.concat_arrays([previous, ids.filter(pc.is_null(at))]))
     every = every.take(pc.sort_indices(every))
-    old, new = (pc.index_in(part, value_set=every).to_numpy().astype(np.int64) for part in (known, ids))
+    old, new = (pc.index_in(part, value_set=every).to_numpy().astype(np.int64) for part in (previous, ids))
     return every, old, new
 
 

@@ -34,7 +34,7 @@ from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_
 from hardsight.runs.files import write_together
 from hardsight.table import SampleTable
 
-# Cosine between all weights of two heads: a copy of one has about 1, one begun anew about 0.
+# Cosine between the weights of two heads: about 1 for a copy, about 0 for a newly initialized head.
 _SAME_HEAD = 0.5
 
 
@@ -53,7 +53,7 @@ UNNAMED = "a network in training"
 
 
 class Recorder(Result):
-    """Records what the head makes of each sample, in any loop.
+    """Records the scores of each sample in every epoch, in any training loop.
 
     ::
 
@@ -73,17 +73,17 @@ class Recorder(Result):
     Args:
         run: Folder to write.
         epoch: The epoch that begins now, counted from 1. Needed where the folder already holds epochs: those from
-            this one on are forgotten, so that a loop resumed from its own checkpoint records nothing twice. An epoch
-            that `flush` left unfinished goes on instead.
-        overwrite: Throw away whatever run is there.
-        split: What integer ids begin with where no `data` are given: 17 becomes ``data:17``.
-        unit: What lies between two calls of `end_epoch`, for axes and words.
+            this one on are deleted, so that a loop resumed from its own checkpoint records nothing twice. An epoch
+            that `flush` left unfinished is resumed instead.
+        overwrite: Delete the run that is there.
+        split: The prefix of integer ids if no `data` are given: 17 becomes ``data:17``.
+        unit: What lies between two calls of `end_epoch`, for axes and text.
         name: What is trained, for titles.
         class_names: Names of the classes.
         data: What is recorded, as `hardsight.open_data` takes it. Integers are then indices of these data and get the
             ids that the samples have there, so that a page finds names and images.
-        held_out: Whether the network never learns from these samples, as with test data.
-        note: What was recorded, in words: training batches, or a pass in eval mode.
+        held_out: Whether the network never learns from these samples: test data.
+        note: A description of what was recorded: training batches, or a pass in eval mode.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Recorder(Result):
         """Record a batch; call it after the forward and before the optimizer's step.
 
         Args:
-            ids: One per sample: texts, or integers (a list or a tensor), which are indices of the data.
+            ids: One per sample: strings, or integers (a list or a tensor), which are indices of the data.
             head: What `hardsight.capture` yields, or anything with `features`, `weight` and `bias`.
             labels: ``(N,)`` class indices; samples with a negative one are not recorded.
         """
@@ -217,23 +217,23 @@ class Recorder(Result):
         if isinstance(ids, (str, bytes)) or not hasattr(ids, "__len__") or len(ids) != n:
             raise InputError(f"ids must name each of the {n} samples of the batch, got {printable(ids)[:80]}.")
         if isinstance(ids, (Tensor, np.ndarray)) and (ids.ndim != 1 or "float" in str(ids.dtype)):
-            raise InputError(f"ids must be ({n},) integers or texts, got {ids.dtype} {tuple(ids.shape)}.")
+            raise InputError(f"ids must be ({n},) integers or strings, got {ids.dtype} {tuple(ids.shape)}.")
         if features.ndim != 2 or features.shape[1] != width:
             raise InputError(f"features must be ({n}, {width}), as wide as the weight, got {tuple(features.shape)}.")
         if classes < 2:
             raise InputError(f"weight must hold at least 2 classes, got {classes}.")
-        had = self._shape or (classes, width)
+        previous = self._shape or (classes, width)
         new_module = self._module is not None and module is not None and module is not self._module
-        if classes != had[0] or had[1] not in (0, width) or (new_module and not self._resembles(weight)):
+        if classes != previous[0] or previous[1] not in (0, width) or (new_module and not self._resembles(weight)):
             raise InputError(
-                f"the head was replaced in {self._meta.unit} {self.epoch} (it had {had[0]} classes × "
-                f"{had[1] or '?'} features, now {classes} × {width}): its angles do not compare with those before. "
-                "Record it in a run of its own."
+                f"the head was replaced in {self._meta.unit} {self.epoch} (it had {previous[0]} classes × "
+                f"{previous[1] or '?'} features, now {classes} × {width}): its angles cannot be compared with those "
+                "before. Record it in another run."
             )
         self._shape, self._module = (classes, width), module
 
     def _resembles(self, weight: Tensor) -> bool:
-        """Whether a head is a copy of the last one (an average of weights, a model loaded again), not begun anew."""
+        """Whether a head is a copy of the last one (averaged weights, a reloaded model), not newly initialized."""
         last = self._batches.last_weight
         if last is None or last.shape != weight.shape:
             return last is None
@@ -243,7 +243,7 @@ class Recorder(Result):
     # At the end of an epoch.
 
     def flush(self) -> None:
-        """Commit what the epoch holds so far; it goes on. A new `Recorder` with this epoch's number goes on with it."""
+        """Commit the unfinished epoch so far. A new `Recorder` with this epoch's number resumes it."""
         self._commit(end=False)
 
     def end_epoch(self) -> None:
@@ -323,11 +323,11 @@ class Recorder(Result):
             rows, texts, wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)"
         )
 
-        once = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
-        repeated, rows = len(rows.ids) - len(once), rows.take(first[once])
-        last_epoch[once] = self.epoch
-        logits = self._compare(rows, places, once, len(ids))
-        table = self._table(rows, ids.take(pa.array(once)))
+        recorded = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
+        repeated, rows = len(rows.ids) - len(recorded), rows.take(first[recorded])
+        last_epoch[recorded] = self.epoch
+        logits = self._compare(rows, places, recorded, len(ids))
+        table = self._table(rows, ids.take(pa.array(recorded)))
 
         index = copy.deepcopy(self._index)
         write_together(

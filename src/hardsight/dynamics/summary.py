@@ -55,26 +55,26 @@ def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray
         values = {name: column[rows] for name, column in values.items()}
     same = code[1:] == code[:-1]
     starts = np.flatnonzero(np.r_[True, ~same])[: len(code)]
-    seen = np.diff(np.r_[starts, len(code)])
+    count = np.diff(np.r_[starts, len(code)])
 
     def mean(values: np.ndarray) -> np.ndarray:
         missing = np.isnan(values)
         if not missing.any():
-            return np.add.reduceat(values, starts) / seen
-        count = np.add.reduceat(~missing, starts, dtype=np.int64)
+            return np.add.reduceat(values, starts) / count
+        valid = np.add.reduceat(~missing, starts, dtype=np.int64)
         total = np.add.reduceat(np.where(missing, 0.0, values), starts)
-        return np.divide(total, count, out=np.full(len(starts), np.nan), where=count > 0)
+        return np.divide(total, valid, out=np.full(len(starts), np.nan), where=valid > 0)
 
     right = pred == label
     forgotten = np.r_[False, right[:-1] & ~right[1:] & same][: len(code)]
     never = np.iinfo(np.int32).max
     learned = np.minimum.reduceat(np.where(right, epoch, never), starts)
-    away = values["confidence"] - np.repeat(mean(values["confidence"]), seen)
+    away = values["confidence"] - np.repeat(mean(values["confidence"]), count)
     columns: dict[str, Any] = {
         "id": block.ids.take(pa.array(code[starts])),
         "label": label[starts].astype(np.int64),
-        "pred": pred[starts + seen - 1].astype(np.int64),
-        "seen": seen.astype(np.int32),
+        "pred": pred[starts + count - 1].astype(np.int64),
+        "seen": count.astype(np.int32),
         "forgetting": np.add.reduceat(forgotten.astype(np.int32), starts, dtype=np.int32),
         "learned": pa.array(learned, pa.int32(), mask=learned == never),
         "variability": np.sqrt(mean(away**2)),
