@@ -163,7 +163,7 @@ def test_words_are_said_once_and_gradient_masking_is_a_warning(tmp_path):
     assert [one["text"] for one in shown["warnings"]] == [MASKED, "It was trained on these samples.", words[-1][3]]
     assert shown["warnings"][0]["who"] == "EL-0"
     calibration = next(one for one in shown["questions"] if one["key"] == "calibration")
-    assert calibration["words"] == [
+    assert calibration["notes"] == [
         {"text": "AVC is 0.100 on average.", "who": "numbers of CE-0; alike for all others", "warning": False}
     ]
 

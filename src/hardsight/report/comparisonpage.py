@@ -41,105 +41,106 @@ def write_comparison(out: str | Path) -> Path:
     Returns:
         The file that was written.
     """
-    found = abbreviated(read_evaluated(out))
-    shown, charts = payload(found)
+    results = abbreviated(read_evaluated(out))
+    shown, charts = payload(results)
     text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
-    target = found.path / "comparison.html"
+    target = results.path / "comparison.html"
     check_replaceable(target, is_page)
     with disk_errors(target):
         write_text(target, text)
     return target
 
 
-def abbreviated(found: Evaluated) -> Evaluated:
+def abbreviated(results: Evaluated) -> Evaluated:
     """The same with long names of groups cut in the middle, where they can still be told apart."""
-    names = list(found.groups)
+    names = list(results.groups)
     short = {name: name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}" for name in names}
     if len(set(short.values())) < len(names):
-        return found
+        return results
     rows, tests, points = (
-        [one | {"group": short[one["group"]]} for one in table] for table in (found.rows, found.tests, found.points)
+        [one | {"group": short[one["group"]]} for one in table]
+        for table in (results.rows, results.tests, results.points)
     )
-    return replace(found, rows=rows, tests=tests, points=points)
+    return replace(results, rows=rows, tests=tests, points=points)
 
 
-def payload(found: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def payload(results: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What the template writes, and what the scripts draw."""
     charts: list[dict[str, Any]] = []
     questions, overview, verdicts = [], [], []
     order = list(QUESTIONS)
-    asked = distinct(row["question"] for row in found.rows)
+    asked = distinct(row["question"] for row in results.rows)
     for key in sorted(asked, key=lambda one: order.index(one) if one in order else len(order)):
         question = QUESTIONS.get(key, Question(key, "", ()))
-        numbers = numbers_of(found, key)
+        numbers = numbers_of(results, key)
         most = telling(numbers, question.telling)
-        drawn = [chart | {"at": len(charts) + k} for k, chart in enumerate(charts_of(found, key))]
+        drawn = [chart | {"at": len(charts) + k} for k, chart in enumerate(charts_of(results, key))]
         charts += drawn
         overview.append({"title": question.title, "better": "", "rows": most})
-        verdicts.append({"title": question.title, "texts": verdict(found, key, most, question.headline)})
+        verdicts.append({"title": question.title, "texts": verdict(results, key, most, question.headline)})
         questions.append({
             "key": key, "title": question.title, "ask": question.ask, "charts": drawn, "table": blocks(numbers),
-            "words": [one for one in _words(found, key) if not one["warning"]],
+            "notes": [note for note in _notes(results, key) if not note["warning"]],
         })  # fmt: skip
-    names = list(found.groups)
+    names = list(results.groups)
     title = " · ".join(names)
     return {
         "title": title if len(title) <= 2 * _LONG or len(names) == 1 else f"{names[0]} and {len(names) - 1} others",
-        "lead": _lead(found),
-        "groups": [{"name": name, "runs": len(runs)} for name, runs in found.groups.items()],
-        "warnings": _unfinished(found) + [one for one in _words(found, "", *asked) if one["warning"]],
+        "lead": _lead(results),
+        "groups": [{"name": name, "runs": len(runs)} for name, runs in results.groups.items()],
+        "warnings": _unfinished(results) + [note for note in _notes(results, "", *asked) if note["warning"]],
         "verdicts": verdicts,
         "overview": overview,
-        "reading": _reading(found),
+        "reading": _reading(results),
         "questions": questions,
-        "maps": _maps(found),
-        "made": _made(found),
+        "maps": _maps(results),
+        "made": _made(results),
     }, charts  # fmt: skip
 
 
-def _lead(found: Evaluated) -> str:
-    runs, data = sum(map(len, found.groups.values())), found.plan["data"]
+def _lead(results: Evaluated) -> str:
+    runs, data = sum(map(len, results.groups.values())), results.plan["data"]
     over = f"over {printable(data['origin'])} (n = {data['samples']:,})"
-    if len(found.groups) == 1:
+    if len(results.groups) == 1:
         several = f"{runs} runs of one group" if runs > 1 else "One run"
         return f"{several} {over}: nothing to compare with. Two groups or more are tested against one another."
-    first = next(iter(found.groups))
-    return f"{counted(runs, 'run')} in {counted(len(found.groups), 'group')} {over}, compared with {first}."
+    first = next(iter(results.groups))
+    return f"{counted(runs, 'run')} in {counted(len(results.groups), 'group')} {over}, compared with {first}."
 
 
-def _reading(found: Evaluated) -> str:
+def _reading(results: Evaluated) -> str:
     """How to read the tables."""
     texts = []
-    if any(len(runs) > 1 for runs in found.groups.values()):
+    if any(len(runs) > 1 for runs in results.groups.values()):
         texts.append("Of several runs: mean ± one standard deviation over runs.")
-    if any(len(runs) == 1 for runs in found.groups.values()):
+    if any(len(runs) == 1 for runs in results.groups.values()):
         texts.append("Of one run: its value, and where there is one the 95 % interval over samples.")
-    ways = distinct(re.sub(r"[\d,]+ (and [\d,]+ )?", "", t["how"]) for t in found.tests if math.isfinite(t["p"]))
+    ways = distinct(re.sub(r"[\d,]+ (and [\d,]+ )?", "", t["how"]) for t in results.tests if math.isfinite(t["p"]))
     if ways:
         texts.append(
-            f"▲ better, ▼ worse than {next(iter(found.groups))}: p < {ALPHA:.2g} after Holm's correction for all tests "
-            f"of a question ({', '.join(ways)}). Without a mark a difference may be chance."
+            f"▲ better, ▼ worse than {next(iter(results.groups))}: p < {ALPHA:.2g} after Holm's correction for all "
+            f"tests of a question ({', '.join(ways)}). Without a mark a difference may be chance."
         )
     return " ".join(texts)
 
 
-def _words(found: Evaluated, *questions: str) -> list[dict[str, Any]]:
+def _notes(results: Evaluated, *questions: str) -> list[dict[str, Any]]:
     """What must be said with the numbers: sentences that differ in numbers alone once, with the runs they are about."""
     held: dict[str, list[dict[str, str]]] = {}
-    for one in found.words:
+    for one in results.words:
         if one["question"] in questions:
             held.setdefault(re.sub(r"[\d.,]+(e-?\d+)?", "", one["words"]), []).append(one)
-    every = sum(map(len, found.groups.values()))
+    every = sum(map(len, results.groups.values()))
     return [
         {"text": alike[0]["words"], "who": _who(alike, every), "warning": _is_warning(alike[0])}
         for alike in held.values()
     ]
 
 
-def _unfinished(found: Evaluated) -> list[dict[str, Any]]:
+def _unfinished(results: Evaluated) -> list[dict[str, Any]]:
     """What to say where a later call was stopped."""
     text = "These are the numbers of an earlier evaluation: a later one here was not finished. The same call goes on."
-    return [] if found.plan.get("whole", True) else [{"text": text, "who": ""}]
+    return [] if results.plan.get("whole", True) else [{"text": text, "who": ""}]
 
 
 def _who(alike: Sequence[Mapping[str, str]], every: int) -> str:
@@ -160,12 +161,12 @@ def _is_warning(one: Mapping[str, str]) -> bool:
     return about_all or one["words"].lower().startswith("gradient masking")
 
 
-def _maps(found: Evaluated) -> dict[str, Any] | None:
+def _maps(results: Evaluated) -> dict[str, Any] | None:
     """The gallery of maps: strips of a picture and what each network saw in it."""
-    told, folder = read_maps(found.path), found.path / "maps"
+    told, folder = read_maps(results.path), results.path / "maps"
     if told is None:
         return None
-    groups = {run: group for group, runs in found.groups.items() for run in runs}
+    groups = {run: group for group, runs in results.groups.items() for run in runs}
     return {
         "runs": [groups.get(run, run) for run in told["runs"]],
         "strips": [
@@ -180,11 +181,11 @@ def _maps(found: Evaluated) -> dict[str, Any] | None:
     }
 
 
-def _made(found: Evaluated) -> list[list[str]]:
+def _made(results: Evaluated) -> list[list[str]]:
     """The plan as lines of names and texts."""
-    lines = [[key, _text(value)] for key, value in found.plan.items() if key not in (*_UNTOLD, "versions")]
-    lines = [[key, " ".join(found.plan[key])] if key == "command" else [key, text] for key, text in lines]
-    versions = ", ".join(f"{name} {version}" for name, version in found.plan.get("versions", {}).items())
+    lines = [[key, _text(value)] for key, value in results.plan.items() if key not in (*_UNTOLD, "versions")]
+    lines = [[key, " ".join(results.plan[key])] if key == "command" else [key, text] for key, text in lines]
+    versions = ", ".join(f"{name} {version}" for name, version in results.plan.get("versions", {}).items())
     return [[key, text] for key, text in [*lines, ["versions", versions]] if text]
 
 

@@ -14,22 +14,22 @@ _POINTS = 160  # of a line: more than a chart is wide enough to show
 _PANELS = 9  # side by side, before a selector takes over
 
 
-def charts_of(found: Evaluated, question: str) -> list[dict[str, Any]]:
+def charts_of(results: Evaluated, question: str) -> list[dict[str, Any]]:
     """The charts of a question, as plain lists for the script."""
-    names = distinct(one["curve"] for one in found.points if one["question"] == question)
+    names = distinct(one["curve"] for one in results.points if one["question"] == question)
     kinds = {name: curve_kind(question, name) for name in names}
     second = {kind.against for kind in kinds.values()}
-    return [_chart(found, question, name, kind) for name, kind in kinds.items() if name not in second]
+    return [_chart(results, question, name, kind) for name, kind in kinds.items() if name not in second]
 
 
-def _chart(found: Evaluated, question: str, name: str, kind: CurveKind) -> dict[str, Any]:
+def _chart(results: Evaluated, question: str, name: str, kind: CurveKind) -> dict[str, Any]:
     """What is drawn of a curve: sets, one of which is chosen, of panels side by side, of lines."""
-    curves = found.curves(question, name, kind.shape)
+    curves = results.curves(question, name, kind.shape)
     if kind.against:
-        sets = _two_by_group(curves, found.curves(question, kind.against, kind.shape))
+        sets = _two_by_group(curves, results.curves(question, kind.against, kind.shape))
     else:
-        colours = {group: k for k, group in enumerate(found.groups)}
-        panels = {key: _panel(score_title(key[0]), own, colours, kind.shape) for key, own in curves.items()}
+        colors = {group: k for k, group in enumerate(results.groups)}
+        panels = {key: _panel(score_title(key[0]), own, colors, kind.shape) for key, own in curves.items()}
         ons = distinct(on for _, on in curves)
         if max(sum(at == on for _, at in curves) for on in ons) > _PANELS:
             sets = [_set(" · ".join(filter(None, (one["name"], on))), [one]) for (_, on), one in panels.items()]
@@ -60,12 +60,12 @@ def _two_by_group(
     return sets
 
 
-def _panel(name: str, curves: Mapping[str, Curve], colours: Mapping[str, int], shape: str) -> dict[str, Any]:
+def _panel(name: str, curves: Mapping[str, Curve], colors: Mapping[str, int], shape: str) -> dict[str, Any]:
     """Curves on one grid: that of all their points; where it would be long, evenly spaced."""
     x = np.unique(np.concatenate([curve.x for curve in curves.values()]))
     if len(x) > _POINTS and shape not in POOLED:
         x = np.linspace(x[0], x[-1], _POINTS)
-    return {"name": name, "x": _plain(x), "lines": [_line(own, colours[own], c, x, shape) for own, c in curves.items()]}
+    return {"name": name, "x": _plain(x), "lines": [_line(own, colors[own], c, x, shape) for own, c in curves.items()]}
 
 
 def _line(name: str, k: int, curve: Curve, x: np.ndarray, shape: str) -> dict[str, Any]:

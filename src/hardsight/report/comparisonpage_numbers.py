@@ -13,19 +13,19 @@ from hardsight.evaluation.reading import Evaluated, distinct
 from hardsight.evaluation.statistics import key_of, wins
 
 
-def tests_of(found: Evaluated) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
+def tests_of(results: Evaluated) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
     """The tests by number and group."""
     held: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
-    for test in found.tests:
+    for test in results.tests:
         held.setdefault(key_of(test), {})[test["group"]] = test
     return held
 
 
-def numbers_of(found: Evaluated, question: str) -> list[dict[str, Any]]:
+def numbers_of(results: Evaluated, question: str) -> list[dict[str, Any]]:
     """The numbers of a question, in the order of the rows, each with one cell per group."""
-    tests = tests_of(found)
+    tests = tests_of(results)
     held: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for row in found.rows:
+    for row in results.rows:
         if row["question"] == question:
             held.setdefault(key_of(row), {}).setdefault(row["group"], []).append(row)
     numbers = []
@@ -38,7 +38,7 @@ def numbers_of(found: Evaluated, question: str) -> list[dict[str, Any]]:
             "mean": float(np.mean([row["value"] for row in own])),
             "title": metric_title(one["metric"]), "about": about(one), "better": one["better"],
             "n": f"{sizes[0]:,}" if len(sizes) == 1 else f"{min(sizes):,}–{max(sizes):,}",
-            "cells": [_cell(groups.get(name), tests.get(key, {}).get(name)) for name in found.groups],
+            "cells": [_cell(groups.get(name), tests.get(key, {}).get(name)) for name in results.groups],
         })  # fmt: skip
     return numbers
 

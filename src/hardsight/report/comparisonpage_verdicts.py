@@ -17,7 +17,7 @@ _TOLD = 2  # numbers of what was not tested
 
 
 def verdict(
-    found: Evaluated, question: str, telling: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]] = ()
+    results: Evaluated, question: str, telling: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]] = ()
 ) -> list[str]:
     """What a question came to: sentences about every group but the first, or of one group its telling numbers.
 
@@ -25,20 +25,20 @@ def verdict(
     difference would call a network better by one number while another falls.
 
     Args:
-        found: The evaluation.
+        results: The evaluation.
         question: Its name.
         telling: Its telling numbers.
         pairs: Metric and score of the headline; the first that is among the telling numbers.
     """
-    first, *others = found.groups
+    first, *others = results.groups
     if not others:
         return ["; ".join(f"{row['title']} {_said(row['cells'][0])}" for row in telling) + "."]
-    every = [test for test in found.tests if test["question"] == question and test["better"]]
+    every = [test for test in results.tests if test["question"] == question and test["better"]]
     tests = [test for test in every if not math.isnan(test["p_holm"])]
     own = {name: held for name in others if (held := [test for test in tests if test["group"] == name])}
     if not own:
         why = every[0]["how"].removeprefix("no test: ") if every else "no number in common"
-        sides = [_side_by_side(row, list(found.groups)) for row in telling[:_TOLD]]
+        sides = [_side_by_side(row, list(results.groups)) for row in telling[:_TOLD]]
         return [" ".join([*sides, f"Not tested ({why})."])]
     if len(own) <= _EACH:
         pair = next((pair for pair in pairs if any(_pair(row) == pair for row in telling)), None)
@@ -48,7 +48,7 @@ def verdict(
             " ".join(
                 [
                     *(
-                        _headline(row, of_group.get((name, row["key"])), [first, name], list(found.groups))
+                        _headline(row, of_group.get((name, row["key"])), [first, name], list(results.groups))
                         for row in headline
                     ),
                     _total(name, first, held),

@@ -32,7 +32,7 @@ def evaluation_lines(out: Path) -> list[str]:
     blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
     verdicts = [f"{v['title']} – {text}" for v in page["verdicts"] for text in v["texts"]] if titles[1:] else []
     notes = [f"! {w['text']}" + (f" ({w['who']})" if w["who"] else "") for w in page["warnings"]]
-    remarks = sum(len(question["words"]) for question in page["questions"])
+    remarks = sum(len(question["notes"]) for question in page["questions"])
     notes.append(f"All numbers, curves and {remarks} remark{'s' * (remarks != 1)} are on the page.")
     parts = [_filled([page["lead"]]), *blocks, _filled([page["reading"]]), _filled(verdicts), _filled(notes)]
     return [line for part in parts if part for line in (*part, "")][:-1]
