@@ -423,6 +423,11 @@ def test_another_sampler_is_another_run(tmp_path):
     run(sampler)
     run(sampler)  # its epoch is no part of it
     run(hs.HardnessSampler(hardness, power=1.0))
+    plan = tmp_path / "run" / "training.json"
+    older = json.loads(plan.read_text())
+    older["sampler"] |= {"num_replicas": "1", "rank": "0"}  # attributes of the first edition
+    plan.write_text(json.dumps(older))
+    run(hs.HardnessSampler(hardness, power=1.0))
     with pytest.raises(FileExistsError, match=r"same: sampler.probabilities\)"):
         run(hs.HardnessSampler(hardness, power=2.0))
     with pytest.raises(FileExistsError, match=r"same: sampler.seed\)"):

@@ -82,7 +82,11 @@ def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     """Which entries differ; an older run has the defaults of options that are newer."""
     recipe = stored.get("recipe")
     defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
-    settings = {"recipe": defaults | saved_settings(recipe)} if isinstance(recipe, dict) else {}
+    settings: dict[str, Any] = {"recipe": defaults | saved_settings(recipe)} if isinstance(recipe, dict) else {}
+    sampler, current = stored.get("sampler"), plan.get("sampler")
+    if isinstance(sampler, dict) and isinstance(current, dict):
+        shares = {"num_replicas", "rank"} - current.keys()  # which our samplers once had, and did not use here
+        settings["sampler"] = {name: value for name, value in sampler.items() if name not in shares}
     return differing(stored | settings, plan)
 
 
