@@ -41,6 +41,14 @@ _LAUNCHES = (
     "uncompiled, a loss of this size is bound by launches, of which cross-entropy has the fewest there can be; a loss "
     "of logits is three kernels and its autograd function, a head some dozens of operations. Compile the step."
 )
+_COMPILED = (
+    "the rows are reduced, or the weights normalized, by kernels of their own, which take long beside a product and a "
+    "cross-entropy of this size."
+)
+_UNCOMPILED = (
+    *("EL, log_end .75", "EL, log_end 1", "focal", "mirror", "CompositeLoss(EL)", "linear, EL"),
+    *("cosine", "cosface", "arcface", "sphereface", "arcface, EL", "AVH loss"),
+)
 _SERIES = (
     "with 131,072 classes of width 4,096, the Gram matrix of the weights alone takes 6 ms; give `class_sums`, which "
     "are the same for all batches. What is left is bound by launches."
@@ -57,15 +65,9 @@ REASONS = {
     ("scores", "score_features, columns read"): "the columns are copied to the host and become an Arrow table.",
     **{("scores", case): _SERIES for case in ("avh_series", "avh_series, sums given")},
     **{("large_heads", case): _HEADS for case in ("EL", "AVH", "arcface", "cosface")},
-    **{
-        ("losses", case): _LAUNCHES
-        for case in ("EL, log_end .75", "focal", "CompositeLoss(EL)", "cosface", "arcface", "AVH loss")
-    },
-    **{
-        ("losses", f"compiled {case}"): "normalising the weights and an arccos of each logit are kernels of their own, "
-        "which take long beside a matrix product of this size."
-        for case in ("arcface", "AVH loss")
-    },
+    **{("losses", case): _LAUNCHES for case in _UNCOMPILED},
+    **{("losses", f"compiled {case}"): _COMPILED for case in (*_UNCOMPILED, "EL, gradient matched")},
+    ("losses", "EL, gradient matched"): "it needs the length of each row of gradients, by plain operations on a GPU.",
 }
 
 
@@ -106,7 +108,10 @@ def limits(rows: list[dict], benchmarks: Sequence[str]) -> list[str]:
         here = [r for r in chosen if (r["benchmark"], r["hardware"]) == (name, place)]
         lines = table(("what", "shape", "limit", "measured", "time", "memory", "error", "n"), map(limit_line, here))
         missed = dict.fromkeys(r["case"] for r in here if failures(r) and (name, r["case"]) in REASONS)
-        reasons = "\n".join(f"- {case}: {REASONS[name, case]}" for case in missed)
+        cases: dict[str, list[str]] = {}
+        for case in missed:
+            cases.setdefault(REASONS[name, case], []).append(case)
+        reasons = "\n".join(f"- {'; '.join(names)}: {reason}" for reason, names in cases.items())
         parts += [f"`{name}`, **{place}** ({versions(here)})", lines, reasons]
     return parts
 

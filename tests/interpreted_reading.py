@@ -42,8 +42,41 @@ def check_angles(dtype, n, d, c):
     assert torch.allclose(gpureading.target_angle(x, w, y), truth, rtol=1e-9, atol=1e-9)
 
 
+def check_cut(share):
+    """Sums of products that are all too small by a share are corrected by what the runner-up tells of it."""
+    x, w, y = inputs("positive", 40, 64, 100, torch.half)
+    truth, rough = (factor * (x.double() @ w.double().T) for factor in (1.0, 1 - share))
+    whole = []
+    for products in (truth, rough):
+        cosines = products / x.double().norm(dim=1, keepdim=True) / w.double().norm(dim=1)
+        z = products.scatter(1, y[:, None], -torch.inf)
+        level, other = z.max(1)
+        below = (z - level[:, None]).clamp_min(-1e3)
+        e = below.exp()
+        arcsine = cosines.asin().scatter(1, y[:, None], 0)
+        numbers = (
+            e.sum(1),
+            e.square().sum(1).float(),
+            (below * e).sum(1),
+            torch.zeros(40),
+            cosines.abs().amax(1).float(),
+        )
+        nearest = cosines.scatter(1, y[:, None], -2).max(1)
+        whole.append(
+            gpureading.Sums(arcsine.sum(1), level, other.int(), *numbers, nearest.values.float(), nearest.indices.int())
+        )
+    read, noise = gpureading._read_sums, gpureading._noise
+    gpureading._read_sums, gpureading._noise = lambda *_: whole[1], lambda *_: (1e-2, 0.0, 0.0, 0.0)
+    numbers = gpureading.read_rows(x, w, y, None, False, TILES[True])[1]
+    gpureading._read_sums, gpureading._noise = read, noise
+    for row, name in ((5, "arcsine"), (6, "exp_sum"), (8, "lin_sum")):
+        exact, before = (getattr(sums, name) for sums in whole)
+        assert (numbers[row] - exact).norm() < 0.1 * (before - exact).norm(), name
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
+    check_cut(1e-4)
     fastreading.read_rows = lambda x, w, y, b, logits, precise: gpureading.read_rows(
         x, w, y, b, precise, TILES[x.dtype == w.dtype == torch.half and x.shape[1] % 8 == 0]
     )
