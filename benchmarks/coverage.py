@@ -20,9 +20,9 @@ import numpy as np
 from scipy import stats
 
 from hardsight.correlation import pearson, spearman
-from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.plateaus import plateau, settles
 from hardsight.stats import fpr_at_95_tpr, mcnemar
+from hardsight.studies import dip_and_bounce
 
 DRAWS = 200
 

@@ -13,8 +13,8 @@ from scipy import stats
 from hardsight import phases, studies
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases import drivers, noise
-from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.plateaus import plateau, settles, whole_change
+from hardsight.studies import dip_and_bounce, phase_switch
 from hardsight.studies.avh_measures import standardized_gap
 
 
@@ -113,7 +113,7 @@ def test_the_switch_is_the_best_of_all_splits():
             )
             for wanted in (["angles"] * k + ["norms"] * (8 - k) for k in range(9))
         ]
-        found = phases.phase_switch(np.arange(2, 10), names)
+        found = phase_switch(np.arange(2, 10), names)
         assert found.agreement == pytest.approx(max(worth) / 8)
         assert found.epoch == ([*range(2, 10), None][worth.index(max(worth))])
 

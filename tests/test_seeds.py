@@ -25,11 +25,11 @@ from hardsight.clusters import angular_kmeans, clusters_answer
 from hardsight.data import ArraySamples
 from hardsight.explanation import explanation_answer
 from hardsight.human.answers import as_human, halves
-from hardsight.phases.bounces import dip_and_bounce
 from hardsight.phases.plateaus import plateau, plateaus
 from hardsight.recipes import Recipe
 from hardsight.robustness import attack, robustness_answer
 from hardsight.scoring.folds import assign_folds
+from hardsight.studies import dip_and_bounce
 from hardsight.studies.avh import embeddings, iterations, two_gaussians
 from hardsight.training import train
 from hardsight.training.loop import seed_of

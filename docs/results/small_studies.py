@@ -16,8 +16,8 @@ from scipy.stats import spearmanr
 
 import hardsight as hs
 from hardsight.data import ArraySamples, load_digits
-from hardsight.phases import loss_drivers, phase_switch, plateau, plateaus
-from hardsight.studies import avh, embeddings, iterations, two_gaussians
+from hardsight.phases import loss_drivers, plateau, plateaus
+from hardsight.studies import avh, embeddings, iterations, phase_switch, two_gaussians
 
 Row = tuple[str, int, str, str, Any]  # study, seed, setting, quantity, value
 

@@ -109,32 +109,3 @@ def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
     rows.sort(key=lambda row: row["group"])
     columns = [pa.array([row[field.name] for row in rows], field.type, from_pandas=True) for field in _SCHEMA]
     return pa.table([pa.array(groups).take(columns[0]), *columns[1:]], names=_SCHEMA.names)
-
-
-class Switch(NamedTuple):
-    """The best split of the epochs into a first phase of angles and a second one of norms.
-
-    Attributes:
-        epoch: First epoch of the second phase: the first of all where angles never lead, None where they always do.
-        agreement: Share of the epochs whose driver is that of their phase; unclear ones count half.
-        n: Epochs.
-    """
-
-    epoch: int | None
-    agreement: float
-    n: int
-
-
-def phase_switch(epochs: np.ndarray, drivers: np.ndarray) -> Switch:
-    """Where angles hand over to norms, and how well two phases describe the epochs; the earliest of equal splits.
-
-    Examples:
-        >>> phase_switch(np.arange(2, 8), np.array(["angles", "angles", "norms", "unclear", "norms", "norms"]))
-        Switch(epoch=4, agreement=0.9166666666666666, n=6)
-    """
-    half = 0.5 * (drivers == UNCLEAR)
-    angles, norms = (drivers == ANGLES) + half, (drivers == NORMS) + half
-    agreeing = np.r_[0.0, np.cumsum(angles)] + np.r_[np.cumsum(norms[::-1])[::-1], 0.0]
-    split = int(agreeing.argmax())
-    epoch = int(epochs[split]) if split < len(epochs) else None
-    return Switch(epoch, float(agreeing[split] / len(epochs)), len(epochs))

@@ -8,8 +8,12 @@ from hardsight.studies.avh import iterations as iterations
 from hardsight.studies.avh import norm_growth as norm_growth
 from hardsight.studies.avh import two_gaussians as two_gaussians
 from hardsight.studies.avh_claims import observations as observations
+from hardsight.studies.avh_measures import Bounce as Bounce
+from hardsight.studies.avh_measures import Switch as Switch
+from hardsight.studies.avh_measures import dip_and_bounce as dip_and_bounce
 from hardsight.studies.avh_measures import hardness_against_accuracy as hardness_against_accuracy
 from hardsight.studies.avh_measures import norm_gaps as norm_gaps
+from hardsight.studies.avh_measures import phase_switch as phase_switch
 from hardsight.studies.avh_tables import printed_tables as printed_tables
 from hardsight.studies.visda_table import quoted_selection as quoted_selection
 from hardsight.studies.visda_table import quoted_visda as quoted_visda

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from hardsight.errors import InputError
 from hardsight.human import frequency_bins
-from hardsight.phases import agreement, dip_and_bounce, frequencies, loss_drivers, phase_switch, plateaus
+from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
 from hardsight.stats import FEW, moments
-from hardsight.studies.avh_measures import OVER, hardness_against_accuracy, norm_gaps
+from hardsight.studies.avh_measures import OVER, dip_and_bounce, hardness_against_accuracy, norm_gaps, phase_switch
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

@@ -1,10 +1,10 @@
-"""Measures of the AVH paper's observations: the gap between norms of hard and easy samples, AVH against accuracy."""
+"""Measures of the AVH paper's claims: gaps of norms, AVH against accuracy, a dip and bounce, a handover of phases."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +12,16 @@ from scipy import stats
 
 from hardsight.correlation import spearman, standard_error
 from hardsight.errors import InputError
-from hardsight.stats import FEW, half_width
+from hardsight.phases.drivers import ANGLES, NORMS, UNCLEAR
+from hardsight.phases.noise import DRAWS, mean_curves
+from hardsight.phases.plateaus import epoch_numbers
+from hardsight.stats import FEW, LEVEL, half_width
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 OVER, WITHIN = "over nets", "within net"
+WINDOW = 0.1  # share of the epochs in a stretch, which has at least 3
 _FEWEST = 3  # points of a correlation
 _ALL_ORDERS = 7  # networks up to which every permutation is counted
 _GAPS = ("gap", "gap_sd", "gap_share")
@@ -159,3 +163,113 @@ def permutation_p(x: np.ndarray, y: np.ndarray) -> float | None:
     ranks, others = (stats.rankdata(values) - (len(x) + 1) / 2 for values in (x, y))
     sums = np.array(list(itertools.permutations(others))) @ ranks  # they order as the correlations do
     return float(np.mean(np.abs(sums) >= abs(others @ ranks) - 1e-9))
+
+
+class Bounce(NamedTuple):
+    """The lowest stretch of a mean curve before its last one, and how far the last lies above it.
+
+    Attributes:
+        epoch: Middle of the lowest stretch, with its 95% interval ``epoch_low`` to ``epoch_high``.
+        dip: Mean over that stretch.
+        first: Mean at the first epoch.
+        end: Mean over the last stretch, of the same length.
+        rise: ``end − dip`` with its 95% interval ``low`` to ``high``; negative where the curve falls to its end.
+        p: Two-sided p-value of no rise above any stretch, corrected for the choice of the lowest.
+        n: Samples.
+        window: Epochs in a stretch.
+    """
+
+    epoch: int
+    epoch_low: int
+    epoch_high: int
+    dip: float
+    first: float
+    end: float
+    rise: float
+    low: float
+    high: float
+    p: float
+    n: int
+    window: int
+
+
+def dip_and_bounce(
+    matrix: np.ndarray, epochs: np.ndarray | None = None, *, draws: int = DRAWS, seed: int = 0
+) -> Bounce:
+    """The dip of a mean curve and the rise after it (for what should grow, give the negative).
+
+    The last tenth of the curve (at least 3 epochs) is compared with every earlier stretch of the same length. The
+    lowest of many noisy stretches is biased downwards, so the interval comes from a simultaneous 95% band of all
+    differences, drawn with the noise of samples and epochs (`mean_curves`). In the simulations of `plateau` it covered
+    the truth in 91 to 100% of the runs, and in 74% in the worst setting with a correlation of 0.7: a curve that wanders
+    rather than jumps may seem to bounce.
+
+    Args:
+        matrix: ``(N, E)``, NaN where a sample was not seen, as from ``Dynamics.matrix("avh")``.
+        epochs: Their numbers, ``(E,)``; from 1 without.
+        draws: Number of curves drawn.
+        seed: Seed of the draws.
+
+    Examples:
+        >>> curve = np.r_[9.0, 5, 3, 2, 2, 2, 3, 4, 4, 4, 4, 4]
+        >>> bounce = dip_and_bounce(curve + np.random.default_rng(0).normal(size=(200, 1)), draws=200)
+        >>> bounce.epoch, round(bounce.rise, 3)
+        (5, 2.0)
+    """
+    epochs = epoch_numbers(matrix, epochs)
+    count, window = len(epochs), max(3, round(WINDOW * len(epochs)))
+    if count < 2 * window:
+        raise InputError(f"dip_and_bounce needs at least {2 * window} epochs, got {count}.")
+    curves = mean_curves(matrix)
+    offset = np.arange(count) - np.arange(count - window + 1)[:, None]
+    average = ((offset >= 0) & (offset < window)) / window
+    levels = average @ curves.mean[0]
+    contrast = average[-1:] - average[:-window]  # stretches that share no epoch with the last
+    rises, errors = contrast @ curves.mean[0], curves.errors(contrast)
+    noise = curves.draws(np.zeros_like(curves.mean), draws, seed)[:, 0] @ contrast.T
+    largest = np.abs(noise / errors).max(1)
+    reach = float(np.quantile(largest, LEVEL, method="higher")) * errors
+    low, lowest = float((rises - reach).max()), int(rises.argmax())
+    possible = np.flatnonzero(rises + reach >= low)
+    middle = epochs[window // 2 :]
+    return Bounce(
+        *(int(middle[at]) for at in (lowest, possible[0], possible[-1])),
+        dip=float(levels[lowest]),
+        first=float(curves.mean[0, 0]),
+        end=float(levels[-1]),
+        rise=float(rises[lowest]),
+        low=low,
+        high=float((rises + reach).max()),
+        p=(1 + int((largest >= (np.maximum(rises, 0.0) / errors).max()).sum())) / (1 + draws),
+        n=curves.n,
+        window=window,
+    )
+
+
+class Switch(NamedTuple):
+    """The best split of the epochs into a first phase of angles and a second one of norms.
+
+    Attributes:
+        epoch: First epoch of the second phase: the first of all where angles never lead, None where they always do.
+        agreement: Share of the epochs whose driver is that of their phase; unclear ones count half.
+        n: Epochs.
+    """
+
+    epoch: int | None
+    agreement: float
+    n: int
+
+
+def phase_switch(epochs: np.ndarray, drivers: np.ndarray) -> Switch:
+    """Where angles hand over to norms, and how well two phases describe the epochs; the earliest of equal splits.
+
+    Examples:
+        >>> phase_switch(np.arange(2, 8), np.array(["angles", "angles", "norms", "unclear", "norms", "norms"]))
+        Switch(epoch=4, agreement=0.9166666666666666, n=6)
+    """
+    half = 0.5 * (drivers == UNCLEAR)
+    angles, norms = (drivers == ANGLES) + half, (drivers == NORMS) + half
+    agreeing = np.r_[0.0, np.cumsum(angles)] + np.r_[np.cumsum(norms[::-1])[::-1], 0.0]
+    split = int(agreeing.argmax())
+    epoch = int(epochs[split]) if split < len(epochs) else None
+    return Switch(epoch, float(agreeing[split] / len(epochs)), len(epochs))
