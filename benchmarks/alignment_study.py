@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from benchmarks.alignment_report import final, report
 from benchmarks.neighbours import neighbours
-from hardsight.alignment.derived import epoch_means, uncertainty, within_class
+from hardsight.alignment.candidates import epoch_means
+from hardsight.alignment.derived import uncertainty, within_class
 from hardsight.data import all_labels, as_pixels, open_data
 from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
@@ -131,7 +132,7 @@ def _one(net: str, data: str, path: Path, recipe: Recipe) -> dict[str, np.ndarra
 def _over_epochs(dynamics: Dynamics, ids: list[str]) -> dict[str, np.ndarray]:
     place = {key: row for row, key in enumerate(dynamics.ids.tolist())}
     rows = np.array([place[key] for key in ids])
-    found = {name: values[rows] for name, values in epoch_means(dynamics).items()}
+    found = epoch_means(dynamics, ids)
     found["by_epoch"] = dynamics.matrix("soft_margin")[rows]
     return found
 

@@ -16,7 +16,7 @@ from scipy import stats
 import hardsight as hs
 from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.dynamics import COLUMNS
-from hardsight.dynamics.summary import MEANS
+from hardsight.dynamics.summary import MEANS, STANDARDIZED
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +277,38 @@ def test_without_an_explosion_the_summary_holds_plain_means(tmp_path):
     assert summary.to_arrow().equals(dynamics.summary().to_arrow())
 
 
+def test_standardized_means_are_what_a_loop_over_the_epochs_gives(tmp_path):
+    """Samples with unequal visits; one epoch explodes, one is constant, and one sees a single sample."""
+    draw = np.random.default_rng(0)
+    hardness, recorder, rows = draw.normal(size=40), hs.Recorder(tmp_path / "run"), []
+    for epoch in range(1, 11):
+        ids = np.flatnonzero(draw.random(40) < 0.7) if epoch != 9 else np.array([3])
+        margin = {4: 1e5 * draw.normal(size=40), 6: np.full(40, 0.1)}.get(epoch, 2 - hardness + draw.normal(size=40))
+        features = torch.tensor(np.stack([margin, np.full(40, 0.1)], 1), dtype=torch.float32)[ids]
+        recorder.update(
+            ids.tolist(), SimpleNamespace(features=features, weight=torch.eye(2), bias=None), [0] * len(ids)
+        )
+        recorder.end_epoch()
+    dynamics = hs.Dynamics(tmp_path / "run")
+    rows = pd.DataFrame([{"id": id_, **row} for (id_, _), row in as_rows(dynamics).items()])
+    for first, last in ((1, 10), (1, 4), (5, 10)):
+        summary = dynamics.summary((first, last)).to_pandas().set_index("id")
+        part = rows[rows["epoch"].between(first, last)]
+        for name in STANDARDIZED:
+            scores = {id_: [] for id_ in part["id"]}
+            for _, epoch in part.groupby("epoch"):
+                spread = np.std(epoch[name].to_numpy()) if epoch[name].nunique() > 1 else 0.0
+                for id_, value in zip(epoch["id"], epoch[name], strict=True):
+                    scores[id_].append((value - epoch[name].mean()) / spread if spread else 0.0)
+            expected = pd.Series({id_: np.mean(values) for id_, values in scores.items()}).loc[summary.index]
+            np.testing.assert_allclose(summary[f"{name}_z"], expected, rtol=1e-9, atol=1e-9, err_msg=name)
+    summary = dynamics.summary().to_pandas().set_index("id")
+    hard = [hardness[int(id_.split(":")[1])] for id_ in summary.index]
+    assert stats.spearmanr(summary["margin_z"], hard).statistic < -0.75
+    assert abs(stats.spearmanr(rows.groupby("id")["margin"].mean().loc[summary.index], hard).statistic) < 0.4
+    assert dynamics.summary().hardest(1, "margin_z")["margin_z"][0] == summary["margin_z"].min()
+
+
 def test_a_run_recorded_before_the_runner_up_angle_was_is_read_and_resumed(tmp_path):
     train(tmp_path / "run", 2).close()
     folder = tmp_path / "run" / "dynamics"
@@ -288,6 +320,7 @@ def test_a_run_recorded_before_the_runner_up_angle_was_is_read_and_resumed(tmp_p
     (folder / "index.json").write_text(json.dumps(index))
     dynamics = hs.Dynamics(tmp_path / "run")
     assert dynamics.summary().to_arrow()["angular_margin"].null_count == SAMPLES
+    assert dynamics.summary().to_arrow()["angular_margin_z"].null_count == SAMPLES
     assert not np.isnan(dynamics.summary()["avh"]).any()
     assert dynamics.curve("data:3")["angular_margin"].null_count == 2
     assert "angular_margin" not in dynamics.at(2).columns

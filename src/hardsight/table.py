@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, bool | None] = {
 
 # Behind a name these change a value and not its direction: where it is taken, in which run, over what it is averaged.
 # (Not "_sd": how far networks differ says nothing about which way is harder.)
-_ENDINGS = ("_pred", "_right", "_before", "_change", "_within_class", "_epochs", "_early", "_late", "_ensemble")
+_ENDINGS = ("_pred", "_right", "_before", "_change", "_within_class", "_epochs", "_early", "_late", "_z", "_ensemble")
 
 
 def larger_is_harder(column: str) -> bool | None:
@@ -287,6 +287,13 @@ class SampleTable:
     def with_rows(self, rows: pa.Table) -> SampleTable:
         """The table with these rows instead of its own; what is known of how it was made stays."""
         return SampleTable(rows, self.meta, self.bad, self._vectors)
+
+    def aligned(self, ids: Any) -> pa.Table:
+        """The rows of these ids, in their order; null where an id is not in the table."""
+        rows = self.to_arrow()
+        return rows.take(
+            pc.index_in(pa.array(ids, pa.string()), value_set=rows["id"].cast(pa.string()).combine_chunks())
+        )
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""

@@ -7,14 +7,15 @@ A name is that of a registered score or of one of `DERIVED`, and behind it what 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.alignment.derived import epoch_means, temperature_confidence, uncertainty, within_class
+from hardsight.alignment.derived import temperature_confidence, uncertainty, within_class
+from hardsight.comparison import floats
 from hardsight.dynamics import Dynamics
+from hardsight.dynamics.summary import STANDARDIZED
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.records import has_records
@@ -82,9 +83,7 @@ def candidates(run: str | Path) -> SampleTable:
     labels = table["label"]
     columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
     if has_records(run):
-        dynamics = Dynamics(run)
-        place = np.asarray(pc.index_in(table.to_arrow()["id"], value_set=pa.array(dynamics.ids, pa.string())))
-        columns |= {name: values[place] for name, values in epoch_means(dynamics).items()}
+        columns |= epoch_means(Dynamics(run), table["id"])
     if (members := _probabilities(run, table)) is not None:
         mean = np.maximum(members.mean(0), np.finfo(np.float32).tiny)
         columns["temperature_confidence"] = temperature_confidence(np.log(mean), labels)
@@ -92,6 +91,17 @@ def candidates(run: str | Path) -> SampleTable:
     for name, values in columns.items():
         table = table if name in table else table.with_column(name, values)
     return table
+
+
+def epoch_means(dynamics: Dynamics, ids: Any) -> dict[str, np.ndarray]:
+    """Each score averaged over all epochs (``avh_epochs``), their first third (``avh_early``), their second half
+    (``avh_late``), standardized within each epoch: ``avh_z`` of the summary of these epochs. NaN where it is missing.
+    """
+    epochs = dynamics.epochs.tolist()
+    parts = {"epochs": epochs, "early": epochs[: -(-len(epochs) // 3)], "late": epochs[len(epochs) // 2 :]}
+    summaries = {ending: dynamics.summary((part[0], part[-1])).aligned(ids) for ending, part in parts.items()}
+    names = [name for name in STANDARDIZED if summaries["epochs"][f"{name}_z"].null_count < len(ids)]
+    return {f"{name}_{ending}": floats(rows[f"{name}_z"]) for name in names for ending, rows in summaries.items()}
 
 
 def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:

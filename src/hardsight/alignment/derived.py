@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
@@ -14,11 +13,6 @@ from scipy import optimize, special
 from hardsight.comparison import mid_ranks
 from hardsight.errors import InputError
 from hardsight.extras import printable
-
-if TYPE_CHECKING:
-    from hardsight.dynamics import Dynamics
-
-RECORDED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "angular_margin")
 
 
 def as_column(values: Any, name: str) -> np.ndarray:
@@ -50,47 +44,6 @@ def within_class(values: Any, labels: Any) -> np.ndarray:
         rows = labels == label
         found[rows] = mid_ranks(values[rows])
     return found
-
-
-def epoch_means(dynamics: Dynamics, scores: Sequence[str] = RECORDED) -> dict[str, np.ndarray]:
-    """Each score averaged over all epochs (``avh_epochs``), their first third (``avh_early``), their second half
-    (``avh_late``).
-
-    What is averaged is standardized within its epoch first, to mean 0 and standard deviation 1 over the samples: logits
-    grow while a network trains, and one epoch in which they explode would decide a plain mean alone.
-
-    Args:
-        dynamics: The recorded run; the order is that of its `ids`. An epoch that did not see a sample does not count.
-        scores: Columns of its records.
-    """
-    early, late = -(-len(dynamics.epochs) // 3), len(dynamics.epochs) // 2
-    means = {}
-    for name in scores:
-        values = standardized(dynamics.matrix(name))
-        if np.isnan(values).all():  # old runs have no angular margin
-            continue
-        for ending, part in (("epochs", values), ("early", values[:, :early]), ("late", values[:, late:])):
-            known = ~np.isnan(part)
-            total = np.where(known, part, 0.0).sum(1)
-            count = known.sum(1)
-            means[f"{name}_{ending}"] = np.divide(total, count, out=np.full(len(part), np.nan), where=count > 0)
-    return means
-
-
-def standardized(values: np.ndarray) -> np.ndarray:
-    """Each column with mean 0 and standard deviation 1; NaN stays NaN, and a constant column becomes 0.
-
-    Examples:
-        >>> standardized(np.array([[1.0, 1e6], [3.0, 3e6]])).tolist()
-        [[-1.0, -1.0], [1.0, 1.0]]
-    """
-    known = np.isfinite(values)
-    count = np.maximum(known.sum(0), 1)
-    away = np.where(known, values, 0.0)
-    away = np.where(known, away - away.sum(0) / count, 0.0)
-    spread = np.sqrt((away**2).sum(0) / count)
-    scaled = np.divide(away, spread, out=np.zeros_like(away), where=spread > 0)
-    return np.where(known, scaled, np.nan)
 
 
 def fitted_temperature(logits: Any, labels: Any) -> float:

@@ -30,10 +30,12 @@ class EpochMoments:
         def total_of(weights: np.ndarray | None) -> np.ndarray:
             return np.bincount(cell, weights, minlength=self.n.size).reshape(self.n.shape)
 
-        n = total_of(None)
+        n, shift = total_of(None), np.zeros(self.n.size)
+        shift[cell] = values  # any value of the cell; equal values then have exactly no spread
+        values = values - shift[cell]
         mean = total_of(values) / np.maximum(n, 1)
         square = total_of((values - mean.ravel()[cell]) ** 2)
-        total = np.maximum(self.n + n, 1)
+        mean, total = mean + shift.reshape(n.shape), np.maximum(self.n + n, 1)
         self.square += square + (mean - self.mean) ** 2 * self.n * n / total
         self.mean += (mean - self.mean) * n / total
         self.n += n

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from hardsight import records
 from hardsight.dynamics.curves import EpochMoments, as_table, grouped
-from hardsight.dynamics.summary import MEANS, epoch_factors, places, summarize
+from hardsight.dynamics.summary import STANDARDIZED, USED, places, summarize
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.registry import did_you_mean
@@ -249,15 +249,19 @@ class Dynamics:
         alone: an epoch in which margins (or norms) are more than ten times as large as in the median epoch is scaled
         down to it.
 
+        To rank samples by a score over epochs, take ``avh_z, angle_z, confidence_z, nll_z, soft_margin_z, margin_z,
+        norm_z, el2n_z, angular_margin_z``: the same means, of scores that are standardized over the samples of each
+        epoch (mean 0, standard deviation 1; a constant epoch counts as 0), so that every epoch weighs the same.
+
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
         low, high = epochs or (self.epochs[0], self.epochs[-1])
         selected = self.epochs[(low <= self.epochs) & (self.epochs <= high)]
-        factors = {name: epoch_factors(moment) for name, moment in self._moments(("margin", "norm"), selected).items()}
+        moments = self._moments(STANDARDIZED, selected)
         none = records.Block(records.concat([]), pa.array([], pa.string()), np.zeros(0, np.int64))
-        blocks = (block for _, block in self.blocks([*MEANS, "label", "pred"]))
-        parts = [summarize(block, selected, factors) for block in itertools.chain([none], blocks)]
+        blocks = (block for _, block in self.blocks([*USED, "label", "pred"]))
+        parts = [summarize(block, selected, moments) for block in itertools.chain([none], blocks)]
         return SampleTable(pa.concat_tables(parts), self.meta)
 
     def __repr__(self) -> str:

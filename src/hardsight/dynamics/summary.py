@@ -19,9 +19,14 @@ from hardsight.records import Block
 MEANS = {"margin": "aum", "confidence": "confidence", "correct": "correctness"}
 MEANS |= {name: name for name in ("el2n", "avh", "angle", "norm", "nll", "angular_margin")}
 
+# Scores that are also averaged after standardizing them within each epoch: ``avh_z``.
+STANDARDIZED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "angular_margin")
+
 # Columns without an upper bound, and the column whose size shows that an epoch has exploded.
 SIZES = {"margin": "margin", "nll": "margin", "norm": "norm"}
 EXPLODED = 10.0
+
+USED = tuple(dict.fromkeys((*MEANS, *STANDARDIZED)))
 
 
 def epoch_factors(moments: EpochMoments) -> np.ndarray:
@@ -39,16 +44,16 @@ def places(epochs: np.ndarray, epoch: np.ndarray) -> np.ndarray:
     return table[epoch]
 
 
-def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray]) -> pa.Table:
+def summarize(block: Block, epochs: np.ndarray, moments: Mapping[str, EpochMoments]) -> pa.Table:
     """One row per sample of a block, over those of the epochs in which it was seen.
 
     Args:
         block: The rows.
         epochs: Numbers of the epochs, in order.
-        factors: What `epoch_factors` gives for margins and norms.
+        moments: Mean and spread in each epoch of the columns `STANDARDIZED`.
     """
     epoch, label, pred = (block.table[name].to_numpy() for name in ("epoch", "label", "pred"))
-    values, code, place = {name: block.column(name) for name in MEANS}, block.code, places(epochs, epoch)
+    values, code, place = {name: block.column(name) for name in USED}, block.code, places(epochs, epoch)
     if (place < 0).any():
         rows = np.flatnonzero(place >= 0)
         epoch, label, pred, code, place = (array[rows] for array in (epoch, label, pred, code, place))
@@ -79,8 +84,12 @@ def summarize(block: Block, epochs: np.ndarray, factors: Mapping[str, np.ndarray
         "learned": pa.array(learned, pa.int32(), mask=learned == never),
         "variability": np.sqrt(mean(away**2)),
     }
-    for name, size in SIZES.items():
-        if (factors[size] != 1).any():
-            values[name] = values[name] * factors[size][place]
-    columns |= {title: pa.array(mean(values[name]), from_pandas=True) for name, title in MEANS.items()}
+    for name, title in MEANS.items():
+        scaled = values[name] * epoch_factors(moments[SIZES[name]])[place] if name in SIZES else values[name]
+        columns[title] = pa.array(mean(scaled), from_pandas=True)
+    for name in STANDARDIZED:
+        spread = np.sqrt(moments[name].square[0] / np.maximum(moments[name].n[0], 1))
+        scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)  # a constant epoch counts as 0
+        z = (values[name] - moments[name].mean[0][place]) * scale[place]
+        columns[f"{name}_z"] = pa.array(mean(z), from_pandas=True)
     return pa.table(columns)

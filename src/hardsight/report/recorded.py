@@ -83,9 +83,8 @@ class Recorded(NamedTuple):
 
 def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     """Take the summary of each sample of the page from its records."""
-    summary = dynamics.summary().to_arrow()
     ids = pa.array(dynamics.ids, pa.string())
-    summary = summary.take(pc.index_in(ids, value_set=summary["id"].cast(pa.string()).combine_chunks()))
+    summary = dynamics.summary().aligned(ids)
     place = pc.index_in(rows.ids, value_set=ids).combine_chunks()
     columns = {name: floats(summary[of].take(place)) for name, (of, *_) in _COLUMNS.items()}
     if (columns["seen"] == len(dynamics.epochs)).all():
