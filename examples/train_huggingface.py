@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
 
 import hardsight as hs
-from hardsight.integrations.huggingface_loss import compute_loss
+from hardsight.integrations.huggingface import compute_loss
 
 torch.set_num_threads(1)  # a network this small gains nothing from a second one
 set_seed(0)

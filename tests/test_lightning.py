@@ -310,15 +310,15 @@ def test_batches_in_the_usual_forms_are_read():
 @pytest.mark.parametrize(
     ("batch", "form"),
     [
-        ((torch.ones(2, 3), torch.ones(2)), "a tuple of 2"),
-        ([torch.ones(2, 3), torch.ones(2), torch.ones(2)], "a list of 3"),  # (inputs, labels, ids)
-        ({"x": 1, "label": 2}, "a mapping with x, label"),
-        ({"id": ["a"], "x": 1}, "a mapping with id, x"),
-        (torch.ones(3), "a Tensor"),
+        ((torch.ones(2, 3), torch.ones(2)), "tuple"),
+        ([torch.ones(2, 3), torch.ones(2), torch.ones(2)], "list"),  # (inputs, labels, ids)
+        ({"x": 1, "label": 2}, "x, label"),
+        ({"id": ["a"], "x": 1}, "id, x"),
+        (torch.ones(3), "Tensor"),
     ],
 )
 def test_a_batch_without_ids_is_a_sentence(batch, form):
-    with pytest.raises(TypeError, match=f"{form}, .*\\(ids, inputs, labels\\)"):
+    with pytest.raises(TypeError, match=rf"\(ids, inputs, labels\) .*{form}\."):
         ids_and_labels(batch)
 
 

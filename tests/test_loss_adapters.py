@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hardsight.integrations.huggingface_loss import compute_loss
+pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+from hardsight.integrations.huggingface import compute_loss
 from hardsight.losses import EncouragingBCELoss, EncouragingLoss, FocalLoss
 
 # On a machine without a GPU there is nothing to pin, and torch says so.

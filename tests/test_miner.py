@@ -188,7 +188,7 @@ def test_autocast_and_half_precision_mine_as_float32_does():
         (lambda x, y: AVHMiner(kind="easy"), "kind .*got 'easy'"),
         (lambda x, y: AVHMiner(margin=0), "margin .*got 0"),
         (lambda x, y: AVHMiner(torch.ones(5, 4))(x, y), "weight .*\\(C, 5\\), .*\\(5, 4\\)"),
-        (lambda x, y: AVHMiner(torch.ones(3, 5))(x, y), "labels .*\\[0, 2\\] .*0 to 3"),
+        (lambda x, y: AVHMiner(torch.ones(3, 5))(x, y), "labels .*\\[0, 2\\]"),
         (lambda x, y: AVHMiner(torch.ones(4, 5))(x, y - 1), "labels .*\\[0, 3\\]"),
     ],
 )

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hardsight.data import ArraySamples, load_digits
-from hardsight.integrations import openood
-from hardsight.integrations.pytorch_ood import as_detector, detect
+from hardsight.integrations import ood
+from hardsight.integrations.ood import HeadDetector, detect
 from hardsight.ood import DETECTORS, detection, ood_scores
 from hardsight.predictions import predict
 
@@ -33,7 +33,7 @@ def net():
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_our_scores_are_detectors_there_with_their_sign(net, name):
-    detector = as_detector(name, net)
+    detector = HeadDetector(name, net)
     assert isinstance(detector, Detector)
     assert not detector.requires_fit
     assert detector.fit(DataLoader(TensorDataset(X, torch.zeros(120)))) is detector
@@ -44,7 +44,7 @@ def test_our_scores_are_detectors_there_with_their_sign(net, name):
     expected = -ood_scores(logits, features, net[-1].weight, [name])[name]
     np.testing.assert_allclose(detector(X), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(detector.predict_features(features), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(as_detector(name, net[-1]).predict_features(features), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(HeadDetector(name, net[-1]).predict_features(features), expected, rtol=1e-5, atol=1e-6)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
 
 
@@ -58,7 +58,7 @@ def test_the_logit_scores_are_theirs(net):
 
 
 def test_their_metrics_take_our_detectors_and_say_the_same(net):
-    detector, theirs = as_detector("avh", net), OODMetrics()
+    detector, theirs = HeadDetector("avh", net), OODMetrics()
     theirs.update(detector(X), torch.zeros(120))
     theirs.update(detector(STRANGE), -torch.ones(80))
     ours = detection(-detector(X), -detector(STRANGE))
@@ -72,7 +72,7 @@ def test_their_metrics_take_our_detectors_and_say_the_same(net):
         (lambda net: KNN(None, k=3), INSIDE),  # features, fitted
         (lambda net: Mahalanobis(None), INSIDE),
         (lambda net: ODIN(net), None),  # inputs, and gradients by them
-        (lambda net: as_detector("avc", net), None),
+        (lambda net: HeadDetector("avc", net), None),
     ],
 )
 def test_any_of_their_detectors_is_judged_as_ours_are(net, build, fit):
@@ -100,11 +100,11 @@ def test_a_detector_that_is_not_fitted_and_an_unknown_name_are_sentences(net):
     with pytest.raises(ValueError, match=r"Mahalanobis .*fit="):
         detect(Mahalanobis(None), net, INSIDE, OUTSIDE, device="cpu")
     with pytest.raises(ValueError, match="detector 'knn'"):
-        as_detector("knn", net)
+        HeadDetector("knn", net)
     with pytest.raises(ValueError, match="detector 'knn'"):
-        openood.Postprocessor("knn")
+        ood.Postprocessor("knn")
     with pytest.raises(ValueError, match="no head found"):
-        as_detector("avc", nn.ReLU())
+        HeadDetector("avc", nn.ReLU())
 
 
 # OpenOOD is on no index: a stand-in of the same interface, and its evaluator's calls.
@@ -114,7 +114,7 @@ def batches():
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_our_scores_are_post_processors(net, name):
-    post = openood.Postprocessor(name)
+    post = ood.Postprocessor(name)
     assert post.setup(net, {}, {}) is None
     assert not post.APS_mode
     predicted, confidence, label = post.inference(net, batches(), False)
@@ -136,8 +136,8 @@ def test_the_post_processor_inherits_from_openood_where_it_is_installed(monkeypa
     monkeypatch.setitem(sys.modules, "openood", package)
     monkeypatch.setitem(sys.modules, "openood.postprocessors", inner)
     try:
-        assert isinstance(importlib.reload(openood).Postprocessor("avc"), Base)
+        assert isinstance(importlib.reload(ood).Postprocessor("avc"), Base)
     finally:
         monkeypatch.undo()
-        importlib.reload(openood)
-    assert openood.Postprocessor.__mro__[1] is object
+        importlib.reload(ood)
+    assert ood.Postprocessor.__mro__[1] is object

@@ -74,6 +74,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def enclosing(model: nn.Module, layer: HeadLayer) -> list[nn.Module]:
+    """The model, every module around a layer of it, and the layer."""
+    inside = unwrap(model).named_modules(remove_duplicate=False)
+    return [model, *(module for path, module in inside if not path or f"{layer.path}.".startswith(f"{path}."))]
+
+
 def uncompiled(model: nn.Module) -> nn.Module:
     """`unwrap`, and a view of a module compiled in place (`model.compile()`) that runs eagerly."""
     model = unwrap(model)
@@ -315,10 +321,9 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
             "(it shares the weights)."
         )
     layer = find_head(model, head)
-    around = [module for path, module in root.named_modules() if not path or f"{layer.path}.".startswith(f"{path}.")]
     if any(
         type(part).__name__ in ("DTensor", "FullyShardedDataParallel")
-        for part in (model, *around, *layer.module.parameters())
+        for part in (*enclosing(model, layer), *layer.module.parameters())
     ):
         raise InputError(
             f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "

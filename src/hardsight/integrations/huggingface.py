@@ -1,27 +1,17 @@
-"""Record training dynamics in a Hugging Face `Trainer`, whose callbacks see no batches: ids travel inside them.
-
-::
-
-    trainer = Trainer(model, TrainingArguments("out", remove_unused_columns=False), train_dataset=data,
-                      data_collator=with_ids(collator), callbacks=[RecorderCallback("run")])
-
-The data set has a column ``id``. `with_ids` adds ids and labels to what the collator returns; a hook removes them
-before the model sees them.
-"""
+"""The Hugging Face `Trainer`: record training dynamics, and train with any loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from hardsight.dynamics import Recorder
-from hardsight.errors import InputError, StateError
+from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import need
 from hardsight.integrations.recording import HeadRecording
 
@@ -32,17 +22,13 @@ _KEY = "hardsight"
 
 
 def with_ids(collator: Callable[[list[Any]], Any], key: str = "id") -> Callable[[Sequence[Any]], Any]:
-    """A collator that keeps the ids of its samples.
+    """A collator that keeps the ids of its samples for `RecorderCallback`, because callbacks see no batches.
+
+    It adds ids and labels to the batch; a hook removes them before the model sees them.
 
     Args:
         collator: The collator that makes the batch from the other columns.
         key: The column of ids, strings or integers. Batches without it (an evaluation set) are left as they are.
-
-    Examples:
-        >>> collate = with_ids(transformers.default_data_collator)
-        >>> batch = collate([{"id": "a", "label": 0, "x": [1.0]}, {"id": "b", "label": 1, "x": [2.0]}])
-        >>> batch["hardsight"]["ids"], batch["hardsight"]["labels"].tolist()
-        (['a', 'b'], [0, 1])
     """
     return partial(_collate, collator, key)  # unlike a closure, it can be pickled for worker processes
 
@@ -85,16 +71,6 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         recorder: The `Recorder`, once training has started.
     """
 
-    def __init__(
-        self,
-        run: str | Path | Recorder,
-        *,
-        stage: str = "train",
-        head: str | nn.Module | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(run, stage, head, options)
-
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if args.remove_unused_columns:
             raise InputError(
@@ -106,7 +82,6 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         _check_supported(args)
-        _hide_ids_from(model)
         epoch = None
         if self.recorder is not None and self._hooks is not None:  # an error ended the previous training
             epoch = self.recorder.epoch
@@ -114,14 +89,12 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         if state.global_step:  # resumed
             evaluations = sum("eval_runtime" in entry for entry in state.log_history)
             epoch = 1 + (math.floor(state.epoch + 1e-6) if self.stage == "train" else evaluations)
-        self._attach(model, epoch)
-        hook = model.register_forward_pre_hook(self._read_ids, with_kwargs=True, prepend=True)
-        if self._hooks is not None:
-            self._hooks.callback(hook.remove)
+        _hide_ids_from(model)
+        hooks = self._attach(model, epoch)
+        hooks.callback(model.register_forward_pre_hook(self._read_ids, with_kwargs=True, prepend=True).remove)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.stage == "train" and self._hooks is not None:
-            self._end_batch()
+        if self.stage == "train":
             self._end_epoch()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
@@ -131,7 +104,6 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
                     f"RecorderCallback records one evaluation set, got metrics {', '.join(metrics or {})}; "
                     "join the sets, or record with stage='train' only."
                 )
-            self._end_batch()
             self._end_epoch()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -148,7 +120,7 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
                 f"a {self.stage} batch came without ids: give the Trainer data_collator=with_ids(collator), and the "
                 "data set a column of ids (named by with_ids(collator, key='id'))."
             )
-        self._expect(**kwargs[_KEY])
+        self._batch = kwargs[_KEY]["ids"], kwargs[_KEY]["labels"]
 
 
 def _hide_ids_from(model: nn.Module) -> None:
@@ -167,3 +139,85 @@ def _check_supported(args: Any) -> None:
         raise InputError("RecorderCallback needs torch_compile=False: compiled code does not run the hook on the head.")
     if args.fsdp or args.deepspeed:
         raise InputError("RecorderCallback cannot record under FSDP or DeepSpeed: no process holds the whole head.")
+
+
+def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tensor]:
+    """A function for ``Trainer(compute_loss_func=…)`` that applies a loss to the model's logits and the ``labels``.
+
+    Logits ``(N, C)`` go with labels ``(N,)``, token logits ``(N, T, C)`` with labels ``(N, T)`` where −100 is padding.
+    Labels of the same shape as the logits are probabilities (mixup) or multi-label targets (with a BCE loss).
+    The Trainer counts the labels of all batches that one step accumulates, by default in all processes; the sum of the
+    losses is divided by that count, so accumulation gives the step of one large batch. Class weights multiply the loss
+    of each label; unlike torch's mean, the result is not divided by their sum, so scale them to a mean of 1 over your
+    labels. Changing the loss between steps (``loss.rho = …``) takes effect immediately.
+
+    The Trainer passes what the collator calls ``labels`` and hides it from the model. An encoder-decoder model
+    therefore needs decoder inputs from its collator: ``DataCollatorForSeq2Seq(tokenizer, model=model)``. The Trainer's
+    ``label_smoothing_factor`` is not applied; give ``label_smoothing`` to the loss.
+
+    Args:
+        loss: A loss of logits and labels with ``reduction="mean"``.
+        shift: For causal language models: the logits of each token are compared with the next token's label.
+
+    Examples:
+        >>> f = compute_loss(nn.CrossEntropyLoss())
+        >>> logits, labels = torch.zeros(2, 3, 4), torch.tensor([[1, 2, -100], [3, -100, -100]])
+        >>> f({"logits": logits}, labels)  # log 4
+        tensor(1.3863)
+        >>> f({"logits": logits}, labels, num_items_in_batch=6)  # half of the labels are in other batches
+        tensor(0.6931)
+    """
+    reduction = getattr(loss, "reduction", None)
+    if reduction != "mean":
+        raise InputError(
+            f"loss must have reduction='mean', got {reduction!r}: compute_loss itself divides by the number of labels "
+            "that the Trainer counts."
+        )
+    if getattr(loss, "ignore_index", -100) != -100:
+        raise InputError(
+            f"loss must have ignore_index=-100, got {loss.ignore_index}: the Trainer counts every other label; "
+            "let the collator pad labels with -100."
+        )
+    return partial(_loss_of_outputs, loss, shift)  # unlike a closure, it can be pickled
+
+
+def _loss_of_outputs(
+    loss: Any, shift: bool, outputs: Any, labels: Any, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    logits = _logits(outputs)
+    if labels is None:
+        raise InputError("the batch came without labels: the collator must put them under 'labels'.")
+    labels = labels.to(logits.device)
+    if shift:  # shift the labels, because cutting the large logits would copy them
+        labels = F.pad(labels[..., 1:], (0, 1), value=-100)
+    if labels.shape not in (logits.shape[:-1], logits.shape):
+        raise InputError(
+            f"labels must have the shape of the logits without their last axis, the classes: expected "
+            f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}; truncate or pad both alike."
+        )
+    indices = labels.ndim < logits.ndim
+    logits, labels = logits.flatten(0, -2), labels.flatten() if indices else labels.flatten(0, -2)
+    if num_items_in_batch is None:
+        return loss(logits, labels)
+    # Under DataParallel there is one count per device, and the Trainer multiplies the loss by their number.
+    total = torch.as_tensor(num_items_in_batch, device=logits.device).sum().clamp_min(1)
+    if not indices:  # the Trainer counts every entry of these
+        return loss(logits, labels) * (labels.numel() / total)
+    loss.reduction = "sum"  # for this call only; a copy would break compiled losses and losses that count calls
+    try:
+        return loss(logits, labels) / total
+    finally:
+        loss.reduction = "mean"
+
+
+def _logits(outputs: Any) -> Tensor:
+    if isinstance(outputs, (tuple, list)):
+        logits = outputs[0] if outputs else None
+    else:
+        logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise InputTypeError(
+            "the model must return logits, as outputs.logits, outputs['logits'] or the first element of a tuple, got "
+            f"a {type(outputs).__name__}."
+        )
+    return logits

@@ -25,38 +25,40 @@ def ids_and_labels(batch: Any) -> tuple[Any, Any]:
     A mapping with ``id``, ``ids``, ``index`` or ``idx`` and ``label``, ``labels``, ``target``, ``targets`` or ``y``;
     or a triple (ids, inputs, labels). Ids are strings or integers, one per sample.
     """
-    ids, labels, form = None, None, f"a {type(batch).__name__}"
+    ids = labels = None
     if isinstance(batch, Mapping):
         ids, labels = (next((batch[k] for k in keys if k in batch), None) for keys in (_ID_KEYS, _LABEL_KEYS))
-        form = f"a mapping with {', '.join(map(str, batch))}"
-    elif isinstance(batch, (tuple, list)):
-        form += f" of {len(batch)}"
-        if len(batch) == 3:
-            ids, _, labels = batch
+    elif isinstance(batch, (tuple, list)) and len(batch) == 3:
+        ids, _, labels = batch
     if isinstance(ids, Tensor):
         valid = ids.ndim == 1 and not ids.is_floating_point()
     else:
         valid = isinstance(ids, (list, tuple)) and all(isinstance(i, (str, int)) for i in ids)
     if not valid or labels is None:
+        keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         raise InputTypeError(
-            f"the batch does not say which samples it holds: it is {form}, expected (ids, inputs, labels) or a mapping "
-            "with id and label. Let the data set return the index of each sample too, or pass a function that reads "
-            "batches: RecorderCallback(run, read=lambda batch: (ids, labels))."
+            "the batch does not say which samples it holds: expected (ids, inputs, labels) or a mapping with id and "
+            f"label, got a {type(batch).__name__}{keys}. Let the data set return the index of each sample too, or pass "
+            "a function that reads batches: RecorderCallback(run, read=lambda batch: (ids, labels))."
         )
     return ids, labels
+
+
+def _in_stage(stage: str, method: Callable[..., None]) -> Callable[..., None]:
+    """A hook of Lightning that calls a method of the callback if it records this stage."""
+
+    def hook(self: Any, *args: Any) -> None:
+        if self.stage == stage:
+            method(self, *args)
+
+    return hook
 
 
 class RecorderCallback(HeadRecording, pl.Callback):
     """Records every sample of the training or validation batches of `Trainer.fit`.
 
-    ::
-
-        trainer = Trainer(callbacks=[RecorderCallback("run/train"), RecorderCallback("run/val", stage="validation")])
-        trainer.fit(model, train_loader, val_loader)
-        hs.Dynamics("run/train").summary()
-
     A recorded epoch is an epoch of the trainer, or a pass over the validation data; the sanity check is not recorded.
-    With ``fit(ckpt_path=...)`` the records resume where the checkpoint was made, and later ones are discarded. Works
+    With ``fit(ckpt_path=…)`` the records resume where the checkpoint was made, and later ones are discarded. It works
     with gradient accumulation, mixed precision, manual optimization and data-parallel strategies; if a training step
     runs the head several times, the first run is recorded.
 
@@ -81,9 +83,8 @@ class RecorderCallback(HeadRecording, pl.Callback):
         head: str | nn.Module | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(run, stage, head, options)
-        self._read = read
-        self._resumed: int | None = None
+        super().__init__(run, stage=stage, head=head, **options)
+        self._read, self._resumed = read, None
 
     @property
     def state_key(self) -> str:
@@ -96,27 +97,6 @@ class RecorderCallback(HeadRecording, pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._resumed = state_dict.get("epoch")
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._start_batch("train", trainer, pl_module, batch)
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        self._after("train", self._end_batch)
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._after("train", self._end_epoch)
-
-    def on_validation_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._start_batch("validation", trainer, pl_module, batch)
-
-    def on_validation_batch_end(self, *args: Any) -> None:
-        self._after("validation", self._end_batch)
-
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._after("validation", self._end_epoch)
-
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.recorder is not None:  # its part of the broken epoch must not mix with the repeated epoch
             self._resumed = self.recorder.epoch
@@ -125,21 +105,24 @@ class RecorderCallback(HeadRecording, pl.Callback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._detach()
 
-    def _start_batch(self, stage: str, trainer: Any, pl_module: Any, batch: Any) -> None:
-        if stage != self.stage:
+    def _start_batch(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if self._hooks is None:  # only now is the epoch certain: a checkpoint may be from the very end of one
-            if stage == "validation" and len(trainer.num_val_batches) > 1:
+            if self.stage == "validation" and len(trainer.num_val_batches) > 1:
                 raise InputError(
                     f"RecorderCallback records one validation loader, got {len(trainer.num_val_batches)}; "
                     "join their data sets, or call hardsight.Recorder in the validation step."
                 )
             epoch, self._resumed = self._resumed, None
-            if stage == "train" and (epoch is not None or (self.recorder is None and trainer.current_epoch)):
+            if self.stage == "train" and (epoch is not None or (self.recorder is None and trainer.current_epoch)):
                 epoch = trainer.current_epoch + 1
             self._attach(pl_module, epoch)
-        self._expect(*self._read(batch))
+        self._batch = self._read(batch)
 
-    def _after(self, stage: str, end: Callable[[], None]) -> None:
-        if self._hooks is not None and stage == self.stage:
-            end()
+    on_train_batch_start = _in_stage("train", _start_batch)
+    on_train_batch_end = _in_stage("train", HeadRecording._end_batch)
+    on_train_epoch_end = _in_stage("train", HeadRecording._end_epoch)
+    on_validation_batch_start = _in_stage("validation", _start_batch)
+    on_validation_batch_end = _in_stage("validation", HeadRecording._end_batch)
+    on_validation_epoch_end = _in_stage("validation", HeadRecording._end_epoch)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hardsight.angles import angle_matrix, unit
 from hardsight.errors import InputError
 from hardsight.extras import need
+from hardsight.triple import check_labels
 
 miners = need("pytorch_metric_learning.miners")
 
@@ -64,9 +65,8 @@ class AVHMiner(miners.BaseMiner):
         self.kind, self.margin = kind, margin
         # Always a function: the classifier must not become a submodule of the miner, nor its weight a parameter.
         if isinstance(weight, nn.Module):
-            self._weight: Any = partial(getattr, weight, "weight")
-        else:
-            self._weight = weight if weight is None or callable(weight) else partial(torch.as_tensor, weight)
+            weight = partial(getattr, weight, "weight")
+        self._weight: Any = weight if weight is None or callable(weight) else partial(torch.as_tensor, weight)
 
     def mine(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
@@ -77,16 +77,20 @@ class AVHMiner(miners.BaseMiner):
             directions = unit(ref_emb)[0]
             weight = directions.new_zeros(len(classes), ref_emb.shape[1]).index_add_(0, row, directions)
         else:
-            weight, row = self._weight().to(ref_emb.device), ref_labels.long()
-            _check(weight, ref_emb, row)
+            weight, width = self._weight().to(ref_emb.device), ref_emb.shape[1]
+            if weight.ndim != 2 or weight.shape[1] != width:
+                raise InputError(
+                    f"weight must have shape (C, {width}), one row per class as wide as the embeddings, got "
+                    f"{tuple(weight.shape)}; transpose one of shape (D, C)."
+                )
+            row = check_labels(ref_labels.long(), len(ref_labels), len(weight))
         # [p, n]: hardness of sample n for the class of sample p, and how much harder it is than p.
         hardness = class_hardness(ref_emb, weight)[:, row].T
         harder = hardness - hardness.diagonal().unsqueeze(1)
         selected = ref_labels.unsqueeze(1) != ref_labels
-        if self.kind != "semihard":
-            selected &= harder <= 0 if self.kind == "hard" else harder < self.margin
-        else:
-            selected &= (harder > 0) & (harder < self.margin)
+        selected &= harder <= 0 if self.kind == "hard" else harder < self.margin
+        if self.kind == "semihard":
+            selected &= harder > 0
         positive, negative = selected.nonzero(as_tuple=True)
         same = labels.unsqueeze(1) == ref_labels
         if ref_labels is labels:
@@ -103,23 +107,9 @@ def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
         weight: ``(C, D)``.
 
     Examples:
-        >>> class_hardness(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.eye(2))
-        tensor([[0., 2.],
-                [1., 1.]])
+        >>> class_hardness(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.eye(2)).tolist()
+        [[0.0, 2.0], [1.0, 1.0]]
     """
     angles = angle_matrix(features, weight)
     mean = angles.mean(1, keepdim=True)
     return torch.where(mean > 0, angles / mean.clamp_min(torch.finfo(mean.dtype).tiny), 1.0)
-
-
-def _check(weight: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-    if weight.ndim != 2 or weight.shape[1] != embeddings.shape[1]:
-        raise InputError(
-            f"weight must have shape (C, {embeddings.shape[1]}), a row per class as wide as the embeddings, got "
-            f"{tuple(weight.shape)}; transpose one of shape (D, C)."
-        )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):
-        raise InputError(
-            f"labels must lie in [0, {len(weight) - 1}] because weight has {len(weight)} rows, got "
-            f"{int(labels.min())} to {int(labels.max())}; number the classes as the weight does."
-        )

@@ -10,74 +10,72 @@ from torch import nn
 
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, StateError
-from hardsight.heads import HeadLayer, capture, find_head, unwrap
+from hardsight.heads import capture, enclosing, find_head
 
 
 class HeadRecording:
     """Passes what the head receives to a recorder while the forward pass is still running.
 
     So features are paired with the weight that was applied to them, whatever the trainer does next: accumulate
-    gradients, step, or run the batch again. Only the first forward pass after `_expect` is recorded.
+    gradients, step, or run the batch again. Of each batch, only the first forward pass is recorded.
     """
 
+    recorder: Recorder | None
+
     def __init__(
-        self, run: str | Path | Recorder, stage: str, head: str | nn.Module | None, options: dict[str, Any]
+        self, run: str | Path | Recorder, *, stage: str = "train", head: str | nn.Module | None = None, **options: Any
     ) -> None:
         if stage not in ("train", "validation"):
             raise InputError(f"stage must be 'train' or 'validation', got {stage!r}.")
-        self.recorder, self._path = (None, Path(run)) if isinstance(run, (str, Path)) else (run, run.path)
+        self._given = isinstance(run, Recorder)
+        self.recorder, self._path = (run, run.path) if isinstance(run, Recorder) else (None, Path(run))
         self.stage, self._layer, self._options = stage, head, options
-        self._given = self.recorder is not None
         self._hooks: ExitStack | None = None  # while attached
-        self._batch: tuple[Any, Any] | None = None
-        self._has_run = self._unsaved = False
+        self._batch: tuple[Any, Any] | None = None  # ids and labels of the next forward pass
+        self._has_run = False
 
-    def _attach(self, model: nn.Module, epoch: int | None) -> None:
-        """Hook the head; with an epoch, the records resume there and earlier epochs are kept."""
+    def _attach(self, model: nn.Module, epoch: int | None) -> ExitStack:
+        """Hook the head until the result is closed; with an epoch, records resume there and earlier ones are kept."""
         if self.recorder is None or (epoch is not None and not self._given):
             resumed: dict[str, Any] = {} if epoch is None else {"epoch": epoch, "overwrite": False}
             self.recorder = Recorder(self._path, **{**self._options, **resumed})
         layer = find_head(model, self._layer)
-        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in _enclosing(model, layer)):
+        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in enclosing(model, layer)):
             raise InputError(
                 f"model: the head {layer.path!r} is inside a compiled module, and compiled code does not run hooks; "
                 "compile only the part before the head, or train without compiling."
             )
-        self._batch, self._has_run, self._unsaved = None, False, False
-        with ExitStack() as hooks:
-            # The layer alone: a trainer may call its model through any method.
-            self._head = hooks.enter_context(capture(layer.module))
-            self._head.path = layer.path
-            hooks.callback(layer.module.register_forward_hook(self._record).remove)
-            self._hooks = hooks.pop_all()
+        self._batch, self._has_run = None, False
+        hooks = ExitStack()
+        # The layer alone: a trainer may call its model through any method.
+        self._head = hooks.enter_context(capture(layer.module))
+        self._head.path = layer.path
+        hooks.callback(layer.module.register_forward_hook(self._record).remove)
+        self._hooks = hooks
+        return hooks
 
     def _detach(self) -> None:
         if self._hooks is not None:
             self._hooks.close()
-            self._hooks, self._unsaved = None, False
+            self._hooks = None
 
-    def _expect(self, ids: Any, labels: Any) -> None:
-        """Name the samples of the next forward pass."""
-        self._batch = (ids, labels)
-
-    def _end_batch(self) -> None:
+    def _end_batch(self, *_: Any) -> None:
         self._batch = None
-        if not self._has_run:
+        if self._hooks is not None and not self._has_run:
             raise StateError(
                 f"the head {self._head.path!r} did not run in the first batch: another layer computes the output (name "
                 "it with head=), or its weight is used through F.linear."
             )
 
+    def _end_epoch(self, *_: Any) -> None:
+        self._end_batch()
+        if self._hooks is not None and self.recorder is not None:
+            self.recorder.end_epoch()
+
     def _flush(self) -> None:
         """Commit what came since the last commit, so that a run resumed inside the epoch is complete."""
-        if self._unsaved and self.recorder is not None:
+        if self._hooks is not None and self.recorder is not None:
             self.recorder.flush()
-            self._unsaved = False
-
-    def _end_epoch(self) -> None:
-        if self.recorder is not None:
-            self.recorder.end_epoch()
-            self._unsaved = False
 
     def _record(self, *_: Any) -> None:
         features = self._head.features  # always read: unread features make the next forward pass an error
@@ -90,10 +88,4 @@ class HeadRecording:
                 "views per sample, or batches cut or mixed after their ids were read, cannot be recorded."
             )
         self.recorder.update(ids, self._head, labels)
-        self._has_run = self._unsaved = True
-
-
-def _enclosing(model: nn.Module, layer: HeadLayer) -> list[nn.Module]:
-    """The model, every module around the head, and the head."""
-    names = layer.path.split(".")
-    return [model, *(unwrap(model).get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1))]
+        self._has_run = True

@@ -1,0 +1,190 @@
+"""hardsight's OOD scores in OpenOOD and pytorch-ood, and pytorch-ood's detectors evaluated on hardsight's data.
+
+In `hardsight.ood` and OpenOOD, higher is more in-distribution; in pytorch-ood, higher is more out-of-distribution.
+Neither library is needed to import this module. OpenOOD is on no package index.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hardsight.data import Samples, Source, all_labels, as_pixels
+from hardsight.devices import evaluating, find_device
+from hardsight.errors import InputError
+from hardsight.extras import need
+from hardsight.heads import capture, find_head, logits_of, uncompiled
+from hardsight.models import Model, as_model, input_channels
+from hardsight.ood import DETECTORS, Detection, detection, ood_scores
+from hardsight.predictions import predict
+
+
+def _base(module: str, name: str) -> Any:
+    """A class of a library to inherit from, which the library checks; `object` if it is not installed."""
+    return getattr(need(module), name) if importlib.util.find_spec(module.partition(".")[0]) else object
+
+
+def _scores(name: str, logits: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+    values = torch.from_numpy(ood_scores(logits, features, weight, [name])[name])
+    return values.to(features.device, torch.float32 if features.device.type == "mps" else None)
+
+
+@torch.no_grad()
+def _logits_and_scores(name: str, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    network = uncompiled(model)
+    with capture(network) as head:
+        logits = logits_of(network, x)
+        return logits, _scores(name, logits, head.features, head.weight)
+
+
+class Postprocessor(_base("openood.postprocessors", "BasePostprocessor")):
+    """A score of `hardsight.ood.DETECTORS` as an OpenOOD post-processor.
+
+    ::
+
+        evaluator = openood.evaluation_api.Evaluator(net, "cifar10", postprocessor=Postprocessor("avc"))
+        evaluator.eval_ood()
+
+    Args:
+        name: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy`` or ``msp``.
+    """
+
+    # Required by the evaluator: there are no hyperparameters to search for.
+    APS_mode = False
+    hyperparam_search_done = True
+
+    def __init__(self, name: str) -> None:
+        (self.name,), self.config = DETECTORS.names(name), None
+
+    def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
+        """Nothing to fit."""
+
+    def postprocess(self, net: nn.Module, data: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicted class and score of each sample of a batch, ``(N,)`` both."""
+        logits, scores = _logits_and_scores(self.name, net, data)
+        return logits.argmax(1), scores
+
+    def inference(self, net: nn.Module, data_loader: Any, progress: bool = True) -> tuple[np.ndarray, ...]:
+        """Predicted classes, scores and labels of all batches ``{"data": …, "label": …}``, on the network's device."""
+        from tqdm import tqdm
+
+        device = next((p.device for p in net.parameters()), torch.device("cpu"))
+        batches = tqdm(data_loader, disable=None if progress else True)
+        parts = [(*self.postprocess(net, batch["data"].to(device)), batch["label"]) for batch in batches]
+        predicted, scores, labels = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+        return predicted.astype(int), scores, labels.astype(int)
+
+
+class HeadDetector(_base("pytorch_ood.api", "FeaturesDetector")):
+    """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood: ``predict``, ``predict_features``, no fitting.
+
+    Args:
+        name: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy`` or ``msp``.
+        model: The classifier; its last linear layer alone is enough for ``predict_features``.
+
+    Examples:
+        >>> HeadDetector("avc", nn.Linear(2, 3)).predict_features(torch.ones(4, 2)).shape
+        torch.Size([4])
+    """
+
+    def __init__(self, name: str, model: nn.Module) -> None:
+        need("pytorch_ood")
+        super().__init__()
+        (self.name,), self.model = DETECTORS.names(name), model
+        find_head(model)  # an error now rather than at the first batch
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Outlier scores ``(N,)`` of inputs, with the network in its current mode (use eval mode)."""
+        return -_logits_and_scores(self.name, self.model, x.to(self.device))[1]
+
+    @torch.no_grad()
+    def predict_features(self, x: Tensor) -> Tensor:
+        """Outlier scores ``(N,)`` of features ``(N, D)``, the input of the last linear layer."""
+        layer: Any = find_head(self.model).module
+        weight = layer.weight.flatten(1)
+        return -_scores(self.name, F.linear(x, weight, layer.bias), x, weight)
+
+    def __repr__(self) -> str:
+        return f"HeadDetector({self.name!r})"
+
+
+def detect(
+    detector: Any,
+    model: Model | nn.Module,
+    inside: Samples,
+    outside: Samples,
+    *,
+    fit: Samples | None = None,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    workers: int = 0,
+) -> Detection:
+    """Evaluate any detector of pytorch-ood as `ood.detection` does: in-distribution is positive, ties are defined.
+
+    Detectors of logits or features get those of the network's last linear layer; all others get its inputs, in eval
+    mode. The network is left unchanged.
+
+    Args:
+        detector: Built on the same network (or on None if it only uses logits or features).
+        model: The network with its preprocessing.
+        inside: In-distribution data that the network was not trained on.
+        outside: OOD data.
+        fit: Labeled data to fit the detector on first; None if it needs none, or is already fitted.
+        batch_size: Samples per batch.
+        device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
+        workers: Loader processes, for data that are not arrays.
+    """
+    classifier, target = as_model(model), find_device(device)
+    kind = next((k for k in ("logits", "features") if hasattr(detector, f"predict_{k}")), None)
+    options: dict[str, Any] = {"batch_size": batch_size, "device": target, "workers": workers}
+    detector.to(target)
+
+    def outputs(samples: Samples) -> Tensor:
+        predictions = predict(classifier, samples, logits=True, **options)
+        return torch.from_numpy(np.ascontiguousarray(getattr(predictions, str(kind)))).to(target)
+
+    def score(samples: Samples) -> np.ndarray:
+        if kind is not None:
+            parts = [getattr(detector, f"predict_{kind}")(part) for part in outputs(samples).split(batch_size)]
+        else:
+            with evaluating(classifier.module, target):  # gradients stay on: some detectors need them
+                parts = [detector.predict(x) for x, _ in _Loader(samples, classifier, **options)]
+        return np.concatenate([part.detach().cpu().double().numpy() for part in parts])
+
+    if fit is not None:
+        labels = torch.as_tensor(all_labels(fit, "fit")).long()
+        if kind is not None:
+            getattr(detector, f"fit_{kind}")(outputs(fit), labels.to(target))
+        else:
+            with evaluating(classifier.module, target):
+                detector.fit(_Loader(fit, classifier, labels, **options))
+    try:
+        return detection(-score(inside), -score(outside))
+    except need("pytorch_ood.api").RequiresFittingException as error:
+        name = type(detector).__name__
+        raise InputError(f"detector: {name} must be fitted first; pass labeled data as fit=.") from error
+
+
+class _Loader:
+    """A data set as a loader of ``(inputs, labels)`` that can be iterated repeatedly."""
+
+    def __init__(
+        self, samples: Samples, model: Model, labels: Tensor | None = None, *, batch_size: int, **where: Any
+    ) -> None:
+        labels = torch.zeros(len(samples), dtype=torch.long) if labels is None else labels
+        channels = input_channels(uncompiled(model.module))
+        pixels = as_pixels(samples, channels, where["device"]) if model.transform is None else None
+        self._source = Source(samples, labels, pixels, model, **where)
+        self._batches = torch.arange(len(samples)).split(batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        return ((x, y) for _, x, y, _ in self._source.batches(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
