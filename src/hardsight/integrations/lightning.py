@@ -84,7 +84,8 @@ class RecorderCallback(HeadRecording, pl.Callback):
         **options: Any,
     ) -> None:
         super().__init__(run, stage=stage, head=head, **options)
-        self._read, self._resumed = read, None
+        self._read = read
+        self._resumed: int | None = None
 
     @property
     def state_key(self) -> str:

@@ -30,6 +30,10 @@ def _base(module: str, name: str) -> Any:
     return getattr(need(module), name) if importlib.util.find_spec(module.partition(".")[0]) else object
 
 
+_Postprocessor: Any = _base("openood.postprocessors", "BasePostprocessor")
+_Detector: Any = _base("pytorch_ood.api", "FeaturesDetector")
+
+
 def _scores(name: str, logits: Tensor, features: Tensor, weight: Tensor) -> Tensor:
     values = torch.from_numpy(ood_scores(logits, features, weight, [name])[name])
     return values.to(features.device, torch.float32 if features.device.type == "mps" else None)
@@ -43,7 +47,7 @@ def _logits_and_scores(name: str, model: nn.Module, x: Tensor) -> tuple[Tensor, 
         return logits, _scores(name, logits, head.features, head.weight)
 
 
-class Postprocessor(_base("openood.postprocessors", "BasePostprocessor")):
+class Postprocessor(_Postprocessor):
     """A score of `hardsight.ood.DETECTORS` as an OpenOOD post-processor.
 
     ::
@@ -81,7 +85,7 @@ class Postprocessor(_base("openood.postprocessors", "BasePostprocessor")):
         return predicted.astype(int), scores, labels.astype(int)
 
 
-class HeadDetector(_base("pytorch_ood.api", "FeaturesDetector")):
+class HeadDetector(_Detector):
     """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood: ``predict``, ``predict_features``, no fitting.
 
     Args:
