@@ -11,6 +11,7 @@ from hardsight import fastreading, gpureading
 from hardsight.angles import paired_angle
 from hardsight.gpureading import Tile
 from hardsight.reading import Reading
+from hardsight.series import class_sums
 
 TILES = {
     True: Tile(32, 64, 32, 0, 2, 4, 3),
@@ -40,6 +41,20 @@ def check_angles(dtype, n, d, c):
     y = torch.stack([y, y + 1], 1)[:, 0]  # not contiguous, either
     truth = paired_angle(x.double(), w[y].double())
     assert torch.allclose(gpureading.target_angle(x, w, y), truth, rtol=1e-9, atol=1e-9)
+
+
+def check_series(n, d, c):
+    """Products with sums over classes: those of Ŵ itself if it has fewer rows than columns, or of ŴᵀŴ."""
+    x, w, _ = inputs("positive", n, d, c, torch.half)
+    sums = class_sums(w, torch.half)
+    assert sums.gram == (c > d)
+    first, rest = sums.matrix.double().split([sums.squares, len(sums.matrix) - sums.squares])
+    products = x.double() @ first.T
+    square = (products * (x if sums.gram else products)).sum(1)
+    tile = Tile(32, 64, 32, 0, 1, 4, 3)
+    results = gpureading.series_products(x, sums.matrix, sums.squares, sums.gram, tile)
+    for ours, truth in zip(results, ((x.double() @ rest.T).sum(1), square, x.double().norm(dim=1)), strict=True):
+        assert torch.allclose(ours, truth, rtol=1e-5), (n, d, c)
 
 
 def check_cut(share):
@@ -95,3 +110,6 @@ if __name__ == "__main__":
         check("random", torch.float32, 33, 64, 129, False, labeled, 8)
     check_angles(torch.half, 37, 70, 9)
     check_angles(torch.float32, 37, 300, 9)
+    check_series(37, 64, 40)  # squares and the linear part share a tile
+    check_series(37, 72, 64)  # they do not
+    check_series(70, 72, 100)

@@ -12,6 +12,7 @@ from naive import naive_scores, triple
 
 import hardsight as hs
 from hardsight.scores import SCORES, check_triple, compute_scores
+from hardsight.series import class_sums
 
 
 def within(values, truth, name):
@@ -244,6 +245,10 @@ def test_the_series_stays_within_its_bound(classes, spread):
         assert truth.item() == pytest.approx(1)  # the target's angle is the whole sum
     with pytest.raises(ValueError, match="labels"):
         hs.scores.avh_series(features, weight, None)
+    weight[3, 1] = math.nan
+    for sums in (None, class_sums(weight)):
+        with pytest.raises(ValueError, match="NaN"):
+            hs.scores.avh_series(features, weight, labels, sums)
 
 
 def test_memory_does_not_grow_with_classes_or_samples():

@@ -222,7 +222,7 @@ def _(
     logits: bool = True,
     precise: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    kernels = _kernels(torch.cuda.get_device_capability(features.device))
+    kernels = kernels_for(features.device)
     if kernels is None:
         return _read_plain(features, weight, target, bias, logits, precise)
     with torch.cuda.device_of(features):  # kernels are launched on the current device
@@ -232,12 +232,17 @@ def _(
 def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """The angle of each row to its target in float64, exact at 0 and π."""
     if features.is_cuda and features.dtype == weight.dtype != torch.float64:
-        kernels = _kernels(torch.cuda.get_device_capability(features.device))
+        kernels = kernels_for(features.device)
         if kernels is not None:
             with torch.cuda.device_of(features):
                 return kernels.target_angle(features, weight, target)
     pairs = zip(features.split(4096), target.split(4096), strict=True)
     return torch.cat([paired_angle(as_float64(x), as_float64(weight[y])) for x, y in pairs])
+
+
+def kernels_for(device: torch.device) -> ModuleType | None:
+    """`hardsight.gpureading`, or None where its kernels do not run."""
+    return _kernels(torch.cuda.get_device_capability(device))
 
 
 @cache

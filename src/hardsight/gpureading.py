@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hardsight.angles import product_matrix
-from hardsight.kernels import angle_kernel, length_kernel, pair_kernel, read_kernel
+from hardsight.kernels import angle_kernel, length_kernel, pair_kernel, read_kernel, series_kernel
 
 
 class Tile(NamedTuple):
@@ -34,6 +34,7 @@ class Tile(NamedTuple):
 # The fastest on an H200; the second is for rows that are in doubt with the first, which are many in wide features.
 _TILE, _PRECISE_TILE = Tile(128, 256, 64, 0, 2, 8, 4), Tile(128, 256, 64, 512, 2, 8, 4)
 _PRODUCT_TILE = Tile(16, 512, 0, 0, 1, 4, 3)
+_SERIES_TILE = Tile(128, 256, 64, 0, 1, 8, 4)
 _WIDE, _MOST_ROWS = 4096, 2**20
 _MOST_PRODUCTS = 2**24  # that exist at a time: 128 MiB in float64
 _FEWEST_ROWS = 4096  # by which the products are taken: with fewer, reading the weights would take the time
@@ -100,6 +101,24 @@ def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         EXACT=tl.float32 if half else tl.float64, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return 2 * torch.atan2(chords[0], chords[1])
+
+
+def series_products(
+    features: Tensor, matrix: Tensor, squares: int, gram: bool, tile: Tile = _SERIES_TILE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `hardsight.series` needs of the products of features with a matrix, and the lengths of features."""
+    features, matrix, rows = _aligned(features), _aligned(matrix), len(features)
+    linear, square = features.new_empty(2, rows, dtype=torch.float64)
+    with torch.cuda.device_of(features):
+        series_kernel[(triton.cdiv(rows, tile.rows),)](
+            TensorDescriptor.from_tensor(features, [tile.rows, tile.depth]),
+            TensorDescriptor.from_tensor(matrix, [tile.classes, tile.depth]),
+            TensorDescriptor.from_tensor(features, [tile.rows, tile.classes]),
+            linear, square, rows, len(matrix), squares, features.shape[1],
+            ROWS=tile.rows, COLUMNS=tile.classes, DEPTH=tile.depth, GRAM=gram,
+            num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
+        )  # fmt: skip
+        return linear, square, lengths(features)[0]
 
 
 def _noise(width: int, half: bool, span: int, device: torch.device) -> tuple[float, float, float, float]:

@@ -188,6 +188,33 @@ def read_kernel(
     tl.store(nearest_out + place, nearest_class, mask=valid)
 
 
+@triton.jit(do_not_specialize=["rows", "squares"])
+def series_kernel(
+    features, matrix, tiles, linear_out, square_out, rows, columns, squares, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GRAM: tl.constexpr,
+):  # fmt: skip
+    """Of the products of a block of rows: the squares of the first ones, or their sum weighted by the row if GRAM, and
+    the sum of the others. `tiles` are the features as GRAM needs them.
+    """
+    start = tl.program_id(0) * ROWS
+    linear, square = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float64)
+    for first in tl.range(0, columns, COLUMNS):
+        product = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for k in tl.range(0, width, DEPTH):
+            product = tl.dot(features.load([start, k]), matrix.load([first, k]).T, product)
+        if first + COLUMNS > squares:
+            inside = (first + tl.arange(0, COLUMNS) < squares)[None, :]
+            linear += tl.sum(tl.where(inside, 0.0, product), 1)
+            product = tl.where(inside, product, 0.0)
+        if GRAM:
+            square += tl.sum(product * tiles.load([start, first]).to(tl.float32), 1)
+        else:
+            square += tl.sum(product * product, 1)
+    row = start + tl.arange(0, ROWS)
+    tl.store(linear_out + row, linear.to(tl.float64), mask=row < rows)
+    tl.store(square_out + row, square, mask=row < rows)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def length_kernel(vectors, length_out, inverse_out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

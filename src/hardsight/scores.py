@@ -251,7 +251,10 @@ def avh_series(features: Any, weight: Any, labels: Any, sums: ClassSums | None =
     Returns:
         ``(avh, error)``: two ``(N,)`` float64 tensors; the exact AVH lies within ``avh ± error``.
     """
-    features, weight, labels, _ = check_triple(features, weight, labels)
+    if sums is not None and not sums.length.isfinite():
+        raise InputError("sums hold NaN or infinity: so does the weight that they were computed from.")
+    # With sums, the weight need not be read as a whole.
+    features, weight, labels, _ = check_triple(features, weight, labels, finite_head=sums is None)
     if labels is None:
         raise InputError("labels must be given: finding the predicted class would touch every class.")
     target = target_angle(features, weight, labels)

@@ -1,7 +1,7 @@
 """Sums of angles over all classes from a few sums over the class weights: O(D²) per sample, however many classes.
 
 With cosines ``t_k``, ``Σ arccos t_k = C·π/2 − x̂·Σ ŵ_k − Σ (arcsin t_k − t_k)``. The last sum is dropped. Because
-``|arcsin t − t| ≤ (π/2−1)·t²``, it is at most ``(π/2−1)·‖Ŵx̂‖²``, and ``‖Ŵx̂‖ = ‖Rx̂‖`` for any R with ``RᵀR = ŴᵀŴ``.
+``|arcsin t − t| ≤ (π/2−1)·t²``, it is at most ``(π/2−1)·‖Ŵx̂‖²``, and ``‖Ŵx̂‖² = x̂·ŴᵀŴx̂``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight.angles import as_float64, unit
+from hardsight.fastreading import kernels_for
 
 _BLOCK = 2**25  # numbers that are converted at a time
 _ADDED = 4096  # classes that are added in float32
@@ -21,12 +22,20 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class ClassSums(NamedTuple):
-    """What `angle_sum_series` needs of class weights."""
+    """What `angle_sum_series` needs of class weights: ``‖Ŵx̂‖ ≤ √(scale·q + inside) + outside``.
+
+    With the first rows F of `matrix`, q is ``‖Fx̂‖²`` where F is Ŵ, and ``x̂·Fx̂`` where it is the smaller ``ŴᵀŴ``.
+    `inside` and `outside` are what rounding may have taken from them.
+    """
 
     classes: int
-    total: Tensor  # (D,) float64: Σ ŵ_k
-    factor: Tensor  # (R, D), R ≤ D, in the dtype of the features
-    slack: Tensor  # ‖Ŵx̂‖ is at most this much larger than ‖factor x̂‖: what 16 bits round off
+    length: Tensor  # ‖Σ ŵ_k‖, float64
+    matrix: Tensor  # (R + parts, D) in the dtype of the features; the parts add up to the direction of Σ ŵ_k
+    squares: int  # R
+    gram: bool  # whether they are ŴᵀŴ / scale
+    scale: Tensor
+    inside: Tensor
+    outside: Tensor
 
 
 def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
@@ -37,28 +46,37 @@ def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
         dtype: That of the features, if they have 16 bits and are to be multiplied as such; float64 otherwise.
     """
     (classes, width), half = weight.shape, dtype in _HALF
-    total, gram, rounded, parts = 0, None, 0, []
+    blocks, total = [], torch.zeros(width, dtype=torch.float64, device=weight.device)
+    gram, lost = None, total.new_zeros(())
     for block in weight.split(max(_ADDED, _BLOCK // width)):
         exact = unit(block.float() if half else as_float64(block))[0]
         rows = exact.to(dtype)
-        total = total + exact.sum(0, dtype=torch.float64)
-        rounded = rounded + (exact - rows).square_().sum(dtype=torch.float64)
+        total += exact.sum(0, dtype=torch.float64)
+        lost += (exact - rows).square_().sum(dtype=torch.float64)
         if classes <= width:
-            parts.append(rows)
-        else:
-            for part in rows.split(_ADDED):
-                gram = multiply(part.T, part).double() if gram is None else gram.add_(multiply(part.T, part))
-    slack = torch.as_tensor(rounded).sqrt()
-    if parts:
-        factor = torch.cat(parts)
+            blocks.append(rows)
+            continue
+        for part in rows.split(_ADDED):
+            gram = multiply(part.T, part).double() if gram is None else gram.add_(multiply(part.T, part))
+    scale, inside, outside = torch.ones_like(lost), torch.zeros_like(lost), lost.sqrt()
+    cut = width / 16 * 2.0**-23 if half else 0.0  # of a product, by tensor cores
+    if gram is None:
+        first = torch.cat(blocks)
+        outside = outside + cut * torch.linalg.vector_norm(first.double())
     else:
-        # A Gram matrix plus what rounding may have taken from it is a bound, too, and it always has a root.
-        lost = classes * (_ADDED / 16 * 2.0**-23 if half else 1e-14)
-        gram = torch.as_tensor(gram)
-        root = torch.linalg.cholesky(gram + lost * torch.eye(width).to(gram), upper=True)
-        factor = root.to(dtype)
-        slack = slack + (root - factor.double()).norm()
-    return ClassSums(classes, torch.as_tensor(total), factor, slack)
+        scale = gram.diagonal().amax().clamp_min(1e-300)  # float16 could not hold the sums of many classes
+        first = gram.div_(scale).to(dtype)
+        size = torch.linalg.vector_norm(gram)
+        inside = scale * ((gram - first).norm() + cut * size) + classes * (_ADDED / 16 * 2.0**-23 if half else 1e-14)
+    length = total.norm().clamp_min(1e-300)
+    # A float64 vector as three of 16 bits; of length 1, which float16 can hold.
+    parts, rest = [], total / length
+    for _ in range(3 if half else 1):
+        parts.append(rest.to(dtype))
+        rest = rest - parts[-1].double()
+    matrix = torch.cat([first, torch.stack(parts)])
+    matrix = F.pad(matrix, (0, 0, 0, -len(matrix) % 8))  # rows that a GPU multiplies fast: a multiple of 8
+    return ClassSums(classes, length, matrix, len(first), gram is not None, scale, inside, outside)
 
 
 def angle_sum_series(features: Tensor, weight: Tensor | ClassSums) -> tuple[Tensor, Tensor]:
@@ -81,36 +99,36 @@ def angle_sum_series(features: Tensor, weight: Tensor | ClassSums) -> tuple[Tens
     if isinstance(weight, Tensor):
         half = features.dtype == weight.dtype and features.dtype in _HALF
         weight = class_sums(weight, features.dtype if half else torch.float64)
-    classes, total, factor, slack = weight
-    half, width = factor.dtype in _HALF, features.shape[1]
-    length = total.norm().clamp_min(1e-300)
-    # A float64 vector as three of 16 bits; of length 1, which float16 can hold.
-    parts, rest = [], total / length
-    for _ in range(3 if half else 1):
-        parts.append(rest.to(factor.dtype))
-        rest = rest - parts[-1].double()
-    right = torch.cat([factor, torch.stack(parts)])
-    right = F.pad(right, (0, 0, 0, -len(right) % 8)).T  # columns that a GPU multiplies fast: a multiple of 8
-    linear, quadratic, shrinks = [], [], []
-    for block in features.split(max(1, _BLOCK // max(right.shape))):
-        # Not scaled before it is multiplied, if in 16 bits: those hold no unit vector exactly.
-        x, norm = (
-            (block, torch.linalg.vector_norm(block, dim=1, dtype=torch.float32)) if half else unit(as_float64(block))
-        )
-        shrink = norm.double().reciprocal() if half else torch.ones_like(norm)
-        shrinks.append(shrink)
-        products = multiply(x, right)
-        linear.append(products[:, len(factor) :].sum(1) * shrink)
-        quadratic.append(torch.linalg.vector_norm(products[:, : len(factor)], dim=1) * shrink)
-    bound, lean, most = torch.cat(quadratic), length * torch.cat(linear), classes * math.pi / 2
-    if not half:
-        return most - lean, (math.pi / 2 - 1) * bound.square()
-    lost = width / 16 * 2.0**-23  # of a product, by tensor cores
-    bound = bound + slack + lost * torch.linalg.vector_norm(factor.double())
-    error = (math.pi / 2 - 1) * bound.square() + lost * length
+    classes, length, matrix, _, _, scale, inside, outside = weight
+    linear, square, norm = _products(features, weight)
+    shrink, most = norm.reciprocal(), classes * math.pi / 2
+    lean = length * linear * shrink
+    bound = (scale * (square * shrink).mul_(shrink).clamp_min_(0) + inside).sqrt() + outside
+    error = (math.pi / 2 - 1) * bound.square()
+    if matrix.dtype not in _HALF:
+        return most - lean, error
+    error += features.shape[1] / 16 * 2.0**-23 * length
     # Of lengths that float32 cannot square only this is known: the sum is between 0 and C·π.
-    strange = ~(error + lean).isfinite() | (torch.cat(shrinks) > 1e15)
-    return most - lean.masked_fill(strange, 0), error.masked_fill(strange, most)
+    unsafe = ~(error + lean).isfinite() | (shrink > 1e12)
+    return most - lean.masked_fill(unsafe, 0), error.masked_fill(unsafe, most)
+
+
+def _products(features: Tensor, sums: ClassSums) -> tuple[Tensor, Tensor, Tensor]:
+    """Products of features with the sums: the linear and the quadratic one, and the lengths that they are scaled by."""
+    matrix, half = sums.matrix, sums.matrix.dtype in _HALF
+    if half and features.is_cuda and features.shape[1] % 8 == 0 and (kernels := kernels_for(features.device)):
+        return kernels.series_products(features, matrix, sums.squares, sums.gram)
+    parts = []
+    for block in features.split(max(1, _BLOCK // max(matrix.shape))):
+        # Not scaled before it is multiplied, if in 16 bits: those hold no unit vector exactly.
+        x = block if half else unit(as_float64(block))[0]
+        norm = torch.linalg.vector_norm(x, dim=1, dtype=torch.float32).double() if half else x.new_ones(len(x))
+        products = multiply(x, matrix.T)
+        first = products[:, : sums.squares]
+        square = (first * (x if sums.gram else first)).sum(1)
+        parts.append((products[:, sums.squares :].sum(1).double(), square.double(), norm))
+    linear, square, norm = (torch.cat(column) for column in zip(*parts, strict=True))
+    return linear, square, norm
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ MOST_CLASSES = 1 << 22
 
 
 def check_triple(
-    features: Any, weight: Any, labels: Any = None, bias: Any = None, *, finite: bool = True
+    features: Any, weight: Any, labels: Any = None, bias: Any = None, *, finite: bool = True, finite_head: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The triple as tensors on one device, or one sentence about what is wrong with it.
 
@@ -23,7 +23,8 @@ def check_triple(
         weight: ``(C, D)``.
         labels: ``(N,)`` integers in [0, C), or None.
         bias: ``(C,)`` or None.
-        finite: Also refuse NaN and infinite features (weights are always checked).
+        finite: Also refuse NaN and infinity in features.
+        finite_head: Also refuse them in weight and bias.
     """
     features, weight = _floats("features", features, "(N, D)"), _floats("weight", weight, "(C, D)")
     classes, width = weight.shape
@@ -42,7 +43,7 @@ def check_triple(
         if len(bias) != classes:
             raise InputError(f"bias must hold one number per class: expected ({classes},), got {tuple(bias.shape)}.")
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and bad_rows(tensor.reshape(classes, -1)).any():
+        if finite_head and tensor is not None and bad_rows(tensor.reshape(classes, -1)).any():
             raise InputError(f"{name} holds NaN or infinity: the model's last layer is damaged; load it again.")
     if labels is not None:
         labels = check_labels(labels, len(features), classes).to(features.device)
