@@ -1,5 +1,6 @@
 """Figures of self-training draw what the rounds and selections say; quoted tables are the printed ones."""
 
+import json
 import re
 
 import numpy as np
@@ -29,7 +30,7 @@ def lines_of(axis):
 
 
 def test_accuracy_is_drawn_by_round_with_the_interval_of_the_samples_and_a_ring_at_the_oracle():
-    first, second = plot_adaptation({"cbst": rounds([0.6, 0.8, 0.7], [0.9, 0.85])}).get_axes()
+    first, second = plot_adaptation({"cbst": [rounds([0.6, 0.8, 0.7], [0.9, 0.85])]}).get_axes()
     line = lines_of(first)["cbst"]
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([0, 1, 2], [0.6, 0.8, 0.7])
     band = first.collections[0].get_paths()[0].vertices[:, 1]
@@ -57,8 +58,8 @@ def test_several_seeds_become_their_mean_and_std_over_the_rounds_that_all_have()
 def test_without_labels_there_is_no_accuracy_to_draw():
     unknown = rounds([0.5]).select(["round"])
     with pytest.raises(ValueError, match=r"RUN: .*labels .*accuracy"):
-        plot_adaptation({"cbst": unknown})
-    two = plot_adaptation({"a": rounds([0.5, 0.6], name="target_accuracy"), "b": unknown})
+        plot_adaptation({"cbst": [unknown]})
+    two = plot_adaptation({"a": [rounds([0.5, 0.6], name="target_accuracy")], "b": [unknown]})
     assert [axis.get_ylabel() for axis in two.get_axes()] == ["accuracy, target"]
 
 
@@ -83,12 +84,29 @@ def selection(chosen, label=0):
     )
 
 
+@pytest.fixture
+def gallery(tmp_path):
+    """Draws two runs whose first rounds selected these samples."""
+
+    def draw(first, second, target, seed=0, classes=None):
+        runs = {}
+        for name, chosen in (first, second):
+            runs[name] = tmp_path / name
+            (runs[name] / "rounds" / "01").mkdir(parents=True, exist_ok=True)
+            pq.write_table(selection(chosen), runs[name] / "rounds" / "01" / "selection.parquet")
+            table = rounds([0.6, 0.8]).replace_schema_metadata({"classes": json.dumps(classes)})
+            pq.write_table(table, runs[name] / "rounds.parquet")
+        return plot_adaptation_gallery(runs, target, seed)
+
+    return draw
+
+
 def texts(figure):
     return [text.get_text() for text in figure.findobj(Text)]
 
 
-def test_a_gallery_shows_what_one_method_chooses_and_the_other_does_not(target):
-    figure = plot_adaptation_gallery(("avh", selection([2, 3, 4])), ("softmax", selection([4, 7])), target)
+def test_a_gallery_shows_what_one_method_chooses_and_the_other_does_not(target, gallery):
+    figure = gallery(("avh", [2, 3, 4]), ("softmax", [4, 7]), target)
     said = texts(figure)
     titles = [text for text in said if "not by" in text]
     assert [re.findall(r"(\w+), not by (\w+): (\d+) of (\d+), ([\d.]+)%", text)[0] for text in titles] == [
@@ -99,23 +117,23 @@ def test_a_gallery_shows_what_one_method_chooses_and_the_other_does_not(target):
     assert said.count(r"\$cat\$") == 1  # 2; 4 is chosen by both
     shown = [int(axis.images[0].get_array()[0, 0] * 255 / 5 + 0.5) for axis in figure.get_axes() if axis.images]
     assert shown == [2, 3, 7]
-    other = plot_adaptation_gallery(("a", selection([2])), ("b", selection([])), target, names=["dog", "$cat$"])
+    other = gallery(("a", [2]), ("b", []), target, classes=["dog", "$cat$"])
     assert "dog" in texts(other)  # as the network counts, which the data need not
 
 
-def test_a_gallery_of_many_shows_some_drawn_at_random_and_the_same_for_the_same_seed(target):
-    every, none = ("a", selection(np.arange(40))), ("b", selection([]))
-    drawn = [texts(plot_adaptation_gallery(every, none, target, seed)) for seed in (0, 0, 1)]
+def test_a_gallery_of_many_shows_some_drawn_at_random_and_the_same_for_the_same_seed(target, gallery):
+    every, none = ("a", np.arange(40)), ("b", [])
+    drawn = [texts(gallery(every, none, target, seed)) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    figure = plot_adaptation_gallery(every, none, target)
+    figure = gallery(every, none, target)
     assert sum(bool(axis.images) for axis in figure.get_axes()) == 16
     assert any(text.endswith("not by a: 0 of 0") for text in texts(figure))
 
 
-def test_a_gallery_of_other_data_is_refused(target):
+def test_a_gallery_of_other_data_is_refused(target, gallery):
     few = ArraySamples(target.images[:2], target.labels[:2], "train", "made up")
     with pytest.raises(ValueError, match=r"data: .*'train:5'"):
-        plot_adaptation_gallery(("a", selection([5])), ("b", selection([])), few)
+        gallery(("a", [5]), ("b", []), few)
 
 
 def test_both_are_drawn_by_name_from_run_folders(tmp_path, target):

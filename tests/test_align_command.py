@@ -304,7 +304,7 @@ def test_the_figure_counts_every_sample_once(made):
     table = SampleTable.load(made / "run")
     hsf = np.random.default_rng(0).integers(0, 21, 300) / 20
     hsf[:4] = np.nan
-    drawn = figures.plot_people({"a net": table}, {"a net": hsf}).get_axes()
+    drawn = figures.plot_people({"a net": made / "run"}, hsf).get_axes()
     panels = [axis for axis in drawn if axis.get_xlabel() == "human selection frequency"]
     assert [axis.get_ylabel() for axis in panels] == [
         "C · AVH", "angle to the label's class (rad)", "confidence", "norm, scaled within its class",

@@ -248,9 +248,10 @@ def test_trials_of_people_become_accuracy_by_level(tmp_path):
 
 
 def test_figures_draw_the_means_harder_to_the_right(digits, tmp_path):
-    rows = evaluate_degraded(network(), digits, ["noise", "contrast"], preprocess="raw")
+    run = tmp_path / "run"
+    rows = evaluate_degraded(network(), digits, ["noise", "contrast"], preprocess="raw", out=run)
     (tmp_path / "trials.csv").write_text(TRIALS)
-    axes = plot_degradation({"a": rows, "b": rows}, human_accuracy(tmp_path / "trials.csv")).get_axes()
+    axes = plot_degradation({"a": run, "b": run}, tmp_path / "trials.csv").get_axes()
     assert [axis.get_ylabel() for axis in axes[:4]] == ["norm of the feature", "C · AVH", "accuracy", "confidence"]
     assert axes[0].xaxis_inverted()  # contrast
     assert not axes[4].xaxis_inverted()
@@ -258,7 +259,7 @@ def test_figures_draw_the_means_harder_to_the_right(digits, tmp_path):
     expected = 10 * means.filter(pc.equal(means["degradation"], "noise"))["mean"].to_numpy()
     np.testing.assert_allclose(axes[5].get_lines()[1].get_ydata(), expected)
     assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["a", "b", "people (Geirhos et al.)"]
-    figure = plot_degraded_avh({"a": rows})
+    figure = plot_degraded_avh({"a": run})
     drawn = [axis for axis in figure.get_axes() if "Spearman" in axis.get_title(loc="left")]
     assert len(drawn) == 2
     assert [tick.get_text() for tick in drawn[0].get_xticklabels()] == ["1", "0.6", "0.3", "0.2", "0.1"]

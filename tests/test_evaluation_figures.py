@@ -11,7 +11,7 @@ from PIL import Image
 
 from hardsight import figures
 from hardsight.evaluation.reading import read_evaluated
-from hardsight.figures import plot_clusters, plot_evaluated, plot_maps, plot_ood
+from hardsight.figures import plot_attacks, plot_clusters, plot_energy, plot_maps, plot_ood
 
 NAMES = ("reliability", "ood", "robustness", "margins", "energy", "maps", "clusters")
 
@@ -41,7 +41,7 @@ def test_every_figure_is_written_by_name(name, out, tmp_path):
 
 def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out):
     found = read_evaluated(out)
-    axes = plot_evaluated(found, "robustness", "attack").get_axes()
+    axes = plot_attacks(out).get_axes()
     assert [axis.get_title() for axis in axes] == ["fgsm", "pgd", "pgd-margin"]
     line = next(line for line in axes[1].get_lines() if line.get_label() == "CE (n = 2)")
     assert line.get_xdata().tolist() == list(EPS)
@@ -56,7 +56,7 @@ def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out
 
 
 def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
-    axes = plot_ood(read_evaluated(out)).get_axes()
+    axes = plot_ood(out).get_axes()
     assert len(axes) == 3 * 2 * 2  # detectors, data sets, groups
     assert [text.get_text() for text in axes[1].get_legend().get_texts()] == [
         "own data (n = 2)",
@@ -67,7 +67,7 @@ def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
 
 
 def test_energy_has_a_panel_for_the_mean_and_for_every_class(out):
-    axes = plot_evaluated(read_evaluated(out), "margins", "energy").get_axes()
+    axes = plot_energy(out).get_axes()
     assert [axis.get_title() for axis in axes] == ["mean over classes", "class 0", "class 3"]
     assert [axis.get_lines()[0].get_ydata()[0] for axis in axes] == pytest.approx([-8, -9, -5])
 
@@ -75,13 +75,13 @@ def test_energy_has_a_panel_for_the_mean_and_for_every_class(out):
 def test_no_group_is_left_out_and_no_two_look_alike(tmp_path):
     names = [f"loss {k}" for k in range(16)]
     folder = write_evaluation(tmp_path / "many", groups=names, seeds=1)
-    lines = plot_evaluated(read_evaluated(folder), "margins", "energy").get_axes()[0].get_lines()
+    lines = plot_energy(folder).get_axes()[0].get_lines()
     assert [line.get_label() for line in lines] == names
     assert len({(line.get_color(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines}) == 16
 
 
 def test_clusters_are_points_by_class_of_each_groups_first_run(out):
-    axes = plot_clusters(read_evaluated(out)).get_axes()
+    axes = plot_clusters(out).get_axes()
     assert [axis.get_title() for axis in axes] == ["CE", r"\$EL_"]
     assert [len(dots.get_offsets()) for dots in axes[0].collections] == [9, 8, 8]  # 25 have a place
 
@@ -90,7 +90,7 @@ def test_features_of_three_numbers_lie_on_a_ball(tmp_path):
     folder = write_evaluation(tmp_path / "ball", groups=("CE",), seeds=1)
     (folder / "samples").mkdir()
     write_samples(folder, "00-CE", 5 * np.eye(3), np.arange(3))
-    [axis] = plot_clusters(read_evaluated(folder)).get_axes()
+    [axis] = plot_clusters(folder).get_axes()
     assert axis.name == "3d"
     assert [dots._offsets3d[k][0] for k, dots in enumerate(axis.collections)] == [1, 1, 1]
 
@@ -100,13 +100,13 @@ def test_features_of_two_numbers_keep_their_lengths(tmp_path):
     (folder / "samples").mkdir()
     features = np.array([[3.0, 4.0], [0.5, 0.0], [0.0, -7.0]])
     write_samples(folder, "00-CE", features, np.arange(3))
-    [axis] = plot_clusters(read_evaluated(folder)).get_axes()
+    [axis] = plot_clusters(folder).get_axes()
     np.testing.assert_array_equal(np.concatenate([dots.get_offsets() for dots in axis.collections]), features)
     assert len(axis.get_xticks()) > 1  # here places mean something
 
 
 def test_maps_are_strips_with_what_each_network_said(out):
-    axes = plot_maps(read_evaluated(out)).get_axes()
+    axes = plot_maps(out).get_axes()
     assert [text.get_text() for text in axes[0].texts] == ["class 0", "CE: class 0, 91%", r"\$EL_: class 1, 91%"]
 
 

@@ -36,8 +36,7 @@ def lines_of(axis):
 
 def test_dynamics_draw_the_means_of_the_groups_with_their_n_and_a_band_of_one_sd(runs):
     _, found = runs
-    by = {name: np.where(run.labels % 2 == 0, "even", "odd") for name, run in found.items()}
-    axes = figures.plot_dynamics(found, by).get_axes()
+    axes = figures.plot_dynamics(found, np.where(found["vgg"].labels % 2 == 0, "even", "odd")).get_axes()
     assert len(axes) == 8
     even = found["vgg"].labels % 2 == 0
     avh, norm = 10 * found["vgg"].matrix("avh")[even], found["vgg"].matrix("norm")[even]
@@ -54,7 +53,7 @@ def test_dynamics_draw_the_means_of_the_groups_with_their_n_and_a_band_of_one_sd
 def test_loss_drivers_draw_both_parts_and_their_sum(runs):
     _, found = runs
     table = phases.loss_drivers(found["vgg"])
-    each, summed = figures.plot_loss_drivers({"vgg": table}).get_axes()
+    each, summed = figures.plot_loss_drivers({"vgg": found["vgg"]}).get_axes()
     np.testing.assert_allclose(lines_of(summed)["angles"], np.cumsum(table["by_angles"].to_numpy()))
     np.testing.assert_allclose(lines_of(summed)["whole change"], np.cumsum(table["change"].to_numpy()))
     heights = [bar.get_height() for bar in each.containers[1]]
@@ -70,7 +69,7 @@ def test_agreement_is_drawn_upwards_for_every_score(runs):
     run = found["resnet"]
     human = np.clip(1.02 - 4 * np.nanmean(run.matrix("avh"), 1), 0, 1)
     table = phases.agreement(run, human)
-    axis = figures.plot_agreement({"resnet": table}).get_axes()[0]
+    axis = figures.plot_agreement({"resnet": run}, human).get_axes()[0]
     drawn = lines_of(axis)
     own = table.to_pandas()
     np.testing.assert_allclose(drawn["−avh"], -own[own["score"] == "avh"]["spearman"])
@@ -81,17 +80,11 @@ def test_agreement_is_drawn_upwards_for_every_score(runs):
 def test_no_curve_is_left_out_and_no_two_look_alike(runs):
     run = runs[1]["resnet"]
     scores = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "correct")
-    table = phases.agreement(run, np.linspace(0, 1, 300), scores)
-    drawn = [
-        line
-        for line in figures.plot_agreement({"resnet": table}).get_axes()[0].get_lines()
-        if not line.get_label().startswith("_")
-    ]
+    [axis] = figures.plot_agreement({"resnet": run}, np.linspace(0, 1, 300), scores).get_axes()
+    drawn = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
     assert [line.get_label().removeprefix("−") for line in drawn] == list(scores)
     assert len({(line.get_color(), str(line._dash_pattern)) for line in drawn}) == len(scores)
-    measured = phases.plateaus(run, scores)
-    labels = [text.get_text() for text in figures.plot_plateaus(run, measured).get_axes()[0].get_legend().get_texts()]
-    assert len(labels) >= len(scores)
+    assert len(figures.plot_plateaus(run, values=scores).get_axes()[0].get_legend().get_texts()) == len(scores)
 
 
 def test_eight_and_more_networks_keep_their_curves_and_colors(benchmark_module, tmp_path):
@@ -110,7 +103,7 @@ def test_eight_and_more_networks_keep_their_curves_and_colors(benchmark_module, 
 def test_plateaus_are_marked_where_they_were_found(runs):
     _, found = runs
     table = phases.plateaus(found["resnet"])
-    axis = figures.plot_plateaus(found["resnet"], table, "resnet").get_axes()[0]
+    axis = figures.plot_plateaus(found["resnet"], "resnet").get_axes()[0]
     marked = {int(line.get_xdata()[0]) for line in axis.get_lines() if line.get_marker() == "o"}
     assert marked == {epoch for epoch in table["epoch"].to_pylist() if epoch is not None}
 
@@ -118,7 +111,7 @@ def test_plateaus_are_marked_where_they_were_found(runs):
 def test_a_data_map_shows_every_sample(runs):
     _, found = runs
     summary = found["resnet"].summary()
-    axis = figures.plot_data_map(summary).get_axes()[0]
+    axis = figures.plot_data_map(found["resnet"]).get_axes()[0]
     points = axis.collections[0].get_offsets()
     order = np.lexsort(points.T)
     expected = np.c_[summary["variability"], summary["confidence"]]
@@ -127,7 +120,7 @@ def test_a_data_map_shows_every_sample(runs):
 
 
 def test_pyplot_keeps_no_state():
-    assert len(figures.plot_norm_growth(studies.norm_growth()).get_axes()) == 2
+    assert len(figures.plot_norm_growth().get_axes()) == 2
     assert matplotlib._pylab_helpers.Gcf.get_num_fig_managers() == 0
 
 
@@ -165,8 +158,11 @@ def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
         studies, "iterations", lambda data, out, seed: studies.avh.iterations(data, out, count=3, seed=seed)
     )
     trained = [
-        name for name, kind in figures.FIGURES.items() if "data" in (*kind.needs, *kind.takes) and not kind.runs[0]
+        name
+        for name, kind in figures.FIGURES.items()
+        if "data" in (inputs := kind.inputs()) and not inputs.get("runs", False)
     ]
+    assert trained == ["iterations", "embeddings"]
     for name in trained:
         assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
 
@@ -190,29 +186,28 @@ def test_names_of_groups_and_runs_are_drawn_letter_by_letter(runs, tmp_path):
     _, found = runs
     run = found["vgg"]
     groups = np.array(NAMES, dtype=object)[run.labels % 4]
-    figure = figures.plot_dynamics({"$\\frac{$": run}, {"$\\frac{$": groups})
+    figure = figures.plot_dynamics({"$\\frac{$": run}, groups)
     text = write_figure(figure, tmp_path / "names.svg").read_text()
     for name in ("$\\frac{$ (n = ", "$x_0$ (n = ", "_hidden (n = ", "a\\nb (n = ", "$\\frac{$, 300 samples"):
         assert name in text
     name = "$\\frac{$"
     for kind in (
-        figures.plot_plateaus(run, phases.plateaus(run), name),
-        figures.plot_data_map(run.summary(), name),
-        figures.plot_agreement({name: phases.agreement(run, np.linspace(0, 1, 300))}),
-        figures.plot_loss_drivers({name: phases.loss_drivers(run, groups)}),
+        figures.plot_plateaus(run, name),
+        figures.plot_data_map(run, name),
+        figures.plot_agreement({name: run}, np.linspace(0, 1, 300)),
+        figures.plot_loss_drivers({name: run}),
     ):
         assert name in write_figure(kind, tmp_path / "names.svg").read_text()
 
 
 def test_more_groups_than_can_be_told_apart_are_refused(runs):
     _, found = runs
-    most = figures.plot_dynamics({"vgg": found["vgg"]}, {"vgg": np.arange(300) % 20})
+    most = figures.plot_dynamics({"vgg": found["vgg"]}, np.arange(300) % 20)
     most.draw_without_rendering()
     legend = most.get_axes()[-1].get_legend().get_window_extent()
     assert 0 <= legend.y0 <= legend.y1 <= most.bbox.y1  # none is cut off
-    groups = {"vgg": np.arange(300) % 21}
     with pytest.raises(ValueError, match=r"groups: .*20 .*got 21"):
-        figures.plot_dynamics({"vgg": found["vgg"]}, groups)
+        figures.plot_dynamics({"vgg": found["vgg"]}, np.arange(300) % 21)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +241,7 @@ def test_plateaus_of_a_run_that_stays_are_not_drawn(runs):
     for epochs in (2, 20):
         run.columns = {name: np.repeat(values[:, :1], epochs, 1) for name, values in run.columns.items()}
         run.epochs = np.arange(1, epochs + 1)
-        axis = figures.plot_plateaus(run, phases.plateaus(run)).get_axes()[0]
+        axis = figures.plot_plateaus(run).get_axes()[0]
         assert not [line for line in axis.get_lines() if line.get_marker() == "o"]
 
 

@@ -278,10 +278,13 @@ def _options(text: str) -> str:
 
 
 def _drawn_from(kind: FigureKind) -> str:
-    fewest, most = kind.runs
-    runs = "" if not most else "one run" if fewest == most else "runs" if fewest else "runs, or none"
-    needs = [f"``--{option}``" for option in kind.needs]
-    takes = " or ".join(f"``--{option}``" for option in kind.takes)
+    inputs = kind.inputs()
+    runs = (
+        "one run" if "run" in inputs else "" if "runs" not in inputs else "runs" if inputs["runs"] else "runs, or none"
+    )
+    options = {name: required for name, required in inputs.items() if name in ("data", "groups", "human")}
+    needs = [f"``--{name}``" for name, required in options.items() if required]
+    takes = " or ".join(f"``--{name}``" for name, required in options.items() if not required)
     return ", ".join(filter(None, [runs, *needs, takes and f"{takes} if you like"])) or "nothing"
 
 

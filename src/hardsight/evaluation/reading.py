@@ -122,6 +122,20 @@ def read_evaluated(out: str | Path) -> Evaluated:
     return Evaluated(path, rows, tests, points, words, plan)
 
 
+def read_features(evaluated: Evaluated) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By group, the finite features ``(N, D)`` and labels of its first run; empty without the question clusters."""
+    column, result = "clusters/features", {}
+    numbers = {run["name"]: number for number, run in enumerate(evaluated.plan["runs"])}
+    for group, runs in evaluated.groups.items():
+        for file in evaluated.path.glob(f"samples/{numbers[runs[0]]:02d}-*.parquet") if runs else ():
+            if column in pq.read_schema(file).names:
+                table = pq.read_table(file, columns=[column, "label"])
+                features = table[column].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+                finite = np.isfinite(features).all(1)
+                result[group] = features[finite], table["label"].to_numpy()[finite]
+    return result
+
+
 def distinct(values: Iterable[Any]) -> list[Any]:
     """The distinct values in the order of their first appearance."""
     return list(dict.fromkeys(values))

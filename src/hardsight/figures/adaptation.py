@@ -32,33 +32,30 @@ _PANELS = {
 _SHOWN = 16  # images in each half of the gallery
 
 
-def draw_adaptation(runs: Mapping[str, Path]) -> Figure:
-    """`plot_adaptation` of folders of `hardsight adapt`."""
-    return plot_adaptation({name: read_rounds(path) for name, path in runs.items()})
-
-
-def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]]) -> Figure:
+def plot_adaptation(runs: Mapping[str, str | Path | Sequence[pa.Table]]) -> Figure:
     """Accuracy and correct pseudo-labels per round, one line per method (Fig. 6). Round 0 is the source model.
 
     A ring marks the best round by labels, the oracle; the line ends at the last round. The band is a 95% interval over
     the samples of one run, or the mean ± 1 sd of several runs.
 
     Args:
-        runs: By name the rounds of a run (`hardsight.adaptation.read_rounds`), or those of several seeds.
+        runs: Folders of `hardsight adapt` by name, or the rounds of several seeds (`hardsight.adaptation.read_rounds`).
     """
-    tables = {name: [given] if isinstance(given, pa.Table) else list(given) for name, given in runs.items()}
-    measured = {
-        column: {name: [t for t in seeds if _has_values(t, column)] for name, seeds in tables.items()}
-        for column in _PANELS
-    }
-    shown = [column for column in _PANELS if any(measured[column].values())]
+    tables = {name: [read_rounds(run)] if isinstance(run, (str, Path)) else run for name, run in runs.items()}
+    lines = {column: {name: _rounds(seeds, column) for name, seeds in tables.items()} for column in _PANELS}
+    shown = [column for column in _PANELS if any(lines[column].values())]
     if not shown:
         raise InputError("RUN: without labels of the target or of a test set there is no accuracy to draw, got none.")
     figure, axes = new_figure(1, len(shown))
     for axis, column in zip(axes[0], shown, strict=True):
-        for (name, seeds), style in zip(measured[column].items(), line_styles(len(tables)), strict=True):
+        for (name, seeds), style in zip(lines[column].items(), line_styles(len(tables)), strict=True):
             if seeds:
-                _draw_line(axis, seeds, column, plain(name), style)
+                x, middle, low, high = _mean_of_seeds(seeds)
+                label = f"{plain(name)} (n = {len(seeds)})" if len(seeds) > 1 else plain(name)
+                draw_band(axis, x, middle, low, high, style, label)
+                if column.endswith("accuracy") and x:
+                    best = int(middle.argmax())
+                    axis.plot(x[best], middle[best], "o", color=style[0], fillstyle="none", markersize=7)
         axis.set(xlabel="round", ylabel=_PANELS[column])
         axis.xaxis.get_major_locator().set_params(integer=True)
         if column.endswith("accuracy"):
@@ -68,55 +65,41 @@ def plot_adaptation(runs: Mapping[str, pa.Table | Sequence[pa.Table]]) -> Figure
     return figure
 
 
-def _has_values(table: pa.Table, column: str) -> bool:
-    return column in table.column_names and table[column].null_count < len(table)
+def _rounds(seeds: Sequence[pa.Table], column: str) -> list[dict[int, list[float | None]]]:
+    """Value, low and high by round, of each seed that has any."""
+    names = (column, f"{column}_low", f"{column}_high")
+    rounds = [{row["round"]: [row.get(name) for name in names] for row in table.to_pylist()} for table in seeds]
+    rounds = [{at: values for at, values in seed.items() if values[0] is not None} for seed in rounds]
+    return list(filter(None, rounds))
 
 
-def _draw_line(axis: Axes, tables: Sequence[pa.Table], column: str, name: str, style: tuple[str, Any]) -> None:
-    """One line over the rounds that all runs have."""
-    rounds = [{row["round"]: row for row in table.filter(table[column].is_valid()).to_pylist()} for table in tables]
-    x = sorted(set.intersection(*map(set, rounds)))
-    values = np.array([[rows[at][column] for at in x] for rows in rounds])
-    middle = values.mean(0)
-    if len(rounds) > 1:
-        sd = values.std(0, ddof=1)
-        low, high = middle - sd, np.minimum(middle + sd, 1)
-        name = f"{name} (n = {len(rounds)})"
-    else:
-        low, high = (np.array([rounds[0][at][f"{column}_{end}"] for at in x]) for end in ("low", "high"))
-    draw_band(axis, x, middle, low, high, style, name)
-    if column.endswith("accuracy") and x:
-        best = int(middle.argmax())
-        axis.plot(x[best], middle[best], "o", color=style[0], fillstyle="none", markersize=7)
+def _mean_of_seeds(seeds: list[dict[int, list[float | None]]]) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+    """The rounds that all seeds have; their mean ± 1 sd, or the values and the interval of a single seed."""
+    x = sorted(set.intersection(*map(set, seeds)))
+    values = np.array([[seed[at] for at in x] for seed in seeds], dtype=float).reshape(len(seeds), -1, 3)
+    if len(seeds) == 1:
+        return x, *values[0].T
+    middle, sd = values[..., 0].mean(0), values[..., 0].std(0, ddof=1)
+    return x, middle, middle - sd, np.minimum(middle + sd, 1)
 
 
-def draw_gallery(runs: Mapping[str, Path], data: str, seed: int) -> Figure:
-    """`plot_adaptation_gallery` of the first rounds of two folders."""
-    first, second = ((name, read_selection(path, 1)) for name, path in runs.items())
-    classes = (read_rounds(next(iter(runs.values()))).schema.metadata or {}).get(b"classes", "null")
-    return plot_adaptation_gallery(first, second, open_data(data, training=True), seed, names=json.loads(classes))
-
-
-def plot_adaptation_gallery(
-    first: tuple[str, pa.Table],
-    second: tuple[str, pa.Table],
-    samples: Samples,
-    seed: int = 0,
-    names: Sequence[str] | None = None,
-) -> Figure:
-    """Samples that one method selects and another does not, and the reverse (Fig. 21), drawn at random.
+def plot_adaptation_gallery(runs: Mapping[str, str | Path], data: str | Samples, seed: int = 0) -> Figure:
+    """Samples that one method selects in its first round and another does not, and the reverse (Fig. 21), at random.
 
     Above each image is its pseudo-label, colored and followed by the true class where it is known to be wrong; below
     are the confidence and the AVC of the pseudo-label.
 
     Args:
-        first: Name and selection of a round (`hardsight.adaptation.read_selection`).
-        second: Those of the other method, ideally of round 1, where all methods start from the same network.
-        samples: The target data, for the images.
+        runs: Two folders of `hardsight adapt` by name. In the first round both start from the same network.
+        data: The target data, for the images.
         seed: Seed of the random choice.
-        names: Class names in the order of the network; those of the samples if None.
     """
-    names = names or samples.classes
+    if len(runs) != 2:
+        raise InputError(f"the figure adaptation-gallery takes 2 RUNs, got {len(runs)}.")
+    first, second = ((name, read_selection(run, 1)) for name, run in runs.items())
+    samples = open_data(data, training=True) if isinstance(data, str) else data
+    classes = (read_rounds(next(iter(runs.values()))).schema.metadata or {}).get(b"classes", "null")
+    names = json.loads(classes) or samples.classes
     figure = need("matplotlib.figure").Figure(figsize=(9, 7), layout="constrained")
     halves = zip(figure.subfigures(2, 1), (first, second), (second, first), strict=True)
     for half, (name, selection), (other, others) in halves:

@@ -1,9 +1,8 @@
-"""Recorded runs over the epochs: means per group, what lowers the loss, plateaus, agreement with people."""
+"""Recorded runs: means per group and epoch, what lowers the loss, plateaus, agreement with people, the data map."""
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,71 +11,54 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight import phases, studies
+from hardsight import phases
+from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError
-from hardsight.figures.drawing import open_runs
+from hardsight.figures.drawing import open_run
 from hardsight.figures.style import GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
 from hardsight.human import frequency_bins
 from hardsight.idtables import read_by_id
+from hardsight.phases.agreement import AGREEMENT_SCORES
 from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hardsight.dynamics import Dynamics
+Run = Dynamics | str | Path
 
 VALUES = ("norm", "avh", "correct", "confidence")  # the columns of the AVH paper and of its supplement
-_ITERATIONS = ("norm", "angle", "avh")
-
 MAX_GROUPS = 20
 _LEGEND_ROWS = 10  # that are as high as one row of axes
-
 _RANGES = {"confidence": (0.0, 1.0), "norm": (0.0, np.inf), "nll": (0.0, np.inf)}  # where bands end
-
-
-def draw_dynamics(
-    runs: Mapping[str, Path], groups: str | Path | None = None, human: str | Path | None = None
-) -> Figure:
-    """`plot_dynamics` by the groups of a file, by bins of human frequency, or without groups."""
-    opened, by = open_runs(runs), None
-    if groups is not None:
-        by = dict.fromkeys(opened, read_by_id(Path(groups), "groups"))
-    elif human is not None:
-        by = {name: frequency_bins(phases.frequencies(run, Path(human))) for name, run in opened.items()}
-    return plot_dynamics(opened, by)
-
-
-def draw_iterations(runs: Mapping[str, Path], seed: int, data: str | None = None) -> Figure:
-    """`plot_dynamics` of runs that were recorded per iteration, or of a small CNN trained on `data`."""
-    if runs:
-        return plot_dynamics(open_runs(runs), values=_ITERATIONS)
-    if data is None:
-        raise InputError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
-    with tempfile.TemporaryDirectory() as folder:
-        run = studies.iterations(data, Path(folder) / "run", seed=seed)
-        return plot_dynamics({"small CNN": run}, values=_ITERATIONS)
+_MOST_POINTS = 20_000
+_REGIONS = {"easy": (0.02, 0.97, "left"), "hard": (0.02, 0.03, "left"), "ambiguous": (0.98, 0.5, "right")}
 
 
 def plot_dynamics(
-    runs: Mapping[str, Dynamics], by: Mapping[str, Any] | None = None, values: Sequence[str] = VALUES
+    runs: Mapping[str, Run], groups: Any = None, human: Any = None, values: Sequence[str] = VALUES
 ) -> Figure:
     """Mean per group and epoch, ± 1 sd over samples (Fig. 4, 9, 10, 13): one row per network, one column per value.
 
     Args:
-        runs: Networks by name.
-        by: The groups of each network by its name, as for ``Dynamics.curves``; a single group without.
+        runs: Recorded runs by name: folders, or `Dynamics`.
+        groups: A CSV or Parquet file with a column id and one other, or anything that ``Dynamics.curves(by=…)`` takes.
+        human: Human selection frequencies, as for `hardsight.phases.frequencies`, to group by instead.
         values: Columns of the records. AVH is shown as C·AVH, where 1 is chance; accuracy has no band.
     """
+    if isinstance(groups, (str, Path)) and groups != "label":
+        groups = read_by_id(Path(groups), "groups")
     figure, axes = new_figure(len(runs), len(values))
-    for line, (name, run) in zip(axes, runs.items(), strict=True):
-        curves = run.curves(by=None if by is None else by[name], values=values)
-        groups = pc.unique(curves["group"]).to_pylist()
-        if len(groups) > MAX_GROUPS:
-            raise InputError(f"groups: at most {MAX_GROUPS} can be told apart, got {len(groups)}; put them into bins.")
-        styles = line_styles(len(groups), ordered=by is not None)
+    for line, (name, given) in zip(axes, runs.items(), strict=True):
+        run = open_run(given, name)
+        by = groups if human is None else frequency_bins(phases.frequencies(run, human))
+        curves = run.curves(by=by, values=values)
+        names = pc.unique(curves["group"]).to_pylist()
+        if len(names) > MAX_GROUPS:
+            raise InputError(f"groups: at most {MAX_GROUPS} can be told apart, got {len(names)}; put them into bins.")
+        styles = line_styles(len(names), ordered=by is not None)
         for axis, value in zip(line, values, strict=True):
             scale = run.classes if value == "avh" else 1
-            for group, style in zip(groups, styles, strict=True):
+            for group, style in zip(names, styles, strict=True):
                 rows = _columns(curves, "group", group)
                 mean = scale * rows[f"{value}_mean"]
                 sd = (0 if value == "correct" else scale) * rows[f"{value}_sd"]
@@ -86,9 +68,9 @@ def plot_dynamics(
                 axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
             axis.set(xlabel=run.unit, ylabel=TITLES.get(value, value))
         left_title(line[0], f"{plain(name)}, {len(run):,} samples")
-        if len(groups) > 1 or line[0] is axes[0, 0]:  # a single group is named in the first row only
+        if len(names) > 1 or line[0] is axes[0, 0]:  # a single group is named in the first row only
             title = {"title": "mean ± 1 sd over samples", "title_fontsize": 7, "alignment": "left"}
-            legend(line[-1], size=7, ncols=math.ceil(len(groups) / _LEGEND_ROWS), **title)
+            legend(line[-1], size=7, ncols=math.ceil(len(names) / _LEGEND_ROWS), **title)
     return figure
 
 
@@ -98,60 +80,48 @@ def _columns(table: pa.Table, key: str, value: Any) -> dict[str, np.ndarray]:
     return {name: rows[name].to_numpy() for name in rows.column_names}
 
 
-def draw_loss_drivers(runs: Mapping[str, Path]) -> Figure:
-    """`plot_loss_drivers` of recorded runs."""
-    opened = open_runs(runs)
-    drivers = {name: phases.loss_drivers(run) for name, run in opened.items()}
-    return plot_loss_drivers(drivers, next(iter(opened.values())).unit)
-
-
-def plot_loss_drivers(drivers: Mapping[str, pa.Table], unit: str = "epoch") -> Figure:
-    """How much angles and norms changed the loss, per epoch and cumulative; one row per network.
+def plot_loss_drivers(runs: Mapping[str, Run]) -> Figure:
+    """How much angles and norms changed the loss (`hardsight.phases.loss_drivers`), per epoch and cumulative.
 
     Args:
-        drivers: The tables of `loss_drivers` by network; the first group is drawn.
-        unit: What an epoch is.
+        runs: Recorded runs by name, one row each: folders, or `Dynamics`.
     """
-    figure, axes = new_figure(len(drivers), 2)
-    for (each, total), (name, table) in zip(axes, drivers.items(), strict=True):
-        group = table["group"][0].as_py()
-        rows = _columns(table, "group", group)
+    figure, axes = new_figure(len(runs), 2)
+    for (each, total), (name, given) in zip(axes, runs.items(), strict=True):
+        run = open_run(given, name)
+        rows = _columns(phases.loss_drivers(run), "group", "all")
         x, angles, norms = (rows[column] for column in ("epoch", "by_angles", "by_norms"))
         # Parts of the same sign are stacked, parts of different signs lie on either side of 0.
         bottom = np.where(np.sign(angles) == np.sign(norms), angles, 0)
-        (first, _), (second, _) = line_styles(2)
-        hatched: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "linewidth": 0}
-        each.bar(x, angles, 0.85, color=first, label="angles")
-        each.bar(x, norms, 0.85, bottom=bottom, color=second, label="norms", **hatched)
-        each.plot(x, rows["change"], color="black", linewidth=0.9, marker=".", markersize=3, label="whole change")
-        for part, label, (color, dash) in zip((angles, norms), ("angles", "norms"), line_styles(2), strict=True):
+        bars: dict[str, Any] = {"angles": (angles, {}), "norms": (norms, {"bottom": bottom, "hatch": "///"})}
+        for (label, (part, options)), (color, dash) in zip(bars.items(), line_styles(2), strict=True):
+            each.bar(x, part, 0.85, color=color, edgecolor="white", linewidth=0, label=label, **options)
             total.plot(x, np.cumsum(part), color=color, linestyle=dash, linewidth=1.6, label=label)
+        each.plot(x, rows["change"], color="black", linewidth=0.9, marker=".", markersize=3, label="whole change")
         total.plot(x, np.cumsum(rows["change"]), color="black", linewidth=0.9, linestyle=":", label="whole change")
-        left_title(each, f"{plain(name)}: n = {rows['n'].max():,}" + ("" if group == "all" else f", {plain(group)}"))
-        for axis, label in ((each, f"mean change of the loss\nsince the {unit} before"), (total, "cumulative")):
+        left_title(each, f"{plain(name)}: n = {rows['n'].max():,}")
+        for axis, label in ((each, f"mean change of the loss\nsince the {run.unit} before"), (total, "cumulative")):
             axis.axhline(0, color=GRAY, linewidth=0.8)
-            axis.set(xlabel=unit, ylabel=label)
+            axis.set(xlabel=run.unit, ylabel=label)
         each.legend(fontsize=7, frameon=False, loc="lower right")
         legend(total, size=7)
     return figure
 
 
-def draw_plateaus(runs: Mapping[str, Path], seed: int) -> Figure:
-    """`plot_plateaus` of a recorded run."""
-    [(name, run)] = open_runs(runs).items()
-    return plot_plateaus(run, phases.plateaus(run, seed=seed), name)
-
-
-def plot_plateaus(run: Dynamics, plateaus: pa.Table, name: str = "") -> Figure:
-    """The share of its whole change that each mean has completed, and where it stops, with a 95% interval.
+def plot_plateaus(
+    run: Run, name: str = "", values: Sequence[str] = ("avh", "correct", "nll", "norm"), seed: int = 0
+) -> Figure:
+    """The share of its whole change that each mean has completed, and where it stops (`hardsight.phases.plateaus`).
 
     Args:
-        run: The recorded run.
-        plateaus: The table of `hardsight.phases.plateaus`.
+        run: A recorded run: its folder, or `Dynamics`.
         name: The network's name.
+        values: Columns of the records.
+        seed: Seed of the intervals.
     """
+    run = open_run(run, name)
     figure, axes = new_figure(1, 1, width=8)
-    axis, rows = axes[0, 0], plateaus.to_pylist()
+    axis, rows = axes[0, 0], phases.plateaus(run, values, seed=seed).to_pylist()
     for k, (row, (color, dash)) in enumerate(zip(rows, line_styles(len(rows)), strict=True)):
         change = row["end"] - row["start"]
         share = np.full(len(run.epochs), np.nan)
@@ -170,41 +140,57 @@ def plot_plateaus(run: Dynamics, plateaus: pa.Table, name: str = "") -> Figure:
     axis.set_ylim(min(0, axis.get_ylim()[0]), None)
     axis.set(xlabel=run.unit, ylabel="share of the whole change")
     left_title(axis, f"{plain(name) + ': ' if name else ''}where the mean stops, n = {rows[0]['n']:,}")
-    title = "point and bar: epoch with 95% interval"
-    legend(axis, size=7, title=title, title_fontsize=7, alignment="left")
+    legend(axis, size=7, title="point and bar: epoch with 95% interval", title_fontsize=7, alignment="left")
     return figure
 
 
-def draw_agreement(runs: Mapping[str, Path], human: str | Path) -> Figure:
-    """`plot_agreement` of recorded runs."""
-    opened = open_runs(runs)
-    tables = {name: phases.agreement(run, Path(human)) for name, run in opened.items()}
-    for name, table in tables.items():
-        if table["spearman"].null_count == len(table):
-            n = pc.max(table["n"])
-            raise InputError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
-    return plot_agreement(tables, next(iter(opened.values())).unit)
-
-
-def plot_agreement(agreements: Mapping[str, pa.Table], unit: str = "epoch") -> Figure:
+def plot_agreement(runs: Mapping[str, Run], human: Any, scores: Sequence[str] = AGREEMENT_SCORES) -> Figure:
     """Spearman's correlation with human selection frequency per epoch, with 95% intervals; one column per network.
 
     The sign of scores that grow with hardness is flipped, so that higher is better agreement for all.
 
     Args:
-        agreements: The tables of `agreement` by network.
-        unit: What an epoch is.
+        runs: Recorded runs by name: folders, or `Dynamics`.
+        human: Human selection frequencies, as for `hardsight.phases.frequencies`.
+        scores: What is correlated with them.
     """
-    figure, axes = new_figure(1, len(agreements), sharey=True)
-    for axis, (name, table) in zip(axes[0], agreements.items(), strict=True):
-        scores = pc.unique(table["score"]).to_pylist()
+    figure, axes = new_figure(1, len(runs), sharey=True)
+    for axis, (name, given) in zip(axes[0], runs.items(), strict=True):
+        run = open_run(given, name)
+        table = phases.agreement(run, human, scores)
+        n, ties = (pc.max(table[column]).as_py() for column in ("n", "ties"))
+        if table["spearman"].null_count == len(table):
+            raise InputError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
         for score, style in zip(scores, line_styles(len(scores)), strict=True):
             rows, sign = _columns(table, "score", score), -hardness_sign(score)
             middle, low, high = (sign * rows[f"spearman{end}"] for end in ("", "_low", "_high"))
             draw_band(axis, rows["epoch"], middle, low, high, style, f"−{score}" if sign < 0 else score)
         axis.axhline(0, color=GRAY, linewidth=0.8)
-        left_title(axis, f"{plain(name)}: n = {pc.max(table['n']).as_py():,}, ties {pc.max(table['ties']).as_py():.0%}")
-        axis.set_xlabel(unit)
+        left_title(axis, f"{plain(name)}: n = {n:,}, ties {ties:.0%}")
+        axis.set_xlabel(run.unit)
     axes[0, 0].set_ylabel("Spearman with human frequency\n(band: 95% interval)")
     legend(axes[0, -1], size=7)
+    return figure
+
+
+def plot_data_map(run: Run, name: str = "") -> Figure:
+    """Each sample by the mean and the spread of its confidence over the epochs, colored by how often it was correct.
+
+    Args:
+        run: A recorded run: its folder, or `Dynamics`. Of more than 20,000 samples a random part is drawn.
+        name: The network's name.
+    """
+    summary = open_run(run, name, epochs=1).summary()
+    figure, axes = new_figure(1, 1)
+    axis, n = axes[0, 0], len(summary)
+    drawn = np.random.default_rng(0).permutation(n)[:_MOST_POINTS]
+    x, y, color = (summary[column][drawn] for column in ("variability", "confidence", "correctness"))
+    size = float(np.clip(3000 / max(len(drawn), 1), 2, 14))
+    points = axis.scatter(x, y, c=color, s=size, cmap="viridis_r", vmin=0, vmax=1, linewidths=0, rasterized=True)
+    figure.colorbar(points, ax=axis, label="correctness (share of epochs right)")
+    axis.set(xlabel="variability (sd of confidence)", ylabel="mean confidence", ylim=(-0.02, 1.02))
+    for region, (x_at, y_at, side) in _REGIONS.items():
+        axis.text(x_at, y_at, region, transform=axis.transAxes, fontsize=9, style="italic", ha=side, va="center")
+    part = "" if len(drawn) == n else f" ({len(drawn):,} drawn)"
+    left_title(axis, f"{plain(name) + ': ' if name else ''}data map, n = {n:,}{part}")
     return figure

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError, MissingPathError
 from hardsight.figures.catalog import FIGURES
 from hardsight.figures.style import check_out, write_figure
 from hardsight.records import has_records
+
+_MOST_RUNS = 20
 
 
 def draw(
@@ -27,7 +29,7 @@ def draw(
 
     Args:
         name: Which figure.
-        runs: Recorded runs, for figures of training.
+        runs: Run folders, for figures of runs.
         data: What to train a small network on, for figures that do.
         groups: CSV or Parquet with a column id and one to group by.
         human: CSV or Parquet with id and hsf, or annotator counts (N × C) as .npy or .npz in the order of the data.
@@ -38,26 +40,25 @@ def draw(
         The path of the file.
     """
     kind = FIGURES[name]
-    fewest, most = kind.runs
+    inputs = kind.inputs()
+    fewest, most = int(inputs.get("runs", "run" in inputs)), _MOST_RUNS if "runs" in inputs else int("run" in inputs)
     if not fewest <= len(runs) <= most:
-        several = f"{most} RUNs" if fewest == most else f"{fewest} to {most} RUNs"
-        raise InputError(
-            f"the figure {name} takes {({0: 'no RUN', 1: 'one RUN'}).get(most, several)}, got {len(runs)}."
-        )
+        count = {0: "no RUN", 1: "one RUN"}.get(most, f"{fewest} to {most} RUNs")
+        raise InputError(f"the figure {name} takes {count}, got {len(runs)}.")
     options = {"data": data, "groups": groups, "human": human}
     for option, value in options.items():
-        if option in kind.needs and value is None:
+        if value is None and inputs.get(option):
             raise InputError(f"the figure {name} needs --{option}, got none.")
-        if value is not None and option not in (*kind.needs, *kind.takes):
+        if value is not None and option not in inputs:
             raise InputError(f"the figure {name} does not use --{option}; leave it out.")
     if groups is not None and human is not None:
         raise InputError(f"the figure {name} takes --groups or --human, got both; leave one out.")
     out = f"{name}.png" if out is None else out
     check_out(out)  # before anything is trained
-    inputs = {**options, "runs": named_runs([Path(run) for run in runs]), "seed": seed}
-    function = kind.load()
-    parameters = inspect.signature(function).parameters
-    return write_figure(function(**{key: value for key, value in inputs.items() if key in parameters}), out)
+    named = named_runs([Path(run) for run in runs])
+    values: dict[str, Any] = {**options, "runs": named, "seed": seed}
+    values["name"], values["run"] = next(iter(named.items()), (None, None))
+    return write_figure(kind.load()(**{key: value for key, value in values.items() if key in inputs}), out)
 
 
 def named_runs(paths: Sequence[Path]) -> dict[str, Path]:
@@ -71,14 +72,13 @@ def named_runs(paths: Sequence[Path]) -> dict[str, Path]:
     raise InputError(f"every RUN must be named once, got {', '.join(map(str, paths))}.")
 
 
-def open_runs(runs: Mapping[str, Path], epochs: int = 2) -> dict[str, Dynamics]:
-    """The recorded runs by name, each with at least so many epochs."""
-    opened = {}
-    for name, path in runs.items():
-        inside = [path / part for part in ("test", "train") if has_records(path / part)]
-        if inside and not has_records(path):
-            raise MissingPathError(f"RUN: {path} holds a training; name {' or '.join(map(str, inside))}.")
-        run = opened[name] = Dynamics(path)
-        if len(run.epochs) < epochs:
-            raise InputError(f"RUN: {name} must hold at least two {run.unit}s for this figure, got one.")
-    return opened
+def open_run(run: Dynamics | str | Path, name: str, epochs: int = 2) -> Dynamics:
+    """A recorded run with at least so many epochs."""
+    if isinstance(run, (str, Path)):
+        parts = [Path(run, part) for part in ("test", "train") if has_records(Path(run, part))]
+        if parts and not has_records(Path(run)):
+            raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, parts))}.")
+        run = Dynamics(run)
+    if len(run.epochs) < epochs:
+        raise InputError(f"RUN: {name} must hold at least two {run.unit}s for this figure, got one.")
+    return run

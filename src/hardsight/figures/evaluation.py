@@ -8,40 +8,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from hardsight.clusters import layout
 from hardsight.errors import InputError
 from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
-from hardsight.evaluation.reading import POOLED, Curve, Evaluated, read_evaluated
+from hardsight.evaluation.reading import POOLED, Curve, Evaluated, read_evaluated, read_features
 from hardsight.extras import need
 from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _COLUMNS = 4
 _LEGEND_CLASSES = 20  # that a legend names
 _STRIPS = 6  # images in the figure of maps
-_FEATURES = "clusters/features"  # a column of samples
 
 
-def plot_evaluated(evaluated: Evaluated, question: str, curve: str) -> Figure:
+def plot_evaluated(run: str | Path, question: str, curve: str) -> Figure:
     """A curve per group, a panel per score and data set: reliability, accuracy under attack, margins, energy.
 
     The band is one standard deviation over the runs of a group, or the 95% interval over the samples of a single run.
 
     Args:
-        evaluated: The folder of an evaluation (`hardsight.evaluation.reading.read_evaluated`).
+        run: A folder that `hardsight evaluate` wrote.
         question: Such as ``"robustness"``.
         curve: Such as ``"attack"``.
     """
     kind = curve_kind(question, curve)
-    panels = _curves(evaluated, question, curve, kind)
+    panels = _curves(read_evaluated(run), question, curve, kind)
     figure, axes = _panels(len(panels))
     for axis, ((score, on), groups) in zip(axes, panels.items(), strict=True):
         _draw_curves(axis, groups, kind)
@@ -50,9 +46,15 @@ def plot_evaluated(evaluated: Evaluated, question: str, curve: str) -> Figure:
     return figure
 
 
-def plot_ood(evaluated: Evaluated) -> Figure:
+plot_reliability = partial(plot_evaluated, question="calibration", curve="reliability")
+plot_attacks = partial(plot_evaluated, question="robustness", curve="attack")
+plot_margins = partial(plot_evaluated, question="margins", curve="margin")
+plot_energy = partial(plot_evaluated, question="margins", curve="energy")
+
+
+def plot_ood(run: str | Path) -> Figure:
     """Scores of in-distribution and OOD data: one row per score and OOD data set, one column per group."""
-    kind = curve_kind("ood", "inside")
+    evaluated, kind = read_evaluated(run), curve_kind("ood", "inside")
     inside, outside = (_curves(evaluated, "ood", name, kind) for name in ("inside", kind.against))
     figure, axes = new_figure(len(inside), len(evaluated.groups), width=2.8)
     for line, ((score, on), curves) in zip(axes, inside.items(), strict=True):
@@ -75,15 +77,9 @@ def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat[:count])
 
 
-def _curves(
-    evaluated: Evaluated, question: str, curve: str, kind: CurveKind
-) -> Mapping[tuple[str, str], Mapping[str, Curve]]:
-    curves = evaluated.curves(question, curve, kind.shape)
-    if not curves:
-        raise InputError(
-            f"OUT: {evaluated.path} has no {kind.title.lower()} to draw; it was evaluated without the question "
-            f"{question}."
-        )
+def _curves(evaluated: Evaluated, question: str, curve: str, kind: CurveKind) -> dict[Any, dict[str, Curve]]:
+    if not (curves := evaluated.curves(question, curve, kind.shape)):
+        raise InputError(f"OUT: {evaluated.path} has no {kind.title.lower()}; evaluate with the question {question}.")
     return curves
 
 
@@ -102,15 +98,17 @@ def _draw_curves(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> No
         axis.set_ylim(-0.02 * kind.most, 1.02 * kind.most)
 
 
-def plot_maps(evaluated: Evaluated) -> Figure:
+def plot_maps(run: str | Path) -> Figure:
     """Where networks look in the same images (AMC Fig. 2, 6): one row per image, one column per group's first run."""
+    evaluated = read_evaluated(run)
     maps = read_maps(evaluated.path)
     if maps is None:
         raise InputError(f"OUT: {evaluated.path} has no maps; evaluate with --explain.")
     groups = {run: group for group, runs in evaluated.groups.items() for run in runs}
     strips = maps["pictures"][:: -(-len(maps["pictures"]) // _STRIPS)]
     columns = len(maps["runs"]) + 1
-    figure, axes = new_figure(len(strips), 1, size=(1.3 * columns, 1.55 * len(strips)))
+    figure, axes = new_figure(len(strips), 1)
+    figure.set_size_inches(1.3 * columns, 1.55 * len(strips))
     image = need("PIL.Image")
     for axis, strip in zip(axes[:, 0], strips, strict=True):
         with image.open(evaluated.path / "maps" / strip["file"]) as file:
@@ -123,22 +121,22 @@ def plot_maps(evaluated: Evaluated) -> Figure:
     return figure
 
 
-def plot_clusters(evaluated: Evaluated) -> Figure:
+def plot_clusters(run: str | Path) -> Figure:
     """Features of each group's first run by class: 2-D as they are (AMC Fig. 1), 3-D on the sphere (Fig. 4), else t-SNE
     of their directions (Fig. 5).
     """
-    layouts = {group: _layout(evaluated, runs[0]) for group, runs in evaluated.groups.items() if runs}
-    if not layouts or None in layouts.values():
-        raise InputError(f"OUT: {evaluated.path} has no clusters to draw; evaluate with the question clusters.")
-    kinds = {group: layout for group, layout in layouts.items() if layout is not None}
-    sphere = any(how == "sphere" for *_, how in kinds.values())
-    figure, axes = _panels(len(kinds), **({"subplot_kw": {"projection": "3d"}} if sphere else {}))
-    names = np.unique(np.concatenate([classes for _, classes, _ in kinds.values()]))
-    few = need("matplotlib").colormaps["tab20" if len(names) > 10 else "tab10"].colors
-    colors = (
-        few[: len(names)] if len(names) <= len(few) else [color for color, _ in line_styles(len(names), ordered=True)]
-    )
-    for axis, (group, (places, classes, how)) in zip(axes, kinds.items(), strict=True):
+    groups = read_features(read_evaluated(run))
+    if not groups:
+        raise InputError(f"OUT: {run} has no clusters to draw; evaluate with the question clusters.")
+    sphere = any(features.shape[1] == 3 for features, _ in groups.values())
+    figure, axes = _panels(len(groups), **({"subplot_kw": {"projection": "3d"}} if sphere else {}))
+    names = np.unique(np.concatenate([classes for _, classes in groups.values()]))
+    colors = need("matplotlib").colormaps["tab20" if len(names) > 10 else "tab10"].colors[: len(names)]
+    if len(names) > len(colors):
+        colors = [color for color, _ in line_styles(len(names), ordered=True)]
+    for axis, (group, (features, classes)) in zip(axes, groups.items(), strict=True):
+        how = "plane" if features.shape[1] == 2 else "sphere" if features.shape[1] == 3 else "tsne"
+        places = layout(features, how)
         for name, color in zip(names, colors, strict=True):
             axis.scatter(*places[classes == name].T, s=5, color=color, label=f"class {name:g}", linewidths=0)
         axis.set_title(plain(group), fontsize=9)
@@ -155,28 +153,3 @@ def plot_clusters(evaluated: Evaluated) -> Figure:
     if len(names) <= _LEGEND_CLASSES:
         legend(axes[min(_COLUMNS, len(axes)) - 1], markerscale=3)
     return figure
-
-
-def _layout(evaluated: Evaluated, run: str) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Positions and classes of a run's samples, and the kind of layout; sample files are numbered like the runs."""
-    number = [entry["name"] for entry in evaluated.plan["runs"]].index(run)
-    [file] = (evaluated.path / "samples").glob(f"{number:02d}-*.parquet")
-    if _FEATURES not in pq.read_schema(file).names:
-        return None
-    table = pq.read_table(file, columns=[_FEATURES, "label"])
-    features = table[_FEATURES].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-    valid = np.isfinite(features).all(1)
-    how = "plane" if features.shape[1] == 2 else "sphere" if features.shape[1] == 3 else "tsne"
-    return layout(features[valid], how), table["label"].to_numpy()[valid], how
-
-
-def _draw(plot: Callable[..., Figure], *options: str, runs: Mapping[str, Path]) -> Figure:
-    [path] = runs.values()
-    return plot(read_evaluated(path), *options)
-
-
-draw_reliability = partial(_draw, plot_evaluated, "calibration", "reliability")
-draw_attacks = partial(_draw, plot_evaluated, "robustness", "attack")
-draw_margins = partial(_draw, plot_evaluated, "margins", "margin")
-draw_energy = partial(_draw, plot_evaluated, "margins", "energy")
-draw_ood, draw_maps, draw_clusters = (partial(_draw, plot) for plot in (plot_ood, plot_maps, plot_clusters))

@@ -23,6 +23,7 @@ GRAY = "#777777"
 TITLES = {
     "avh": "C · AVH",
     "norm": "norm of the feature",
+    "norm_within_class": "norm, scaled within its class",
     "correct": "accuracy",
     "confidence": "confidence",
     "nll": "loss",
@@ -32,11 +33,9 @@ TITLES = {
 }
 
 
-def new_figure(
-    rows: int, columns: int, *, width: float = 3.4, size: tuple[float, float] | None = None, **options: Any
-) -> tuple[Figure, np.ndarray]:
+def new_figure(rows: int, columns: int, *, width: float = 3.4, **options: Any) -> tuple[Figure, np.ndarray]:
     """A figure with a grid of axes; pyplot's state is not touched."""
-    size = size or (width * columns + 0.4, 2.6 * rows + 0.5)
+    size = (width * columns + 0.4, 2.6 * rows + 0.5)
     figure = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat:

@@ -1,7 +1,8 @@
-"""Samples as points: a data map, 2-D embeddings, the two Gaussians; and AVH and confidence against the norm."""
+"""Figures of the AVH paper's small experiments: iterations, 2-D embeddings, two Gaussians, growing norms."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,58 +11,40 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from hardsight import studies
+from hardsight.errors import InputError
 from hardsight.extras import need
-from hardsight.figures.drawing import open_runs
+from hardsight.figures.curves import Run, plot_dynamics
 from hardsight.figures.style import COLORS, GRAY, left_title, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hardsight.table import SampleTable
 
-_MOST_POINTS = 20_000
-_REGIONS = {"easy": (0.02, 0.97, "left"), "hard": (0.02, 0.03, "left"), "ambiguous": (0.98, 0.5, "right")}
-
-
-def draw_data_map(runs: Mapping[str, Path]) -> Figure:
-    """`plot_data_map` of a recorded run."""
-    [(name, run)] = open_runs(runs, epochs=1).items()
-    return plot_data_map(run.summary(), name)
-
-
-def plot_data_map(summary: SampleTable, name: str = "") -> Figure:
-    """Each sample by the mean and the spread of its confidence over the epochs, colored by how often it was correct.
+def plot_iterations(runs: Mapping[str, Run] | None = None, data: str | None = None, seed: int = 0) -> Figure:
+    """Norm, angle and AVH per iteration (Fig. 15).
 
     Args:
-        summary: ``Dynamics.summary()``; of more than 20,000 samples a random part is drawn.
-        name: The network's name.
+        runs: Runs that were recorded per iteration, by name.
+        data: What a small CNN is trained on where there are no runs.
+        seed: Seed of its training.
     """
-    figure, axes = new_figure(1, 1)
-    axis, n = axes[0, 0], len(summary)
-    drawn = np.random.default_rng(0).permutation(n)[:_MOST_POINTS]
-    x, y, color = (summary[column][drawn] for column in ("variability", "confidence", "correctness"))
-    size = float(np.clip(3000 / max(len(drawn), 1), 2, 14))
-    points = axis.scatter(x, y, c=color, s=size, cmap="viridis_r", vmin=0, vmax=1, linewidths=0, rasterized=True)
-    figure.colorbar(points, ax=axis, label="correctness (share of epochs right)")
-    axis.set(xlabel="variability (sd of confidence)", ylabel="mean confidence", ylim=(-0.02, 1.02))
-    for region, (x_at, y_at, side) in _REGIONS.items():
-        axis.text(x_at, y_at, region, transform=axis.transAxes, fontsize=9, style="italic", ha=side, va="center")
-    part = "" if len(drawn) == n else f" ({len(drawn):,} drawn)"
-    left_title(axis, f"{plain(name) + ': ' if name else ''}data map, n = {n:,}{part}")
-    return figure
+    values = ("norm", "angle", "avh")
+    if runs:
+        return plot_dynamics(runs, values=values)
+    if data is None:
+        raise InputError("the figure iterations needs --data, or a RUN that was recorded by iteration.")
+    with tempfile.TemporaryDirectory() as folder:
+        return plot_dynamics({"small CNN": studies.iterations(data, Path(folder) / "run", seed=seed)}, values=values)
 
 
-def draw_embeddings(data: str, seed: int) -> Figure:
-    """`plot_embeddings` of a small CNN."""
-    return plot_embeddings(studies.embeddings(data, seed=seed))
-
-
-def plot_embeddings(study: studies.Embeddings) -> Figure:
+def plot_embeddings(data: str, seed: int = 0) -> Figure:
     """2-D features by class with the directions of the class weights, and the same points by C·AVH (Fig. 2 and 8).
 
     Args:
-        study: The result of `hardsight.studies.embeddings`.
+        data: What the small CNN of `hardsight.studies.embeddings` is trained on.
+        seed: Seed of its training.
     """
+    study = studies.embeddings(data, seed=seed)
     figure, axes = new_figure(1, 2)
     by_class, by_avh = axes[0]
     classes = len(study.weight)
@@ -85,17 +68,9 @@ def plot_embeddings(study: studies.Embeddings) -> Figure:
     return figure
 
 
-def draw_two_gaussians(seed: int) -> Figure:
-    """`plot_two_gaussians` of one draw."""
-    return plot_two_gaussians(studies.two_gaussians(seed))
-
-
-def plot_two_gaussians(study: studies.TwoGaussians) -> Figure:
-    """Points on the sphere by class, by AVH and by norm (Fig. 3 and 7).
-
-    Args:
-        study: The result of `hardsight.studies.two_gaussians`.
-    """
+def plot_two_gaussians(seed: int = 0) -> Figure:
+    """Points on the sphere by class, by AVH and by norm (Fig. 3, 7): one draw of `hardsight.studies.two_gaussians`."""
+    study = studies.two_gaussians(seed)
     figure, axes = new_figure(1, 3, subplot_kw={"projection": "3d"})
     x, y, z = study.points.T
     classes, avh, norm = axes[0]
@@ -118,17 +93,9 @@ def plot_two_gaussians(study: studies.TwoGaussians) -> Figure:
     return figure
 
 
-def draw_norm_growth() -> Figure:
-    """`plot_norm_growth` of the paper's example."""
-    return plot_norm_growth(studies.norm_growth())
-
-
-def plot_norm_growth(study: studies.NormGrowth) -> Figure:
-    """AVH is constant while confidence follows the norm (Fig. 20).
-
-    Args:
-        study: The result of `hardsight.studies.norm_growth`.
-    """
+def plot_norm_growth() -> Figure:
+    """AVH is constant while confidence follows the norm (Fig. 20; `hardsight.studies.norm_growth`)."""
+    study = studies.norm_growth()
     figure, axes = new_figure(1, 2, sharey=True)
     titles = ("nearer to its own class (θ₁ < θ₂)", "nearer to the other class (θ₁ > θ₂)")
     for axis, confidence, avh, title in zip(axes[0], study.confidence, study.avh, titles, strict=True):

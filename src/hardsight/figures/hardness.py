@@ -1,0 +1,191 @@
+"""Scores against what is hard for people: human selection frequency, and levels of degradation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.alignment.folder import read_alignment
+from hardsight.comparison import class_count
+from hardsight.correlation import spearman
+from hardsight.degradation import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
+from hardsight.dynamics import Dynamics
+from hardsight.errors import InputError
+from hardsight.extras import need
+from hardsight.figures.curves import VALUES, plot_dynamics
+from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
+from hardsight.human import match, read_human
+from hardsight.records import has_records
+from hardsight.runs import DEGRADED
+from hardsight.table import SampleTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PEOPLE_SCORES = ("avh", "angle", "confidence", "norm_within_class")  # Fig. 5, and the angle beside AVH
+_BINS = (25, 30)
+_LEVEL_BINS = 40
+_FEWEST = 10  # samples for a median, and for a correlation
+
+
+def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Sequence[str] = PEOPLE_SCORES) -> Figure:
+    """Number of samples by human selection frequency and by score (Fig. 5 and 16); one row per network.
+
+    Args:
+        runs: Folders of scored or recorded runs by name.
+        human: Answers of people, as for `hardsight.align`; those that `hardsight align` stored in each run without.
+        scores: What is drawn against it, one panel each; AVH is multiplied by the number of classes.
+    """
+    figure, axes = new_figure(len(runs), len(scores))
+    for line, (name, run) in zip(axes, runs.items(), strict=True):
+        table = SampleTable.load(run)
+        hsf = _frequencies(table, run, name, human)
+        table = table.with_norm_within_class() if "norm_within_class" in scores else table
+        for axis, score in zip(line, scores, strict=True):
+            values = table[score].astype(np.float64) * (class_count(table) if score == "avh" else 1)
+            valid = np.isfinite(values) & np.isfinite(hsf)
+            x, y = hsf[valid], values[valid]
+            low, high = (float(y.min()), float(y.max())) if len(y) else (0.0, 1.0)
+            ends = [(0, 1), (low, high if high > low else low + 1)]
+            counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=ends)
+            norm = need("matplotlib.colors").LogNorm(1, max(counts.max(), 2))
+            _draw_cells(axis, x_edges, y_edges, counts.T, norm, "samples")
+            column = np.clip(np.digitize(x, x_edges) - 1, 0, _BINS[0] - 1)
+            filled = np.flatnonzero(np.bincount(column, minlength=_BINS[0]) >= _FEWEST)
+            medians = [np.median(y[column == k]) for k in filled]
+            centers = (x_edges[filled] + x_edges[filled + 1]) / 2
+            axis.plot(centers, medians, color=COLORS[1], linewidth=1.6, label="median")
+            axis.set(xlabel="human selection frequency", ylabel=TITLES.get(score, score))
+            title = f"{plain(name)}, n = {len(x):,}"
+            if len(x) >= _FEWEST and np.ptp(x) and np.ptp(y):
+                rho = spearman(y, x)
+                title += f"\nSpearman {rho.value:.3f} ({rho.low:.3f} to {rho.high:.3f})"
+            left_title(axis, title, 9)
+    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    return figure
+
+
+def _frequencies(table: SampleTable, run: str | Path, name: str, human: Any) -> np.ndarray:
+    """The share of people who chose the label, in the order of the table's rows; NaN where nobody was asked."""
+    if "label" not in table:
+        raise InputError(f"RUN: {name} has no labels, and people are asked about the label.")
+    classes = table.meta.class_names or None
+    if isinstance(human, (str, Path)):
+        human = read_human(Path(human), classes=classes)
+    elif human is None and (alignment := read_alignment(run)) is not None:
+        human = alignment.people.select(["id", "hsf"])
+    elif human is None:
+        raise InputError(f"the figure people needs --human, or the result of hardsight align in {name}.")
+    return match(human, table["id"], table["label"], classes).hsf
+
+
+def plot_degradation(runs: Mapping[str, str | Path], human: str | Path | None = None) -> Figure:
+    """Mean and 95% interval per level, harder to the right (the ends of Fig. 11 and 12): one row per degradation.
+
+    Runs that recorded a training `at_every_level` are drawn per epoch, by level.
+
+    Args:
+        runs: Run folders with the levels of `hardsight evaluate --degrade`, by name.
+        human: A file of trials (`human_accuracy`), drawn beside the networks' accuracy.
+    """
+    if all(has_records(Path(run)) and not Path(run, DEGRADED).is_dir() for run in runs.values()):
+        levels = {id_: id_.partition("/")[0] for run in runs.values() for id_ in Dynamics(run).ids}
+        if all("=" in level for level in levels.values()):
+            return plot_dynamics(runs, levels)
+    nets, names = _read_levels(runs)
+    people = None if human is None else human_accuracy(Path(human))
+    figure, axes = new_figure(len(names), len(VALUES))
+    for (net, rows), style in zip(nets.items(), line_styles(len(nets)), strict=True):
+        columns = {value: _score_column(rows, value) for value in VALUES}
+        means = mean_by_level(rows, [column for column in columns.values() if column])
+        for line, name in zip(axes, names, strict=True):
+            for axis, (value, column) in zip(line, columns.items(), strict=True):
+                scale = _number_of_classes(rows) if value == "avh" else 1
+                selected = pc.and_(pc.equal(means["degradation"], name), pc.equal(means["value"], column))
+                _draw_means(axis, means.filter(selected), style, plain(net), scale)
+                axis.get_lines()[-1].set(marker="o", markersize=3)
+    for line, name in zip(axes, names, strict=True):
+        if people is not None and len(rows := people.filter(pc.equal(people["degradation"], name))):
+            _draw_means(line[VALUES.index("correct")], rows, (GRAY, ":"), "people (Geirhos et al.)")
+        for axis, value in zip(line, VALUES, strict=True):
+            axis.set(xlabel=f"{name} (harder →)", ylabel=TITLES[value])
+            if value == "avh":
+                axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
+            if DEGRADATIONS[name].harder == "lower":
+                axis.invert_xaxis()
+        n = max(len(pc.unique(rows.filter(pc.equal(rows["degradation"], name))["id"])) for rows in nets.values())
+        left_title(line[0], f"{name}, {n:,} images")
+    legend(axes[0, -1], *axes[0, VALUES.index("correct")].get_legend_handles_labels(), size=7)
+    return figure
+
+
+def _draw_means(axis: Axes, rows: pa.Table, style: tuple[str, str], label: str, scale: int = 1) -> None:
+    middle, low, high = (scale * rows[end].to_numpy() for end in ("mean", "low", "high"))
+    draw_band(axis, rows["level"].to_numpy(), middle, low, high, style, label)
+
+
+def plot_degraded_avh(runs: Mapping[str, str | Path]) -> Figure:
+    """The distribution of AVH at each level, with its mean and its correlation with the level (Fig. 17 and 18).
+
+    One row per degradation, one column per network; the shares at each level add up to 1.
+
+    Args:
+        runs: Run folders with the levels of `hardsight evaluate --degrade`, by name.
+    """
+    nets, names = _read_levels(runs)
+    figure, axes = new_figure(len(names), len(nets))
+    for (net, table), line in zip(nets.items(), axes.T, strict=True):
+        column = _score_column(table, "avh") or "avh"
+        for axis, name in zip(line, names, strict=True):
+            rows, title = table.filter(pc.equal(table["degradation"], name)), plain(net)
+            if len(rows):
+                _draw_levels(axis, rows, _number_of_classes(table) * rows[column].to_numpy())
+            if len(pc.unique(rows["level"])) > 1:
+                [rho] = follows_level(rows, [column]).to_pylist()
+                if rho["spearman"] is not None:
+                    title += f": Spearman {rho['spearman']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
+            left_title(axis, title, 9)
+            axis.set(xlabel=f"{name} (harder →)", ylabel=TITLES["avh"])
+    return figure
+
+
+def _draw_levels(axis: Axes, rows: pa.Table, values: np.ndarray) -> None:
+    """One histogram per level, side by side from the clean images on."""
+    level, clean = rows["level"].to_numpy(), DEGRADATIONS[rows["degradation"][0].as_py()].clean
+    levels = sorted(pc.unique(rows["level"]).to_pylist(), key=lambda at: abs(at - clean))
+    edges = np.linspace(np.nanmin(values), max(np.nanmax(values), np.nanmin(values) + 1e-6), _LEVEL_BINS + 1)
+    shares = np.stack([np.histogram(values[level == at], edges)[0] / (level == at).sum() for at in levels], 1)
+    norm = need("matplotlib.colors").PowerNorm(0.5, 0, shares.max())
+    _draw_cells(axis, np.arange(len(levels) + 1) - 0.5, edges, shares, norm, "share of the images")
+    means = [np.nanmean(values[level == at]) for at in levels]
+    axis.plot(np.arange(len(levels)), means, color=COLORS[1], marker="o", markersize=3, linewidth=1.4)
+    axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
+    axis.set_xticks(range(len(levels)), [f"{at:g}" for at in levels])
+
+
+def _read_levels(runs: Mapping[str, str | Path]) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of `evaluate_degraded` by run, and the degradations in them."""
+    tables = {name: read_degraded(run) for name, run in runs.items()}
+    present = {name for rows in tables.values() for name in pc.unique(rows["degradation"]).to_pylist()}
+    return tables, [name for name in DEGRADATIONS if name in present]
+
+
+def _score_column(rows: pa.Table, value: str) -> str | None:
+    """The column of a value, that of the predicted class where there are no labels."""
+    return next((name for name in (value, f"{value}_pred") if name in rows.column_names), None)
+
+
+def _number_of_classes(rows: pa.Table) -> int:
+    return int((rows.schema.metadata or {})[b"classes"])
+
+
+def _draw_cells(axis: Axes, x: np.ndarray, y: np.ndarray, counts: np.ndarray, norm: Any, label: str) -> None:
+    """Cells between the edges `x` and `y`, colored by their counts with a color bar; empty ones are left blank."""
+    cells = axis.pcolormesh(x, y, np.ma.masked_equal(counts, 0), norm=norm, cmap="viridis", rasterized=True)
+    axis.get_figure().colorbar(cells, ax=axis, label=label)
