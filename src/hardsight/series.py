@@ -46,10 +46,11 @@ def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
         dtype: That of the features, if they have 16 bits and are to be multiplied as such; float64 otherwise.
     """
     (classes, width), half = weight.shape, dtype in _HALF
-    blocks, total = [], torch.zeros(width, dtype=torch.float64, device=weight.device)
+    device = "cpu" if weight.device.type == "mps" else weight.device  # mps has no float64
+    blocks, total = [], torch.zeros(width, dtype=torch.float64, device=device)
     gram, lost = None, total.new_zeros(())
     for block in weight.split(max(_ADDED, _BLOCK // width)):
-        exact = unit(block.float() if half else as_float64(block))[0]
+        exact = unit(block.to(device, torch.float32) if half else as_float64(block))[0]
         rows = exact.to(dtype)
         total += exact.sum(0, dtype=torch.float64)
         lost += (exact - rows).square_().sum(dtype=torch.float64)
@@ -121,7 +122,7 @@ def _products(features: Tensor, sums: ClassSums) -> tuple[Tensor, Tensor, Tensor
     parts = []
     for block in features.split(max(1, _BLOCK // max(matrix.shape))):
         # Not scaled before it is multiplied, if in 16 bits: those hold no unit vector exactly.
-        x = block if half else unit(as_float64(block))[0]
+        x = block.to(matrix.device) if half else unit(as_float64(block))[0]
         norm = torch.linalg.vector_norm(x, dim=1, dtype=torch.float32).double() if half else x.new_ones(len(x))
         products = multiply(x, matrix.T)
         first = products[:, : sums.squares]
