@@ -440,11 +440,11 @@ def test_a_damaged_index_is_a_sentence(tmp_path):
         ("{", "is damaged"),
         (json.dumps({**content, "version": 99}), "newer hardsight"),
         (json.dumps({**content, "files": [{**content["files"][0], "name": "../../x.parquet"}]}), "is damaged"),
-        (json.dumps({**content, "files": [{**content["files"][0], "bytes": 1}]}), "is missing"),
+        (json.dumps({**content, "files": [{**content["files"][0], "name": f"{0:016d}.parquet"}]}), "is missing"),
     ):
         index.write_text(broken)
         with pytest.raises(RuntimeError, match=says):
-            hs.Dynamics(tmp_path / "run")
+            hs.Dynamics(tmp_path / "run").summary()
 
 
 def test_the_files_are_plain_parquet_that_anyone_reads(tmp_path):

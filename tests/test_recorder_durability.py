@@ -228,7 +228,7 @@ def test_files_that_a_recorder_replaces_while_they_are_opened_are_read_again(tmp
             train(recorder, 4, model=network(), first=4)
         return index
 
-    monkeypatch.setattr("hardsight.recordindex.read_index", then_replaced)
+    monkeypatch.setattr("hardsight.records.read_index", then_replaced)
     found = read()
     assert not pending
     if reading != "table":  # which shows the last epoch, whichever that is

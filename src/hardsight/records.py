@@ -13,38 +13,150 @@ removes them.
 
 from __future__ import annotations
 
-import bisect
 import itertools
+import json
+import re
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.errors import InputError
-from hardsight.recordindex import VERSION, Entry, Index, commit, has_records, new_name, read_index, read_with
-from hardsight.runs import DYNAMICS, SCHEMAS, check_classes, checked_rows, damage_errors, disk_errors, write_whole
-from hardsight.untrusted import check_table
+from hardsight.errors import InputError, StateError
+from hardsight.runs import (
+    DYNAMICS,
+    INDEX,
+    SCHEMAS,
+    check_classes,
+    damage_errors,
+    disk_errors,
+    sweep,
+    write_text,
+    write_whole,
+)
+from hardsight.untrusted import check_table, read_json
 
-__all__ = ["Index", "commit", "has_records", "new_name", "read_index", "read_with"]
+VERSION = SCHEMAS[DYNAMICS].version
+MOST_EPOCHS = 2**31 - 1  # epochs are stored in 32 bits
 
 # Significant bits of each column, stored as float32: AVH, confidence and loss are derived from whole numbers; for the
 # others bits are saved, because bits that are zero cost nothing on disk.
 BITS = dict.fromkeys(("angle", "angle_sum", "soft_margin"), 24) | {"other_angle": 11}
 BITS |= dict.fromkeys(("margin", "norm", "el2n", "nll_angles", "nll_norms"), 16)
-FLOATS = tuple(BITS)
 
 FILE_ROWS = 1 << 21
-MOST_FILES = 128  # of single epochs; all are open while they are read
+MOST_FILES = 128  # of single epochs
 _GROUP_ROWS = 1 << 15
-_NO_ROWS = pa.schema(list(SCHEMAS[DYNAMICS].columns.items())).empty_table()
+_SCHEMA = pa.schema({**SCHEMAS[DYNAMICS].columns, **dict.fromkeys(BITS, pa.float32())})
 _HEADS = pa.schema({"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()})
+_NAME = re.compile(r"[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
+
+Result = TypeVar("Result")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The index.
+
+
+class Entry(TypedDict):
+    """A file of rows: the first and last epoch and id that it holds, and its size."""
+
+    name: str
+    epochs: list[int]
+    ids: list[str]
+    rows: int
+    bytes: int
+
+
+@dataclass
+class Index:
+    """What is committed.
+
+    Attributes:
+        files: The files of rows.
+        epochs: The recorded epochs, in order; the last one is unfinished where `open`.
+        steps: The number of batches recorded by the end of each epoch.
+        heads: The files of class weights.
+        states: By epoch, the file that the next epoch is compared with (the last two are kept).
+        open: Whether the last epoch was flushed before its end.
+        owner: The recorder that may write.
+    """
+
+    files: list[Entry] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    heads: list[str] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
+    open: bool = False
+    owner: str = ""
+    version: int = VERSION
+
+    def names(self) -> set[str]:
+        return {*(entry["name"] for entry in self.files), *self.states.values(), *self.heads}
+
+    def is_sound(self) -> bool:
+        """Whether a recorder may have written it: no name leads out of the folder, no file holds other epochs."""
+        first, last = (self.epochs[0], self.epochs[-1]) if self.epochs else (1, 0)
+        return (
+            all(a < b for a, b in itertools.pairwise([0, *self.epochs, MOST_EPOCHS + 1]))
+            and all(map(_NAME.fullmatch, self.names()))
+            and all(re.fullmatch("[1-9][0-9]{0,9}", epoch) for epoch in [*self.steps, *self.states])
+            and all(len(entry["epochs"]) == len(entry["ids"]) == 2 for entry in self.files)
+            and all(first <= entry["epochs"][0] <= entry["epochs"][1] <= last for entry in self.files)
+            and all(entry["ids"][0] <= entry["ids"][1] for entry in self.files)
+        )
+
+
+def has_records(run: str | Path) -> bool:
+    """Whether a run holds records of training."""
+    return (Path(run) / DYNAMICS / INDEX).is_file()
+
+
+def read_index(run: str | Path) -> Index:
+    """What is committed in a run; an empty index where nothing is.
+
+    Raises:
+        StateError: The index is damaged, or hardsight is too old for it.
+    """
+    if not has_records(run):
+        return Index()
+    index = read_json(Path(run) / DYNAMICS / INDEX, Index)
+    if index.version > VERSION:
+        raise StateError(
+            f"RUN: the records of {run} were written by a newer hardsight (version {index.version}, this one reads "
+            f"{VERSION}); upgrade hardsight."
+        )
+    if not index.is_sound():
+        raise StateError(f"RUN: {run} is damaged: no recorder writes such names, epochs or ids into {INDEX}.")
+    return index
+
+
+def read_with(run: str | Path, read: Callable[[Index], Result]) -> Result:
+    """What a function reads from the files of the index; it reads again if a recorder replaces them meanwhile."""
+    while True:
+        index = read_index(run)
+        try:
+            return read(index)
+        except FileNotFoundError as error:
+            if read_index(run) == index:
+                raise StateError(f"RUN: {run} is damaged: a file of its records is missing ({error}).") from None
+
+
+def commit(run: Path, index: Index) -> None:
+    """Replace the index, and only then remove the files that it no longer names."""
+    folder, named = run / DYNAMICS, index.names()
+    with disk_errors(run):
+        write_text(folder / INDEX, json.dumps(vars(index)))
+        sweep(folder)
+        for stray in folder.iterdir():
+            if _NAME.fullmatch(stray.name) and stray.name not in named and not stray.is_dir():
+                stray.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -61,51 +173,45 @@ def rounded(values: np.ndarray, bits: int = 16) -> np.ndarray:
     return np.where(np.isfinite(values), nearest, pattern).view(np.float32)
 
 
+def write_file(run: Path, kind: str, writer: Callable[[Path], object]) -> str:
+    """Write a file under a name that no other start takes, and return the name. Nothing is committed by it."""
+    name = f"{secrets.token_hex(8)}.{kind}"
+    with disk_errors(run):
+        write_whole(run / DYNAMICS / name, writer)
+    return name
+
+
 def write_rows(run: Path, index: Index, rows: pa.Table, compression_level: int = 1) -> None:
     """Add a file with rows sorted by (id, epoch) to an index, without committing it."""
     if not len(rows):
         return
-    path = run / DYNAMICS / new_name()
-    rows = with_text(rows).replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
-    epochs = pc.min_max(rows["epoch"]).as_py()
-    single = epochs["min"] == epochs["max"]  # each id once
+    rows = with_text(rows.select([name for name in rows.column_names if rows[name].null_count < len(rows)]))
+    rows = rows.replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
+    ids, epochs = [rows["id"][0].as_py(), rows["id"][-1].as_py()], pc.min_max(rows["epoch"]).as_py()
     writer = partial(
         pq.write_table,
         rows,
         row_group_size=_GROUP_ROWS,
         compression="zstd",
         compression_level=compression_level,
-        use_dictionary=["epoch", "label", "pred", *([] if single else ["id"])],
+        use_dictionary=["epoch", "label", "pred", *(["id"] if epochs["min"] < epochs["max"] else [])],
         column_encoding={name: "BYTE_STREAM_SPLIT" for name in rows.column_names if name in BITS},
     )
-    with disk_errors(run):
-        write_whole(path, writer)
-    ids = [rows["id"][0].as_py(), rows["id"][-1].as_py()]
-    spans: dict[str, Any] = {"epochs": [epochs["min"], epochs["max"]], "ids": ids}
-    index.files.append(Entry(name=path.name, **spans, rows=len(rows), bytes=path.stat().st_size))
-
-
-def with_text(rows: pa.Table) -> pa.Table:
-    """Rows whose ids are plain text."""
-    return rows.set_column(rows.schema.get_field_index("id"), "id", rows["id"].cast(pa.string()))
+    name = write_file(run, "parquet", writer)
+    size = (run / DYNAMICS / name).stat().st_size
+    index.files.append(Entry(name=name, epochs=[*epochs.values()], ids=ids, rows=len(rows), bytes=size))
 
 
 def write_head(run: Path, index: Index, epoch: int, head: np.ndarray) -> None:
-    """Add the norms and biases ``(2, C)`` of an epoch's class weights, in place of those that a flush wrote."""
+    """Add the norms and biases ``(2, C)`` of an epoch's class weights; those of this and later epochs are replaced."""
     classes = np.arange(head.shape[1])
-    columns = (np.full(len(classes), epoch), classes, head[0], head[1])
+    columns = (np.full(len(classes), epoch), classes, *head)
     heads = pa.table([pa.array(v, t) for v, t in zip(columns, _HEADS.types, strict=True)], schema=_HEADS)
     if len(index.heads) >= MOST_FILES or epoch in index.epochs:
         before = read_heads(run, index)
         heads = pa.concat_tables([before.filter(pc.less(before["epoch"], epoch)), heads])
         index.heads = []
-    _add_heads(run, index, heads)
-
-
-def _add_heads(run: Path, index: Index, heads: pa.Table) -> None:
-    index.heads.append(new_name("heads.parquet"))
-    with disk_errors(run):
-        write_whole(run / DYNAMICS / index.heads[-1], partial(pq.write_table, heads, compression="zstd"))
+    index.heads.append(write_file(run, "heads.parquet", partial(pq.write_table, heads, compression="zstd")))
 
 
 def compact(run: Path, index: Index, *, everything: bool = False) -> bool:
@@ -115,26 +221,25 @@ def compact(run: Path, index: Index, *, everything: bool = False) -> bool:
         Whether the index has changed; the caller commits it.
     """
     kept = [] if everything else [entry for entry in index.files if entry["epochs"][0] != entry["epochs"][1]]
-    chosen = [entry for entry in index.files if entry not in kept]
-    spans = sorted(entry["ids"] for entry in chosen)
-    if len(chosen) < (2 if everything else MOST_FILES) or all(a[1] < b[0] for a, b in itertools.pairwise(spans)):
+    selected = [entry for entry in index.files if entry not in kept]
+    if len(selected) < (2 if everything else MOST_FILES) or _are_disjoint(selected):
         return False
     index.files = kept
-    for block in blocks(open_files(run, chosen, None), FILE_ROWS):
+    for block in blocks(run, Index(files=selected)):
         write_rows(run, index, block.table, compression_level=6)
     return True
 
 
 def drop_from(run: Path, index: Index, epoch: int) -> None:
     """Forget an epoch and all later ones; the caller commits."""
-    files, heads = index.files, read_heads(run, index)
+    write_head(run, index, epoch, np.zeros((2, 0)))
+    cut = [entry for entry in index.files if entry["epochs"][0] < epoch <= entry["epochs"][1]]
+    index.files, index.open = [entry for entry in index.files if entry["epochs"][1] < epoch], False
     index.epochs = [e for e in index.epochs if e < epoch]
     index.steps = {k: v for k, v in index.steps.items() if int(k) < epoch}
     index.states = {k: v for k, v in index.states.items() if int(k) < epoch}
-    index.files, index.heads, index.open = [f for f in files if f["epochs"][1] < epoch], [], False
-    for block in blocks(open_files(run, [f for f in files if f["epochs"][0] < epoch <= f["epochs"][1]], None)):
-        write_rows(run, index, block.table.filter(pc.less(block.table["epoch"], epoch)))
-    _add_heads(run, index, heads.filter(pc.less(heads["epoch"], epoch)))
+    for block in blocks(run, Index(files=cut), epochs=(1, epoch - 1)):
+        write_rows(run, index, block.table)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,14 +251,9 @@ def softplus(m: np.ndarray) -> np.ndarray:
     return np.maximum(m, 0.0) + np.log1p(np.exp(-np.abs(m)))
 
 
-def _ratio(angle: np.ndarray, total: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return angle / total
-
-
 # What is computed from the stored columns when it is asked for.
 DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
-    "avh": (("angle", "angle_sum"), _ratio),
+    "avh": (("angle", "angle_sum"), lambda angle, total: np.divide(angle, np.where(total == 0, np.nan, total))),
     "angular_margin": (("angle", "other_angle"), np.subtract),
     "confidence": (("soft_margin",), lambda m: np.exp(-softplus(m))),
     "nll": (("soft_margin",), softplus),
@@ -166,12 +266,11 @@ def needed(names: Collection[str]) -> list[str]:
     return list(dict.fromkeys(c for name in names for c in (DERIVED[name][0] if name in DERIVED else (name,))))
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """All rows of a range of ids, sorted by (id, epoch).
 
     Attributes:
-        table: The rows; their ids are encoded as a dictionary.
+        table: The rows.
         ids: Each id once, sorted.
         code: The place of each row's id among them.
     """
@@ -181,23 +280,21 @@ class Block:
     code: np.ndarray
 
     def column(self, name: str) -> np.ndarray:
-        """A stored or derived column as float64, NaN where it is missing: old runs lack `other_angle`."""
+        """A stored or derived column as float64, NaN where it is missing."""
         if name in DERIVED:
             needs, function = DERIVED[name]
             return function(*map(self.column, needs))
-        if name not in self.table.column_names:
-            return np.full(len(self.table), np.nan)
         return self.table[name].to_numpy().astype(np.float64)
 
 
 def scores_of(rows: pa.Table, classes: int) -> pa.Table:
     """Rows of one epoch as a table of scores: ``id, label, pred`` and every registered score that the records give."""
     block = Block(rows, rows["id"], np.arange(len(rows)))
-    angle, total = block.column("angle"), block.column("angle_sum")
     columns: dict[str, Any] = {name: rows[name].cast(pa.int64()) for name in ("label", "pred")}
-    columns |= {"avh": block.column("avh"), "avc": (np.pi - angle) / (classes * np.pi - total)}
+    columns["avh"] = block.column("avh")
+    columns["avc"] = (np.pi - block.column("angle")) / (classes * np.pi - block.column("angle_sum"))
     names = ["confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n"]
-    names += ["angular_margin"] if "other_angle" in rows.column_names else []
+    names += ["angular_margin"] if rows["other_angle"].null_count < len(rows) else []  # old runs lack it
     return pa.table({"id": rows["id"], **columns, **{name: block.column(name) for name in names}})
 
 
@@ -205,131 +302,138 @@ def scores_of(rows: pa.Table, classes: int) -> pa.Table:
 # Reading.
 
 
-class RecordFile:
-    """An open Parquet file of records and the range of ids in each of its row groups.
+def read_rows(
+    run: str | Path,
+    index: Index,
+    columns: Collection[str] | None = None,
+    *,
+    epochs: tuple[int, int] = (1, MOST_EPOCHS),
+    ids: tuple[str, str | None] = ("", None),
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """Rows of some samples and epochs, file after file; their ids are encoded as a dictionary.
 
     Args:
-        path: The file.
-        epochs: The first and last epoch that the index says it holds.
+        run: The run folder.
+        index: Its index.
         columns: Which to read beside id and epoch; None reads all.
+        epochs: The first and last epoch.
+        ids: The first id, and the id before which reading ends; None: all from the first on.
+        where: A further condition.
     """
-
-    def __init__(self, path: Path, epochs: list[int], columns: Collection[str] | None) -> None:
-        self._path, self._epochs = path, epochs
+    (first, last), (low, high) = epochs, ids
+    condition = (pc.field("epoch") >= first) & (pc.field("epoch") <= last)
+    condition = condition if where is None else condition & where
+    names = _SCHEMA.names if columns is None else ("id", "epoch", *columns)
+    schema = pa.schema([_SCHEMA.field(name) for name in names])
+    coded = schema.set(0, pa.field("id", pa.dictionary(pa.int32(), pa.string())))
+    tables = [coded.empty_table()]
+    for entry in index.files:
+        path = Path(run) / DYNAMICS / entry["name"]
+        (start, end), (lowest, highest) = entry["epochs"], entry["ids"]
+        if end < first or start > last or highest < low or (high is not None and lowest >= high):
+            continue
         with damage_errors(path):
-            self._parquet = pq.ParquetFile(path, read_dictionary=["id"])
-            schema, meta = self._parquet.schema_arrow, self._parquet.metadata
-            for name, kind in SCHEMAS[DYNAMICS].columns.items():
-                stored = pa.dictionary(pa.int32(), kind) if name == "id" else kind
-                if name not in schema.names or schema.field(name).type != stored:
-                    raise InputError(f"it has no column {name} of type {kind}")
-            checked_rows(schema.empty_table(), DYNAMICS)
-            self.spans = []
-            for group in map(meta.row_group, range(meta.num_row_groups)):
-                limits = group.column(schema.names.index("id")).statistics
-                ids = (limits.min, limits.max) if limits is not None and limits.has_min_max else ("", "\U0010ffff")
-                self.spans.append((*ids, group.num_rows))
-        self.columns = None if columns is None else ["id", "epoch", *(c for c in columns if c in schema.names)]
-
-    def read(self, low: str, high: str | None) -> Iterator[pa.Table]:
-        """Rows with low ≤ id < high."""
-        for group, (first, last, _) in enumerate(self.spans):
-            if last < low or (high is not None and first >= high):
-                continue
-            table = self.read_group(group)
-            if first < low:
-                table = filter_ids(table, lambda ids: pc.greater_equal(ids, low))
-            if high is not None and last >= high:
-                table = filter_ids(table, lambda ids: pc.less(ids, high))
-            yield table
-
-    def read_group(self, group: int) -> pa.Table:
-        """A row group; its epochs must be those of the index and its class numbers such as a head can have."""
-        with damage_errors(self._path):
-            table = check_table(self._parquet.read_row_group(group, columns=self.columns))
-            for name in {"id", "epoch", "label", "pred"} & set(table.column_names):
-                if table[name].null_count:
-                    raise InputError(f"{name} is missing in some rows")
-                if name in ("label", "pred"):
-                    check_classes(table[name], name)
-            epochs = pc.min_max(table["epoch"]).as_py()
-            if len(table) and not self._epochs[0] <= epochs["min"] <= epochs["max"] <= self._epochs[1]:
-                raise InputError("its epochs are not those that the index tells")
-            return table
-
-    def close(self) -> None:
-        self._parquet.close()
+            if low <= lowest and (high is None or highest < high):
+                rows = pq.read_table(path, schema=coded, filters=condition, read_dictionary=["id"])
+            else:  # row groups are skipped by conditions on plain text only
+                between = pc.field("id") >= low if high is None else (pc.field("id") >= low) & (pc.field("id") < high)
+                rows = pq.read_table(path, schema=schema, filters=condition & between)
+                rows = rows.set_column(0, "id", rows["id"].dictionary_encode())
+            tables.append(_checked(rows, entry))
+    return pa.concat_tables(tables)
 
 
-def filter_ids(table: pa.Table, condition: Callable[[pa.Array], pa.Array]) -> pa.Table:
-    """The rows whose id meets a condition, which is evaluated once per distinct id and not once per row."""
-    chunks = [condition(chunk.dictionary).take(chunk.indices) for chunk in table["id"].chunks]
-    return table.filter(pa.chunked_array(chunks, pa.bool_()))
-
-
-def open_files(run: str | Path, entries: list[Entry], columns: Collection[str] | None) -> list[RecordFile]:
-    """Files of the index, all of them or none. Once open they can be read even after a recorder removes them."""
-    with ExitStack() as stack:
-        opened = []
-        for entry in entries:
-            file = RecordFile(Path(run) / DYNAMICS / entry["name"], entry["epochs"], columns)
-            opened.append(stack.enter_context(closing(file)))
-        stack.pop_all()
-    return opened
+def _checked(rows: pa.Table, entry: Entry) -> pa.Table:
+    """Rows of a file if they are whole, of the epochs that the index tells, and of classes such as a head can have."""
+    for name in {"id", "epoch", "label", "pred"} & set(check_table(rows).column_names):
+        if rows[name].null_count:
+            raise InputError(f"{name} is missing in some rows")
+        if name in ("label", "pred"):
+            check_classes(rows[name], name)
+    epochs = pc.min_max(rows["epoch"]).as_py()
+    if len(rows) and not entry["epochs"][0] <= epochs["min"] <= epochs["max"] <= entry["epochs"][1]:
+        raise InputError("its epochs are not those that the index tells")
+    return rows
 
 
 def blocks(
-    files: list[RecordFile], rows: int = FILE_ROWS, visible: Callable[[pa.Table], pa.Table] = lambda table: table
+    run: str | Path,
+    index: Index | None = None,
+    columns: Collection[str] | None = None,
+    rows: int = FILE_ROWS,
+    **options: Any,
 ) -> Iterator[Block]:
-    """All epochs of one range of ids after the other; the files are closed at the end.
+    """All epochs of one range of ids after the other.
 
     Args:
-        files: Open files.
+        run: The run folder.
+        index: Its index; None: what is committed, also if a recorder replaces files meanwhile.
+        columns: As for `read_rows`.
         rows: About how many rows at a time.
-        visible: A function that leaves out the rows of a table that are not to be read.
+        **options: ``epochs`` and ``where`` of `read_rows`.
     """
-    with ExitStack() as stack:
-        for file in files:
-            stack.enter_context(closing(file))
-        for low, high in _ranges(files, rows):
-            table = concat([visible(piece) for file in files for piece in file.read(low, high)])
-            if len(table):
-                yield _sorted(table)
+
+    def reading(read: Callable[[Index], Any]) -> Any:
+        return read_with(run, read) if index is None else read(index)
+
+    for ids in reading(lambda index: list(_ranges(run, index, rows))):
+        table = reading(lambda index, ids=ids: read_rows(run, index, columns, ids=ids, **options))
+        if len(table) or ids[1] is None:  # where there are no rows at all, an empty block
+            yield _sorted(table)
 
 
-def concat(tables: list[pa.Table], empty: pa.Table = _NO_ROWS) -> pa.Table:
-    """Tables one after the other, with nulls where one lacks a column of another; `empty` where there are none."""
-    return pa.concat_tables(tables, promote_options="default") if tables else empty
-
-
-def _ranges(files: list[RecordFile], rows: int) -> Iterator[tuple[str, str | None]]:
-    """Ranges of ids that begin where a row group does and hold about so many rows."""
-    starts = sorted((first, count) for file in files for first, _, count in file.spans)
-    low, total = "", 0
-    for first, count in starts:
-        if total >= rows and first > low:
+def _ranges(run: str | Path, index: Index, rows: int) -> Iterator[tuple[str, str | None]]:
+    """Ranges of ids that hold about so many rows: files where these do not overlap, and otherwise row groups."""
+    starts, low, total = [(entry["ids"][0], entry["rows"]) for entry in index.files], "", 0
+    if sum(count for _, count in starts) > rows and not _are_disjoint(index.files):
+        starts = []
+        for path in (Path(run) / DYNAMICS / entry["name"] for entry in index.files):
+            with damage_errors(path):
+                meta = pq.read_metadata(path)
+                for group in map(meta.row_group, range(meta.num_row_groups)):
+                    limits = group.column(meta.schema.names.index("id")).statistics
+                    starts.append((str(limits.min) if limits and limits.has_min_max else "", group.num_rows))
+    for first, count in sorted(starts):
+        if total and total + count > rows and first > low:
             yield low, first
             low, total = first, 0
         total += count
     yield low, None
 
 
+def _are_disjoint(entries: list[Entry]) -> bool:
+    """Whether no id lies in two files."""
+    spans = sorted(entry["ids"] for entry in entries)
+    return all(a[1] < b[0] for a, b in itertools.pairwise(spans))
+
+
 def _sorted(table: pa.Table) -> Block:
-    ids = table.unify_dictionaries().combine_chunks()["id"].combine_chunks()
-    ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+    table = table.unify_dictionaries().combine_chunks()
+    ids = table["id"].combine_chunks()
     order = pc.sort_indices(ids.dictionary)
     rank = np.empty(len(order), np.int64)
     rank[order.to_numpy()] = np.arange(len(order))
-    code, names = rank[ids.indices.to_numpy()], ids.dictionary.take(order)
-    present = np.bincount(code, minlength=len(names)) > 0  # a filter leaves names without rows in a dictionary
+    code, names, epoch = rank[ids.indices.to_numpy()], ids.dictionary.take(order), table["epoch"].to_numpy()
+    present = np.bincount(code, minlength=len(names)) > 0  # a condition leaves names without rows in a dictionary
     if not present.all():
         code, names = (np.cumsum(present) - 1)[code], names.filter(pa.array(present))
-    epoch = table["epoch"].to_numpy()
-    key = code * (int(epoch.max()) + 1) + epoch
+    key = code * (int(epoch.max(initial=0)) + 1) + epoch
     if (np.diff(key) < 0).any():
-        order = np.argsort(key, kind="stable")
-        table, code = table.take(pa.array(order)), code[order]
+        rows = np.argsort(key, kind="stable")
+        table, code = table.take(pa.array(rows)), code[rows]
     return Block(table, names, code)
+
+
+def read_epoch(run: str | Path, index: Index, epoch: int, where: pc.Expression | None = None) -> pa.Table:
+    """All rows of one epoch, by id."""
+    rows = with_text(read_rows(run, index, epochs=(epoch, epoch), where=where))
+    return rows.take(pc.sort_indices(rows["id"]))
+
+
+def with_text(rows: pa.Table) -> pa.Table:
+    """Rows whose ids are plain text."""
+    return rows.set_column(0, "id", rows["id"].cast(pa.string()))
 
 
 def read_heads(run: str | Path, index: Index) -> pa.Table:
@@ -343,26 +447,3 @@ def read_heads(run: str | Path, index: Index) -> pa.Table:
             check_classes(heads["class"], "class")
         parts.append(heads)
     return pa.concat_tables(parts)
-
-
-def read_ids(run: str | Path, index: Index, ids: pa.Array, columns: Collection[str] | None = None) -> pa.Table:
-    """All rows of some samples in any order, from the row groups that may hold them."""
-    names = sorted(ids.to_pylist())
-
-    def holds(first: str, last: str) -> bool:
-        return bisect.bisect_left(names, first) < bisect.bisect_right(names, last)
-
-    tables = []
-    for file in open_files(run, [entry for entry in index.files if holds(*entry["ids"])], columns):
-        with closing(file):
-            groups = [group for group, (first, last, _) in enumerate(file.spans) if holds(first, last)]
-            pieces = map(file.read_group, groups)
-            tables += [with_text(filter_ids(piece, partial(pc.is_in, value_set=ids))) for piece in pieces]
-    return concat(tables)
-
-
-def read_epoch(run: str | Path, index: Index, epoch: int, columns: Collection[str] | None = None) -> pa.Table:
-    """All rows of one epoch, by id; `columns` are read beside id and epoch, None reads all."""
-    entries = [entry for entry in index.files if entry["epochs"][0] <= epoch <= entry["epochs"][1]]
-    tables = [block.table for block in blocks(open_files(run, entries, columns))]
-    return concat([with_text(table.filter(pc.equal(table["epoch"], epoch))) for table in tables])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, meta_of
 from hardsight.table import SampleTable
 
-COLUMNS = ("pred", *records.FLOATS, *records.DERIVED)
+COLUMNS = ("pred", *records.BITS, *records.DERIVED)
 
 
 class Dynamics:
@@ -43,13 +42,7 @@ class Dynamics:
         if not records.has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
 
-        def opened(index: records.Index) -> tuple[records.Index, pa.Array | None]:
-            """The index, and the ids that an unfinished epoch holds so far."""
-            if not index.open:
-                return index, None
-            return index, records.read_epoch(self.path, index, index.epochs[-1], ())["id"].combine_chunks()
-
-        index, self._flushed = self._read(opened)
+        index, flushed = records.read_with(self.path, self._opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         self.meta: Meta = meta_of(self.path)
@@ -57,18 +50,14 @@ class Dynamics:
         self.unit: str = self.meta.unit or "epoch"
         self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
         self.unfinished = index.open
+        # The rows that exist now. A recorder adds rows and changes none.
+        last = index.epochs[-1]
+        self._where = (pc.field("epoch") < last) | pc.field("id").isin(flushed) if index.open else None
 
-    def _read(self, read: Callable[[records.Index], Any]) -> Any:
-        """What a function reads from the files as they are now: a recorder may have compacted them."""
-        return records.read_with(self.path, read)
-
-    def _visible(self, rows: pa.Table) -> pa.Table:
-        """The rows that existed when this was opened. A recorder adds rows and changes none."""
-        last = int(self.epochs[-1])
-        if self._flushed is None:
-            return rows.filter(pc.less_equal(rows["epoch"], last))
-        flushed = pc.is_in(rows["id"].cast(pa.string()), value_set=self._flushed)
-        return rows.filter(pc.or_(pc.less(rows["epoch"], last), pc.and_(pc.equal(rows["epoch"], last), flushed)))
+    def _opened(self, index: records.Index) -> tuple[records.Index, pa.Array | None]:
+        """The index, and the ids that an unfinished epoch holds so far."""
+        last = index.epochs[-1] if index.open else 0
+        return index, records.read_rows(self.path, index, (), epochs=(last, last))["id"].cast(pa.string())
 
     @property
     def classes(self) -> int:
@@ -111,7 +100,7 @@ class Dynamics:
     @property
     def heads(self) -> pa.Table:
         """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
-        heads = self._read(lambda index: records.read_heads(self.path, index))
+        heads = records.read_with(self.path, lambda index: records.read_heads(self.path, index))
         return heads.filter(pc.less_equal(heads["epoch"], int(self.epochs[-1])))
 
     def blocks(self, columns: Collection[str], rows: int = records.FILE_ROWS) -> Iterator[tuple[int, records.Block]]:
@@ -124,13 +113,9 @@ class Dynamics:
         Returns:
             Blocks, each with the place of its first sample among `ids`.
         """
-        start, wanted = 0, records.needed(columns)
-
-        def opened(index: records.Index) -> list[records.RecordFile]:
-            entries = [entry for entry in index.files if entry["epochs"][0] <= self.epochs[-1]]
-            return records.open_files(self.path, entries, wanted)
-
-        for block in records.blocks(self._read(opened), rows, self._visible):
+        start, span = 0, (1, int(self.epochs[-1]))
+        stored = records.needed(columns)
+        for block in records.blocks(self.path, None, stored, rows, epochs=span, where=self._where):
             yield start, block
             start += len(block.ids)
 
@@ -141,9 +126,15 @@ class Dynamics:
             ids: The samples.
             columns: Which to read beside id and epoch.
         """
-        wanted = records.needed(columns)
-        rows = self._visible(self._read(lambda index: records.read_ids(self.path, index, ids, wanted)))
-        return records.Block(rows, ids, np.arange(len(rows)))
+        limits, selected = pc.min_max(ids).as_py(), pc.field("id").isin(ids)
+        options = {
+            "epochs": (1, int(self.epochs[-1])),
+            "ids": (limits["min"] or "", (limits["max"] or "") + "\0"),
+            "where": selected if self._where is None else selected & self._where,
+        }
+        stored = records.needed(columns)
+        rows = records.read_with(self.path, lambda index: records.read_rows(self.path, index, stored, **options))
+        return records.Block(records.with_text(rows), ids, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
@@ -170,7 +161,7 @@ class Dynamics:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
             raise InputError(f"epoch must be one of {self._span()}, got {epoch}.")
-        rows = self._visible(self._read(lambda index: records.read_epoch(self.path, index, epoch)))
+        rows = records.read_with(self.path, lambda index: records.read_epoch(self.path, index, epoch, self._where))
         return SampleTable(records.scores_of(rows, self.classes), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
@@ -259,9 +250,8 @@ class Dynamics:
         low, high = epochs or (self.epochs[0], self.epochs[-1])
         selected = self.epochs[(low <= self.epochs) & (self.epochs <= high)]
         moments = self._moments(STANDARDIZED, selected)
-        none = records.Block(records.concat([]), pa.array([], pa.string()), np.zeros(0, np.int64))
-        blocks = (block for _, block in self.blocks([*USED, "label", "pred"]))
-        parts = [summarize(block, selected, moments) for block in itertools.chain([none], blocks)]
+        blocks = self.blocks([*USED, "label", "pred"])
+        parts = [summarize(block, selected, moments) for _, block in blocks]
         return SampleTable(pa.concat_tables(parts), self.meta)
 
     def __repr__(self) -> str:

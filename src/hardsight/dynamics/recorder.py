@@ -28,9 +28,8 @@ from hardsight.dynamics.ids import as_text, first_rows, numbered
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result
-from hardsight.recordindex import MOST_EPOCHS
 from hardsight.registry import whole_number
-from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, disk_errors, meta_of, provenance, write_whole
+from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance
 from hardsight.runs.files import write_together
 from hardsight.table import SampleTable
 
@@ -100,7 +99,7 @@ class Recorder(Result):
         held_out: bool = False,
         note: str | None = None,
     ) -> None:
-        epoch = None if epoch is None else whole_number("epoch", epoch, 1, MOST_EPOCHS)
+        epoch = None if epoch is None else whole_number("epoch", epoch, 1, records.MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
         self._meta = Meta.from_json(
@@ -157,7 +156,7 @@ class Recorder(Result):
         """Take ids, labels and the last logits from what is committed."""
         self._steps = max(self._index.steps.values(), default=0)
         ids, labels, first, last = [self._ids], [self._labels], [self._last_epoch], [self._last_epoch]
-        for block in records.blocks(records.open_files(self.path, self._index.files, ["label"])):
+        for block in records.blocks(self.path, columns=["label"]):
             starts = np.searchsorted(block.code, np.arange(len(block.ids) + 1))
             epoch = block.table["epoch"].to_numpy()
             ids.append(block.ids)
@@ -404,9 +403,7 @@ class Recorder(Result):
         """Write what the next epoch is compared with, for a recorder that resumes."""
         states = index.states
         if logits is not None:
-            states[str(self.epoch)] = records.new_name("safetensors")
-            with disk_errors(self.path):
-                write_whole(self.path / DYNAMICS / states[str(self.epoch)], logits.save)
+            states[str(self.epoch)] = records.write_file(self.path, "safetensors", logits.save)
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]
 
