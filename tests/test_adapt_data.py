@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
+from hardsight.checkpoints import start_from
 from hardsight.data import ArraySamples, JoinedSamples, View, as_pixels, in_form, in_form_of, load_digits, open_data
 from hardsight.degradation.views import DegradedSamples
 from hardsight.heads import find_head
@@ -17,7 +18,6 @@ from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.prepare import prepare
 from hardsight.training.processes import Processes
-from hardsight.training.weights import start_from
 
 CPU = torch.device("cpu")
 

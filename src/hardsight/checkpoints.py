@@ -13,17 +13,23 @@ from torch import Tensor, nn
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import unwrap
+from hardsight.runs import content_hash
 from hardsight.untrusted import Arrays, check_regular
 
 # Where training scripts put the state dict, the weights themselves before their moving average.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema_state_dict")
+# Mean and standard deviation of ImageNet's colors, which torchvision's weights were trained with.
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _MOST_REPEATED = 1 << 26  # bytes; some networks store a small table as one repeated row
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
-    """The state dict in a ``.safetensors`` or torch file, also where it is nested as training scripts do."""
+def read_checkpoint(path: str | Path, argument: str = "--checkpoint") -> dict[str, Tensor]:
+    """The state dict in a ``.safetensors`` or torch file, also where it is nested as training scripts do.
+
+    Errors name it by `argument`.
+    """
     path = Path(path)
-    check_regular(path, "--checkpoint")
+    check_regular(path, argument)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -35,14 +41,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         lines = [line.strip() for line in str(error).splitlines()]
         if not any("weights_only" in line or "Unsupported" in line for line in lines):
             raise InputError(
-                f"--checkpoint: {path.name} cannot be read as a checkpoint ({type(error).__name__}): it is truncated, "
+                f"{argument}: {path.name} cannot be read as a checkpoint ({type(error).__name__}): it is truncated, "
                 "or not a file of torch or safetensors; save or copy it again."
             ) from error
         # What the unpickler refused, without torch's advice to allow it.
         refused = [line for line in lines if "GLOBAL" in line or "Unsupported" in line] or [type(error).__name__]
         what = refused[0].split(" was not an allowed")[0].removeprefix("WeightsUnpickler error: ")[:160]
         raise InputError(
-            f"--checkpoint: {path.name} holds more than tensors and was not opened, because loading it could execute "
+            f"{argument}: {path.name} holds more than tensors and was not opened, because loading it could execute "
             f"code ({what}). If you trust it, save the weights alone: torch.save(model.state_dict(), …)."
         ) from error
     for _ in range(3):  # no deeper: a file may nest itself
@@ -51,13 +57,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     entries = content.items() if isinstance(content, dict) else ()
     state = {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
     if not state:
-        raise InputError(f"--checkpoint: {path.name} holds no state dict, but a {type(content).__name__}.")
+        raise InputError(f"{argument}: {path.name} holds no state dict, but a {type(content).__name__}.")
     for name, tensor in state.items():
         # A tensor that repeats a few stored numbers without end: a small file could fill any memory.
         size = tensor.numel() * tensor.element_size()
         if tensor.layout != torch.strided or (size > _MOST_REPEATED and size > tensor.untyped_storage().nbytes()):
             raise InputError(
-                f"--checkpoint: {printable(name)[:80]} of {path.name} is not a plain tensor: its shape "
+                f"{argument}: {printable(name)[:80]} of {path.name} is not a plain tensor: its shape "
                 f"{tuple(tensor.shape)} is more than the file holds."
             )
     return state
@@ -79,6 +85,39 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
         module.load_state_dict(before)
         problems = [textwrap.shorten(printable(line.strip(" \t.")), 200) for line in str(error).splitlines()[1:5]]
         raise InputError(f"--checkpoint: {file} does not fit the model: {'; '.join(problems)}.") from error
+
+
+def start_from(module: nn.Module, file: str | Path) -> str:
+    """Load the matching part of a checkpoint, such as torchvision's for ImageNet, and describe what was loaded.
+
+    Every tensor must be in it by name and shape, except those at the end, a new head, which stay as they are. The
+    first layer of a network of `hardsight.networks` then normalizes colors as torchvision does, unless the checkpoint
+    has that layer too.
+
+    Args:
+        module: The network, changed in place.
+        file: A state dict, ``.safetensors`` or ``.pt``, read as data.
+    """
+    state, current = read_checkpoint(file, "weights"), module.state_dict()
+    names = {key: key.removeprefix("network.") for key in current}  # other libraries have no layer before the network
+    state = without_prefix(state, {*current, *names.values()})
+    stored = {key: state.get(key, state.get(name)) for key, name in names.items()}
+    matching = {key: value for key, value in stored.items() if value is not None and value.shape == current[key].shape}
+    # Old checkpoints do not count batches; those of other libraries do not have our first layer.
+    needed = [key for key in current if not key.startswith("normalise.") and not key.endswith(".num_batches_tracked")]
+    new = [key for key in needed if key not in matching]
+    if len(new) == len(needed) or new != needed[len(needed) - len(new) :]:
+        value = stored[new[0]]
+        got = "is not in it" if value is None else f"is {tuple(value.shape)} and not {tuple(current[new[0]].shape)}"
+        raise InputError(
+            f"weights: {Path(file).name} must fit all but the last layers of the network, and {new[0]} {got}."
+        )
+    module.load_state_dict(matching, strict=False)
+    if "normalise.mean" not in matching and "normalise.mean" in current and len(current["normalise.mean"]) == 3:
+        for name, colors in zip(("mean", "std"), _IMAGENET, strict=True):
+            current[f"normalise.{name}"].copy_(torch.tensor(colors)[:, None, None])
+    hashed = content_hash(*(part for name, tensor in matching.items() for part in (name, tensor.float().numpy())))[:8]
+    return f"{Path(file).name} ({hashed}), new: {', '.join(new) or 'nothing'}"
 
 
 def without_prefix(state: dict[str, Tensor], keys: Collection[str]) -> dict[str, Tensor]:

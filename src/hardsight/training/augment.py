@@ -62,14 +62,9 @@ def resized_crop(
 
 
 def mixup(x: Tensor, y: Tensor, classes: int, alpha: float, generator: random.Random) -> tuple[Tensor, Tensor]:
-    """Blend each image with another of the batch, and the targets ``(N, classes)`` with them.
+    """Blend each image with another of the batch, by a share from Beta(α, α), and the targets with them.
 
-    Args:
-        x: Images.
-        y: ``(N,)`` class indices, or target weights ``(N, classes)``.
-        classes: Number of classes.
-        alpha: Parameter of the Beta(α, α) distribution of the share.
-        generator: Draws the share.
+    `y` are class indices ``(N,)`` or target weights; the blended targets are weights ``(N, classes)``.
     """
     share = generator.betavariate(alpha, alpha)
     targets = (y if y.is_floating_point() else F.one_hot(y, classes)).to(x.dtype)

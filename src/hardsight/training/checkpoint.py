@@ -33,35 +33,36 @@ PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool, locks: ExitStack) -> dict[str, Any] | None:
     """Prepare and lock the folder; returns the checkpoint to resume from, None if there is none yet."""
+    epochs = plan["recipe"]["epochs"]
+
+    def lost(state: dict[str, Any] | None) -> list[Path]:
+        """Folders that lack records of finished epochs of an unfinished training."""
+        if state is None or state["epoch"] >= epochs:
+            return []
+        folders = (path / name for name in plan["record"])
+        return [folder for folder in folders if max(read_index(folder).epochs, default=0) < state["epoch"]]
+
+    def finished() -> bool:
+        state = load(path)
+        return state is not None and (state["epoch"] >= epochs or bool(lost(state)))
+
     lock = begin_folder(
         path / PLAN,
         plan,
         "training run",
-        finished=lambda: _finished(path, plan),
+        finished=finished,
         discard=lambda: _remove(path),
         differing=_differing,
         overwrite=overwrite,
     )
     locks.enter_context(lock)
     sweep(path)
-    state = _state(path)
-    if missing := _missing_records(path, plan, state):
+    state = load(path)
+    if folders := lost(state):
         raise MissingPathError(
-            f"out: {path / missing[0]} lacks records of finished epochs; restore that folder, or overwrite the run."
+            f"out: {folders[0]} lacks records of finished epochs; restore that folder, or overwrite the run."
         )
     return state
-
-
-def _finished(path: Path, plan: Mapping[str, Any]) -> bool:
-    """Whether nothing is left to train, or records are lost."""
-    state = _state(path)
-    return state is not None and (
-        state["epoch"] >= plan["recipe"]["epochs"] or bool(_missing_records(path, plan, state))
-    )
-
-
-def _state(path: Path) -> dict[str, Any] | None:
-    return load(path) if (path / CHECKPOINT).exists() else None
 
 
 def _remove(path: Path) -> None:
@@ -86,21 +87,17 @@ def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     sampler, current = stored.get("sampler"), plan.get("sampler")
     if isinstance(sampler, dict) and isinstance(current, dict):
         shares = {"num_replicas", "rank"} - current.keys()  # which our samplers once had, and did not use here
-        settings["sampler"] = {name: value for name, value in sampler.items() if name not in shares}
+        named = {"_hardness" if name == "_ask" else name: value for name, value in sampler.items()}
+        settings["sampler"] = {name: value for name, value in named.items() if name not in shares}
     return differing(stored | settings, plan)
 
 
-def _missing_records(path: Path, plan: Mapping[str, Any], state: Mapping[str, Any] | None) -> list[str]:
-    """Records that lack finished epochs of an unfinished training."""
-    if state is None or state["epoch"] >= plan["recipe"]["epochs"]:
-        return []
-    return [name for name in plan["record"] if max(read_index(path / name).epochs, default=0) < state["epoch"]]
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read the checkpoint of a run as data: nothing in it is executed."""
+def load(path: Path) -> dict[str, Any] | None:
+    """Read the checkpoint of a run, if it has one, as data: nothing in it is executed."""
     try:
         state = torch.load(path / CHECKPOINT, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        return None
     except OSError:
         raise
     except Exception:  # its message advises executing what is in the file

@@ -7,15 +7,13 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import compress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from hardsight.data import Source
 from hardsight.distributed import by_first_process
@@ -36,42 +34,34 @@ _STEPS_PER_COPY = 64
 _CUDNN_TRIALS = 4
 
 
-@dataclass
 class Training:
     """A network in training. `network` is trained in place; `result` is evaluated and saved."""
 
-    network: nn.Module
-    recipe: Recipe
-    processes: Processes
-    loss: Loss
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        recipe, device = self.recipe, self.processes.device
-        self.classes = find_head(self.network).classes
-        self.size = next((layer.size for layer in self.network.modules() if isinstance(layer, Normalize)), None)
+    def __init__(self, network: nn.Module, recipe: Recipe, processes: Processes, loss: Loss) -> None:
+        self.network, self.recipe, self.processes, self.loss = network, recipe, processes, loss
+        self.history: list[dict[str, Any]] = []
+        self.classes, device = find_head(network).classes, processes.device
+        self.size = next((layer.size for layer in network.modules() if isinstance(layer, Normalize)), None)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
-        self.network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
-        self.loss_module = self.loss.to(device).train() if isinstance(self.loss, nn.Module) else nn.Module()
+        network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
+        self.loss_module = loss.to(device).train() if isinstance(loss, nn.Module) else nn.Module()
         self.loss_parameters = [p for p in self.loss_module.parameters() if p.requires_grad]
-        self.needs_head, self.one_norm = (getattr(self.loss, name, False) for name in ("needs_head", "one_norm"))
+        self.needs_head, self.one_norm = (getattr(loss, name, False) for name in ("needs_head", "one_norm"))
         if self.one_norm:
-            equalize_norms(self.network)
-        self.average = Average(self.network, recipe.ema) if recipe.ema else None
+            equalize_norms(network)
+        self.average = Average(network, recipe.ema) if recipe.ema else None
+        self.result = network if self.average is None else self.average.module
         if recipe.compile:
-            compile_parts(self.network)
-        self.wrapped = self.processes.wrap(self.network)
-        self.optimizer = make_optimizer(self.network, recipe, device.type == "cuda", self.loss_parameters)
+            compile_parts(network)
+        self.wrapped = network if processes.world == 1 else nn.parallel.DistributedDataParallel(network)
+        self.optimizer = make_optimizer(network, recipe, device.type == "cuda", self.loss_parameters)
         self.graph: GraphedStep | None = None
-
-    @property
-    def result(self) -> nn.Module:
-        return self.network if self.average is None else self.average.module
 
     def train_epoch(self, source: Source, epoch: int, sampler: Any, recorder: Recorder | None) -> dict[str, Any]:
         """One pass over the data. Its randomness depends only on the seed, the epoch and the process."""
         recipe, device, rank, world = self.recipe, self.processes.device, self.processes.rank, self.processes.world
-        batches = split_batches(self.order(len(source), epoch, sampler), recipe.batch_size, recipe.drop_last, world)
+        order = epoch_order(len(source), seed_of(recipe.seed, epoch), epoch, sampler)
+        batches = split_batches(order, recipe.batch_size, recipe.drop_last, world)
         # From 1: with a 0 at the end it would be the seed of the order of the data.
         seed = seed_of(recipe.seed, epoch, 1 + rank)
         seed_all(seed)
@@ -85,21 +75,21 @@ class Training:
                     layer.eval()
         graphed = recipe.graph and device.type == "cuda" and world == 1 and source.pixels is not None
         graphed = graphed and all(len(rows) == recipe.batch_size for rows in batches)
-        meter = Meter(epoch)
+        forward, meter = partial(self.logits, self.wrapped), Meter(epoch)
         with ExitStack() as stack:
             captured = (recorder is not None or self.needs_head) and not graphed
             head = stack.enter_context(capture(self.wrapped)) if captured else None
             for step, (rows, x, y, targets) in enumerate(source.batches([rows[rank::world] for rows in batches])):
-                self.set_rate(epoch - 1 + step / len(batches))
+                set_rate(self.optimizer, recipe, epoch - 1 + step / len(batches))
                 if isinstance(x, Tensor) and x.ndim == 4:
-                    x = self.to_layout(augment(x, recipe, generator, self.size))
+                    x = augment(x, recipe, generator, self.size)
                 if recipe.mixup:
                     x, targets = mixup(x, targets, self.classes, recipe.mixup, mixup_generator)
                 if graphed:
-                    self.graph = self.graph or GraphedStep(self.network, self.logits, self.loss, x, targets)
+                    self.graph = self.graph or GraphedStep(self.network, forward, self.loss, x, targets)
                     loss, logits, head = self.graph(x, targets)
                 else:
-                    logits = self.logits(x)
+                    logits = forward(x)
                     loss = batch_loss(self.loss, logits, targets, head)
                     if self.needs_head and world > 1:
                         loss = loss + 0 * logits.sum()  # DDP waits for the gradient of every parameter, even a bias
@@ -114,16 +104,14 @@ class Training:
                     parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
                 self.optimizer.step()
                 if self.average is not None:
-                    self.average.update()
+                    self.average.update(first=not self.history and step == 0)
                 meter.add(loss, logits, y, parts)
         self.processes.broadcast_buffers(self.loss_module)
         if self.one_norm:
             for network in {self.network, self.result}:
                 equalize_norms(network)
-        means = meter.means(self.processes)
-        if recipe.mixup:
-            means["accuracy"] = None
-        return {**means, "steps": len(batches)}
+        means = meter.means(self.processes) | {"steps": len(batches)}
+        return means | {"accuracy": None} if recipe.mixup else means
 
     def evaluate(self, source: Source, epoch: int, recorder: Recorder | None) -> dict[str, Any]:
         """One pass in eval mode: mean cross-entropy and accuracy."""
@@ -136,51 +124,20 @@ class Training:
             stack.enter_context(torch.no_grad())
             # Without rows of its own a process only takes part in the sums.
             for part, x, y, _ in source.batches(list(rows.split(self.recipe.batch_size)) if len(rows) else []):
-                with self.autocast():
-                    logits = logits_of(self.result, self.to_layout(x))
+                logits = self.logits(self.result, x)
                 if recorder is not None and head is not None:
                     recorder.update(part, head, y)
-                meter.add(F.cross_entropy(logits.float(), y), logits, y)
+                meter.add(F.cross_entropy(logits.float(), y), logits, y, {})
         means = meter.means(self.processes)
         loss = means["loss"] if math.isfinite(means["loss"]) else None  # JSON has no NaN
         return {"test_loss": loss, "test_accuracy": means["accuracy"]}
 
-    def order(self, count: int, epoch: int, sampler: Any) -> Tensor:
-        """Rows in the order of this epoch, the same in every process."""
-        seed = seed_of(self.recipe.seed, epoch)
-        if sampler is None:
-            return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-
-        def draw() -> list[int]:
-            seed_all(seed)
-            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
-                generator.manual_seed(seed)  # no checkpoint holds its state
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch - 1)  # torch counts from 0
-            return [int(row) for row in sampler]
-
-        rows = torch.tensor(by_first_process(draw))
-        if not len(rows) or rows.min() < 0 or rows.max() >= count:
-            raise InputError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
-        return rows
-
-    def set_rate(self, time: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, time)
-            if "betas" in group:
-                group["betas"] = (momentum_at(self.recipe, time), group["betas"][1])
-
-    def logits(self, x: Any) -> Tensor:
-        with self.autocast():
-            return logits_of(self.wrapped, x)
-
-    def to_layout(self, x: Any) -> Any:
-        images = self.recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4
-        return x.contiguous(memory_format=torch.channels_last) if images else x
-
-    def autocast(self) -> Any:
+    def logits(self, network: nn.Module, x: Any) -> Tensor:
+        if self.recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         bf16 = self.recipe.precision == "bf16"
-        return torch.autocast(self.processes.device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+        with torch.autocast(self.processes.device.type, torch.bfloat16) if bf16 else nullcontext():
+            return logits_of(network, x)
 
     def state(self) -> dict[str, Any]:
         """The contents of a checkpoint; ``model`` holds the weights to use."""
@@ -196,9 +153,7 @@ class Training:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.network.load_state_dict(state.get("online", state["model"]))
-        if self.average is not None:
-            self.average.module.load_state_dict(state["model"])
-            self.average.started = True
+        self.result.load_state_dict(state["model"])
         self.loss_module.load_state_dict(state.get("loss", {}))
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = list(state["history"])
@@ -208,23 +163,17 @@ class Average:
     """A moving average of weights and running statistics. (torch's `AveragedModel` makes each step wait for a GPU.)"""
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        self.module, self.started = copy.deepcopy(network), False
-        self._update = get_ema_multi_avg_fn(decay)
+        self.module, self._decay = copy.deepcopy(network), decay
         averages, values = ([*module.parameters(), *module.buffers()] for module in (self.module, network))
-        floating = [value.is_floating_point() for value in values]
-        counts = [not is_float for is_float in floating]
-        self._floats = list(compress(averages, floating)), list(compress(values, floating))
-        self._counts = list(compress(averages, counts)), list(compress(values, counts))
+        pairs = list(zip(averages, values, strict=True))
+        self._floats: Any = tuple(zip(*(pair for pair in pairs if pair[1].is_floating_point()), strict=True))
+        self._counts: Any = tuple(zip(*(pair for pair in pairs if not pair[1].is_floating_point()), strict=True))
 
     @torch.no_grad()
-    def update(self) -> None:
-        if self._counts[0]:
+    def update(self, first: bool) -> None:
+        torch._foreach_lerp_(*self._floats, 1.0 if first else 1 - self._decay)
+        if self._counts:
             torch._foreach_copy_(*self._counts)
-        if self._floats[0] and self.started:
-            self._update(*self._floats, 0)
-        elif self._floats[0]:
-            torch._foreach_copy_(*self._floats)
-        self.started = True
 
 
 class Meter:
@@ -236,18 +185,15 @@ class Meter:
         self._names: tuple[str, ...] = ("loss", "accuracy")
         self._steps, self._samples, self._sums = 0, 0, np.zeros(2)
 
-    def add(self, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor] | None = None) -> None:
-        parts = parts or {}
+    def add(self, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor]) -> None:
         correct = (logits.detach().argmax(1) == y).sum()
-        values = [loss.detach(), correct, *parts.values()]
         self._names = ("loss", "accuracy", *parts)
+        values = [loss.detach(), correct, *parts.values()]
         self._pending.append((torch.stack([value.float() for value in values]), len(y)))
         if len(self._pending) == _STEPS_PER_COPY:
             self._copy()
 
     def _copy(self) -> None:
-        if not self._pending:
-            return
         values = torch.stack([values for values, _ in self._pending], 1).cpu().double().numpy()
         sizes = np.array([size for _, size in self._pending])
         broken = np.flatnonzero(~np.isfinite(values[0]))
@@ -259,17 +205,35 @@ class Meter:
             )
         values[0] *= sizes
         values[2:] *= sizes
-        sums = values.sum(1)
-        self._sums = sums if self._steps == 0 else self._sums + sums
+        self._sums = values.sum(1) + (self._sums if self._steps else 0)
         self._steps, self._samples, self._pending = self._steps + len(sizes), self._samples + int(sizes.sum()), []
 
     def means(self, processes: Processes) -> dict[str, Any]:
         """Means over the samples of all processes, and the number of samples."""
-        self._copy()
-        *sums, count = processes.sum(torch.tensor([*self._sums, self._samples], dtype=torch.float64)).tolist()
-        loss, accuracy, *parts = (total / max(count, 1) for total in sums)
-        named = dict(zip(self._names, (loss, accuracy, *parts), strict=True))
-        return {**named, "samples": int(count)}
+        if self._pending:
+            self._copy()
+        *sums, count = np.sum(processes.gather([*self._sums, self._samples]), 0).tolist()
+        means = (total / max(count, 1) for total in sums)
+        return {**dict(zip(self._names, means, strict=True)), "samples": int(count)}
+
+
+def epoch_order(count: int, seed: int, epoch: int, sampler: Any) -> Tensor:
+    """Rows in the order of an epoch, the same in every process."""
+    if sampler is None:
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+    def draw() -> list[int]:
+        seed_all(seed)
+        if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+            generator.manual_seed(seed)  # no checkpoint holds its state
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch - 1)  # torch counts from 0
+        return [int(row) for row in sampler]
+
+    rows = torch.tensor(by_first_process(draw))
+    if not len(rows) or rows.min() < 0 or rows.max() >= count:
+        raise InputError(f"sampler must yield rows between 0 and {count - 1}, got {rows.tolist()[:5]} ….")
+    return rows
 
 
 def seed_of(*numbers: int) -> int:
@@ -307,6 +271,14 @@ def make_optimizer(
         return torch.optim.SGD(weights, **options, momentum=recipe.momentum, nesterov=recipe.nesterov)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
     return kind(weights, **options, betas=(recipe.momentum, 0.999))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, time: float) -> None:
+    """Set the learning rate, and Adam's β₁, to those of a time in epochs."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(recipe, time)
+        if "betas" in group:
+            group["betas"] = (momentum_at(recipe, time), group["betas"][1])
 
 
 def compile_parts(network: nn.Module) -> None:

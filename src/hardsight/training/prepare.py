@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hardsight.checkpoints import start_from
 from hardsight.data import MissingColumnError, Samples, Source, all_labels, as_pixels, class_mapping, mean_and_std
 from hardsight.devices import loader_workers
 from hardsight.errors import InputError, InputTypeError
@@ -22,7 +23,6 @@ from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.loop import preserved_state, seed_all, seed_of
 from hardsight.training.processes import Processes
-from hardsight.training.weights import start_from
 from hardsight.userfile import is_file_function, load_function
 
 # Images from which the mean and standard deviation are measured where data are loaded one by one.
@@ -55,19 +55,17 @@ def prepare(
     """The network, the training data and the test data, after every check that can be made in advance."""
     labels = all_labels(samples, "DATA", skip=True)
     classes = class_count(samples, int(labels.max()) + 1)
-    if classes < 2 or len(set(labels.tolist())) < 2:
+    if len(np.unique(labels)) < 2:
         raise InputError("DATA: training needs two classes or more, and all samples are of one.")
     seed_all(seed_of(recipe.seed, 0))
     classifier, network = _build(model, samples, classes)
     if weights is not None:
         classifier = replace(classifier, weights=start_from(classifier.module, weights))
-    if recipe.batch_size > len(samples):
+    if not 2 * group.world <= recipe.batch_size <= len(samples):
         raise InputError(
-            f"recipe: batch_size must be at most the number of samples ({len(samples):,}), got {recipe.batch_size:,}."
+            f"recipe: batch_size must be at least 2 per process ({2 * group.world}) and at most the number of samples "
+            f"({len(samples):,}), got {recipe.batch_size:,}."
         )
-    if recipe.batch_size < 2 * group.world:
-        each = f" for each of {group.world} processes" if group.world > 1 else ""
-        raise InputError(f"recipe: batch_size must be at least 2{each}, got {recipe.batch_size}.")
     outputs, names = find_head(classifier.module).classes, classifier.classes or samples.classes
     if classifier.classes is None and names is not None and len(names) == outputs:
         classifier = replace(classifier, classes=list(names))
@@ -83,7 +81,7 @@ def prepare(
         from_array = network is not None or classifier.transform is None
         pixels = as_pixels(samples, input_channels(classifier.module), group.device) if from_array else None
         y = torch.from_numpy(labels if mapping is None else mapping[labels])
-        rows = None if targets is None else checked_targets(targets, len(samples), outputs, mapping)
+        rows = None if targets is None else _checked_targets(targets, len(samples), outputs, mapping)
         return Source(samples, y, pixels, replace(classifier, transform=transform), workers, group.device, rows)
 
     transform, preset = classifier.transform, NETWORKS.get(classifier.name)
@@ -97,28 +95,16 @@ def prepare(
     if network is not None and network.standardize:
         first: Any = classifier.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # otherwise it is loaded with the weights
-            for buffer, value in zip(
-                (first.mean, first.std), mean_and_std(train.example_pixels(_MEASURED)), strict=True
-            ):
-                buffer.copy_(value[:, None, None])
+            mean, std = mean_and_std(train.example_pixels(_MEASURED))
+            first.mean.copy_(mean[:, None, None])
+            first.std.copy_(std[:, None, None])
     if train.pixels is not None:
         classifier = replace(classifier, transform=None, takes="any")  # to be scored as trained: the network resizes
     return classifier, train, test
 
 
-def checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray | None = None) -> Tensor:
-    """Target weights as float32 ``(count, outputs)``, after every check.
-
-    Args:
-        targets: An array ``(count, C)``.
-        count: Number of samples.
-        outputs: Number of classes of the network.
-        mapping: ``(C,)`` index of each class of the data among those of the network; None: they are the same.
-
-    Examples:
-        >>> checked_targets([[0.0, 1.0]], 1, 3, np.array([2, 0]))
-        tensor([[1., 0., 0.]])
-    """
+def _checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray | None) -> Tensor:
+    """Target weights as float32 ``(count, outputs)``; `mapping` places the classes of the data among the outputs."""
     try:
         rows = np.array(targets.detach().cpu().float().numpy() if isinstance(targets, Tensor) else targets, np.float32)
     except (TypeError, ValueError):
@@ -129,11 +115,10 @@ def checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray 
     for extreme in (rows.min(), rows.max()):  # both are NaN if any is
         if not 0 <= extreme < np.inf:
             raise InputError(f"targets must be finite and 0 or more, got {extreme}.")
-    if mapping is not None:
-        mapped = np.zeros((count, outputs), np.float32)
-        mapped[:, mapping] = rows
-        rows = mapped
-    return torch.from_numpy(rows)
+    weights = torch.from_numpy(rows)
+    return (
+        weights if mapping is None else torch.zeros(count, outputs).index_copy_(1, torch.from_numpy(mapping), weights)
+    )
 
 
 def _build(model: str | nn.Module | Model, samples: Samples, classes: int) -> tuple[Model, Network | None]:
@@ -155,21 +140,16 @@ def _build(model: str | nn.Module | Model, samples: Samples, classes: int) -> tu
 def _channels(samples: Samples) -> int:
     """Color channels of the images: 1 if a sample of them is grayscale, otherwise 3."""
     pixels = as_pixels(samples, None, torch.device("cpu"))
+    if pixels is not None and pixels.ndim != 4:
+        raise InputError(f"DATA: this network takes images (channels, height, width), got {tuple(pixels.shape[1:])}.")
     if pixels is not None:
-        if pixels.ndim != 4:
-            raise InputError(
-                f"DATA: this network takes images (channels, height, width), got {tuple(pixels.shape[1:])}."
-            )
         return pixels.shape[1]
-    gray = False
+    gray = []
     for row in np.linspace(0, len(samples) - 1, min(_CHECKED_FOR_COLOR, len(samples))).astype(int).tolist():
         try:
-            image = samples.load(row, None)[0]
+            gray.append(getattr(samples.load(row, None)[0], "mode", "RGB") in ("1", "L"))
         except MissingColumnError:
             raise
         except Exception:  # noqa: S112 - reported later as an unreadable sample
             continue
-        gray = getattr(image, "mode", "RGB") in ("1", "L")
-        if not gray:
-            break
-    return 1 if gray else 3
+    return 1 if gray and all(gray) else 3

@@ -27,14 +27,6 @@ class Processes:
     def first(self) -> bool:
         return self.rank == 0
 
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
-        if self.world > 1:
-            if self.device.type == "cuda":
-                values = values.to(self.device)  # NCCL sends only from there
-            dist.all_reduce(values)
-        return values.cpu()
-
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, in order."""
         values: list[Any] = [value] * self.world
@@ -54,10 +46,6 @@ class Processes:
         if self.world > 1:
             for buffer in module.buffers():
                 dist.broadcast(buffer, 0)
-
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The network as the training step calls it."""
-        return module if self.world == 1 else nn.parallel.DistributedDataParallel(module)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -114,7 +114,10 @@ def train(
     execute_file(model, recipe.seed)
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
-    out, recorded = Path(out), _checked_records(record)
+    out = Path(out)
+    recorded: set[str] = {record} if isinstance(record, str) else set(record)
+    if wrong := sorted(recorded - set(RECORDS)):
+        raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
     with processes(device) as group, preserved_state(group.device), ExitStack() as locks:
         samples, tested = open_data(data, training=True), None if test is None else open_data(test)
         network, source, target = prepare(model, samples, tested, recipe, group, workers, targets, weights)
@@ -153,7 +156,8 @@ def train(
         if len(training.history) < recipe.epochs:
             for note in _notes(plan["weights"], blended, objective, training.one_norm) if talk else ():
                 print(note)
-            _run_epochs(training, source, target, sampler, out, recorded, log, talk)
+            sources = {"train": source} | ({} if target is None else {"test": target})
+            _run_epochs(training, sources, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, group.first)
 
@@ -178,8 +182,7 @@ def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -
 
 def _run_epochs(
     training: Training,
-    source: Source,
-    target: Source | None,
+    sources: dict[str, Source],
     sampler: Any,
     out: Path,
     record: set[str],
@@ -188,8 +191,8 @@ def _run_epochs(
 ) -> None:
     """The remaining epochs: train, evaluate, commit the records, then the checkpoint that belongs to them."""
     group, recipe, done = training.processes, training.recipe, len(training.history)
-    sources = {"train": source} | ({} if target is None else {"test": target})
-    held_out = target is not None and target.samples.fingerprint() != source.samples.fingerprint()
+    train, test = sources["train"], sources.get("test")
+    held_out = test is not None and test.samples.fingerprint() != train.samples.fingerprint()
     recorders = {
         name: Recorder(
             out / name,
@@ -203,16 +206,15 @@ def _run_epochs(
         for name, data in sources.items()
         if name in record
     }
-    saver = Saver(out)
-    try:
+    with closing(Saver(out)) as saver:
         for epoch in range(done + 1, recipe.epochs + 1):
             start = time.perf_counter()
             row: dict[str, Any] = {"epoch": epoch, "lr": learning_rate(recipe, epoch - 1)}
-            row |= training.train_epoch(source, epoch, sampler, recorders.get("train"))
+            row |= training.train_epoch(train, epoch, sampler, recorders.get("train"))
             row["seconds"] = time.perf_counter() - start
             row["samples_per_second"] = row["samples"] / row["seconds"]
-            if target is not None:
-                row |= training.evaluate(target, epoch, recorders.get("test"))
+            if test is not None:
+                row |= training.evaluate(test, epoch, recorders.get("test"))
             for name, data in sources.items():
                 row |= _unreadable(data, name, group, warn=epoch == done + 1)
             by_first_process(saver.wait)  # a recorder can go back one epoch, not two
@@ -220,7 +222,7 @@ def _run_epochs(
                 recorder.end_epoch()
             training.history.append(row)
             by_first_process(lambda: saver.save(training.state()))
-            if source.pixels is None:  # loader processes are forked, which is unsafe while a thread writes
+            if train.pixels is None:  # loader processes are forked, which is unsafe while a thread writes
                 by_first_process(saver.wait)
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
@@ -229,8 +231,6 @@ def _run_epochs(
         by_first_process(saver.wait)
         for recorder in recorders.values():
             by_first_process(recorder.close)
-    finally:
-        saver.close()
 
 
 def _unreadable(source: Source, name: str, group: Processes, warn: bool) -> dict[str, Any]:
@@ -239,10 +239,8 @@ def _unreadable(source: Source, name: str, group: Processes, warn: bool) -> dict
         return {}
     reasons = {id_: reason for part in group.gather(source.unreadable) for id_, reason in part.items()}
     source.unreadable.clear()
-    if not reasons:
-        return {}
     first = dict(list(reasons.items())[:_MOST_NAMED])
-    if warn and group.first:
+    if reasons and warn and group.first:
         warnings.warn(
             f"{'DATA' if name == 'train' else 'test'}: {len(reasons):,} of {len(source):,} samples left out because "
             f"they cannot be read; first: {': '.join(next(iter(first.items())))}.",
@@ -250,7 +248,7 @@ def _unreadable(source: Source, name: str, group: Processes, warn: bool) -> dict
             stacklevel=4,
         )
     key = "unreadable" if name == "train" else "test_unreadable"
-    return {key: {"samples": len(reasons), "first": first}}
+    return {key: {"samples": len(reasons), "first": first}} if reasons else {}
 
 
 def _line(row: dict[str, Any], epochs: int) -> str:
@@ -266,22 +264,14 @@ def _line(row: dict[str, Any], epochs: int) -> str:
 def _recipe(model: Any, recipe: Recipe | str | None, loss: Any) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
-    if recipe is None:
-        preset = PRESETS.get(model) if isinstance(model, str) else None
-        named = Recipe() if preset is None else preset.recipe
-    elif isinstance(recipe, str):
+    if isinstance(recipe, str):
         named = recipe_of(recipe)
+    elif recipe is None:
+        named = PRESETS[model].recipe if isinstance(model, str) and model in PRESETS else Recipe()
     else:
         raise InputTypeError(f"recipe must be a Recipe or the name of a preset, got {type(recipe).__name__}.")
     # A function may not fit into a CUDA graph, which only the preset asked for.
     return named if loss is None or isinstance(loss, str) else replace(named, graph=False)
-
-
-def _checked_records(record: Sequence[str]) -> set[str]:
-    names = {record} if isinstance(record, str) else set(record)
-    if wrong := sorted(names - set(RECORDS)):
-        raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
-    return names
 
 
 def _sampler_identity(sampler: Any) -> Any:
