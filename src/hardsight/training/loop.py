@@ -171,7 +171,8 @@ class Average:
 
     @torch.no_grad()
     def update(self, first: bool) -> None:
-        torch._foreach_lerp_(*self._floats, 1.0 if first else 1 - self._decay)
+        averages, values = self._floats
+        torch._foreach_lerp_(averages, values, 1.0 if first else 1 - self._decay)
         if self._counts:
             torch._foreach_copy_(*self._counts)
 
