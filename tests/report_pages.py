@@ -63,23 +63,21 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
         own = avh[label == k]
         mean = float(own.mean()) if len(own) else None
         right = float((~wrong[label == k]).mean()) if len(own) else None
-        rows.append([k, name, len(own), right, mean, None if k == 1 else round(0.01 * ((7 * k) % 5), 3)])
-    columns = [
-        ("code", "int"),
-        ("name", "text"),
-        ("n", "int"),
-        ("accuracy", "percent"),
-        ("avh", "number"),
-        ("noise", "percent"),
-    ]
+        noise = None if k == 1 else round(0.01 * ((7 * k) % 5), 3)
+        rows.append([name, len(own), None, right, [mean, None, None], noise])
+    titles = [("name", "text"), ("n", "int"), ("histogram", "chart"), ("accuracy", "percent"), ("avh", "number"),
+              ("noise", "percent")]  # fmt: skip
+    by_class = {"key": "class", "caption": "Classes", "sort": "avh", "ascending": False, "search": "name",
+                "codes": list(range(classes)), "rows": rows,
+                "columns": [{"key": key, "title": key, "kind": kind} for key, kind in titles]}  # fmt: skip
     site = rng.integers(0, 2, n)
     payload = {
         "title": "small_cnn on digits",
         "notices": [{"level": "warn", "text": "One to beware of."}, {"level": "info", "text": "One thing to know."}],
         "sampling": {"kind": "out", "badge": "Out of sample", "text": "(5 folds).", "level": "info"},
         "n": 10 * n,
-        "classes": names,
-        "labelled": True,
+        "classes": dict(enumerate(names)),
+        "labeled": True,
         "tiles": [{"name": "accuracy", "value": "98.1 %", "note": "95 % interval 97.4–98.7 %"}],
         "scores": {
             "avh": {"title": "C·AVH", "text": "The angle's share.", "harder": "larger", "kind": "number"},
@@ -111,8 +109,8 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
             {"key": "suspects", "title": "Label probably wrong", "note": "", "rows": doubtful.tolist()},
         ],
         "by_class": {
-            "hardest": [order[label[order] == k][:5].tolist() for k in range(classes)],
-            "easiest": [order[::-1][label[order[::-1]] == k][:5].tolist() for k in range(classes)],
+            "hardest": {k: order[label[order] == k][:5].tolist() for k in range(classes)},
+            "easiest": {k: order[::-1][label[order[::-1]] == k][:5].tolist() for k in range(classes)},
         },
         "views": [
             {
@@ -138,42 +136,36 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
             }
         ]},
         "class_table": {
-            "key": "class", "caption": "Classes", "sort": "avh", "ascending": False, "search": "name",
-            "columns": [{"key": key, "title": key, "kind": kind} for key, kind in columns],
-            "rows": rows,
-            "histogram_edges": edges.tolist(),
+            "tables": [by_class],
+            "edges": edges.tolist(),
             "histograms": [np.histogram(avh[label == k], edges)[0].tolist() for k in range(classes)],
-            "note": "",
         },
-        "groups": {"columns": [
-            {
-                "column": "site",
-                "note": "Means with intervals.",
-                "overall": float(avh.mean()),
-                "rows": [
-                    {"value": f"site {k}", "n": int((site == k).sum()), "mean": 0.5 + 0.1 * k, "low": 0.4 + 0.1 * k,
-                     "high": 0.6 + 0.1 * k, "adjusted": 0.01, "adjusted_low": -0.01, "adjusted_high": 0.03,
-                     "accuracy": 0.9, "flag": "harder" if k else ""}
-                    for k in range(2)
-                ],
-            }
-        ]},
+        "groups": {
+            "values": {"site": ["site 0", "site 1"]},
+            "tables": [table("group", "Hardness by site", [
+                ("value", "site", "text", ["site 0", "site 1"]),
+                ("chart", "", "chart", [None, None]),
+                ("n", "samples", "int", np.bincount(site, minlength=2)),
+                ("mean", "mean C·AVH", "number", np.array([0.5, 0.6]), np.array([0.4, 0.5]), np.array([0.6, 0.7])),
+                ("flag", "in words", "flag", ["", "harder"]),
+            ], title="By site", note="Means with intervals.", sort="mean", ascending=False, group="site",
+               chart={"key": "mean", "overall": float(avh.mean()), "what": "all samples"})],
+        },
         "clusters": {
             "note": "Found by k-means.",
-            "rows": [{"class": names[0], "n": 9, "mean": 1.0, "low": 0.9, "high": 1.1, "difference": 0.2,
+            "rows": [{"class": names[0], "n": 9, "mean": [1.0, 0.9, 1.1], "difference": [0.2, 0.1, 0.3],
                       "confused": names[-1], "rows": order[:4].tolist()}],
         },
-        "label_errors": {"note": "By loss.", "count": 9, "by": "nll", "next": "hardsight clean run"},
+        "label_errors": {"note": "By loss.", "count": 9, "command": "hardsight clean run", "command_note": "Next:"},
         "comparison": {
             "note": "Against yesterday.",
             "tiles": [{"name": "fixed", "value": "7", "note": ""}],
-            "tables": [table("comparison", "Classes", [("class", "class", "text"), ("change", "change", "signed"),
-                                                       ("flag", "in words", "flag")],
-                             [{"class": names[0], "change": -0.1, "change_low": -0.2, "change_high": -0.05,
-                               "flag": "easier"}])],
+            "tables": [table("comparison", "Classes", [("class", "class", "text", names[:1]),
+                                                       ("change", "change", "signed", [-0.1], [-0.2], [-0.05]),
+                                                       ("flag", "in words", "flag", ["easier"])], sort="change")],
         },
-        "bad": {"note": "", "tables": [table("bad", "Bad rows", [("id", "sample", "text"), ("error", "reason", "text")],
-                                             [{"id": "test/broken.png", "error": "truncated"}])]},
+        "bad": {"note": "", "tables": [table("bad", "Bad rows", [("id", "sample", "text", ["test/broken.png"]),
+                                                                   ("error", "reason", "text", ["truncated"])])]},
         "made": [["model", "small_cnn"], ["versions", "hardsight 1.2.3, torch 2.13"]],
     }  # fmt: skip
     payload |= changes

@@ -76,6 +76,18 @@ def grouping(payload, key):
     return next(one for one in payload["training"]["groupings"] if one["key"] == key)
 
 
+def cells(table, key):
+    """A column of a table of the page; of a value with its interval the three numbers."""
+    at = next(k for k, column in enumerate(table["columns"]) if column["key"] == key)
+    return [row[at] for row in table["rows"]]
+
+
+def table_rows(table):
+    """The rows of a table of the page as mappings."""
+    keys = [column["key"] for column in table["columns"]]
+    return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+
+
 class Case(NamedTuple):
     """A recorded run, its page, and all its records as a naive table."""
 

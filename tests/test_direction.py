@@ -216,7 +216,7 @@ def test_a_degraded_column_without_a_direction_is_refused(tables):
 @pytest.mark.parametrize(("score", "end"), [("confidence", "smaller"), ("avh", "larger"), ("nll", "larger")])
 def test_the_page_says_the_direction_of_what_two_runs_are_compared_by(score, end):
     after, before = (SampleTable(scored(k).to_arrow().select(["id", "label", "pred", score])) for k in (1, 0))
-    described = make_payload(read_rows(after), against=before).payload["scores"]
+    described = make_payload(read_rows(after), against=before)["scores"]
     assert {name: described[name]["harder"] for name in (score, "before", "change")} == dict.fromkeys(
         (score, "before", "change"), end
     )

@@ -3,21 +3,20 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from report_runs import record, report
+from report_runs import cells, record, report, table_rows
 from scipy import stats
 from test_report_groups import with_sketches
 
 from hardsight import SampleTable, records
 from hardsight.report import classes as class_module
-from hardsight.report import training
-from hardsight.report.classes import class_table, confusions, medians
+from hardsight.report import disagreement, training
+from hardsight.report.classes import confusions, medians
 from hardsight.report.clusters import harder_clusters
 from hardsight.report.comparison import change_lists, changes, comparison_section
-from hardsight.report.disagreement import disagreements
-from hardsight.report.points import Axis, axis
 from hardsight.report.rows import read_rows
 from hardsight.report.samples import by_class, hardest_and_easiest
 from hardsight.report.sections import Inputs
+from hardsight.report.views import Axis, axis
 from hardsight.stats import holm
 
 N, CLASSES = 400, 4
@@ -38,9 +37,8 @@ def a_run(seed=0, classes=CLASSES, names=True, **columns):
     return SampleTable(pa.table(columns), meta)
 
 
-def cells(section, key):
-    place = [column["key"] for column in section["columns"]].index(key)
-    return [row[place] for row in section["rows"]]
+def class_table(rows):
+    return class_module.build(Inputs(rows)).tables[0]
 
 
 def test_the_least_confident_are_the_hardest():
@@ -51,22 +49,22 @@ def test_the_least_confident_are_the_hardest():
     hardest, easiest = hardest_and_easiest(rows)
     assert hardest.rows.tolist() == order[:48].tolist()
     assert easiest.rows.tolist() == order[::-1][:48].tolist()
-    hard, easy, _ = by_class(rows)
+    lists, _ = by_class(rows)
     for code in range(CLASSES):
         own = order[table["label"][order] == code].tolist()
-        assert hard[code].tolist() == own[:12]
-        assert easy[code].tolist() == own[::-1][:12]
+        assert lists["hardest"][code].tolist() == own[:12]
+        assert lists["easiest"][code].tolist() == own[::-1][:12]
     tenth = set(order[: N // 10].tolist())
     shares = [np.mean([i in tenth for i in np.flatnonzero(table["label"] == code)]) for code in range(CLASSES)]
-    assert cells(class_table(Inputs(rows)), "hard_share") == pytest.approx(shares, rel=1e-3)
+    assert cells(class_table(rows), "hard_share") == pytest.approx(shares, rel=1e-3)
 
 
 def test_of_too_many_classes_the_least_confident_are_listed(monkeypatch):
     monkeypatch.setattr(class_module, "MANY_CLASSES", 2)
     table = a_run()
     means = [table["confidence"][table["label"] == code].mean() for code in range(CLASSES)]
-    listed = class_table(Inputs(read_rows(table)))
-    assert cells(listed, "code") == sorted(np.argsort(means)[:2].tolist())
+    listed = class_table(read_rows(table))
+    assert listed["codes"] == sorted(np.argsort(means)[:2].tolist())
 
 
 def test_ranks_of_angle_and_confidence_are_both_of_hardness():
@@ -75,7 +73,7 @@ def test_ranks_of_angle_and_confidence_are_both_of_hardness():
     rows = read_rows(table)
     assert (rows.main, rows.logit) == ("avh", "confidence")
     gap = stats.rankdata(table["avh"]) - stats.rankdata(-table["confidence"])
-    angle, logit = disagreements(rows)
+    angle, logit = disagreement.build(Inputs(rows)).lists
     assert angle.rows[0] == gap.argmax()
     assert logit.rows[0] == gap.argmin()
 
@@ -87,10 +85,10 @@ def test_a_cluster_of_small_confidence_is_harder():
     for confidence, share in ((1 - value, 1.0), (value, 0.0)):  # turned round, the others of the class are harder
         rows = pa.table({**columns, "confidence": confidence})
         rows = read_rows(SampleTable(rows, table.meta, None, table.vectors))
-        clusters = harder_clusters(rows).clusters
+        clusters, _ = harder_clusters(rows)
         assert clusters
         for cluster in clusters:
-            assert cluster.difference < 0
+            assert cluster.gap.value < 0
             members = [int(id_.split(":")[1]) for id_ in rows.ids_at(cluster.members)]
             assert odd[members].mean() == pytest.approx(share, abs=0.05)
 
@@ -114,7 +112,7 @@ def test_where_confidence_falls_samples_became_harder():
     np.testing.assert_allclose(found.change[10:], change[10:], atol=1e-12)
     harder, easier = (one.rows.tolist() for one in change_lists(found))
     assert (harder[0], easier[0]) == (np.nanargmin(found.change), np.nanargmax(found.change))
-    lines = {row["class"]: row for row in comparison_section(Inputs(rows), found)["tables"][0]["rows"]}
+    lines = {row["class"]: row for row in table_rows(comparison_section(Inputs(rows), found)["tables"][0])}
     assert [lines[name]["flag"] for name in "ab"] == ["harder", "easier"]
     assert list(lines)[:2] == ["b", "a"]  # by how much, whatever the direction
     tests = []
@@ -129,7 +127,8 @@ def test_where_confidence_falls_samples_became_harder():
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
     before, after = two_runs()
     rows = read_rows(after)
-    lines = {row["class"]: row for row in comparison_section(Inputs(rows), changes(rows, before))["tables"][0]["rows"]}
+    (table,) = comparison_section(Inputs(rows), changes(rows, before))["tables"]
+    lines = {row["class"]: row for row in table_rows(table)}
     same = np.arange(N) >= 10
     for code, name in enumerate("abcd"):
         own = same & (after["label"] == code)
@@ -145,7 +144,7 @@ def test_samples_without_a_prediction_are_neither_right_nor_wrong():
     label, pred = rows.label[~missing], rows.pred[~missing]
     assert not rows.judged[missing].any()
     expected = [np.mean(pred[label == code] == code) for code in range(CLASSES)]
-    assert cells(class_table(Inputs(rows)), "accuracy") == pytest.approx(expected, rel=1e-3)
+    assert [cell[0] for cell in cells(class_table(rows), "accuracy")] == pytest.approx(expected, rel=1e-3)
     most, count = confusions(rows)
     for code in range(CLASSES):
         wrong = pred[(label == code) & (pred != code)]

@@ -15,8 +15,9 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight.phases.drivers import loss_drivers
-from hardsight.report import sample_curves, write_report
+from hardsight.report import recorded as recorded_module
 from hardsight.report import training as training_module
+from hardsight.report import write_report
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 from hardsight.report.samples import LENGTH
@@ -117,7 +118,7 @@ def test_norms_of_few_classes_are_drawn_each_of_many_in_sum(whole, tmp_path):
 def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_path, monkeypatch):
     run = record(tmp_path / "run", n=20, epochs=23, unit="iteration")
     full = report(run)["training"]
-    monkeypatch.setattr(training_module, "MOST_EPOCHS", 8)
+    monkeypatch.setattr(recorded_module, "MOST_EPOCHS", 8)
     payload = report(run)
     training = payload["training"]
     assert training["unit"] == "iteration"
@@ -215,20 +216,20 @@ def test_every_sample_s_curve_is_in_the_page_to_a_four_thousandth(which, request
 
 def test_where_not_all_curves_fit_the_listed_ones_come_first(whole, monkeypatch):
     run, full = whole.run, whole.payload
-    monkeypatch.setattr(sample_curves, "ROOM", 20 * (2 * 3 * 7 + 6))
+    monkeypatch.setattr(recorded_module, "CURVES_BYTES", 20 * (2 * 3 * 7 + 6))
     payload = report(run)
     found = payload["training"]["curves"]
     assert len(found["points"]) == 20
     heads = [one["rows"][0] for one in full["lists"] if one["rows"]]
     assert set(heads) <= set(found["points"])
     assert found["note"].startswith("20 of 80 points")
-    assert len(json.dumps(found)) <= sample_curves.ROOM + 500
+    assert len(json.dumps(found)) <= recorded_module.CURVES_BYTES + 500
 
 
 def test_numbers_that_are_all_the_same_or_missing_are_coded():
-    same = sample_curves.coded(np.full((2, 3), 5.0))
+    same = recorded_module.coded(np.full((2, 3), 5.0))
     assert decoded(same, 2, 3).tolist() == [[5.0] * 3] * 2
-    none = sample_curves.coded(np.full((1, 2), np.nan))
+    none = recorded_module.coded(np.full((1, 2), np.nan))
     assert np.isnan(decoded(none, 1, 2)).all()
 
 
@@ -281,14 +282,13 @@ def test_readings_that_are_no_numbers_are_counted(tmp_path):
 def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened(tmp_path):
     run = record(tmp_path / "run", n=60, epochs=3)
     rows, before = read_rows(hs.SampleTable.load(run)), hs.Dynamics(run)
-    expected = make_payload(rows, dynamics=hs.Dynamics(run)).payload
+    expected = make_payload(rows, dynamics=hs.Dynamics(run))
     recorder = hs.Recorder(run, epoch=4, split="train")
     head = SimpleNamespace(features=torch.randn(5, 6), weight=torch.randn(CLASSES, 6), bias=torch.zeros(CLASSES))
     recorder.update(torch.arange(60, 65), head, torch.zeros(5, dtype=torch.long))
     recorder.end_epoch()
-    made = make_payload(rows, dynamics=before)
-    assert made.payload["training"] == expected["training"]
-    assert made.inputs.recorded.rows_of(pa.array(["train:60", "train:7"]), ["norm"]).table.num_rows == 3
+    assert make_payload(rows, dynamics=before)["training"] == expected["training"]
+    assert before.rows_of(pa.array(["train:60", "train:7"]), ["norm"]).table.num_rows == 3
 
 
 def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):

@@ -7,12 +7,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from report_runs import cells, table_rows
 from scipy import stats
 
 from hardsight import SampleTable
 from hardsight.ensemble import as_lists
+from hardsight.idtables import read_by_id
 from hardsight.report.clusters import harder_clusters
-from hardsight.report.groups import class_adjusted, find_groups, group_rows
+from hardsight.report.groups import class_adjusted, find_groups, group_table
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 from hardsight.stats import holm
@@ -33,10 +35,12 @@ def a_table(n=600, classes=4, seed=0, harder=None, **columns):
     return SampleTable(pa.table(rows), {"model": {"classes": classes}})
 
 
-def only_group(table, given=None):
+def only_group(table):
+    """The rows of the page's table, each as a mapping."""
     rows = read_rows(table)
-    (group,), _ = find_groups(rows, given)
-    return rows, group_rows(rows, group)
+    (group,), _ = find_groups(rows)
+    found = group_table(rows, group)
+    return rows, found | {"rows": table_rows(found)}
 
 
 def test_with_one_class_the_adjusted_t_is_welch_s():
@@ -89,8 +93,8 @@ def test_group_means_have_scipy_s_intervals_and_holm_s_flags():
     table = a_table(harder=harder, camera=np.where(harder, "old", np.where(np.arange(600) % 2, "new", "newer")))
     _, found = only_group(table)
     value, camera = 4 * table["avh"], table["camera"]
-    assert found["column"] == "camera"
-    assert found["overall"] == pytest.approx(value.mean(), rel=1e-3)
+    assert found["group"] == "camera"
+    assert found["chart"]["overall"] == pytest.approx(value.mean(), rel=1e-3)
     assert [row["n"] for row in found["rows"]] == sorted((row["n"] for row in found["rows"]), reverse=True)
     codes = np.array([["new", "newer", "old"].index(c) for c in camera])
     adjusted = class_adjusted(value, table["label"], 4, codes, 3)
@@ -98,14 +102,13 @@ def test_group_means_have_scipy_s_intervals_and_holm_s_flags():
     for row in found["rows"]:
         own = value[camera == row["value"]]
         expected = stats.t.interval(0.95, len(own) - 1, own.mean(), stats.sem(own))
-        assert (row["low"], row["high"]) == pytest.approx(expected, rel=1e-3)
-        assert row["mean"] == pytest.approx(own.mean(), rel=1e-3)
+        assert row["mean"] == pytest.approx([own.mean(), *expected], rel=1e-3)
         assert row["accuracy"] == pytest.approx(
             np.mean((table["label"] == table["pred"])[camera == row["value"]]), rel=1e-3
         )
         assert (row["flag"] != "") == (corrected[row["value"]] <= 0.05)
         if row["flag"]:
-            assert row["adjusted_low"] * row["adjusted_high"] > 0  # the interval excludes 0
+            assert row["adjusted"][1] * row["adjusted"][2] > 0  # the interval excludes 0
     assert next(row["flag"] for row in found["rows"] if row["value"] == "old") == "harder"
 
 
@@ -132,8 +135,8 @@ def test_a_mix_of_harder_classes_does_not_make_a_group_harder():
     site = np.where(draw.random(2000) < 0.15 + 0.2 * table["label"], "hard mix", "easy mix")
     _, found = only_group(table.with_column("site", site))
     hard = next(row for row in found["rows"] if row["value"] == "hard mix")
-    assert hard["low"] > found["overall"]  # harder as it is
-    assert abs(hard["adjusted"]) < 0.01  # but its classes explain that
+    assert hard["mean"][1] > found["chart"]["overall"]  # harder as it is
+    assert abs(hard["adjusted"][0]) < 0.01  # but its classes explain that
     assert all(row["flag"] == "" for row in found["rows"])
 
 
@@ -151,12 +154,12 @@ def test_small_groups_have_no_interval_and_no_flag():
     _, found = only_group(a_table(harder=100 * (np.arange(600) < 4), camera=camera))
     rare = found["rows"][1]
     assert rare["n"] == 4
-    assert rare["low"] is rare["adjusted_low"] is rare["p"] is None
+    assert rare["mean"][1] is rare["adjusted"][1] is rare["p"] is None
     assert rare["flag"] == ""
 
 
 def columns_of(table, given=None):
-    groups, notes = find_groups(read_rows(table), given)
+    groups, notes = find_groups(read_rows(table), None if given is None else read_by_id(given, "groups"))
     return {group.column: group.values for group in groups}, notes
 
 
@@ -200,9 +203,9 @@ def test_groups_are_read_from_whatever_holds_them(tmp_path):
         {"id": ids, "side": side},
         SampleTable(pa.table({"id": ids, "side": side})),
     ]
-    results = [make_payload(read_rows(table), groups=one).payload["groups"]["columns"] for one in given]
+    results = [make_payload(read_rows(table), group_table=one)["groups"] for one in given]
     assert all(result == results[0] for result in results)
-    assert [row["value"] for row in results[0][0]["rows"]] == ["left", "right"]
+    assert cells(results[0]["tables"][0], "value") == ["left", "right"]
 
 
 def test_ids_in_a_csv_keep_their_zeros(tmp_path):
@@ -215,7 +218,7 @@ def test_quantities_are_cut_into_fifths_and_gaps_counted():
     table = a_table()
     age = np.random.default_rng(0).random(500) * 80
     rows = read_rows(table)
-    (group,), notes = find_groups(rows, {"id": table["id"][:500], "age": age})
+    (group,), notes = find_groups(rows, read_by_id({"id": table["id"][:500], "age": age}, "groups"))
     assert len(group.values) == 5
     assert np.bincount(group.codes[group.codes >= 0]).tolist() == [100] * 5
     assert "fifths" in group.note
@@ -233,9 +236,8 @@ def test_nan_is_no_group():
 
 def test_points_know_their_group():
     table = a_table(place=["a", "b", "c"] * 200)
-    payload = make_payload(read_rows(table)).payload
-    (found,) = payload["groups"]["columns"]
-    names = [found["rows"][k]["value"] for k in payload["points"]["groups"]["place"]]
+    payload = make_payload(read_rows(table))
+    names = [payload["groups"]["values"]["place"][k] for k in payload["points"]["groups"]["place"]]
     assert names == table["place"].tolist()
 
 
@@ -253,7 +255,7 @@ def test_points_know_their_group():
 )
 def test_bad_groups_are_a_sentence(given, error, sentence):
     with pytest.raises(error, match=sentence):
-        find_groups(read_rows(a_table()), given)
+        make_payload(read_rows(a_table()), group_table=given)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_bad_groups_are_a_sentence(given, error, sentence):
 def test_bad_files_of_groups_are_a_sentence(name, text, words, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=words):
-        find_groups(read_rows(a_table()), tmp_path / name)
+        make_payload(read_rows(a_table()), group_table=tmp_path / name)
 
 
 def test_groups_that_match_nothing_say_so():
@@ -296,34 +298,33 @@ def with_sketches(planted, n=1500, seed=0):
 def test_a_planted_cluster_is_found_and_measured_on_the_other_half():
     table, odd = with_sketches(planted=True)
     rows = read_rows(table)
-    clusters = harder_clusters(rows).clusters
+    clusters, _ = harder_clusters(rows)
     assert clusters
     for cluster in clusters:  # k-means may cut it in two
         members = rows.ids_at(cluster.members)
         assert np.mean([odd[int(id_.split(":")[1])] for id_ in members]) > 0.95
-        assert cluster.difference_low < 0.2 < cluster.difference_high
-        own = rows.value[cluster.members]
-        expected = stats.t.interval(0.95, len(own) - 1, own.mean(), stats.sem(own))
-        assert (cluster.low, cluster.high) == pytest.approx(expected)
+        assert cluster.gap.low < 0.2 < cluster.gap.high
     assert 0.3 * odd.sum() < sum(len(cluster.members) for cluster in clusters) < 0.6 * odd.sum()
-    found = make_payload(rows).payload["clusters"]["rows"][0]
+    found, own = make_payload(rows)["clusters"]["rows"][0], rows.value[clusters[0].members]
+    expected = stats.t.interval(0.95, len(own) - 1, own.mean(), stats.sem(own))
+    assert found["mean"] == pytest.approx([own.mean(), *expected], rel=1e-3)
     assert (found["class"], found["confused"], found["n"]) == ("cat", "dog", len(clusters[0].members))
     assert len(found["rows"]) == 8
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_cluster_is_harder_where_none_is(seed):
-    found = harder_clusters(read_rows(with_sketches(planted=False, seed=seed)[0]))
-    assert found.clusters == []
-    assert "0 clusters of" in found.note
+    clusters, note = harder_clusters(read_rows(with_sketches(planted=False, seed=seed)[0]))
+    assert clusters == []
+    assert "0 clusters of" in note
 
 
 def test_without_sketches_it_says_why():
-    payload = make_payload(read_rows(a_table())).payload
+    payload = make_payload(read_rows(a_table()))
     assert payload["clusters"]["rows"] == []
     assert "need the sketches" in payload["clusters"]["note"]
     few, _ = with_sketches(planted=True, n=90)
-    assert "the 40 samples" in harder_clusters(read_rows(few)).note
+    assert "the 40 samples" in harder_clusters(read_rows(few))[1]
 
 
 def test_two_groups_are_one_test():

@@ -6,11 +6,14 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from report_pages import HOSTILE, SIZE, card_rows, contrast, luminance, make_payload, status
 
 import hardsight as hs
+from hardsight import SampleTable
 from hardsight.report.page import render
+from hardsight.report.payload import nothing_yet
 
 pytestmark = pytest.mark.slow  # a browser is the same whatever versions of Python packages there are
 
@@ -62,13 +65,13 @@ def test_hostile_names_are_text(show):
     payload = make_payload(names=HOSTILE, title=HOSTILE[0])
     payload["points"]["id"] = [f"{i} {HOSTILE[i % len(HOSTILE)]}" for i in range(400)]
     payload["points"]["groups"] = {"__proto__": [i % 10 for i in range(400)]}
-    row = payload["groups"]["columns"][0]["rows"][0]
-    payload["groups"]["columns"] = [{"column": "__proto__", "note": HOSTILE[1], "overall": 0.5,
-                                     "rows": [row | {"value": name} for name in HOSTILE]}]  # fmt: skip
-    payload["bad"]["tables"][0]["rows"] = [{"id": name, "error": name} for name in HOSTILE]
+    payload["groups"]["values"] = {"__proto__": HOSTILE}
+    group = payload["groups"]["tables"][0]
+    group |= {"group": "__proto__", "title": HOSTILE[1], "rows": [[name, *group["rows"][0][1:]] for name in HOSTILE]}
+    payload["bad"]["tables"][0]["rows"] = [[name, name] for name in HOSTILE]
     payload["made"] = [[name, name] for name in HOSTILE]
     payload["notices"] = [{"level": "warn", "text": name} for name in HOSTILE]
-    payload["label_errors"]["next"] = HOSTILE[0]
+    payload["label_errors"]["command"] = HOSTILE[0]
     for part in (*payload["lists"], *payload["views"], payload["class_table"], payload["clusters"]):
         part["note"] = HOSTILE[1]
     page = show(payload)
@@ -136,7 +139,7 @@ def test_the_file_is_whole_and_its_policy_names_its_own_script():
     )
     data = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.DOTALL)[1]
     assert not set(data) & set("<>&\u2028\u2029")
-    assert json.loads(data)["classes"][:9] == HOSTILE[:9]
+    assert list(json.loads(data)["classes"].values())[:9] == HOSTILE[:9]
 
 
 def test_nan_is_refused_with_a_sentence():
@@ -144,13 +147,20 @@ def test_nan_is_refused_with_a_sentence():
         render(make_payload(n=2) | {"n": float("nan")})
 
 
+def test_a_run_without_scored_samples_has_a_page_without_script():
+    table = SampleTable.from_columns({"id": np.empty(0, str)})
+    page = render(nothing_yet(table))
+    assert "<script>(() => {\n\n})();</script>" in page
+    assert page.count("<section") == 1
+    assert nothing_yet(table)["notices"][0]["text"] in page
+
+
 REDUCED = {
-    "nothing": {"title": "a net on data", "notices": [], "made": []},
     "no pictures": make_payload(pictures=[], points=make_payload()["points"] | {"picture": [-1] * 400}),
     "no views": make_payload(views=[]),
     "one class": make_payload(names=["only"]),
     "one sample": make_payload(n=1),
-    "empty parts": make_payload(lists=[], by_class={}, histograms=None, groups={"columns": []}, comparison=None,
+    "empty parts": make_payload(lists=[], by_class={}, histograms=None, groups={"values": {}}, comparison=None,
                                 clusters={"note": "", "rows": []}, label_errors=None, made=[], tiles=[]),
 }  # fmt: skip
 
@@ -159,9 +169,6 @@ REDUCED = {
 def test_missing_parts_leave_a_page(show, case):
     page = show(REDUCED[case])
     assert page.get_by_role("heading", level=1).is_visible()
-    if case == "nothing":
-        assert "Not scored" in page.get_by_test_id("sampling").inner_text()
-        assert "no scatter" in page.locator(".scatter").inner_text()
     if case == "no pictures":
         assert status(page).startswith("0 of 100 samples")
         assert page.locator("img").count() == 0
@@ -170,7 +177,7 @@ def test_missing_parts_leave_a_page(show, case):
 
 
 def test_without_labels_nothing_is_right_or_wrong(show):
-    payload = make_payload(labelled=False, label_errors=None)
+    payload = make_payload(labeled=False, label_errors=None)
     payload["points"]["label"] = [-1] * 400
     page = show(payload)
     assert "labeled" not in page.get_by_test_id("cards").inner_text()
@@ -205,6 +212,11 @@ def test_without_script_the_page_says_so(browser, tmp_path):
     page.goto(file.as_uri())
     assert "switched off" in page.locator("header").inner_text()
     assert "98.1 %" in page.locator("header").inner_text()
+    assert page.get_by_test_id("next-command").inner_text() == "hardsight clean run"
+    assert page.get_by_test_id("class-table").locator("tbody tr").count() == 4
+    assert page.get_by_test_id("bad-table").locator("td").all_inner_texts() == ["test/broken.png", "truncated"]
+    change = page.get_by_test_id("comparison-table").locator("td").all_inner_texts()
+    assert change == ["ant", "−0.100\n−0.200 to −0.050", "▼ easier"]
     context.close()
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from naive import triple
-from report_runs import in_page, listed
+from report_runs import cells, in_page, listed
 from scipy import stats
 
 import hardsight as hs
@@ -21,10 +21,10 @@ from hardsight.report import write_report
 from hardsight.report.formatting import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
 from hardsight.report.notices import tiles
 from hardsight.report.payload import make_payload
-from hardsight.report.points import MOST_POINTS, axis, choose_points, density, spread
+from hardsight.report.points import MOST_POINTS, choose_points, spread
 from hardsight.report.rows import read_rows
 from hardsight.report.samples import LENGTH, top
-from hardsight.report.views import rank_correlation
+from hardsight.report.views import View, axis, rank_correlation
 from hardsight.stats import holm, moments, wilson
 
 
@@ -55,7 +55,7 @@ def fake(n, classes, seed=0, ids=None):
 
 
 def payload_of(table, **options):
-    return make_payload(read_rows(table), **options).payload
+    return make_payload(read_rows(table), **options)
 
 
 def ids_of(payload, rows):
@@ -138,11 +138,9 @@ def hardest_tile(labels, avh):
     """The interval that is quoted of the hardest class, and its mean."""
     ids = [f"s{i}" for i in range(len(avh))]
     table = SampleTable.from_columns({"id": ids, "label": labels, "pred": labels, "avh": avh})
-    [tile] = [one for one in tiles(read_rows(table), "") if one["name"] == "hardest class"]
-    mean, low, high = (
-        float(x) for x in re.match(r"\D+([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", tile["note"]).groups()
-    )
-    return int(tile["value"].removeprefix("class ")), mean, low, high
+    [tile] = [one for one in tiles(read_rows(table), "") if one[0] == "hardest class"]
+    mean, low, high = (float(x) for x in re.match(r"\D+([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", tile[2]).groups())
+    return int(tile[1].removeprefix("class ")), mean, low, high
 
 
 def test_the_hardest_class_is_quoted_with_an_interval_for_all_classes_together():
@@ -191,7 +189,7 @@ def test_suspects_are_those_of_label_errors():
     suspects = found["id"][found["suspect"]]
     assert listed(payload, "suspects") == suspects[:LENGTH].tolist()
     assert payload["label_errors"]["count"] == len(suspects) > 0
-    assert payload["label_errors"]["next"] == "hardsight clean 'some run'"
+    assert payload["label_errors"]["command"] == "hardsight clean 'some run'"
     where = {id_: i for i, id_ in enumerate(payload["points"]["id"])}
     for row in found.to_arrow().slice(0, 50).to_pylist():
         i = where[row["id"]]
@@ -220,7 +218,7 @@ def test_values_beyond_the_axis_are_counted_at_its_edge():
     over = axis("norm", "norm", values)
     assert over.high < 10
     assert over.beyond(values) == 1
-    assert sum(density(over, over, values, values)["counts"]) == 5001
+    assert sum(View("", "", "", over, over, values, values).as_dict()["density"]["counts"]) == 5001
 
 
 @pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [-2.0, -2.0], [np.nan], [], [1e-30, 2e-30], [1e30, -1e30]])
@@ -244,17 +242,22 @@ def test_histograms_are_numpy_s():
 
 def test_points_are_few_hold_every_list_and_show_what_is_rare():
     table = fake(60_000, 500)
-    made = make_payload(read_rows(table))
-    assert len(made.points) == MOST_POINTS
-    assert set(np.concatenate([*made.lists, *made.parts]).tolist()) <= set(made.points.tolist())
-    drawn = {(x, y) for x, y in zip(made.payload["points"]["label"], made.cells.tolist(), strict=True)}
-    assert {label for label, _ in drawn} == set(range(500))  # every class
-    occupied = np.flatnonzero(made.payload["views"][0]["density"]["counts"])
-    assert {cell for _, cell in drawn} == set(occupied.tolist())  # every region
+    payload = payload_of(table)
+    points, view = payload["points"], payload["views"][0]
+    assert len(points["id"]) == MOST_POINTS
+    assert listed(payload, "hardest") == table.hardest(LENGTH)["id"].tolist()
+    assert set(points["label"]) == set(range(500))  # every class
+    for lists in payload["by_class"].values():
+        assert all({points["label"][row] for row in rows} == {k} for k, rows in lists.items())
+    drawn = [int(id_.removeprefix("x:")) for id_ in points["id"]]
+    x, y = ((view[at]["low"], view[at]["high"]) for at in "xy")
+    exact = np.clip(table["confidence"][drawn], *y), np.clip(500 * table["avh"][drawn], *x)
+    counts, *_ = np.histogram2d(*exact, (48, 60), (y, x))
+    np.testing.assert_array_equal(counts.ravel() > 0, np.array(view["density"]["counts"]) > 0)  # every region
 
 
 def test_points_are_all_rows_when_they_are_few_and_the_first_of_each_stratum_first():
-    assert choose_points(50, np.array([3]), None, np.zeros(50, int)).tolist() == list(range(50))
+    assert choose_points(50, np.array([3]), np.zeros(50, int), np.zeros(50, int)).tolist() == list(range(50))
     assert spread(np.array([5, 5, 5, 2, 2, 9])).tolist() == [0, 3, 5, 1, 4, 2]
     assert spread(np.empty(0, dtype=int)).tolist() == []
 
@@ -272,9 +275,7 @@ def test_nothing_depends_on_the_order_of_the_rows():
 
 
 def column(payload, key):
-    table = payload["class_table"]
-    place = next(i for i, c in enumerate(table["columns"]) if c["key"] == key)
-    return [row[place] for row in table["rows"]]
+    return cells(payload["class_table"]["tables"][0], key)
 
 
 def test_the_class_table_is_the_naive_loop():
@@ -292,12 +293,8 @@ def test_the_class_table_is_the_naive_loop():
         taken = max(range(6), key=lambda c: (np.sum(wrong == c), -c))
         expected = {
             "n": len(own),
-            "accuracy": np.mean(pred[own] == k),
-            "accuracy_low": wilsons.low,
-            "accuracy_high": wilsons.high,
-            "avh": value[own].mean(),
-            "avh_low": student[0],
-            "avh_high": student[1],
+            "accuracy": [np.mean(pred[own] == k), wilsons.low, wilsons.high],
+            "avh": [value[own].mean(), *student],
             "median": np.median(value[own]),
             "hard_share": np.mean([i in hardest for i in own]),
             "norm": table["norm"][own].mean(),
@@ -305,7 +302,7 @@ def test_the_class_table_is_the_naive_loop():
         for key, number_ in expected.items():
             assert column(payload, key)[k] == pytest.approx(number_, rel=1e-3), key
         assert column(payload, "confused")[k] == f"kind {taken} ({np.sum(wrong == taken)})"
-        edges = np.linspace(*(payload["class_table"]["histogram_edges"][i] for i in (0, -1)), 21)
+        edges = np.linspace(*(payload["class_table"]["edges"][i] for i in (0, -1)), 21)
         assert payload["class_table"]["histograms"][k] == np.histogram(value[own], edges)[0].tolist()
 
 
@@ -338,7 +335,7 @@ def test_several_nets_show_their_spread():
     assert payload["points"]["spread"]["avh_sd"][0] == pytest.approx(6 * 0.01)
     assert payload["points"]["spread"]["rank_high"][0] == 11
     assert any("mean over 3 nets (a, b, c)" in notice["text"] for notice in payload["notices"])
-    assert payload["groups"]["columns"] == []  # none of these is a group
+    assert payload["groups"]["values"] == {}  # none of these is a group
 
 
 @pytest.mark.parametrize(
@@ -367,7 +364,7 @@ def test_a_run_gets_its_page_inside_and_a_table_here(tmp_path, monkeypatch):
     path = write_report(tmp_path / "run")
     assert path == tmp_path / "run" / "report.html"
     assert in_page(path)["n"] == 400
-    assert in_page(path)["label_errors"]["next"] == f"hardsight clean {tmp_path / 'run'}"
+    assert in_page(path)["label_errors"]["command"] == f"hardsight clean {tmp_path / 'run'}"
     assert not list(path.parent.glob(".*"))
     assert hs.SampleTable.load(tmp_path / "run").accuracy is not None
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from naive import triple
 from report_pages import HOSTILE, card_rows, settle, status
-from report_runs import in_page, listed, record
+from report_runs import cells, in_page, listed, record
 
 import hardsight as hs
 from hardsight.alignment.folder import Aligned, read_alignment, write_alignment
@@ -156,8 +156,8 @@ def test_the_two_by_two_is_a_naive_count(case):
     expected = [[0, 0], [0, 0]]
     for i, frequency in enumerate(people):
         expected[int(frequency <= cut)][int(i in hardest)] += 1
-    found = payload["people"]["quarters"]
-    assert found["counts"] == expected
+    found = payload["people"]["tables"][0]
+    assert [row[1:] for row in found["rows"]] == expected
     assert sum(expected[0]) == sum(row[0] for row in expected)  # as many are hard for people as for the model
     assert f"Hard are {k} samples for each" in found["note"]
     assert f"at most {100 * cut:.0f} % chose" in found["note"]
@@ -166,7 +166,7 @@ def test_the_two_by_two_is_a_naive_count(case):
 def test_lists_hold_their_quarter_the_largest_difference_of_ranks_first(case):
     _, table, hsf, payload = case
     place = {key: i for i, key in enumerate(table["id"].tolist())}
-    counts = payload["people"]["quarters"]["counts"]
+    counts = [row[1:] for row in payload["people"]["tables"][0]["rows"]]
     easy, hard = ([place[key] for key in listed(payload, key_)] for key_ in ("people_easy", "people_hard"))
     assert len(easy) == min(counts[0][1], LENGTH)
     assert len(hard) == min(counts[1][0], LENGTH)
@@ -191,11 +191,11 @@ def test_people_who_say_little_make_a_page_all_the_same(tmp_path, kind):
     table.save(tmp_path / "run")
     write_alignment(tmp_path / "run", found)
     payload = in_page(write_report(tmp_path / "run", pictures=0))
-    quarters = payload["people"]["quarters"]
+    quarters = payload["people"]["tables"][0]["rows"]
     if kind == "nearly one value":
-        assert quarters["counts"][1][0] + quarters["counts"][1][1] == 3
+        assert sum(quarters[1][1:]) == 3
     else:
-        assert quarters is None
+        assert quarters == []
         assert not any(one["key"].startswith("people") for one in payload["lists"])
 
 
@@ -211,11 +211,24 @@ def test_a_score_that_differs_by_rounding_alone_is_drawn_as_one_line(tmp_path):
 
 
 def test_the_leaderboard_comes_as_it_was_written(case):
-    board = case[3]["people"]["board"]
-    assert [row["title"] for row in board["rows"]] == ["logit margin", "C·AVH"]
-    assert board["rows"][1]["p_holm"] == 0.02
-    assert board["rows"][0]["behind"] is None
-    assert board["ceiling"] == 0.8
+    board = case[3]["people"]["tables"][1]
+    assert cells(board, "title") == ["logit margin", "C·AVH"]
+    assert cells(board, "p_holm") == [None, 0.02]
+    assert cells(board, "spearman")[1] == [0.5, 0.1, 0.6]
+    assert cells(board, "behind")[0] == [None, None, None]
+    assert board["chart"]["overall"] == 0.8
+
+
+@pytest.mark.slow
+def test_without_a_script_the_page_has_the_leaderboard_and_the_two_by_two(browser, case):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto((case[0] / "report.html").as_uri())
+    board = page.get_by_test_id("board-table").locator("tbody tr").nth(1).locator("td").all_inner_texts()
+    assert [board[0], board[3], board[-1]] == ["C·AVH", "0.500\n0.100 to 0.600", "0.020"]
+    shown = page.get_by_test_id("quarters-table").locator("td.number").all_inner_texts()
+    assert [int(text) for text in shown] == [n for row in case[3]["people"]["tables"][0]["rows"] for n in row[1:]]
+    assert page.get_by_test_id("hypotheses-table").locator("td").all_inner_texts()[1] == "holds"
+    page.context.close()
 
 
 def test_a_run_that_went_on_is_told_to_be_compared_again(tmp_path):
@@ -256,9 +269,9 @@ def test_scores_are_chosen_and_galleries_opened(show, case):
     chosen = next(one for one in payload["people"]["histograms"] if one["key"] == "confidence")
     assert heat.locator("rect.heat").count() == np.count_nonzero(chosen["counts"])
     assert "not compared" in heat.inner_text()
-    counts = payload["people"]["quarters"]["counts"]
-    cells = page.get_by_test_id("quarters").locator("td strong").all_inner_texts()
-    assert cells == [str(counts[a][b]) for a, b in product((0, 1), (0, 1))]
+    counts = [row[1:] for row in payload["people"]["tables"][0]["rows"]]
+    shown = page.get_by_test_id("quarters-table").locator("td strong").all_inner_texts()
+    assert shown == [str(counts[a][b]) for a, b in product((0, 1), (0, 1))]
     page.get_by_test_id("see-people_easy").click()
     expected = next(one["rows"] for one in payload["lists"] if one["key"] == "people_easy")
     assert card_rows(page) == expected
@@ -278,11 +291,11 @@ def test_a_narrow_screen_and_hostile_words(show, case, scheme):
     payload = json.loads(json.dumps(case[3]))
     people = payload["people"]
     people["note"] = people["warning"] = HOSTILE[0]
-    people["tests"] = HOSTILE[:3]
-    people["quarters"]["note"] = HOSTILE[1]
-    people["hypotheses"] = [dict.fromkeys(("name", "claim", "verdict", "words"), text) for text in HOSTILE]
-    for row in people["board"]["rows"]:
-        row["title"] = row["kind"] = HOSTILE[1] * 3
+    people["notes"] = HOSTILE[:3]
+    people["tables"][0]["note"] = HOSTILE[1]
+    people["tables"][2]["rows"] = [[text] * 3 for text in HOSTILE]
+    for row in people["tables"][1]["rows"]:
+        row[0] = row[1] = HOSTILE[1] * 3
     for one in people["histograms"]:
         one["title"] = one["note"] = one["y"]["title"] = HOSTILE[0]
     page = show(payload, viewport={"width": 400, "height": 800}, color_scheme=scheme)

@@ -18,8 +18,8 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.data import ArraySamples, Samples
 from hardsight.report import write_report
+from hardsight.report.payload import MOST_BYTES
 from hardsight.report.thumbnails import choose, make_thumbnails
-from hardsight.report.write import MOST_BYTES
 from hardsight.runs import Meta
 
 
@@ -269,7 +269,7 @@ def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch)
     assert len(payload["classes"]) == classes
     assert max(map(len, payload["points"]["id"])) <= 160
     assert max(map(len, payload["classes"])) <= 60
-    monkeypatch.setattr("hardsight.report.write.MOST_BYTES", 1000)  # no room at all
+    monkeypatch.setattr("hardsight.report.payload.MOST_BYTES", 1000)  # no room at all
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html"))
     assert re.match("0 of 60 .*not fit", payload["picture_note"])
 
@@ -319,5 +319,5 @@ def test_a_run_still_being_written_and_its_bad_rows(tmp_path):
     assert "130 samples" in texts(payload)
     assert "130 rows" in payload["bad"]["note"]
     (bad,) = payload["bad"]["tables"]
-    assert bad["rows"][0] == {"id": "bad0", "error": "<b>truncated</b>"}
+    assert bad["rows"][0] == ["bad0", "<b>truncated</b>"]
     assert len(bad["rows"]) == 100

@@ -1,14 +1,17 @@
 """Ties and even counts: medians of two middle values, and who comes first among equals."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from report_runs import cells
 
 from hardsight import SampleTable
 from hardsight.ensemble import mean_over_nets
 from hardsight.report.classes import confusions, medians
 from hardsight.report.payload import make_payload
-from hardsight.report.recorded import _first
+from hardsight.report.recorded import recorded_lists
 from hardsight.report.rows import read_rows
 
 
@@ -35,11 +38,9 @@ def equally_hard(n, first):
 
 
 def test_of_equally_hard_samples_the_first_ids_are_the_hardest_tenth():
-    payload = make_payload(read_rows(equally_hard(40, first=10))).payload
-    table = payload["class_table"]
-    at = [column["key"] for column in table["columns"]].index("hard_share")
-    shares = {row[0]: row[at] for row in table["rows"]}
-    assert shares == {0: 4 / 10, 1: 0}  # four of forty: 000 to 003
+    payload = make_payload(read_rows(equally_hard(40, first=10)))
+    (table,) = payload["class_table"]["tables"]
+    assert cells(table, "hard_share") == [4 / 10, 0]  # four of forty: 000 to 003
     hardest = next(one["rows"] for one in payload["lists"] if one["key"] == "hardest")
     easiest = next(one["rows"] for one in payload["lists"] if one["key"] == "easiest")
     assert [payload["points"]["id"][row] for row in hardest[:3]] == ["000", "001", "002"]
@@ -53,9 +54,10 @@ def test_of_equally_frequent_confusions_the_smaller_class_is_named():
 
 
 def test_equal_keys_are_ordered_by_the_second_key_and_then_by_row():
-    key, then = np.array([1.0, 0.0, 1.0, 1.0, 1.0]), np.array([5.0, 9.0, 3.0, 3.0, 4.0])
-    assert _first(key, then, np.ones(5, bool), 3).tolist() == [1, 2, 3]
-    assert _first(key, then, np.array([True, False, True, True, True]), 2).tolist() == [2, 3]
+    columns = {"forgetting": [1.0, 2, 1, 1, 1, 0], "aum": [5.0, 9, 3, 3, 4, 0], "learned": [1.0] * 6}
+    columns = {name: np.array(values) for name, values in columns.items()}
+    forgotten = recorded_lists(SimpleNamespace(columns=columns, unit="epoch"))[0].rows
+    assert forgotten.tolist() == [1, 2, 3, 4, 0]
 
 
 def networks(preds, sure, avh):

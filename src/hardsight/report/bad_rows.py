@@ -12,9 +12,10 @@ def build(inputs: Inputs) -> Section:
     """The section; it also says that every sample was scored."""
     bad = inputs.rows.table.bad
     if not len(bad):
-        return Section("bad", "Bad rows", {"note": "None: every sample could be read and scored."})
+        return Section("bad", "Bad rows", "None: every sample could be read and scored.")
     first = f" The first {MOST} are listed." if len(bad) > MOST else ""
+    ids, errors = (bad.slice(0, MOST)[name].to_pylist() for name in ("id", "error"))
+    texts = [cut(text, 200, 600) for text in errors]
+    columns = [("id", "sample", "text", [cut(id_) for id_ in ids]), ("error", "reason", "text", texts)]
     note = f"{counted(len(bad), 'row')} could not be scored.{first}"
-    rows = [{"id": cut(row["id"]), "error": cut(row["error"], 200, 600)} for row in bad.slice(0, MOST).to_pylist()]
-    columns = [("id", "sample", "text"), ("error", "reason", "text")]
-    return Section("bad", "Bad rows", {"note": note, "tables": [table("bad", "Bad rows", columns, rows)]})
+    return Section("bad", "Bad rows", note, tables=[table("bad", "Bad rows", columns)])

@@ -18,79 +18,62 @@ BINS = 20
 
 
 def build(inputs: Inputs) -> Section:
-    """The section."""
-    return Section("class_table", "Classes", class_table(inputs))
-
-
-def class_table(inputs: Inputs) -> dict[str, Any]:
     """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more."""
     rows = inputs.rows
     group, codes = rows.at, rows.codes
     n = np.bincount(group[group >= 0], minlength=codes)
     means = moments(rows.value, group, codes)
-    low, high = means.interval()
     present = np.flatnonzero(n)
-    note = [_note(rows, len(present))]
+    note = f"Classes by {'label' if rows.labeled else 'prediction, for there are no labels'}."
+    if (absent := rows.classes - len(present)) > 0:
+        note += f" {counted(absent, 'class', 'classes')} of {rows.classes:,} have no samples here."
+    note += (
+        " Accuracy with Wilson's interval, means with Student's t, of each class on its own; classes of fewer than 5 "
+        "samples have none."
+    )
     if len(present) > MANY_CLASSES:
         harder = np.where(np.isnan(means.mean), -np.inf, rows.sign * means.mean)[present]
         present = np.sort(present[top(harder, MANY_CLASSES)])
-        note.append(f"Only the hardest {MANY_CLASSES:,} are listed.")
-    names = [inputs.class_name(code) for code in present.tolist()]
-    score = score_title(rows.main)
-    columns: list[tuple[str, str, str, Any]] = [
-        ("code", "number", "int", present),
-        ("name", "class", "text", names),
-        ("n", "samples", "int", n[present]),
-    ]
+        note += f" Only the hardest {MANY_CLASSES:,} are listed."
+
+    def shown(*values: np.ndarray) -> list[np.ndarray]:
+        return [part[present] for part in values]
+
+    names = [rows.class_name(code) for code in present.tolist()]
+    columns: list[tuple[Any, ...]] = [("name", "class", "text", names)]
+    if names != list(map(str, rows.numbers[present])):  # classes that are called by their numbers
+        columns.append(("code", "number", "int", present))
+    columns.append(("n", "samples", "int", *shown(n)))
+    edges, histograms = _histograms(rows, present)
+    if edges:
+        title = f"{score_title(rows.main)}, {edges[0]:.3g} to {edges[-1]:.3g}"
+        columns.append(("histogram", title, "chart", [None] * len(present)))
     if rows.judged.any():
         judged = np.bincount(rows.label[rows.judged], minlength=codes)
         right = np.bincount(rows.label[rows.right], minlength=codes)
-        accuracy_low, accuracy_high = wilson(right, judged)
         with np.errstate(invalid="ignore"):
-            columns += [
-                ("accuracy", "accuracy", "percent", (right / judged)[present]),
-                ("accuracy_low", "accuracy, lower end (95 %)", "percent", accuracy_low[present]),
-                ("accuracy_high", "accuracy, upper end (95 %)", "percent", accuracy_high[present]),
-            ]
+            columns.append(("accuracy", "accuracy", "percent", *shown(right / judged, *wilson(right, judged))))
     if rows.main is not None:
+        title = score_title(rows.main)
+        hardest = top(rows.hardness, -(-int((~np.isnan(rows.hardness)).sum()) // 10))
+        share = np.bincount(group[hardest][group[hardest] >= 0], minlength=codes) / np.maximum(n, 1)
         columns += [
-            (rows.main, f"mean {score}", "number", means.mean[present]),
-            (f"{rows.main}_low", f"mean {score}, lower end (95 %)", "number", low[present]),
-            (f"{rows.main}_high", f"mean {score}, upper end (95 %)", "number", high[present]),
-            ("median", f"median {score}", "number", medians(rows.value, group, codes)[present]),
-            ("hard_share", "of its samples among the hardest tenth", "percent", _hard_share(rows, n)[present]),
+            (rows.main, f"mean {title}", "number", *shown(means.mean, *means.interval())),
+            ("median", f"median {title}", "number", *shown(medians(rows.value, group, codes))),
+            ("hard_share", "of its samples among the hardest tenth", "percent", *shown(share)),
         ]
     if isinstance(inputs.suspects, Suspects):
         shares = [inputs.suspects.noise.get(int(rows.numbers[code]), np.nan) for code in present]
         columns.append(("noise", "labels estimated wrong", "percent", np.array(shares, dtype=np.float64)))
     if rows.judged.any():
-        columns.append(("confused", "most confused with", "text", _confused(inputs, present)))
+        most, count = confusions(rows)
+        texts = [f"{rows.class_name(int(most[k]))} ({count[k]:,})" if count[k] else "" for k in present.tolist()]
+        columns.append(("confused", "most confused with", "text", texts))
     if "norm" in rows.scores and rows.main != "norm":
-        columns.append(("norm", "mean norm", "number", moments(rows.scores["norm"], group, codes).mean[present]))
-    cells = [values if isinstance(values, list) else plain(values) for *_, values in columns]
-    edges, histograms = _histograms(rows, present)
-    shown = [(key, title, kind) for key, title, kind, _ in columns]
-    lines = [list(cell) for cell in zip(*cells, strict=True)]
-    options = {"sort": rows.main, "ascending": rows.sign < 0, "search": "name"}
-    return {
-        **table("class", "Classes", shown, lines, **options),
-        "histogram_edges": edges,
-        "histograms": histograms,
-        "note": " ".join(note),
-    }
-
-
-def _note(rows: Rows, present: int) -> str:
-    what = "label" if rows.labelled else "prediction, for there are no labels"
-    absent = rows.classes - present
-    parts = [f"Classes by {what}."]
-    if absent > 0:
-        parts.append(f"{counted(absent, 'class', 'classes')} of {rows.classes:,} have no samples here.")
-    parts.append(
-        "Accuracy with Wilson's interval, means with Student's t, of each class on its own; classes of fewer than 5 "
-        "samples have none."
-    )
-    return " ".join(parts)
+        columns.append(("norm", "mean norm", "number", *shown(moments(rows.scores["norm"], group, codes).mean)))
+    options = {"sort": rows.main or "name", "ascending": rows.sign < 0, "search": "name", "codes": present.tolist()}
+    tables = [table("class", "Classes", columns, **options)]
+    return Section("class_table", "Classes", note, tables=tables, data={"edges": edges, "histograms": histograms})
 
 
 def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
@@ -99,27 +82,12 @@ def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     values, group = values[valid], group[valid]
     values = values[np.lexsort((values, group))]
     n = np.bincount(group, minlength=groups)
-    start = np.concatenate([[0], np.cumsum(n)[:-1]])
+    start = np.cumsum(n) - n
     out = np.full(groups, np.nan)
     some = n > 0
     lower, upper = (start + (n - 1) // 2)[some], (start + n // 2)[some]
     out[some] = (values[lower] + values[upper]) / 2
     return out
-
-
-def _hard_share(rows: Rows, n: np.ndarray) -> np.ndarray:
-    """Which share of each class's samples is among the hardest tenth of all; equal ones in the order of ids."""
-    hardest = top(rows.hardness, -(-int((~np.isnan(rows.hardness)).sum()) // 10))
-    group = rows.at[hardest]
-    return np.bincount(group[group >= 0], minlength=rows.codes) / np.maximum(n, 1)
-
-
-def _confused(inputs: Inputs, present: np.ndarray) -> list[str]:
-    """The class that each class's wrong samples are mostly taken for, and how many of them."""
-    most, count = confusions(inputs.rows)
-    return [
-        f"{inputs.class_name(int(most[code]))} ({count[code]:,})" if count[code] else "" for code in present.tolist()
-    ]
 
 
 def confusions(rows: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
-from hardsight.report.formatting import as_rows, between, counted, cut_name, flags, percent, score_title, share
-from hardsight.report.points import Axis
+from hardsight.report.formatting import between, counted, cut_name, flags, percent, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH, top
 from hardsight.report.sections import Column, Inputs, SampleList, Section, table
-from hardsight.report.views import View, score_axis
+from hardsight.report.views import Axis, View, score_axis
 from hardsight.stats import holm, moments, student
 from hardsight.table import harder_end
 
@@ -39,7 +38,7 @@ def build(inputs: Inputs) -> Section | None:
     rows, changed = inputs.rows, changes(inputs.rows, inputs.against)
     data = comparison_section(inputs, changed)
     if changed.by is None:
-        return Section("comparison", "Comparison", data)
+        return Section("comparison", "Comparison", data=data)
     before, change = harder_end(changed.by), harder_end(f"{changed.by}_change")
     view = change_view(rows, changed, changed.by)
     columns = {
@@ -47,7 +46,7 @@ def build(inputs: Inputs) -> Section | None:
         "change": Column(changed.change, "change", "After minus before.", change),
     }
     lists = change_lists(changed)
-    return Section("comparison", "Comparison", data, lists=lists, views=[view], columns=columns)
+    return Section("comparison", "Comparison", data=data, lists=lists, views=[view], columns=columns)
 
 
 def changes(rows: Rows, against: Any) -> Changes:
@@ -118,34 +117,22 @@ def comparison_section(inputs: Inputs, changed: Changes) -> dict[str, Any]:
         value = "none" if change["value"] is None else f"{change['value']:+.3g}"
         note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
         tiles.append({"name": f"mean change of {score_title(changed.by)}", "value": value, "note": note})
-    lines, left = _class_rows(inputs, changed)
+    classes, left = _class_table(inputs, changed)
     note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
     if counts["relabelled"]:
         note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
     if left:
-        note += f" Of {len(lines) + left:,} classes those {len(lines)} are listed that changed most."
-    classes = table("comparison", "Classes whose mean changed", _COLUMNS, lines, sort="change", search="class")
+        note += (
+            f" Of {len(classes['rows']) + left:,} classes those {len(classes['rows'])} are listed that changed most."
+        )
     return {"note": note, "tiles": tiles, "tables": [classes]}
-
-
-_COLUMNS = [
-    ("class", "class", "text"),
-    ("n", "samples in both", "int"),
-    ("before", "mean before", "number"),
-    ("after", "mean now", "number"),
-    ("change", "change (95 %, paired)", "signed"),
-    ("p", "p (corrected)", "number"),
-    ("accuracy_before", "accuracy before", "percent"),
-    ("accuracy", "accuracy now", "percent"),
-    ("flag", "significant at 5 % (Holm)", "flag"),
-]
 
 
 def _unmatched(counts: dict[str, int]) -> str:
     return f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
 
 
-def _class_rows(inputs: Inputs, changed: Changes) -> tuple[list[dict[str, Any]], int]:
+def _class_table(inputs: Inputs, changed: Changes) -> tuple[dict[str, Any], int]:
     """Classes whose mean changed most, with paired intervals; and how many are left out."""
     rows = inputs.rows
     codes, paired = rows.codes, ~np.isnan(changed.change)
@@ -163,13 +150,17 @@ def _class_rows(inputs: Inputs, changed: Changes) -> tuple[list[dict[str, Any]],
     present = np.flatnonzero((n > 0) | (judged > 0))
     shown = present[top(np.nan_to_num(np.abs(mean.mean[present])), MOST_CLASSES)]
     sign = -1 if changed.meta.get("harder") == "smaller" else 1
-    columns = {
-        "n": n, "before": before, "after": after, "change": mean.mean, "change_low": gap.low, "change_high": gap.high,
-        "p": corrected, "accuracy_before": share(right_before, judged), "accuracy": share(right, judged),
-    }  # fmt: skip
-    lines = as_rows({
-        "class": [inputs.class_name(code) for code in shown.tolist()],
-        **{name: values[shown] for name, values in columns.items()},
-        "flag": flags(sign * mean.mean[shown], corrected[shown]),
-    })  # fmt: skip
-    return lines, len(present) - len(shown)
+    names = [rows.class_name(code) for code in shown.tolist()]
+    columns = [
+        ("class", "class", "text", names),
+        ("n", "samples in both", "int", n[shown].astype(np.int64)),
+        ("before", "mean before", "number", before[shown]),
+        ("after", "mean now", "number", after[shown]),
+        ("change", "change (95 %, paired)", "signed", *(part[shown] for part in (mean.mean, gap.low, gap.high))),
+        ("p", "p (corrected)", "number", corrected[shown]),
+        ("accuracy_before", "accuracy before", "percent", share(right_before, judged)[shown]),
+        ("accuracy", "accuracy now", "percent", share(right, judged)[shown]),
+        ("flag", "significant at 5 % (Holm)", "flag", flags(sign * mean.mean[shown], corrected[shown])),
+    ]
+    classes = table("comparison", "Classes whose mean changed", columns, sort="change", search="class")
+    return classes, len(present) - len(shown)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hardsight.report.formatting import plain
-from hardsight.report.rows import Rows
 from hardsight.report.sections import Inputs, Section
 from hardsight.report.views import score_axis
 
@@ -15,18 +12,12 @@ BINS = 40
 
 
 def build(inputs: Inputs) -> Section | None:
-    """The section, where there is a score."""
-    charts = histograms(inputs.rows)
-    return Section("histograms", "Distributions", {"charts": charts}) if charts else None
-
-
-def histograms(rows: Rows) -> list[dict[str, Any]]:
-    """Distributions of the main score, the confidence, the logit score and the norm."""
+    """Distributions of the main score, the confidence, the logit score and the norm, as far as the table has them."""
+    rows, charts = inputs.rows, []
     parts = {"all": np.ones(len(rows), bool)}
     if rows.judged.any():
         parts = {"right": rows.right, "wrong": rows.judged & ~rows.right}
-        parts |= {} if rows.judged.all() else {"unlabelled": ~rows.judged}
-    charts = []
+        parts |= {} if rows.judged.all() else {"unlabeled": ~rows.judged}
     for name in dict.fromkeys((rows.main, "confidence", rows.logit, "norm")):
         if name is None or name not in rows.scores:
             continue
@@ -38,4 +29,4 @@ def histograms(rows: Rows) -> list[dict[str, Any]]:
         ]
         edges = plain(np.linspace(axis.low, axis.high, BINS + 1), 6)
         charts.append({"key": name, "title": axis.title, "edges": edges, "series": series})
-    return charts
+    return Section("histograms", "Distributions", data={"charts": charts}) if charts else None

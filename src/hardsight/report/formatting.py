@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,12 +50,6 @@ def number(value: float | None, digits: int = 4) -> float | None:
     return float(f"{value:.{digits}g}") + 0.0  # no −0
 
 
-def as_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One mapping per row, for JSON, from columns of texts or numbers."""
-    cells = [values if isinstance(values, list) else plain(values) for values in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
-
-
 def flags(harder: np.ndarray, p: np.ndarray) -> list[str]:
     """``harder`` or ``easier`` where a corrected p value is at most 5 %; `harder` is positive where it is harder."""
     return np.where(p <= 0.05, np.where(harder > 0, "harder", "easier"), "").tolist()
@@ -79,6 +74,24 @@ def between(low: float | None, high: float | None, form: str = ".3g") -> str:
     if low is None or high is None or not (np.isfinite(low) and np.isfinite(high)):
         return "too few samples for an interval"
     return f"95 % interval {low:{form}} to {high:{form}}"
+
+
+def written(value: float | None, kind: str) -> str:
+    """A number of a table as text: an ``int``, a ``percent``, a ``decimal``, or a ``number``, perhaps ``signed``."""
+    if value is None:
+        return "–"
+    size, sign = abs(value), "+" if kind == "signed" and value > 0 else ""
+    if kind == "percent":
+        return percent(value)
+    if kind == "int" or 1000 <= size < 1e7:
+        text = f"{value:,.0f}"
+    elif kind == "decimal":
+        text = f"{value:.3f}"
+    elif 0 < size < 0.0005 or size >= 1e7:
+        text = re.sub(r"e\+?(-?)0*(\d)", r"e\1\2", f"{value:.1e}")
+    else:
+        text = f"{value:.{1 if size >= 100 else 2 if size >= 10 else 3}f}" if size else "0"
+    return sign + text.replace("-", "−")
 
 
 _TITLES = {

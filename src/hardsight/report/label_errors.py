@@ -51,22 +51,19 @@ def build(inputs: Inputs) -> Section:
     suspects = inputs.suspects
     if not isinstance(suspects, Suspects):
         reason = _RECORDED if inputs.recorded is not None else suspects
-        return Section("label_errors", notices=[Notice("info", reason)] if reason and inputs.rows.labelled else [])
+        return Section("label_errors", notices=[Notice("info", reason)] if reason and inputs.rows.labeled else [])
     count, by = suspects.count, suspects.by
     first = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
     note = f"{first}, by {by}: the label, and what the network predicts instead."
     command = f"hardsight clean {shlex.quote(str(inputs.run))}" if inputs.run is not None else "hs.clean(table)"
-    return Section(
-        "label_errors",
-        "Suspect labels",
-        {"note": suspects.note, "count": count, "by": by, "next": command},
-        lists=[SampleList("suspects", "Suspect labels", note, suspects.first)],
-    )
+    data = {"count": count, "command": command, "command_note": "Next, write lists of what to keep, relabel and drop:"}
+    listed = SampleList("suspects", "Suspect labels", note, suspects.first)
+    return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=[listed])
 
 
 def find_suspects(rows: Rows) -> Suspects | str:
     """Label errors by the default ranking, or a sentence that says why there are none."""
-    if not rows.labelled:
+    if not rows.labeled:
         return "Label errors need labels, and this run has none."
     if (rows.pred < 0).any():
         return "Label errors need a prediction for every sample, which this table lacks."

@@ -14,7 +14,7 @@ from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Inputs, Notice, Section
 from hardsight.runs import Counts, Folds
-from hardsight.stats import FEW, LEVEL, moments, wilson
+from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
 
 _LENGTH = 400  # characters of a text from outside
 
@@ -29,11 +29,6 @@ class Sampling(NamedTuple):
     text: str
     level: str
 
-    @property
-    def sentence(self) -> str:
-        """The whole in words."""
-        return f"{self.badge} {self.text}" if self.kind == "out" else self.text
-
 
 def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
@@ -46,35 +41,32 @@ def sampling(rows: Rows) -> Sampling:
     """How the samples were scored."""
     meta = rows.table.meta
     scored = meta.out_of_sample
-    kind, level = "out", "info"
-    if isinstance(scored, Folds):
-        seeds = scored.seeds or 1
-        folds = f"{scored.folds} folds" + (f", {seeds} seeds" if seeds > 1 else "")
-        if scored.retrained == "head":
-            text = (
-                f"for the last layer ({folds}): it was refitted on the other folds. If the features below it were "
-                "trained on these very labels, wrong ones still hide."
-            )
-        else:
-            how = ": the whole network was retrained on the other folds" if scored.retrained == "model" else ""
-            text = f"({folds}){how}, so no sample was scored by a network that had learned its label."
-    elif scored:
+    if scored:
         text = f"({cut(scored, 80)}): no sample was scored by a network that had learned its label."
-    else:
-        kind, level = "in" if scored is False and not meta.recorded else "unknown", "warn" if rows.labelled else "info"
-        text = (
-            "Scored by the network as given: if it was trained on these samples, wrong labels hide; score with "
-            "--folds to see them."
-        )
-        if meta.recorded:
-            note = f" ({cut(meta.note, 120)})" if meta.note else ""
-            epochs = meta.recorded.epochs
-            when = f"in {cut_name(meta.unit or 'epoch')} {epochs[-1]:,} of a training" if epochs else "during training"
-            text = (
-                f"Recorded {when}{note}. If the network was trained on these samples, memorized ones look easy and "
-                "wrong labels hide; score with --folds to see them."
+        if isinstance(scored, Folds):
+            seeds = f", {scored.seeds} seeds" if (scored.seeds or 1) > 1 else ""
+            text = {
+                "head": f"for the last layer ({scored.folds} folds{seeds}): it was refitted on the other folds. If the "
+                "features below it were trained on these very labels, wrong ones still hide.",
+                "model": f"({scored.folds} folds{seeds}): the whole network was retrained on the other folds, so no "
+                "sample was scored by a network that had learned its label.",
+            }.get(
+                scored.retrained or "",
+                f"({scored.folds} folds{seeds}), so no sample was scored by a network that had learned its label.",
             )
-    return Sampling(kind, _BADGES[kind], text, level)
+        return Sampling("out", _BADGES["out"], text, "info")
+    text = "Scored by the network as given: if it was trained on these samples, wrong labels hide"
+    if meta.recorded:
+        note = f" ({cut(meta.note, 120)})" if meta.note else ""
+        epochs = meta.recorded.epochs
+        when = f"in {cut_name(meta.unit or 'epoch')} {epochs[-1]:,} of a training" if epochs else "during training"
+        text = (
+            f"Recorded {when}{note}. If the network was trained on these samples, memorized ones look easy and wrong "
+            "labels hide"
+        )
+    kind = "in" if scored is False and not meta.recorded else "unknown"
+    level = "warn" if rows.labeled else "info"
+    return Sampling(kind, _BADGES[kind], f"{text}; score with --folds to see them.", level)
 
 
 def build(inputs: Inputs) -> Section:
@@ -83,33 +75,37 @@ def build(inputs: Inputs) -> Section:
 
 
 def _notices(rows: Rows) -> Iterator[Notice]:
-    meta, count = rows.table.meta, _count
+    meta = rows.table.meta
+
+    def warn(n: int | None, text: str) -> Iterator[Notice]:
+        if n:
+            yield Notice("warn", f"{counted(n, 'sample has', 'samples have')} {text}")
+
     chance = chance_agreement(rows.label, rows.pred)
     if chance.near:
         yield Notice("alarm", f"{str(chance)[:1].upper()}{str(chance)[1:]}")
     if meta.unfinished:
         yield Notice("warn", f"{counted(len(rows), 'sample')} so far; run the report again when it is done.")
-    if not rows.labelled:
+    if not rows.labeled:
         yield Notice("info", "There are no labels: every score is taken at the predicted class.")
-    elif (n := int((rows.label < 0).sum())) > 0:
-        yield Notice("warn", f"{count(n)} no label and are in no class.")
-    if (n := int((rows.pred < 0).sum())) > 0:
-        yield Notice("warn", f"{count(n)} no prediction.")
+    else:
+        yield from warn(int((rows.label < 0).sum()), "no label and are in no class.")
+    yield from warn(int((rows.pred < 0).sum()), "no prediction.")
     present = np.unique(rows.at[rows.at >= 0])
     if len(present) == 1 and len(rows) > 1:
-        yield Notice("info", f"All samples are of one class ({cut_name(rows.class_name(int(present[0])))}).")
+        yield Notice("info", f"All samples are of one class ({rows.class_name(int(present[0]))}).")
     if rows.classes > MANY_CLASSES:
         yield Notice("info", f"The model has {rows.classes:,} classes; the page names those that occur.")
     if rows.main is None:
         yield Notice("warn", "The table has no score that the page can rank by.")
-    elif rows.main != "avh":
-        yield Notice("info", f"The table has no AVH; samples are ranked by {score_title(rows.main)}.")
-    if rows.main is not None and (n := int(np.isnan(rows.value).sum())) > 0:
-        yield Notice("warn", f"{count(n)} no {score_title(rows.main)} and are not ranked.")
+    else:
+        if rows.main != "avh":
+            yield Notice("info", f"The table has no AVH; samples are ranked by {score_title(rows.main)}.")
+        yield from warn(int(np.isnan(rows.value).sum()), f"no {score_title(rows.main)} and are not ranked.")
     if len(rows.table.bad):
         yield Notice("warn", f"{counted(len(rows.table.bad), 'sample')} could not be scored; see the list at the end.")
-    if (n := (meta.counts or Counts()).zero_features or 0) > 0:
-        yield Notice("warn", f"{count(n)} a zero feature, which has the same angle to every class.")
+    zero = (meta.counts or Counts()).zero_features
+    yield from warn(zero, "a zero feature, which has the same angle to every class.")
     if len(meta.models) > 1:
         names = cut(", ".join(map(str, meta.models)), 120)
         yield Notice("info", f"Every score is the mean over {len(meta.models)} nets ({names}).")
@@ -117,41 +113,33 @@ def _notices(rows: Rows) -> Iterator[Notice]:
         yield Notice("warn", cut(text, _LENGTH, 3 * _LENGTH))
 
 
-def _count(n: int) -> str:
-    return counted(n, "sample has", "samples have")
-
-
-def tiles(rows: Rows, suspects: Suspects | str) -> list[dict[str, str]]:
-    """The numbers at the top."""
+def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]]:
+    """The numbers at the top: name, value and note."""
     bad = len(rows.table.bad)
-    rows_ = [("samples", f"{len(rows):,}", f"{bad:,} more could not be scored" if bad else "")]
+    yield "samples", f"{len(rows):,}", f"{bad:,} more could not be scored" if bad else ""
     if (n := int(rows.judged.sum())) > 0:
         right = int(rows.right.sum())
-        low, high = (float(end[0]) for end in wilson(np.array([right]), np.array([n])))
-        note = f"95 % interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
-        rows_.append(("accuracy", percent(right / n), note))
-    if rows.main is not None and not np.isnan(rows.value).all():
-        overall = moments(rows.value, np.zeros(len(rows), dtype=np.int64), 1)
-        low, high = (float(end[0]) for end in overall.interval())
+        low, high = share_interval(right, n)
+        yield "accuracy", percent(right / n), f"95 % interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
+    if (n := int((~np.isnan(rows.value)).sum())) > 0:
+        values = rows.value[~np.isnan(rows.value)]
         chance = "; 1 is chance" if rows.main == "avh" else ""
-        note = f"{between(low, high)}, n = {int(overall.n[0]):,}{chance}"
-        rows_.append((f"mean {score_title(rows.main)}", f"{overall.mean[0]:.3g}", note))
-        rows_ += _hardest_class(rows)
+        note = f"{between(*mean_interval(values))}, n = {n:,}{chance}"
+        yield f"mean {score_title(rows.main)}", f"{values.mean():.3g}", note
+        yield from _hardest_class(rows)
     if isinstance(suspects, Suspects):
-        note = f"{percent(suspects.share, 2)} of the labels, to be reviewed"
-        rows_.append(("suspect labels", f"{suspects.count:,}", note))
+        yield "suspect labels", f"{suspects.count:,}", f"{percent(suspects.share, 2)} of the labels, to be reviewed"
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():
         note = f"mean over the samples, {len(rows.table.meta.models)} nets"
-        rows_.append(("spread of C·AVH between nets (sd)", f"{rows.classes * float(np.nanmean(spread)):.2g}", note))
-    return [{"name": name, "value": value, "note": note} for name, value, note in rows_]
+        yield "spread of C·AVH between nets (sd)", f"{rows.classes * float(np.nanmean(spread)):.2g}", note
 
 
-def _hardest_class(rows: Rows) -> list[tuple[str, str, str]]:
+def _hardest_class(rows: Rows) -> Iterator[tuple[str, str, str]]:
     by_class = moments(rows.value, rows.at, rows.codes)
     enough = np.flatnonzero(by_class.n >= FEW)
     if len(enough) < 2:
-        return []
+        return
     code = int(enough[np.argmax(rows.sign * by_class.mean[enough])])
     # The hardest class was selected from all of them: its interval is corrected for that.
     low, high = (float(end[code]) for end in by_class.interval(1 - (1 - LEVEL) / len(enough)))
@@ -159,13 +147,13 @@ def _hardest_class(rows: Rows) -> list[tuple[str, str, str]]:
         f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {between(low, high)} (corrected for "
         f"{len(enough):,} classes), n = {int(by_class.n[code]):,}"
     )
-    return [("hardest class" if rows.labelled else "hardest predicted class", cut_name(rows.class_name(code)), note)]
+    yield "hardest class" if rows.labeled else "hardest predicted class", rows.class_name(code), note
 
 
 def made(rows: Rows) -> list[list[str]]:
     """How the run was made: names and values."""
     meta = rows.table.meta
-    model, data, command, versions = meta.model, meta.data, meta.command, meta.versions or {}
+    model, data, command, versions, how = meta.model, meta.data, meta.command, meta.versions or {}, sampling(rows)
     entries = {
         "model": model.name,
         "nets": ", ".join(map(str, meta.models)),
@@ -178,7 +166,7 @@ def made(rows: Rows) -> list[list[str]]:
         "preprocessing": meta.preprocessing,
         "bias in the logits": {True: "yes", False: "no", None: None}[meta.bias],
         "recorded": meta.note if meta.recorded else None,
-        "scored": sampling(rows).sentence,
+        "scored": f"{how.badge} {how.text}" if how.kind == "out" else how.text,
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
         "made": meta.created,
         "seconds": meta.seconds,

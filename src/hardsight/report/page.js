@@ -11,7 +11,7 @@ const report = {
   choice: { tab: "", ...noFilter(), brush: null, limit: CARDS },
   groupValues: readGroupValues(payload),
   mainTitle: samples.hardness ? scoreTitle(payload, samples.hardness) : "hardness",
-  className: (k) => names[k] ?? `class ${k}`,
+  className: (k) => names.get(k) ?? `class ${k}`,
   view: () => scatter.view(),
   open: (i, rows) => dialog.open(i, rows),
   point: (i) => scatter.mark(i),
@@ -55,8 +55,9 @@ function drawNext() {
   const next = undrawn.shift();
   if (next) {
     const [box, data] = [find(next.key), payload[next.key]];
-    if (Object.hasOwn(sections, next.key)) sections[next.key](box, data, report);
-    else box.append(...(data.tables ?? []).map((table) => payloadTable(table)));
+    const cells = sections[next.key]?.(box.querySelector(".drawn"), data, report);
+    const tables = (data.tables ?? []).filter(({ rows }) => rows.length);
+    box.querySelectorAll(".table").forEach((node, k) => tables[k] && enhance(node, tables[k], cells?.(tables[k])));
   }
   if (undrawn.length === 0) document.documentElement.dataset.drawn = "all";
 }

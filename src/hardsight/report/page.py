@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.errors import InputError
+from hardsight.report.formatting import written
 
 _FOLDER = files("hardsight.report")
 
@@ -33,24 +34,6 @@ _SCRIPTS = (
     "page.js",
 )
 
-# What the page of a run without scored samples lacks.
-_EMPTY: dict[str, Any] = {
-    "sampling": {"kind": "unknown", "badge": "Not scored yet", "text": ""},
-    "n": 0,
-    "classes": [],
-    "labelled": False,
-    "tiles": [],
-    "scores": {},
-    "points": {"id": [], "label": [], "pred": [], "picture": [], "scores": {}, "spread": {}, "groups": {}},
-    "pictures": [],
-    "picture_note": "",
-    "pixelated": False,
-    "lists": [],
-    "by_class": {},
-    "views": [],
-    "sections": [],
-}
-
 # Control characters and direction overrides could hide or reorder the text around them; they are shown as escapes.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -59,18 +42,13 @@ def render(payload: dict[str, Any]) -> str:
     """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
 
     Args:
-        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted.
+        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted. Without
+            points the page has no script.
 
     Raises:
         InputError: A number in the payload is NaN or infinite.
     """
-    whole = _EMPTY | payload
-    return fill("page.html.jinja", whole, whole, _SCRIPTS, ("page.css",))
-
-
-def size(payload: dict[str, Any]) -> int:
-    """Bytes that the data take in the page."""
-    return len(_embedded(payload).encode("utf-8", "replace"))
+    return fill("page.html.jinja", payload, payload, _SCRIPTS if "points" in payload else (), ("page.css",))
 
 
 def fill(
@@ -95,7 +73,7 @@ def fill(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["zip"] = zip
+    environment.filters |= {"zip": zip, "written": written}
     page = environment.get_template(template).render(
         report=shown,
         policy=_policy(script, style),

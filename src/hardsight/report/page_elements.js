@@ -59,7 +59,6 @@ function number(value) {
 }
 
 const signed = (value) => (isNumber(value) && value > 0 ? `+${number(value)}` : number(value));
-const decimals = (value) => (isNumber(value) ? value.toFixed(3).replace("-", "−") : "–");
 const range = (low, high) => (isNumber(low) && isNumber(high) ? `${number(low)} to ${number(high)}` : "–");
 const counted = (n, one, many) => `${whole(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 const moreOf = (step, left) => `Show ${whole(Math.min(step, left))} more${left > step ? ` of ${whole(left)}` : ""}`;
@@ -84,6 +83,8 @@ function glyph(kind) {
   return draw("svg", { class: `glyph ${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true" }, shape);
 }
 
+const link = (text, click) => make("button.link", { type: "button", click }, named(text));
+
 function copyButton(what, text, node) {
   const button = makeButton(what, copy, { class: "quiet", "data-testid": "copy" });
   async function copy() {
@@ -99,5 +100,6 @@ function copyButton(what, text, node) {
   return button;
 }
 
-// What draws each section of the page, by its key: (box, data, report). Scripts of sections register here.
+// What draws each section of the page, by its key: (box, data, report); it may return what stands in the cells of a
+// table: (table) => makers by column. Scripts of sections register here.
 const sections = {};

@@ -20,7 +20,7 @@ function makeGallery(report) {
   const buttons = new Map(lists.map((list) => [list.key, tab(list)]));
   find("tabs").append(...buttons.values());
   find("cards").classList.toggle("textual", payload.pictures.length === 0);
-  find("cards").classList.toggle("roomy", report.names.some((name) => name.length > 12));
+  find("cards").classList.toggle("roomy", [...report.names.values()].some((name) => name.length > 12));
   find("more-cards").addEventListener("click", () => {
     choice.limit += CARDS;
     show();
@@ -45,7 +45,7 @@ function makeGallery(report) {
 
   function candidates(list) {
     if (list.key === "brushed") return insideBrush(samples, report.view(), choice.brush);
-    const ofClass = Object.hasOwn(payload.by_class, list.key) ? payload.by_class[list.key][choice.klass] : null;
+    const ofClass = payload.by_class[list.key]?.[choice.klass];
     return [...(ofClass?.length ? ofClass : list.rows)].filter((i) => samples.match[i]);
   }
 
@@ -108,7 +108,7 @@ function makeGallery(report) {
 function makeFilters(report) {
   const { choice, names } = report;
   const [text, wrong, clear] = ["text-filter", "wrong-filter", "clear-filters"].map(find);
-  const klass = names.length > 40 ? searchableClasses(names) : listedClasses(names);
+  const klass = names.size > 40 ? searchableClasses(names) : listedClasses(names);
   find("class-filter").replaceWith(klass.node);
   const apply = (change) => {
     Object.assign(choice, change, { limit: CARDS });
@@ -131,25 +131,25 @@ function makeFilters(report) {
 }
 
 function listedClasses(names) {
-  const options = names.map((name, k) => make("option", { value: k }, name));
+  const options = [...names].map(([k, name]) => make("option", { value: k }, name));
   const node = make("select", { "data-testid": "choose-class" }, make("option", { value: -1 }, "all"), options);
   return { node, read: () => Number(node.value), write: (k) => (node.value = String(k)) };
 }
 
 function searchableClasses(names) {
-  const index = new Map(names.map((name, k) => [name, k]));
+  const index = new Map([...names].map(([k, name]) => [name, k]));
   const options = make("datalist", { id: "class-names" });
   const field = { list: "class-names", type: "search", autocomplete: "off", spellcheck: "false" };
-  const placeholder = `${whole(names.length)} classes: type a name`;
+  const placeholder = `${whole(names.size)} classes: type a name`;
   const box = make("input", { ...field, placeholder, "data-testid": "choose-class" });
   // Thousands of options are made when the field is used, not while the page opens.
-  const fill = () => options.append(...names.map((name) => make("option", { value: name })));
+  const fill = () => options.append(...[...names.values()].map((name) => make("option", { value: name })));
   box.addEventListener("focus", fill, { once: true });
   return {
     node: make("span", box, options),
     read: () => index.get(box.value) ?? -1,
     write(k) {
-      if (k >= 0) box.value = names[k];
+      if (k >= 0) box.value = names.get(k);
       else if (document.activeElement !== box) box.value = "";
     },
   };

@@ -4,7 +4,7 @@
 const [RIGHT, WRONG, UNJUDGED] = [0, 1, 2];
 const KINDS = ["right", "wrong", "plain"];
 
-function readSamples({ points, scores, views, labelled }) {
+function readSamples({ points, scores, views, labeled }) {
   const n = points.id.length;
   const numbers = (values) => Float64Array.from(values, (value) => value ?? NaN);
   const [label, pred] = [Int32Array.from(points.label), Int32Array.from(points.pred)];
@@ -17,7 +17,7 @@ function readSamples({ points, scores, views, labelled }) {
     id: points.id,
     label,
     pred,
-    of: labelled ? label : pred, // the class that a class filter means
+    of: labeled ? label : pred, // the class that a class filter means
     picture: points.picture,
     kind: Uint8Array.from(label, judged),
     columns,
@@ -42,19 +42,20 @@ function byHardness(values, largerIsHarder, n) {
   });
 }
 
-// Names that tell the classes apart, also where two are spelled the same or one is empty.
+// Names by code that tell the classes apart, also where two are spelled the same or one is empty.
 function classNames({ classes }) {
   const count = new Map();
-  for (const name of classes) count.set(name, (count.get(name) ?? 0) + 1);
-  return classes.map((name, k) => {
+  for (const name of Object.values(classes)) count.set(name, (count.get(name) ?? 0) + 1);
+  const distinct = ([k, name]) => {
     if (visible(name).trim() === "") return `class ${k}`;
     return count.get(name) > 1 ? `${visible(name)} (class ${k})` : visible(name);
-  });
+  };
+  return new Map(Object.entries(classes).map((entry) => [Number(entry[0]), distinct(entry)]));
 }
 
 // The text of each sample's value by column.
 function readGroupValues({ points, groups }) {
-  const texts = new Map((groups?.columns ?? []).map(({ column, rows }) => [column, rows.map(({ value }) => value)]));
+  const texts = new Map(Object.entries(groups?.values ?? {}));
   const values = (column, codes) => codes.map((k) => texts.get(column)?.[k] ?? null);
   return new Map(Object.entries(points.groups).map(([column, codes]) => [column, values(column, codes)]));
 }

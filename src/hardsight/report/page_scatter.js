@@ -279,7 +279,7 @@ function legend(report, view) {
   const { payload, samples } = report;
   const counts = [0, 0, 0];
   for (const kind of samples.kind) counts[kind]++;
-  const titles = ["right", "wrong", payload.labelled ? "not judged" : "a sample"];
+  const titles = ["right", "wrong", payload.labeled ? "not judged" : "a sample"];
   const entry = (sign, text) => make("span.entry", sign, text);
   const entries = [RIGHT, WRONG, UNJUDGED]
     .filter((kind) => counts[kind] > 0)

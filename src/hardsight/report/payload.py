@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.data import changed_since
 from hardsight.idtables import read_by_id
 from hardsight.report import (
     bad_rows,
@@ -16,26 +16,28 @@ from hardsight.report import (
     comparison,
     disagreement,
     distributions,
+    groups,
     label_errors,
     notices,
+    page,
     people,
     samples,
     training,
 )
-from hardsight.report import (
-    groups as group_tables,
-)
-from hardsight.report.formatting import cut, cut_name, plain
-from hardsight.report.groups import find_groups
-from hardsight.report.label_errors import Suspects, find_suspects
+from hardsight.report.formatting import counted, cut, cut_name, plain
+from hardsight.report.label_errors import Suspects
 from hardsight.report.points import choose_points
-from hardsight.report.recorded import read_recorded
+from hardsight.report.recorded import read_recorded, sample_curves
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.sections import Column, Inputs, Notice, Section, by_level
+from hardsight.report.sections import Column, Inputs, Notice, Section, as_tiles, by_level
+from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
+
+MOST_BYTES = 15_000_000
+_SLACK = 100_000  # of them, for what comes with the pictures: their places and a note
 
 # Every section of the page in its order, which is also the order of its lists and views.
 SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
@@ -48,89 +50,98 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     comparison.build,
     distributions.build,
     classes.build,
-    group_tables.build,
+    groups.build,
     clusters.build,
     bad_rows.build,
 )
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The page before it has pictures.
-
-    Attributes:
-        payload: What the page draws.
-        inputs: What it was built from.
-        points: Row of each point.
-        cells: Cell of each point in the first view; all in one where there is no view.
-        lists: Rows of the lists and examples: their heads are the first to have pictures.
-        parts: Rows of the lists of classes and clusters.
-    """
-
-    payload: dict[str, Any]
-    inputs: Inputs
-    points: np.ndarray
-    cells: np.ndarray
-    lists: list[np.ndarray]
-    parts: list[np.ndarray]
-
-
 def make_payload(
-    rows: Rows, *, against: Any = None, groups: Any = None, run: Any = None, dynamics: Dynamics | None = None
-) -> Draft:
-    """Build every section, choose the points, and put the page together.
+    rows: Rows,
+    *,
+    against: Any = None,
+    group_table: Any = None,
+    run: Any = None,
+    dynamics: Dynamics | None = None,
+    data: Any = None,
+    pictures: int = 0,
+) -> dict[str, Any]:
+    """Build every section, choose the points and their pictures, and put the page together.
 
     Args:
         rows: The samples.
         against: Another run or table to compare with.
-        groups: Group columns beside the table.
+        group_table: Group columns beside the table.
         run: The run folder, where there is one: the next command names it.
         dynamics: What the run recorded while the network trained.
+        data: Where the images are.
+        pictures: Maximum number of thumbnails.
     """
-    given = None if groups is None else read_by_id(groups, "groups")
-    group_columns, group_notes = find_groups(rows, given)
-    inputs = Inputs(
-        rows=rows,
-        run=run,
-        against=against,
-        group_table=given,
-        groups=group_columns,
-        group_notes=group_notes,
-        recorded=None if dynamics is None else read_recorded(rows, dynamics),
-        suspects=find_suspects(rows),
-    )
+    given = None if group_table is None else read_by_id(group_table, "groups")
+    columns, group_notes = groups.find_groups(rows, given)
+    recorded = None if dynamics is None else read_recorded(rows, dynamics)
+    inputs = Inputs(rows, run, against, given, columns, group_notes, recorded, label_errors.find_suspects(rows))
     sections = [section for build in SECTIONS if (section := build(inputs)) is not None]
     lists = [listed for section in sections for listed in section.lists]
     views = [view for section in sections for view in section.views]
-    columns = {name: column for section in sections for name, column in section.columns.items()}
-    heads = [*(listed.rows for listed in lists), *(rows_ for section in sections for rows_ in section.examples)]
-    parts = [rows_ for section in sections for rows_ in section.parts]
+    heads = [*(listed.rows for listed in lists), *(part for section in sections for part in section.examples)]
+    parts = [part for section in sections for part in section.parts]
     cells = views[0].cells() if views else np.zeros(len(rows), dtype=np.int64)
     points = choose_points(len(rows), np.concatenate([*heads, *parts]), cells, rows.at)
-    codes = _shown_classes(inputs, points)
-    every = (notice for section in sections for notice in section.notices)
-    payload: dict[str, Any] = {
+    cells = np.maximum(cells[points], 0)
+    drawn = f" {len(points):,} of {len(rows):,} are drawn as points, rare ones among them; the shading counts all."
+    if len(points) == len(rows):
+        drawn = f" All {len(rows):,} are drawn as points."
+    columns = {name: column for section in sections for name, column in section.columns.items()}
+    payload = _with_points({
         "title": notices.title(rows),
-        "notices": [notice._asdict() for notice in by_level(every)],
+        "notices": by_level(notice for section in sections for notice in section.notices),
         "sampling": notices.sampling(rows)._asdict(),
         "n": len(rows),
-        "classes": [inputs.class_name(code) for code in codes.tolist()],
-        "labelled": rows.labelled,
-        "tiles": notices.tiles(rows, inputs.suspects),
-        "scores": {name: _meaning(column) for name, column in columns.items()},
-        "points": _points(inputs, points, codes, columns),
+        "classes": _class_names(inputs, points),
+        "labeled": rows.labeled,
+        "tiles": as_tiles(notices.tiles(rows, inputs.suspects)),
+        "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
+        "points": _points(inputs, points, columns),
         "lists": [listed._asdict() for listed in lists],
-        "views": [view.as_dict(_drawn(len(points), len(rows))) for view in views],
+        "views": [view.as_dict(drawn) for view in views],
         "sections": [{"key": section.key, "title": section.title} for section in sections if section.title],
-        **{section.key: section.data for section in sections if section.data},
+        **{section.key: content for section in sections if (content := section.as_dict())},
         "made": notices.made(rows),
+        "pictures": [],
+        "picture_note": f"0 of {counted(len(rows), 'sample')} have pictures",
+        "pixelated": False,
+    }, points)  # fmt: skip
+    selected = choose(heads, parts, points, cells, pictures)
+    if recorded is not None and recorded.several:
+        wanted = list(dict.fromkeys([*selected, *choose(heads, parts, points, cells, len(points))]))
+        places = np.searchsorted(points, wanted).tolist()
+        payload["training"]["curves"] = sample_curves(recorded, places, rows.ids_at(wanted), len(points))
+    return _with_thumbnails(payload, rows, points, data, selected) if pictures else payload
+
+
+def _with_thumbnails(
+    payload: dict[str, Any], rows: Rows, points: np.ndarray, data: Any, selected: list[int]
+) -> dict[str, Any]:
+    """The payload with as many thumbnails of the selected rows as fit into the page."""
+    more, thumbnails = [], Thumbnails(note=payload["picture_note"])
+    opened, problem = open_samples(rows.table.meta, data)
+    if opened is None:
+        thumbnails.notices.append(problem)
+    else:
+        if changed_since(opened, rows.table.meta):
+            changed = f"{opened.origin} has changed since it was scored; pictures may be those of other samples."
+            more.append(Notice("warn", changed))
+        room = MOST_BYTES - _SLACK - len(page.render(payload).encode())
+        thumbnails = make_thumbnails(opened, selected, rows.ids_at(selected), len(rows), room)
+    more += [Notice("info" if thumbnails.uris else "warn", text) for text in thumbnails.notices]
+    payload["points"]["picture"] = [thumbnails.of_row.get(row, -1) for row in points.tolist()]
+    return payload | {
+        "notices": by_level([*(Notice(**notice) for notice in payload["notices"]), *more]),
+        "pictures": thumbnails.uris,
+        "picture_note": thumbnails.note,
+        "pixelated": thumbnails.pixelated,
     }
-    payload["by_class"] = {end: [lists_[code] for code in codes] for end, lists_ in payload["by_class"].items()}
-    lines = payload["class_table"]["rows"]
-    for row, place in zip(lines, _renumber(np.array([row[0] for row in lines], dtype=np.int64), codes), strict=True):
-        row[0] = int(place)
-    payload = _with_points(payload, points)
-    return Draft(payload, inputs, points, np.maximum(cells[points], 0), heads, parts)
 
 
 def _with_points(value: Any, points: np.ndarray) -> Any:
@@ -138,67 +149,43 @@ def _with_points(value: Any, points: np.ndarray) -> Any:
     if isinstance(value, np.ndarray):
         return np.searchsorted(points, value).tolist()
     if isinstance(value, dict):
-        return {key: _with_points(held, points) for key, held in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], (dict, list, np.ndarray)):
-        return [_with_points(held, points) for held in value]
+        return {key: _with_points(part, points) for key, part in value.items()}
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, list, np.ndarray)):
+        return [_with_points(part, points) for part in value]
     return value
 
 
-def _drawn(points: int, n: int) -> str:
-    if points == n:
-        return f" All {n:,} are drawn as points."
-    return f" {points:,} of {n:,} are drawn as points, spread so that rare ones are seen; the shading counts all."
-
-
-def _shown_classes(inputs: Inputs, points: np.ndarray) -> np.ndarray:
-    """Codes of the classes that the page names: all of them, or with very many those that a point or row needs."""
+def _class_names(inputs: Inputs, points: np.ndarray) -> dict[int, str]:
+    """Names by code of the classes that the page names: all of them, or with very many those that a point needs."""
     rows = inputs.rows
-    if rows.codes <= MANY_CLASSES:
-        return np.arange(rows.codes)
-    used = [rows.label[points], rows.pred[points]]
-    if isinstance(inputs.suspects, Suspects):
-        used.append(inputs.suspects.suggested[points])
-    codes = np.unique(np.concatenate(used))
-    return codes[codes >= 0]
+    codes = np.arange(rows.codes)
+    if rows.codes > MANY_CLASSES:
+        used = [rows.label[points], rows.pred[points]]
+        if isinstance(inputs.suspects, Suspects):
+            used.append(inputs.suspects.suggested[points])
+        codes = np.unique(np.concatenate(used))
+    return {code: rows.class_name(code) for code in codes.tolist() if code >= 0}
 
 
-def _meaning(column: Column) -> dict[str, str]:
-    return {key: value for key, value in column._asdict().items() if key != "values"}
-
-
-def _points(inputs: Inputs, points: np.ndarray, codes: np.ndarray, columns: dict[str, Column]) -> dict[str, Any]:
-    rows, suspects = inputs.rows, inputs.suspects
-
-    def numbered(values: np.ndarray) -> list[int]:
-        return _renumber(values[points], codes).tolist()
-
-    spread = {}
+def _points(inputs: Inputs, points: np.ndarray, columns: dict[str, Column]) -> dict[str, Any]:
+    rows, suspects, spread = inputs.rows, inputs.suspects, {}
     for name in ("avh_sd", "avh_pred_sd", "agreement", "rank", "rank_low", "rank_high"):
         values = rows.optional(name)
         if values is not None:
             scale = rows.classes if name.startswith("avh") else 1
             spread[name.replace("_pred", "")] = plain(scale * values[points])
-    return {
+    found = {
         "id": [cut(id_) for id_ in rows.ids_at(points)],
-        "label": numbered(rows.label),
-        "pred": numbered(rows.pred),
+        "label": rows.label[points].tolist(),
+        "pred": rows.pred[points].tolist(),
         "picture": [-1] * len(points),
         "scores": {name: plain(column.values[points]) for name, column in columns.items()},
         "spread": spread,
         "groups": {group.column: group.codes[points].tolist() for group in inputs.groups},
-    } | (
-        {"suspicion": plain(suspects.suspicion[points]), "suggested": numbered(suspects.suggested)}
-        if isinstance(suspects, Suspects)
-        else {}
-    )
-
-
-def _renumber(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Class codes as places among the classes that the page names; −1 for none."""
-    if not len(codes):
-        return np.full(len(values), -1)
-    place = np.minimum(np.searchsorted(codes, values), len(codes) - 1)
-    return np.where((values >= 0) & (codes[place] == values), place, -1)
+    }
+    if isinstance(suspects, Suspects):
+        found |= {"suspicion": plain(suspects.suspicion[points]), "suggested": suspects.suggested[points].tolist()}
+    return found
 
 
 def nothing_yet(table: SampleTable) -> dict[str, Any]:
@@ -208,6 +195,6 @@ def nothing_yet(table: SampleTable) -> dict[str, Any]:
     waiting = "No sample has been scored yet; run the report again when there are some."
     return {
         "title": f"{model} on {data}",
-        "notices": [Notice("warn", waiting)._asdict()],
+        "notices": by_level([Notice("warn", waiting)]),
         "made": [["model", model], ["data", data]],
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,21 +11,20 @@ from hardsight.alignment.candidates import TREATMENTS
 from hardsight.alignment.folder import Aligned, last_epoch, read_alignment
 from hardsight.comparison import floats, mid_ranks
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
-from hardsight.report.points import Axis
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH, top
-from hardsight.report.sections import Column, Inputs, SampleList, Section
-from hardsight.report.views import View, score_axis
+from hardsight.report.sections import Column, Inputs, SampleList, Section, table
+from hardsight.report.views import Axis, View, score_axis
 from hardsight.table import harder_end
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model
 BINS_X, BINS_Y = 25, 30
 _FEWEST = 10  # samples in a bin of the frequency for a median
 _HSF = "human selection frequency"
-# Columns of the points: title, meaning.
+# Columns of the points: the column of the alignment, title, meaning.
 _COLUMNS = {
-    "hsf": (_HSF, "Share of people who chose the label."),
-    "votes_entropy": ("entropy of the answers", "How much people disagree with one another, in nats."),
+    "hsf": ("hsf", _HSF, "Share of people who chose the label."),
+    "votes_entropy": ("entropy", "entropy of the answers", "How much people disagree with one another, in nats."),
 }
 
 
@@ -37,16 +34,16 @@ class People(NamedTuple):
     Attributes:
         alignment: What `hardsight align` wrote.
         columns: ``(N,)`` by name, NaN where nobody was asked: ``hsf`` and, where answers are known, ``votes_entropy``.
-        hard: ``(2, N)`` whether people and the model find it hard; False where either is not known.
-        known: ``(N,)`` whether both are known.
-        cut: What people find hard has a frequency up to here.
+        judged: ``(N,)`` whether both people and the model say how hard a sample is.
+        hard: ``(2, N)`` whether people and the model find it hard; False where either does not say.
+        limit: What people find hard has a frequency up to here.
     """
 
     alignment: Aligned
     columns: dict[str, np.ndarray]
+    judged: np.ndarray
     hard: np.ndarray
-    known: np.ndarray
-    cut: float
+    limit: float
 
 
 def build(inputs: Inputs) -> Section | None:
@@ -54,16 +51,42 @@ def build(inputs: Inputs) -> Section | None:
     rows, people = inputs.rows, read_people(inputs.rows, inputs.run)
     if people is None:
         return None
-    columns = {
-        name: Column(values, *_COLUMNS[name], harder=harder_end(name)) for name, values in people.columns.items()
-    }
+    summary, hsf = people.alignment.summary, people.columns["hsf"]
+    current = (summary.get("samples"), summary.get("epoch")) == (len(rows), last_epoch(rows.table))
+    old = "The run has changed since it was compared with people; run hardsight align again for current numbers."
+    gap = np.round(rows.rank_main - mid_ranks(-hsf), 12)
+    by_people, by_model = people.hard
+    note = (
+        f"By the difference of ranks: people by the share who chose the label, the model by {score_title(rows.main)}."
+    )
+    lists = [
+        SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH))
+        for key, title, among, values in (
+            ("people_easy", "People easy, model hard", ~by_people & by_model, gap),
+            ("people_hard", "People hard, model easy", by_people & ~by_model, -gap),
+        )
+    ]
+    views = []
+    if rows.main is not None:
+        title, text = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
+        x = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
+        views.append(View("people", title, text, x, score_axis(rows, rows.main), hsf, rows.value))
     return Section(
         "people",
         "People",
-        people_section(rows, people),
-        lists=people_lists(rows, people),
-        views=people_view(rows, people),
-        columns=columns,
+        " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
+        tiles=_tiles(people),
+        tables=[*_quarters(rows, people), *_board(people.alignment), *_hypotheses(summary)],
+        notes=[str(text) for text in people.alignment.differences["words"].to_pylist()],
+        data={
+            "warning": "" if current else old,
+            "histograms": [_histogram(rows, people, name) for name in rows.scores],
+        },
+        lists=[listed for listed in lists if len(listed.rows)],
+        views=views,
+        columns={
+            name: Column(values, *_COLUMNS[name][1:], harder_end(name)) for name, values in people.columns.items()
+        },
     )
 
 
@@ -72,63 +95,28 @@ def read_people(rows: Rows, run: Any) -> People | None:
     alignment = None if run is None else read_alignment(run)
     if alignment is None:
         return None
-    place = pc.index_in(rows.ids, value_set=alignment.people["id"].combine_chunks()).combine_chunks()
-    columns = {"hsf": floats(alignment.people["hsf"].take(place))}
-    if "entropy" in alignment.people.column_names:
-        columns["votes_entropy"] = floats(alignment.people["entropy"].take(place))
-    known = ~np.isnan(columns["hsf"]) & ~np.isnan(rows.hardness)
-    return People(alignment, columns, *_halves(columns["hsf"], rows.hardness, known))
-
-
-def _halves(hsf: np.ndarray, hardness: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """What people find hard, as near to a fifth as ties let it be, and as many that are hardest for the model."""
-    hard, of = np.zeros((2, len(hsf)), dtype=bool), hsf[known]
-    if len(of) < 2 or of.min() == of.max():
-        return hard, known, np.nan
-    values, counts = np.unique(of, return_counts=True)
-    up_to = np.cumsum(counts)[:-1]  # somebody must find something easy
-    at = int(np.abs(up_to - HARD * len(of)).argmin())
-    hard[0, known] = of <= values[at]
-    hard[1, np.flatnonzero(known)[top(hardness[known], int(up_to[at]))]] = True
-    return hard, known, float(values[at])
-
-
-def people_lists(rows: Rows, people: People) -> list[SampleList]:
-    """What people find easy and the model hard, and the reverse; the largest difference of ranks first."""
-    gap = np.round(rows.rank_main - mid_ranks(-people.columns["hsf"]), 12)
-    by_people, by_model = people.hard
-    lists = []
-    for key, title, among, values in (
-        ("people_easy", "People easy, model hard", ~by_people & by_model, gap),
-        ("people_hard", "People hard, model easy", by_people & ~by_model, -gap),
-    ):
-        note = f"By the difference of ranks: people by the share who chose the label, the model by {_main(rows)}."
-        lists.append(SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH)))
-    return [listed for listed in lists if len(listed.rows)]
-
-
-def people_view(rows: Rows, people: People) -> list[View]:
-    """People's frequency against the main score, to brush over."""
-    if rows.main is None:
-        return []
-    hsf, x = people.columns["hsf"], Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
-    title, note = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
-    return [View("people", title, note, x, score_axis(rows, rows.main), hsf, rows.value)]
-
-
-def people_section(rows: Rows, people: People) -> dict[str, Any]:
-    """The section for the page."""
-    summary, keys = people.alignment.summary, ("name", "verdict", "words")
-    return {
-        "note": " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
-        "warning": _old(rows, summary),
-        "tiles": _tiles(people),
-        "board": _board(people),
-        "tests": [str(text) for text in people.alignment.differences["words"].to_pylist()],
-        "hypotheses": [{key: str(entry[key]) for key in keys} for entry in summary["hypotheses"]],
-        "histograms": [_histogram(rows, people, name) for name in rows.scores],
-        "quarters": _quarters(rows, people),
+    table_ = alignment.people
+    place = pc.index_in(rows.ids, value_set=table_["id"].combine_chunks()).combine_chunks()
+    columns = {
+        name: floats(table_[column].take(place))
+        for name, (column, *_) in _COLUMNS.items()
+        if column in table_.column_names
     }
+    judged = ~np.isnan(columns["hsf"]) & ~np.isnan(rows.hardness)
+    return People(alignment, columns, judged, *_hard(columns["hsf"], rows.hardness, judged))
+
+
+def _hard(hsf: np.ndarray, hardness: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, float]:
+    """What people find hard, as near to a fifth as ties let it be, and as many that are hardest for the model."""
+    hard = np.zeros((2, len(hsf)), dtype=bool)
+    values, counts = np.unique(hsf[judged], return_counts=True)
+    if len(values) < 2:
+        return hard, np.nan
+    up_to = np.cumsum(counts)[:-1]  # somebody must find something easy
+    at = int(np.abs(up_to - HARD * judged.sum()).argmin())
+    hard[0] = judged & (hsf <= values[at])
+    hard[1, top(np.where(judged, hardness, np.nan), int(up_to[at]))] = True
+    return hard, float(values[at])
 
 
 def _title(name: str) -> str:
@@ -139,51 +127,59 @@ def _title(name: str) -> str:
     return score_title(name).replace("_", " ")
 
 
-def _main(rows: Rows) -> str:
-    return score_title(rows.main)
-
-
-def _old(rows: Rows, summary: dict[str, Any]) -> str:
-    """A sentence where the run has gone on since people were compared with it."""
-    if summary.get("samples") == len(rows) and summary.get("epoch") == last_epoch(rows.table):
-        return ""
-    return "The run has changed since it was compared with people; run hardsight align again for numbers of today."
-
-
-def _tiles(people: People) -> list[dict[str, str]]:
+def _tiles(people: People) -> list[tuple[str, str, str]]:
     summary, hsf = people.alignment.summary, people.columns["hsf"]
-    asked = ~np.isnan(hsf)
-    n = int(asked.sum())
-    tiles = [{"name": "samples that people were asked about", "value": f"{n:,}", "note": f"of {len(hsf):,}"}]
-    if n:
-        mean = f"{hsf[asked].mean():.3f}"
-        note = f"everybody chose the label for {percent((hsf[asked] == 1).mean())}"
-        tiles.append({"name": f"mean {_HSF}", "value": mean, "note": note})
+    asked = hsf[~np.isnan(hsf)]
+    tiles = [("samples that people were asked about", f"{len(asked):,}", f"of {len(hsf):,}")]
+    if len(asked):
+        note = f"everybody chose the label for {percent((asked == 1).mean())}"
+        tiles.append((f"mean {_HSF}", f"{asked.mean():.3f}", note))
     if summary.get("other") is not None:
-        note = "the label itself may be wrong"
-        tiles.append({"name": "most people chose another class", "value": f"{summary['other']:,}", "note": note})
+        tiles.append(("most people chose another class", f"{summary['other']:,}", "the label itself may be wrong"))
     for entry in summary.get("ceilings", [])[:1]:
-        name = f"ceiling ({entry['coefficient'].capitalize()})"
         note = f"what a perfect predictor of people would reach; {between(entry['low'], entry['high'], '.3f')}"
-        tiles.append({"name": name, "value": f"{entry['ceiling']:.3f}", "note": note})
+        tiles.append((f"ceiling ({entry['coefficient'].capitalize()})", f"{entry['ceiling']:.3f}", note))
     return tiles
 
 
-def _board(people: People) -> dict[str, Any]:
+def _board(alignment: Aligned) -> list[dict[str, Any]]:
     """The leaderboard: a row per score, the best first."""
-    lines = []
-    for row in people.alignment.leaderboard.to_pylist():
+    board, by = alignment.leaderboard.to_pylist(), alignment.summary["coefficient"]
+    if not board:
+        return []
+
+    def values(key: str) -> list[float | None]:
         # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.
-        numbers = {key: value and float(f"{value:.7g}") for key, value in row.items() if not isinstance(value, str)}
-        lines.append({**numbers, "title": cut_name(_title(row["score"])), "kind": row["kind"]})
-    ceilings = {one["coefficient"]: one["ceiling"] for one in people.alignment.summary.get("ceilings", [])}
-    by = people.alignment.summary["coefficient"]
+        return [number(row[key], 7) for row in board]
+
+    coefficients = [key for key in ("spearman", "pearson", "kendall") if key in board[0]]
+    columns: list[tuple[Any, ...]] = [
+        ("title", "score", "text", [cut_name(_title(row["score"])) for row in board]),
+        ("kind", "kind", "text", [row["kind"] for row in board]),
+        ("chart", "", "chart", [None] * len(board)),
+    ]
+    for key in (*coefficients, "behind"):
+        title = "behind the best" if key == "behind" else key.capitalize()
+        columns.append((key, title, "decimal", *(values(f"{key}{end}") for end in ("", "_low", "_high"))))
+    columns.append(("p_holm", "p (corrected)", "number", values("p_holm")))
+    ceilings = {entry["coefficient"]: entry["ceiling"] for entry in alignment.summary.get("ceilings", [])}
     note = (
         f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label, turned so that more "
         "is better. How far a score is behind the best is paired over the samples, and p is corrected for their number "
         "(Holm); the best was found on these very samples, which flatters it."
     )
-    return {"rows": lines, "coefficient": by, "ceiling": number(ceilings.get(by)), "note": note}
+    caption = "Agreement with people: larger is better, 1 is the maximum."
+    chart = {"key": by, "overall": number(ceilings.get(by)), "what": "ceiling"}
+    return [table("board", caption, columns, title="Which score agrees best", note=note, sort=by, chart=chart)]
+
+
+def _hypotheses(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    columns = [
+        (key, title, "text", [str(entry[key]) for entry in summary["hypotheses"]])
+        for key, title in (("name", "hypothesis"), ("verdict", "verdict"), ("words", "why"))
+    ]
+    title = "The AVH paper's hypotheses, here"
+    return [table("hypotheses", title, columns, title=title)] if summary["hypotheses"] else []
 
 
 def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
@@ -191,46 +187,43 @@ def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
     hsf, values = people.columns["hsf"], rows.scores[name]
     x, y = Axis("hsf", _HSF, 0.0, 1.0), score_axis(rows, name)
     if (low := float(np.nanmin(values))) < y.high:  # room for what there is; 0 need not be seen
-        y = replace(y, low=max(low, y.low))
+        y = y._replace(low=max(low, y.low))
     column, line = x.bins(hsf, BINS_X), y.bins(values, BINS_Y)
     both = (column >= 0) & (line >= 0)
     counts = np.bincount((line * BINS_X + column)[both], minlength=BINS_X * BINS_Y)
     parts = [values[both & (column == k)] for k in range(BINS_X)]
     medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in parts]
+    compared = [
+        f"{row['coefficient'].capitalize()} {row['value']:.3f} ({between(row['low'], row['high'], '.3f')})"
+        for row in people.alignment.rows.to_pylist()
+        if row["score"].removesuffix("_pred") == name and row["bin"] == "all" and row["value"] is not None
+    ]
+    n = f"n = {int(both.sum()):,}"
     return {
-        "key": name,
-        "title": score_title(name),
-        "note": _coefficients(people, name, int(both.sum())),
-        "x": x.as_dict(),
-        "y": y.as_dict(),
-        "nx": BINS_X,
-        "ny": BINS_Y,
-        "counts": counts.tolist(),
-        "medians": plain(medians),
-    }
+        "key": name, "title": score_title(name),
+        "note": "; ".join([*compared, f"{n}."]) if compared else f"{n}; not compared with people.",
+        "x": x._asdict(), "y": y._asdict(), "nx": BINS_X, "ny": BINS_Y,
+        "counts": counts.tolist(), "medians": plain(medians),
+    }  # fmt: skip
 
 
-def _coefficients(people: People, name: str, n: int) -> str:
-    """What `align` found for a score over all samples, in words."""
-    parts = []
-    for row in people.alignment.rows.to_pylist():
-        if row["score"].removesuffix("_pred") == name and row["bin"] == "all" and row["value"] is not None:
-            ends = between(row["low"], row["high"], ".3f")
-            parts.append(f"{row['coefficient'].capitalize()} {row['value']:.3f} ({ends})")
-    return "; ".join([*parts, f"n = {n:,}."]) if parts else f"n = {n:,}; not compared with people."
-
-
-def _quarters(rows: Rows, people: People) -> dict[str, Any] | None:
+def _quarters(rows: Rows, people: People) -> list[dict[str, Any]]:
     """The two-by-two: rows are people, columns the model, easy first."""
+    title = "Easy and hard, for people and the model"
     by_people, by_model = people.hard
-    n, k = int(people.known.sum()), int(by_people.sum())
+    n, k = int(people.judged.sum()), int(by_people.sum())
     if not k:
-        return None
-    sides = itertools.product((~by_people, by_people), (~by_model, by_model))
-    counts = [int((a & b & people.known).sum()) for a, b in sides]
+        none = "People found all samples equally hard, or there is no score to set against them."
+        return [table("quarters", title, [], title=title, note=none)]
+    counts = [[int((a & b & people.judged).sum()) for a in (~by_people, by_people)] for b in (~by_model, by_model)]
+    columns = [
+        ("people", "", "text", ["people: easy", "people: hard"]),
+        ("easy", "model: easy", "int", counts[0]),
+        ("hard", "model: hard", "int", counts[1]),
+    ]
     note = (
         f"Hard are {counted(k, 'sample')} for each, {percent(k / n)} of {n:,}: for people those whose label at most "
-        f"{percent(people.cut, 0)} chose, for the model the hardest by {_main(rows)}. Were the two unrelated, both "
-        f"would find about {k * k / n:,.0f} hard."
+        f"{percent(people.limit, 0)} chose, for the model the hardest by {score_title(rows.main)}. Were the two "
+        f"unrelated, both would find about {k * k / n:,.0f} hard."
     )
-    return {"counts": [counts[:2], counts[2:]], "note": note}
+    return [table("quarters", title, columns, title=title, note=note)]

@@ -1,50 +1,44 @@
-"""What a recorded training says of each sample: columns of its points, the data map, and lists."""
+"""What a recorded training says of each sample: columns of its points, the data map, lists, and its own curves."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.records import Block
-from hardsight.report.formatting import counted, cut_name
-from hardsight.report.points import axis
+from hardsight.report.formatting import counted, cut_name, number
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH
 from hardsight.report.sections import Column, Notice, SampleList
-from hardsight.report.views import View
+from hardsight.report.views import Axis, View, axis
 from hardsight.table import harder_end
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
+MOST_EPOCHS = 200  # that are drawn
+CURVES_BYTES = 1_500_000  # of the curves of single samples
+CURVES = ("avh", "confidence", "norm")
+
 # Column of the points: column of the summary, title, meaning.
 _COLUMNS = {
     "mean_confidence": ("confidence", "mean confidence", "Probability of the label, mean over the {unit}s."),
-    "variability": (
-        "variability",
-        "variability",
-        "Standard deviation of the label's probability over the {unit}s.",
-    ),
+    "variability": ("variability", "variability", "Standard deviation of the label's probability over the {unit}s."),
     "correctness": ("correctness", "correctness", "Share of the {unit}s in which it was predicted right."),
-    "aum": (
-        "aum",
-        "area under the margin",
-        "The label's logit minus the largest other, mean over the {unit}s (Pleiss et al., 2020).",
-    ),
-    "forgetting": (
-        "forgetting",
-        "forgetting events",
-        "How often it was right and, the next time it was seen, wrong (Toneva et al., 2019).",
-    ),
+    "aum": ("aum", "area under the margin",
+            "The label's logit minus the largest other, mean over the {unit}s (Pleiss et al., 2020)."),
+    "forgetting": ("forgetting", "forgetting events",
+                   "How often it was right and, the next time it was seen, wrong (Toneva et al., 2019)."),
     "learned": ("learned", "first learned in", "The first {unit} in which it was right; – is never."),
     "seen": ("seen", "recorded in", "The number of {unit}s in which it was recorded."),
-}
+}  # fmt: skip
 _COUNTS = ("forgetting", "learned", "seen")
+
+_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
+_STEPS = len(_LETTERS) ** 2 - 2  # the last code says that there is no number
 
 
 class Recorded(NamedTuple):
@@ -52,44 +46,54 @@ class Recorded(NamedTuple):
 
     Attributes:
         dynamics: The records.
-        ids: Of all samples that were recorded, in the order of the records.
-        summary: One row each.
+        unit: ``epoch``, or whatever lies between two ends.
+        shown: Places of the epochs that are drawn: all of them, or evenly spread ones with the first and the last.
+        hardness: ``(M,)`` mean AVH of each recorded sample, in the order of the records.
         columns: ``(N,)`` by name, one value per row of the page; NaN where there is none.
+        notices: What a reader must know of the records.
     """
 
     dynamics: Dynamics
-    ids: pa.Array
-    summary: pa.Table
+    unit: str
+    shown: np.ndarray
+    hardness: np.ndarray
     columns: dict[str, np.ndarray]
-
-    @property
-    def unit(self) -> str:
-        """``epoch``, or whatever lies between two ends."""
-        return cut_name(self.dynamics.unit)
+    notices: list[Notice]
 
     @property
     def several(self) -> bool:
         return len(self.dynamics.epochs) > 1
 
-    @property
-    def last(self) -> int:
-        """The last epoch; a run that is still being recorded may have more by now."""
-        return int(self.dynamics.epochs[-1])
-
-    def rows_of(self, ids: pa.Array, columns: Collection[str]) -> Block:
-        """The records of some samples, in any order."""
-        return self.dynamics.rows_of(ids, columns)
-
 
 def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     """Take the summary of each sample of the page from its records."""
-    ids = pa.array(dynamics.ids, pa.string())
-    summary = dynamics.summary().aligned(ids)
-    place = pc.index_in(rows.ids, value_set=ids).combine_chunks()
-    columns = {name: floats(summary[of].take(place)) for name, (of, *_) in _COLUMNS.items()}
-    if (columns["seen"] == len(dynamics.epochs)).all():
+    summary, epochs, unit = dynamics.summary().to_arrow(), dynamics.epochs, cut_name(dynamics.unit)
+    place = pc.index_in(rows.ids, value_set=summary["id"].cast(pa.string()).combine_chunks()).combine_chunks()
+    columns = {name: floats(summary[column].take(place)) for name, (column, *_) in _COLUMNS.items()}
+    if (columns["seen"] == len(epochs)).all():
         del columns["seen"]  # the same for all
-    return Recorded(dynamics, ids, summary, columns)
+    gaps = int(pc.sum(pc.less(summary["seen"], len(epochs))).as_py())
+    notices = [Notice("info", text) for text in _notices(rows, dynamics, unit, gaps)]
+    shown = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(np.int64))
+    return Recorded(dynamics, unit, shown, floats(summary["avh"]), columns, notices)
+
+
+def _notices(rows: Rows, dynamics: Dynamics, unit: str, gaps: int) -> list[str]:
+    last = int(dynamics.epochs[-1])  # a run that is still being recorded may have more by now
+    bad, absent = rows.table.meta.recorded.bad if rows.table.meta.recorded else 0, len(dynamics) - len(rows)
+    texts = {
+        f"{unit} {last} is not finished: its samples so far are what this page shows.".capitalize(): (
+            dynamics.unfinished
+        ),
+        f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from the {unit}s in which "
+        "they came.": bad > 0,
+        f"{counted(absent, 'recorded sample was', 'recorded samples were')} not seen in {unit} {last}, whose scores "
+        "this page shows; they count in the curves only.": absent > 0,
+        f"{counted(gaps, 'sample was', 'samples were')} not seen in every {unit}; means are over the {unit}s in which "
+        "they were.": gaps > absent,
+        f"One {unit} is recorded so far: there are no curves yet, and no data map.": len(dynamics.epochs) == 1,
+    }
+    return [text for text, applies in texts.items() if applies]
 
 
 def columns_of(recorded: Recorded) -> dict[str, Column]:
@@ -102,34 +106,36 @@ def columns_of(recorded: Recorded) -> dict[str, Column]:
     return columns
 
 
-def data_map(recorded: Recorded) -> list[View]:
-    """Mean confidence against variability (Swayamdipta et al., 2020); a single epoch has no variability."""
-    if not recorded.several:
-        return []
-    xs, ys = recorded.columns["variability"], recorded.columns["mean_confidence"]
-    unit, count = recorded.unit, len(recorded.dynamics.epochs)
+def data_map(recorded: Recorded) -> View:
+    """Mean confidence against variability (Swayamdipta et al., 2020)."""
+    xs, ys, unit = recorded.columns["variability"], recorded.columns["mean_confidence"], recorded.unit
     note = (
-        f"A data map over {counted(count, unit)}: high up lie the samples that were easy to learn, low down those that "
-        "were hard to learn (wrong labels are among them), to the right the ambiguous ones."
+        f"A data map over {counted(len(recorded.dynamics.epochs), unit)}: high up lie the samples that were easy to "
+        "learn, low down those that were hard to learn (wrong labels are among them), to the right the ambiguous ones."
     )
     x = axis("variability", f"variability of the confidence over the {unit}s", xs)
-    y = axis("mean_confidence", f"mean confidence in the label over the {unit}s", ys, (0.0, 1.0))
-    return [View("datamap", "Data map: confidence and its variability", note, x, y, xs, ys, "correctness")]
+    y = Axis("mean_confidence", f"mean confidence in the label over the {unit}s", 0.0, 1.0)
+    return View("datamap", "Data map: confidence and its variability", note, x, y, xs, ys, "correctness")
 
 
 def recorded_lists(recorded: Recorded) -> list[SampleList]:
     """Most forgotten; learned last or never; lowest area under the margin; equal ones by the last."""
-    if not recorded.several:
-        return []
     forgetting, learned, aum = (recorded.columns[name] for name in ("forgetting", "learned", "aum"))
     valid, unit = ~np.isnan(aum), recorded.unit
-    forgotten = _first(-forgetting, aum, valid & (forgetting > 0), LENGTH)
-    never = _first(aum, aum, valid & np.isnan(learned), LENGTH // 2)
-    late = _first(-learned, aum, valid & ~np.isnan(learned), LENGTH - len(never))
+
+    def first(key: np.ndarray, among: np.ndarray, k: int) -> np.ndarray:
+        where = np.flatnonzero(among)
+        if len(where) > k:  # sort only those that may be among the first
+            where = where[key[where] <= np.partition(key[where], k - 1)[k - 1]]
+        return where[np.lexsort((aum[where], key[where]))][:k]
+
+    forgotten = first(-forgetting, valid & (forgetting > 0), LENGTH)
+    never = first(aum, valid & np.isnan(learned), LENGTH // 2)
+    late = first(-learned, valid & ~np.isnan(learned), LENGTH - len(never))
     count = int((valid & np.isnan(learned)).sum())
-    first = f"the {len(never)} with the lowest area under the margin" if count > len(never) else "they"
+    which = f"the {len(never)} with the lowest area under the margin" if count > len(never) else "they"
     note = (
-        f"{counted(count, 'sample was', 'samples were')} never right: {first} come first, then those learned last."
+        f"{counted(count, 'sample was', 'samples were')} never right: {which} come first, then those learned last."
         if count
         else f"Every sample was right in some {unit}; the one that took longest comes first."
     )
@@ -138,42 +144,39 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
     return [
         SampleList("forgotten", "Most forgotten", often, forgotten),
         SampleList("late", "Learned last or never", note, np.concatenate([never, late])),
-        SampleList("low_aum", "Lowest area under the margin", mean, _first(aum, aum, valid, LENGTH)),
+        SampleList("low_aum", "Lowest area under the margin", mean, first(aum, valid, LENGTH)),
     ]
 
 
-def _first(key: np.ndarray, then: np.ndarray, among: np.ndarray, k: int) -> np.ndarray:
-    """The k rows with the smallest key, equal ones by `then` and by their order."""
-    where = np.flatnonzero(among)
-    if len(where) > k:  # sort only those that may be among the first
-        where = where[key[where] <= np.partition(key[where], k - 1)[k - 1]]
-    return where[np.lexsort((then[where], key[where]))][:k]
+def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: int) -> dict[str, Any]:
+    """Single samples over the epochs: of as many as fit, each number in two characters.
+
+    Args:
+        recorded: The records.
+        places: Points of the page, the most wanted first.
+        ids: Their ids.
+        total: How many points the page has.
+    """
+    dynamics, shown = recorded.dynamics, recorded.shown
+    kept = places[: CURVES_BYTES // (2 * len(CURVES) * len(shown) + 6)]
+    wanted = pa.array(ids[: len(kept)], pa.string())
+    rows = dynamics.rows_of(wanted, CURVES)
+    line = pc.index_in(rows.table["id"], value_set=wanted).to_numpy()
+    epoch = np.searchsorted(dynamics.epochs, rows.table["epoch"].to_numpy())
+    curves = {}
+    for name in CURVES:
+        values = np.full((len(kept), len(dynamics.epochs)), np.nan)
+        values[line, epoch] = rows.column(name) * (dynamics.classes if name == "avh" else 1)
+        curves[name] = coded(values[:, shown])
+    note = "" if len(kept) == total else f"{len(kept):,} of {total:,} points keep their curves on this page."
+    return {"points": kept, "note": note, **curves}
 
 
-def recorded_notices(rows: Rows, recorded: Recorded) -> list[Notice]:
-    """What a reader must know of the records."""
-    dynamics, unit = recorded.dynamics, recorded.unit
-    seen, last = recorded.summary["seen"], recorded.last
-    texts, bad = [], rows.table.meta.recorded.bad if rows.table.meta.recorded else 0
-    if dynamics.unfinished:
-        texts.append(f"{unit} {last} is not finished: its samples so far are what this page shows.".capitalize())
-    if bad > 0:
-        texts.append(
-            f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from the {unit}s in which "
-            "they came."
-        )
-    absent = len(dynamics) - len(rows)
-    if absent > 0:
-        texts.append(
-            f"{counted(absent, 'recorded sample was', 'recorded samples were')} not seen in {unit} {last}, whose "
-            "scores this page shows; they count in the curves only."
-        )
-    gaps = int(pc.sum(pc.less(seen, len(dynamics.epochs))).as_py())
-    if gaps > absent:
-        texts.append(
-            f"{counted(gaps, 'sample was', 'samples were')} not seen in every {unit}; means are over the {unit}s in "
-            "which they were."
-        )
-    if not recorded.several:
-        texts.append(f"One {unit} is recorded so far: there are no curves yet, and no data map.")
-    return [Notice("info", text) for text in texts]
+def coded(values: np.ndarray) -> dict[str, Any]:
+    """Numbers as steps between the least and the greatest, two letters each, row after row."""
+    valid = np.isfinite(values)
+    low, high = (float(values[valid].min()), float(values[valid].max())) if valid.any() else (0.0, 1.0)
+    width = high - low if high > low else 1.0
+    steps = np.where(valid, np.round((np.where(valid, values, low) - low) / width * _STEPS), _STEPS + 1)
+    letters = _LETTERS[np.stack(np.divmod(steps.astype(np.int64).ravel(), len(_LETTERS)), axis=1)]
+    return {"low": number(low, 9), "width": number(width, 9), "codes": letters.tobytes().decode("ascii")}

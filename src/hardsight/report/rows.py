@@ -11,16 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import class_count, class_numbers, floats, mid_ranks
+from hardsight.report.formatting import NAME_BYTES, cut_name
+from hardsight.runs import is_number
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable
 
 # Up to here every class of the model has a code of its own; beyond it only the classes that occur.
 MANY_CLASSES = 5000
+_NAMES_BYTES = 900_000  # all class names together
 
 # What the page ranks by, and what it calls the logit's view of a sample: the first that the table has.
 _ANGULAR = ("avh", "angle", "angular_margin", "avc")
 _LOGIT = ("nll", "confidence", "margin", "el2n", "entropy")
-_MAIN = (*_ANGULAR, *_LOGIT)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Rows:
         numbers: ``(K,)`` the class number of each code; codes are what `label` and `pred` hold.
         label: ``(N,)`` codes, −1 where there is none.
         pred: ``(N,)`` codes, −1 where there is none.
-        labelled: Whether any row has a label.
         scores: Score columns as float64 by the score's name; AVH times C. Without labels they were taken at the
             prediction.
     """
@@ -43,7 +44,6 @@ class Rows:
     numbers: np.ndarray
     label: np.ndarray
     pred: np.ndarray
-    labelled: bool
     scores: dict[str, np.ndarray] = field(repr=False)
 
     def __len__(self) -> int:
@@ -61,10 +61,15 @@ class Rows:
     def codes(self) -> int:
         return len(self.numbers)
 
+    @cached_property
+    def labeled(self) -> bool:
+        """Whether any row has a label."""
+        return bool((self.label >= 0).any())
+
     @property
     def at(self) -> np.ndarray:
         """The class a sample is counted in: its label, or the prediction when the table has no labels."""
-        return self.label if self.labelled else self.pred
+        return self.label if self.labeled else self.pred
 
     @cached_property
     def judged(self) -> np.ndarray:
@@ -78,7 +83,7 @@ class Rows:
     @cached_property
     def main(self) -> str | None:
         """The score that the page ranks by."""
-        return next((name for name in _MAIN if name in self.scores), next(iter(self.scores), None))
+        return next((name for name in (*_ANGULAR, *_LOGIT) if name in self.scores), next(iter(self.scores), None))
 
     @cached_property
     def logit(self) -> str | None:
@@ -98,7 +103,11 @@ class Rows:
     @cached_property
     def hardness(self) -> np.ndarray:
         """The main score turned so that larger is harder."""
-        return self.value if self.sign > 0 else -self.value
+        return self.sign * self.value
+
+    def hardness_by(self, score: str) -> np.ndarray:
+        """A score turned so that larger is harder."""
+        return self.scores[score] if SCORES[score].higher_is_harder else -self.scores[score]
 
     @cached_property
     def rank_main(self) -> np.ndarray:
@@ -106,25 +115,20 @@ class Rows:
 
     @cached_property
     def rank_logit(self) -> np.ndarray | None:
-        return None if self.logit is None else mid_ranks(oriented(self, self.logit))
+        return None if self.logit is None else mid_ranks(self.hardness_by(self.logit))
 
     def optional(self, name: str) -> np.ndarray | None:
         """A column that some tables have, as float64."""
         return None if name not in self.table else floats(self.table.to_arrow()[name])
 
     def class_name(self, code: int) -> str:
-        """Name of a class, its number where there is none."""
+        """Name of a class, its number where there is none; short enough that all of them fit into the page."""
         return self.name_of(int(self.numbers[code]))
 
     def name_of(self, number: int) -> str:
-        """Name of a class by its number in the model."""
-        names = self.table.meta.class_names
-        return str(names[number]) if 0 <= number < len(names) else str(number)
-
-
-def oriented(rows: Rows, name: str) -> np.ndarray:
-    """A score turned so that larger is harder."""
-    return rows.scores[name] if SCORES[name].higher_is_harder else -rows.scores[name]
+        """The same by the class number of the model."""
+        names, room = self.table.meta.class_names, _NAMES_BYTES // max(self.codes, 1)
+        return cut_name(names[number] if 0 <= number < len(names) else number, min(max(room, 24), NAME_BYTES))
 
 
 def read_rows(table: SampleTable) -> Rows:
@@ -141,19 +145,12 @@ def read_rows(table: SampleTable) -> Rows:
         numbers = np.unique(np.concatenate([label, pred]))
         numbers = numbers[numbers >= 0]
         label, pred = (np.where(x >= 0, np.searchsorted(numbers, x), -1) for x in (label, pred))
-    return Rows(table, classes, numbers, label, pred, bool((label >= 0).any()), _scores(arrow, classes))
-
-
-def _scores(arrow: pa.Table, classes: int) -> dict[str, np.ndarray]:
     scores = {}
     for name in SCORES:
         column = name if name in arrow.column_names else f"{name}_pred"
-        if column in arrow.column_names and _is_number(arrow[column].type):
+        if column in arrow.column_names and is_number(arrow[column].type):
             values = floats(arrow[column])
             values = values if np.isfinite(values).all() else np.where(np.isfinite(values), values, np.nan)
-            scores[name] = classes * values if name == "avh" else values
-    return {name: values for name, values in scores.items() if not np.isnan(values).all()}
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return pa.types.is_floating(type_) or pa.types.is_integer(type_)
+            if not np.isnan(values).all():
+                scores[name] = classes * values if name == "avh" else values
+    return Rows(table, classes, numbers, label, pred, scores)

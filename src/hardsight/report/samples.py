@@ -7,7 +7,7 @@ import numpy as np
 from hardsight.report.formatting import score_title
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Column, Inputs, Notice, SampleList, Section
-from hardsight.report.views import View, agreement_note, norm_note, rank_axis, score_axis
+from hardsight.report.views import View, correlation_note, rank_axis, score_axis
 from hardsight.scores import SCORES
 from hardsight.table import harder_end
 
@@ -18,16 +18,16 @@ CLASS_LENGTHS = ((100, 12), (300, 6))  # up to so many classes, so many samples 
 def build(inputs: Inputs) -> Section:
     """The first part of the page."""
     rows = inputs.rows
-    hardest, easiest, note = by_class(rows)
+    lists, note = by_class(rows)
     views = _views(rows)
     columns = {name: _column(rows, name) for name in dict.fromkeys([*([rows.main] if rows.main else []), *rows.scores])}
     if any(view.y.column == "rank_angle" for view in views):
         columns["rank_angle"] = rank_column(rows.rank_main, None, "the angle")
     return Section(
         "by_class",
-        data={"hardest": hardest, "easiest": easiest},
+        data=lists,
         lists=hardest_and_easiest(rows),
-        parts=[*hardest, *easiest],
+        parts=[part for end in lists.values() for part in end.values()],
         views=views,
         columns=columns,
         notices=[Notice("info", note)] if note else [],
@@ -36,7 +36,7 @@ def build(inputs: Inputs) -> Section:
 
 def _column(rows: Rows, name: str) -> Column:
     score = SCORES[name]
-    at_prediction = " Taken at the prediction." if score.needs_labels and not rows.labelled else ""
+    at_prediction = " Taken at the prediction." if score.needs_labels and not rows.labeled else ""
     scaled = " Times the number of classes: 1 is chance." if name == "avh" else ""
     summary = score.summary.replace("`", "")  # markup of the reference pages
     return Column(rows.scores[name], score_title(name), f"{summary}{scaled}{at_prediction}", harder_end(name))
@@ -57,14 +57,15 @@ def _views(rows: Rows) -> list[View]:
     name = "AVH" if rows.main == "avh" else score_title(rows.main)
     second = next((n for n in ("confidence", "nll", "margin", "entropy") if n in rows.scores and n != rows.main), None)
     if second is not None:
-        note = agreement_note(rows, second)
+        note = correlation_note(rows, rows.hardness, f"hardness by {score_title(rows.main)}", (second,))
         if rows.logit is not None:
-            note += " Samples far from the band are those on which angle and logit disagree."
+            note += " Angle and logit disagree on samples far from the band."
         ys, y = rows.scores[second], score_axis(rows, second)
         views.append(View(f"{rows.main}-{second}", f"{name} against {score_title(second)}", note, x, y, xs, ys))
     if "norm" in rows.scores and rows.main != "norm":
+        note = correlation_note(rows, rows.scores["norm"], "the norm", (rows.main, rows.logit))
         title, ys, y = f"{name} against the norm of the feature", rows.scores["norm"], score_axis(rows, "norm")
-        views.append(View(f"{rows.main}-norm", title, norm_note(rows), x, y, xs, ys))
+        views.append(View(f"{rows.main}-norm", title, note, x, y, xs, ys))
     if not views and rows.logit is None:
         note, y = "The table has only one score.", rank_axis("rank_angle", None)
         views.append(View(f"{rows.main}-rank", score_title(rows.main), note, x, y, xs, rows.rank_main))
@@ -74,52 +75,38 @@ def _views(rows: Rows) -> list[View]:
 def top(values: np.ndarray, k: int) -> np.ndarray:
     """Places of the k largest values, largest first; ties in row order; NaN never."""
     valid = np.flatnonzero(~np.isnan(values))
-    if k <= 0 or not len(valid):
-        return valid[:0]
-    if len(valid) > k:
+    if 0 < k < len(valid):
         least = np.partition(values[valid], len(valid) - k)[len(valid) - k]
-        above, tied = valid[values[valid] > least], valid[values[valid] == least]
-        valid = np.concatenate([above, tied[: k - len(above)]])
-        valid.sort()
-    return valid[np.argsort(-values[valid], kind="stable")]
+        valid = valid[values[valid] >= least]  # those that tie at the end are cut below
+    return valid[np.argsort(-values[valid], kind="stable")][: max(k, 0)]
 
 
 def hardest_and_easiest(rows: Rows) -> list[SampleList]:
     """The two ends of the main score."""
-    where = "at the label" if rows.labelled else "at the prediction, for there are no labels"
-    name = score_title(rows.main)
+    where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
+    note = f"By {score_title(rows.main)}, taken {where}."
     return [
-        SampleList("hardest", "Hardest", f"By {name}, taken {where}.", top(rows.hardness, LENGTH)),
-        SampleList("easiest", "Easiest", f"By {name}, taken {where}.", top(-rows.hardness, LENGTH)),
+        SampleList("hardest", "Hardest", note, top(rows.hardness, LENGTH)),
+        SampleList("easiest", "Easiest", note, top(-rows.hardness, LENGTH)),
     ]
 
 
-def by_class(rows: Rows) -> tuple[list[np.ndarray], list[np.ndarray], str]:
-    """The hardest and the easiest rows of each class, and which classes have such lists.
-
-    With many classes only the hardest ones (by the mean) have them; the others' lists are empty.
-    """
+def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:
+    """The hardest and the easiest rows by class code, with many classes of the hardest (by the mean); and a note."""
     valid = np.flatnonzero((rows.at >= 0) & ~np.isnan(rows.hardness))
     group, hardness = rows.at[valid], rows.hardness[valid]
     count = np.bincount(group, minlength=rows.codes)
-    present = np.flatnonzero(count)
-    length = next((k for most, k in CLASS_LENGTHS if len(present) <= most), CLASS_LENGTHS[-1][1])
-    most = CLASS_LENGTHS[-1][0]
-    shown, note = present, ""
-    if len(present) > most:
-        mean = np.bincount(group, hardness, minlength=rows.codes)[present] / count[present]
-        shown = present[top(mean, most)]
-        note = f"Only the {most:,} hardest of {len(present):,} classes have lists of their own."
-    inside = np.isin(group, shown)
-    valid, group, hardness = valid[inside], group[inside], hardness[inside]
-    none = valid[:0]
-    lists: list[list[np.ndarray]] = []
-    for values in (-hardness, hardness):
+    shown, note = np.flatnonzero(count), ""
+    most, length = next((entry for entry in CLASS_LENGTHS if len(shown) <= entry[0]), CLASS_LENGTHS[-1])
+    if len(shown) > most:
+        note = f"Only the {most:,} hardest of {len(shown):,} classes have lists of their own."
+        mean = np.bincount(group, hardness, minlength=rows.codes)[shown] / count[shown]
+        shown = np.sort(shown[top(mean, most)])
+    lists = {}
+    for end, values in (("hardest", -hardness), ("easiest", hardness)):
         order = np.lexsort((values, group))
-        starts = np.searchsorted(group[order], shown)
-        ends = np.searchsorted(group[order], shown, side="right")
-        of_class = [none] * rows.codes
-        for code, start, end in zip(shown.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            of_class[code] = valid[order[start : min(end, start + length)]]
-        lists.append(of_class)
-    return lists[0], lists[1], note
+        starts = np.cumsum(count) - count
+        lists[end] = {
+            code: valid[order[starts[code] : starts[code] + min(length, count[code])]] for code in shown.tolist()
+        }
+    return lists, note

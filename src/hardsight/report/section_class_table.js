@@ -1,37 +1,28 @@
-// Classes: their distributions as ridges, and a table.
+// Classes: their distributions as ridges, and small ones in the table.
 
-sections.class_table = (box, table, report) => {
-  const { rows, columns, histograms, histogram_edges: edges } = table;
-  if (rows.length === 0) return box.append(makeNote("There is no class to list."));
-  const place = new Map(columns.map(({ key }, at) => [key, at]));
-  const name = (row) => row[place.get("name")];
-  const more = [];
-  if (edges.length) {
-    box.append(make("div", { "data-testid": "ridge" }, ridge(table, name, (row) => row[place.get(table.sort)], report)));
-    const counts = new Map(rows.map((row, k) => [row, histograms[k]]));
-    const title = `${report.mainTitle}, ${Number(edges[0].toPrecision(3))} to ${Number(edges.at(-1).toPrecision(3))}`;
-    more.push({ after: "n", key: "histogram", title, cell: (row) => miniHistogram(edges, counts.get(row)) });
-  }
-  const cells = { name: (row) => link(name(row), () => report.chooseClass(row[place.get("code")])) };
-  // Classes that are called by their numbers need no second column of them.
-  if (rows.every((row) => String(row[place.get("code")]) === name(row))) cells.code = null;
-  box.append(payloadTable(table, cells, more));
+sections.class_table = (box, { tables: [table], edges, histograms }, report) => {
+  const at = (name) => table.columns.findIndex(({ key }) => key === name);
+  const lines = table.rows.map((row, k) => ({
+    name: visible(row[0]),
+    mean: row[at(table.sort)]?.[0],
+    n: sum(histograms[k] ?? []),
+    counts: histograms[k],
+  }));
+  if (edges.length && lines.length) box.append(make("div", { "data-testid": "ridge" }, ridge(lines, table, edges, report)));
+  return () => ({
+    name: ([name], k) => link(name, () => report.chooseClass(table.codes[k])),
+    histogram: (_, k) => miniHistogram(edges, histograms[k]),
+  });
 };
 
-const link = (text, click) => make("button.link", { type: "button", click }, named(text));
-
 // Up to 30 classes, hardest on top, on one axis and one scale.
-function ridge(table, name, mean, report) {
+function ridge(all, { ascending }, edges, report) {
   const heading = make("h3", "Hardness per class");
-  const { rows, ascending, histograms, histogram_edges: edges } = table;
-  if (rows.length > 30) {
-    const text = `With ${whole(rows.length)} classes, each class has its small histogram in the table below.`;
+  if (all.length > 30) {
+    const text = `With ${whole(all.length)} classes, each class has its small histogram in the table below.`;
     return [heading, makeNote(text)];
   }
-  const lines = rows
-    .map((row, k) => ({ name: visible(name(row)), mean: mean(row), n: sum(histograms[k]), counts: histograms[k] }))
-    .filter(({ n }) => n > 0)
-    .sort((a, b) => (ascending ? -1 : 1) * (b.mean - a.mean));
+  const lines = all.filter(({ n }) => n > 0).sort((a, b) => (ascending ? -1 : 1) * (b.mean - a.mean));
   const shares = lines.map(({ counts, n }) => counts.map((count) => count / n));
   const most = Math.max(...shares.flat(), 0) || 1;
   const canvas = make("div.canvas");

@@ -5,7 +5,7 @@ sections.clusters = (box, { rows: clusters }, report) => {
     const attributes = { class: "thumb", "aria-label": describe(report, i) };
     return makeButton(thumbnail(report, i, "small"), () => report.open(i, rows), attributes);
   };
-  const articles = clusters.map(({ n, rows, mean, low, high, difference, class: name, confused }) =>
+  const articles = clusters.map(({ n, rows, mean: [mean, low, high], difference: [difference], class: name, confused }) =>
     make(
       "article",
       make("h4", `${counted(n, "sample")} of `, named(name), confused && [", often taken for ", named(confused)]),

@@ -1,68 +1,19 @@
-// People beside the model: the leaderboard of the scores, and people's answers against a score as a 2-D histogram.
+// People beside the model: their answers against a score as a 2-D histogram, and the lists on which both disagree.
 
-sections.people = (box, people, report) => {
+sections.people = (box, { histograms }, report) => {
   const heat = make("div", { "data-testid": "people-histogram" });
-  const figures = people.histograms.map(heatFigure);
+  const figures = histograms.map(heatFigure);
   const show = (k) => place(heat, [figures[k]]);
-  const titles = people.histograms.map(({ title }) => title);
-  const score = make("p", make("label", "Score ", makeSelect(titles, show, "people-score")));
-  box.append(
-    make(
-      "div.linked",
-      make("div", make("h3", "People against a score"), score, heat),
-      make("div", make("h3", "Easy and hard, for people and the model"), quarters(people.quarters, report)),
-    ),
-    make("h3", "Which score agrees best"),
-    makeNote(people.board.note),
-    board(people.board),
-    ...people.tests.map((text) => make("p", named(text))),
-  );
-  if (people.hypotheses.length) {
-    const entry = ({ name, verdict, words: text }) =>
-      make("div", make("dt", named(`${name}: ${verdict}`)), make("dd", named(text)));
-    const list = make("dl.made", { "data-testid": "hypotheses" }, people.hypotheses.map(entry));
-    box.append(make("h3", "The AVH paper's hypotheses, here"), list);
-  }
+  const select = makeSelect(histograms.map(({ title }) => title), show, "people-score");
+  box.append(make("h3", "People against a score"), make("p", make("label", "Score ", select)), heat);
   if (figures.length) show(0);
+  const count = (n, list) => make("span", make("strong", whole(n)), " ", list && lookAt(report, list));
+  return ({ key }) =>
+    key === "quarters" && {
+      easy: (row, k) => count(row[1], k === 1 && "people_hard"),
+      hard: (row, k) => count(row[2], k === 0 && "people_easy"),
+    };
 };
-
-function quarters(found, report) {
-  if (!found) return makeNote("People found all samples equally hard, or there is no score to set against them.");
-  const cell = (a, b, list) =>
-    make(list ? "td.odd" : "td", make("strong", whole(found.counts[a][b])), list && [" ", lookAt(report, list)]);
-  const head = (text, scope) => make("th", { scope }, text);
-  const table = make(
-    "table.quarters",
-    { "data-testid": "quarters" },
-    make("thead", make("tr", make("td"), head("model: easy", "col"), head("model: hard", "col"))),
-    make(
-      "tbody",
-      make("tr", head("people: easy", "row"), cell(0, 0), cell(0, 1, "people_easy")),
-      make("tr", head("people: hard", "row"), cell(1, 0, "people_hard"), cell(1, 1)),
-    ),
-  );
-  return [table, makeNote(found.note)];
-}
-
-// A row per score: how well it agrees with people by each coefficient, and how far it is behind the best.
-function board({ rows, coefficient, ceiling }) {
-  if (rows.length === 0) return makeNote("No score could be compared with people.");
-  const span = (row) => ({ mean: row[coefficient], low: row[`${coefficient}_low`], high: row[`${coefficient}_high`] });
-  const { interval, ...chart } = intervalColumn(rows.map(span), ceiling, "ceiling");
-  const given = ["spearman", "pearson", "kendall"].filter((key) => Object.hasOwn(rows[0], key));
-  const columns = [
-    { key: "title", title: "score", kind: "text" },
-    { key: "kind", title: "kind", kind: "text" },
-    ...given.map((key) => ({ key, title: key[0].toUpperCase() + key.slice(1), kind: "number" })),
-    { key: "behind", title: "behind the best", kind: "number" },
-    { key: "p_holm", title: "p (corrected)", kind: "number" },
-  ];
-  const bounds = (key) => (row) => withInterval(decimals, row[key], row[`${key}_low`], row[`${key}_high`]);
-  const cells = Object.fromEntries([...given, "behind"].map((key) => [key, bounds(key)]));
-  const caption = "Agreement with people: larger is better, 1 is the maximum.";
-  const table = { key: "board", columns, rows, caption, sort: coefficient, step: 30 };
-  return payloadTable(table, cells, [{ after: "kind", ...chart, cell: (row) => interval(span(row)) }]);
-}
 
 // Counts in a grid, darker where there are more; the line is the median of the score.
 function heatFigure({ title, note, x, y, nx, ny, counts, medians }) {

@@ -19,25 +19,29 @@ function drawCurves(box, { groupings, values, unit, epochs }) {
   const note = make("p.note", { id: "curve-note" });
   const legend = make("div.keys", { id: "curve-legend", role: "group", "aria-label": "Lines" });
   const charts = make("div.charts", { "data-testid": "curves" });
-  const table = foldedTable("curve", () => {
+  const table = foldedTable(() => {
     const { group, shown, selected } = current();
-    const columns = selected.map((each) => ({
-      key: each.key,
-      title: `${each.title} (${each.kind === "percent" ? "95 % interval" : "± sd"})`,
-      kind: each.kind,
-      of: (row) => row.line[each.key].mean[row.at],
-      cell: (row) => valueText(each, row.line[each.key], row.at),
-    }));
-    return {
-      caption: `Means by ${visible(unit)}`,
-      rows: epochs.flatMap((epoch, at) => shown.map((line) => ({ epoch, at, line }))),
-      columns: [
-        { key: "epoch", title: unit, kind: "int", of: (row) => row.epoch },
-        { key: "line", title: group.title, kind: "text", of: (row) => row.line.name },
-        { key: "n", title: "samples", kind: "int", of: (row) => row.line.n[row.at] },
-        ...columns,
-      ],
-    };
+    const at = epochs.flatMap((_, k) => shown.map((line) => [line, k]));
+    const ends = ({ kind }) => (kind === "percent" ? "95 % interval" : "± sd");
+    const columns = selected.map((each) => ({ ...each, title: `${each.title} (${ends(each)})` }));
+    const cells = selected.map((each) => [each.key, (_, row) => valueText(each, at[row][0][each.key], at[row][1])]);
+    const means = ([line, k]) => selected.map(({ key }) => line[key].mean[k]);
+    return [
+      {
+        key: "curve",
+        caption: `Means by ${visible(unit)}`,
+        sort: "epoch",
+        ascending: true,
+        columns: [
+          { key: "epoch", title: unit, kind: "int" },
+          { key: "line", title: group.title, kind: "text" },
+          { key: "n", title: "samples", kind: "int" },
+          ...columns,
+        ],
+        rows: at.map(([line, k]) => [epochs[k], line.name, line.n[k], ...means([line, k])]),
+      },
+      Object.fromEntries(cells),
+    ];
   });
 
   function current() {
@@ -103,16 +107,11 @@ function drawDrivers(box, { drivers, epochs, unit }) {
   if (drivers.lines.length === 0) return;
   let line = drivers.lines[0];
   const charts = make("div.charts");
-  const table = foldedTable("driver", () => ({
-    caption: "What changed the mean loss",
-    rows: epochs.map((_, k) => k),
-    columns: [
-      { key: "epoch", title: unit, kind: "int", of: (k) => epochs[k] },
-      { key: "angles", title: "by the angles", kind: "signed", of: (k) => line.by_angles[k] },
-      { key: "norms", title: "by norms and biases", kind: "signed", of: (k) => line.by_norms[k] },
-      { key: "change", title: "together", kind: "signed", of: (k) => line.change[k] },
-    ],
-  }));
+  const table = foldedTable(() => [epochTable("driver", "What changed the mean loss", epochs, unit, [
+    { key: "angles", title: "by the angles", kind: "signed", values: line.by_angles },
+    { key: "norms", title: "by norms and biases", kind: "signed", values: line.by_norms },
+    { key: "change", title: "together", kind: "signed", values: line.change },
+  ])]);
   const summed = (values) => {
     let total = 0;
     return values.map((value) => (isNumber(value) ? (total += value) : null));
@@ -159,17 +158,26 @@ function drawHeads(box, { heads, epochs, unit }) {
   });
   const head = legendOf(lines.map((line) => [lineSwatch(line.style), line.name]));
   const title = "Norm of the class weights";
-  const column = ({ name, k, values, tell }) => ({ key: `line-${k}`, title: name, of: (at) => values[at], cell: tell });
-  const table = foldedTable("head", () => ({
-    caption: title,
-    rows: epochs.map((_, k) => k),
-    columns: [{ key: "epoch", title: unit, kind: "int", of: (k) => epochs[k] }, ...lines.map(column)],
-  }));
+  const table = foldedTable(() => {
+    const columns = lines.map(({ name, k, values }) => ({ key: `line-${k}`, title: name, kind: "number", values }));
+    const cells = lines.map(({ k, tell }) => [`line-${k}`, (_, at) => tell(at)]);
+    return [epochTable("head", title, epochs, unit, columns), Object.fromEntries(cells)];
+  });
   const charts = make("div");
   const chart = { key: "heads", title, head, epochs, x: unit, lines, least: 0, write: number, height: 260 };
   box.append(make("h3", "Class weights"), makeNote(heads.note), charts, table.node);
   place(charts, [linesChart(chart)]);
 }
+
+// One row per epoch; columns: {key, title, kind, values}.
+const epochTable = (key, caption, epochs, unit, columns) => ({
+  key,
+  caption,
+  sort: "epoch",
+  ascending: true,
+  columns: [{ key: "epoch", title: unit, kind: "int" }, ...columns],
+  rows: epochs.map((epoch, k) => [epoch, ...columns.map(({ values }) => values[k])]),
+});
 
 // The curves of one sample: two letters per number, steps between the smallest and the largest of all.
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

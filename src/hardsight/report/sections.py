@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hardsight.report.formatting import NAME_BYTES, cut_name
+from hardsight.report.formatting import plain
 from hardsight.report.rows import Rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hardsight.report.recorded import Recorded
     from hardsight.report.views import View
 
-_NAMES_BYTES = 900_000  # all class names together
 _LEVELS = ("alarm", "warn", "info")
 
 
@@ -45,15 +44,6 @@ class Inputs:
     group_notes: Sequence[str] = ()
     recorded: Recorded | None = None
     suspects: Suspects | str = ""
-
-    def class_name(self, code: int) -> str:
-        """Name of a class, short enough that all of them fit into the page."""
-        return self.name_of(int(self.rows.numbers[code]))
-
-    def name_of(self, number: int) -> str:
-        """The same by the class number of the model."""
-        room = int(np.clip(_NAMES_BYTES // max(self.rows.codes, 1), 24, NAME_BYTES))
-        return cut_name(self.rows.name_of(number), room)
 
 
 class SampleList(NamedTuple):
@@ -89,7 +79,11 @@ class Section:
     Attributes:
         key: Its name in the payload and its anchor; the script that draws it registers under the same name.
         title: Its heading; without one it adds lists, views, columns and notices, but no section below the samples.
-        data: What the script draws, besides ``note`` and ``tiles``; an array of row numbers in it becomes points.
+        note: What stands below the heading.
+        tiles: A name, a value and a note each.
+        tables: What `table` makes.
+        notes: Sentences below the tables.
+        data: What its script draws; an array of row numbers in it becomes points.
         lists: Tabs of the gallery.
         examples: Rows that need pictures as much as those of the lists.
         parts: Rows that need points, and pictures if there are more than the lists need.
@@ -100,6 +94,10 @@ class Section:
 
     key: str
     title: str = ""
+    note: str = ""
+    tiles: Sequence[tuple[str, str, str]] = ()
+    tables: Sequence[dict[str, Any]] = ()
+    notes: Sequence[str] = ()
     data: dict[str, Any] = field(default_factory=dict)
     lists: Sequence[SampleList] = ()
     examples: Sequence[np.ndarray] = ()
@@ -108,24 +106,37 @@ class Section:
     columns: dict[str, Column] = field(default_factory=dict)
     notices: Sequence[Notice] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """What the page shows below its heading, without what is empty."""
+        shown = {"note": self.note, "tiles": as_tiles(self.tiles), "tables": self.tables, "notes": self.notes}
+        return {key: value for key, value in shown.items() if value} | self.data
 
-def by_level(notices: Iterable[Notice]) -> list[Notice]:
-    """The gravest first."""
-    return sorted(notices, key=lambda notice: _LEVELS.index(notice.level))
+
+def by_level(notices: Iterable[Notice]) -> list[dict[str, str]]:
+    """Notices for the page, the gravest first."""
+    return [notice._asdict() for notice in sorted(notices, key=lambda notice: _LEVELS.index(notice.level))]
 
 
-def table(
-    key: str, caption: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[Any], **options: Any
-) -> dict[str, Any]:
-    """A table that the page sorts and filters.
+def as_tiles(tiles: Iterable[tuple[str, str, str]]) -> list[dict[str, str]]:
+    """Numbers with a name and a note, for the page."""
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
+
+
+def table(key: str, caption: str, columns: Sequence[tuple[Any, ...]], **options: Any) -> dict[str, Any]:
+    """A table, which the page writes and its script sorts and filters.
 
     Args:
         key: Its name in the page.
         caption: What stands above it.
-        columns: Key, title and kind (``text``, ``int``, ``percent``, ``number``, ``signed``, ``flag``) of each. A
-            value whose row also has ``KEY_low`` and ``KEY_high`` is shown with that interval.
-        rows: A mapping per row.
-        options: ``sort`` (the key of the first order), ``ascending``, ``search`` (the key of the searched column).
+        columns: Key, title, kind and values of each; the kind is ``text``, ``flag``, ``chart`` (drawn by a script) or
+            one that `formatting.written` takes. Low and high ends behind the values make a cell three numbers.
+        options: ``title`` and ``note`` above it, ``sort`` (the key of the first order), ``ascending``, ``search`` (the
+            key of the searched column), and what its script draws in a chart.
     """
-    shown = [{"key": name, "title": title, "kind": kind} for name, title, kind in columns]
+    cells = []
+    for _, _, _, values, *ends in columns:
+        parts = [part if isinstance(part, list) else plain(part) for part in (values, *ends)]
+        cells.append([list(part) for part in zip(*parts, strict=True)] if ends else parts[0])
+    shown = [{"key": name, "title": title, "kind": kind} for name, title, kind, *_ in columns]
+    rows = [list(row) for row in zip(*cells, strict=True)]
     return {"key": key, "caption": caption, "columns": shown, "rows": rows, **options}

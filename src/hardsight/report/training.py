@@ -15,25 +15,24 @@ from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.formatting import counted, plain
 from hardsight.report.groups import MOST_COLUMNS, Group, given_groups
-from hardsight.report.recorded import Recorded, columns_of, data_map, recorded_lists, recorded_notices
+from hardsight.report.recorded import Recorded, columns_of, data_map, recorded_lists
 from hardsight.report.samples import top
 from hardsight.report.sections import Inputs, Section
 from hardsight.stats import moments, wilson
 
-MOST_EPOCHS = 200  # that are drawn
 MOST_LINES = 12  # in one chart
 _TOGETHER = 1 << 20  # rows that are read at a time
 _CHANGES = LossChange._fields
 _FIFTHS = ("easiest fifth", "second fifth", "middle fifth", "fourth fifth", "hardest fifth")
 
 # Value, title, what it is, how it is written, and the range that it cannot leave.
-_VALUES = (
-    ("avh", "C·AVH", "1 is chance, larger is harder.", "number", 0.0, None),
-    ("norm", "norm", "Length of the feature.", "number", 0.0, None),
-    ("correct", "accuracy", "Share predicted right.", "percent", 0.0, 1.0),
-    ("confidence", "confidence", "Probability of the label.", "number", 0.0, 1.0),
-    ("nll", "loss (nll)", "Cross-entropy of the label.", "number", 0.0, None),
-)
+_VALUES = {
+    "avh": ("C·AVH", "1 is chance, larger is harder.", "number", 0.0, None),
+    "norm": ("norm", "Length of the feature.", "number", 0.0, None),
+    "correct": ("accuracy", "Share predicted right.", "percent", 0.0, 1.0),
+    "confidence": ("confidence", "Probability of the label.", "number", 0.0, 1.0),
+    "nll": ("loss (nll)", "Cross-entropy of the label.", "number", 0.0, None),
+}
 
 
 class Parts(NamedTuple):
@@ -58,57 +57,27 @@ def build(inputs: Inputs) -> Section | None:
     recorded = inputs.recorded
     if recorded is None:
         return None
-    title, data = "", {}
-    if recorded.several:
-        groups, ids = [], pa.chunked_array([recorded.ids])
-        if inputs.group_table is not None:
-            groups = given_groups(ids, inputs.group_table)[0][-MOST_COLUMNS:]
-        title, data = "Training", training_section(recorded, groups, inputs.name_of)
+    columns = columns_of(recorded)
+    if not recorded.several:
+        return Section("training", columns=columns, notices=recorded.notices)
+    groups = []
+    if inputs.group_table is not None:
+        ids = pa.chunked_array([pa.array(recorded.dynamics.ids, pa.string())])
+        groups = given_groups(ids, inputs.group_table)[0][-MOST_COLUMNS:]
     return Section(
         "training",
-        title,
-        data,
+        "Training",
+        _note(recorded),
+        data=_curves(recorded, groups, inputs.rows.name_of),
         lists=recorded_lists(recorded),
-        views=data_map(recorded),
-        columns=columns_of(recorded),
-        notices=recorded_notices(inputs.rows, recorded),
+        views=[data_map(recorded)],
+        columns=columns,
+        notices=recorded.notices,
     )
 
 
-def training_section(recorded: Recorded, groups: list[Group], class_name: Callable[[int], str]) -> dict[str, Any]:
-    """Everything over the epochs, for the page.
-
-    Args:
-        recorded: The records.
-        groups: Columns beside the table, over the samples in the order of `dynamics.ids`.
-        class_name: The name of a class number.
-    """
-    dynamics = recorded.dynamics
-    shown = drawn_epochs(dynamics.epochs)
-    divisions = [_everything(recorded), *_classes(recorded, class_name), *_fifths(recorded)]
-    divisions += [_of_group(group) for group in groups]
-    collected = list(zip(divisions, _collected(recorded, divisions), strict=True))
-    return {
-        "unit": recorded.unit,
-        "epochs": dynamics.epochs[shown].tolist(),
-        "note": _note(recorded, len(shown)),
-        "values": [
-            {"key": key, "title": title, "text": text, "kind": kind, "least": least, "most": most}
-            for key, title, text, kind, least, most in _VALUES
-        ],
-        "groupings": [_grouping(parts, moments_, dynamics.classes, shown) for parts, moments_ in collected],
-        "drivers": _drivers(recorded.unit, [(parts, moments_) for parts, moments_ in collected if parts.driven], shown),
-        "heads": _heads(recorded, class_name, shown),
-    }
-
-
-def drawn_epochs(epochs: np.ndarray) -> np.ndarray:
-    """Places of the epochs that are drawn: all of them, or evenly spread ones with the first and the last."""
-    return np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(np.int64))
-
-
-def _note(recorded: Recorded, shown: int) -> str:
-    unit, count = recorded.unit, len(recorded.dynamics.epochs)
+def _note(recorded: Recorded) -> str:
+    unit, count, shown = recorded.unit, len(recorded.dynamics.epochs), len(recorded.shown)
     some = f" {shown} of them are drawn." if shown < count else ""
     return (
         f"{counted(len(recorded.dynamics), 'sample')} over {counted(count, unit)}.{some} Lines are means over the "
@@ -117,29 +86,45 @@ def _note(recorded: Recorded, shown: int) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How the samples are divided.
+def _curves(recorded: Recorded, groups: list[Group], class_name: Callable[[int], str]) -> dict[str, Any]:
+    """Everything over the epochs, for the page.
 
-
-def _everything(recorded: Recorded) -> Parts:
-    return Parts("all", "all samples", ["all samples"], np.zeros(len(recorded.dynamics), dtype=np.int64), driven=True)
+    Args:
+        recorded: The records.
+        groups: Columns beside the table, over the samples in the order of `dynamics.ids`.
+        class_name: The name of a class number.
+    """
+    everything = np.zeros(len(recorded.dynamics), dtype=np.int64)
+    divisions = [
+        Parts("all", "all samples", ["all samples"], everything, driven=True),
+        *_classes(recorded, class_name),
+        *_fifths(recorded),
+        *map(_of_group, groups),
+    ]
+    measured = _measure(recorded, divisions)
+    keys = ("title", "text", "kind", "least", "most")
+    return {
+        "unit": recorded.unit,
+        "epochs": recorded.dynamics.epochs[recorded.shown].tolist(),
+        "values": [{"key": key, **dict(zip(keys, value, strict=True))} for key, value in _VALUES.items()],
+        "groupings": [_grouping(recorded, *pair) for pair in zip(divisions, measured, strict=True)],
+        "drivers": _drivers(recorded, divisions, measured),
+        "heads": _heads(recorded, class_name),
+    }
 
 
 def _classes(recorded: Recorded, class_name: Callable[[int], str]) -> list[Parts]:
     """Classes by label: all of them, or the hardest."""
-    labels = np.asarray(recorded.dynamics.labels)
-    numbers, codes = np.unique(labels, return_inverse=True)
+    numbers, codes = np.unique(recorded.dynamics.labels, return_inverse=True)
     if len(numbers) < 2:
         return []
     note, shown = "", np.arange(len(numbers))
     if len(numbers) > MOST_LINES:
-        mean = moments(floats(recorded.summary["avh"]), codes, len(numbers)).mean
-        shown = np.sort(top(mean, MOST_LINES))
+        shown = np.sort(top(moments(recorded.hardness, codes, len(numbers)).mean, MOST_LINES))
         note = f"The {MOST_LINES} hardest of {len(numbers):,} classes, by mean AVH over all {recorded.unit}s."
     place = np.full(len(numbers), -1)
     place[shown] = np.arange(len(shown))
-    names = [class_name(int(number)) for number in numbers[shown]]
-    return [Parts("class", "class", names, place[codes], note)]
+    return [Parts("class", "class", [class_name(int(number)) for number in numbers[shown]], place[codes], note)]
 
 
 def _fifths(recorded: Recorded) -> list[Parts]:
@@ -148,10 +133,10 @@ def _fifths(recorded: Recorded) -> list[Parts]:
     if n < 2 * len(_FIFTHS):
         return []
     codes = np.empty(n, dtype=np.int64)
-    codes[np.argsort(floats(recorded.summary["avh"]), kind="stable")] = np.arange(n) * len(_FIFTHS) // n
+    codes[np.argsort(recorded.hardness, kind="stable")] = np.arange(n) * len(_FIFTHS) // n
     note = (
-        f"Fifths of the samples by their own mean AVH over all {recorded.unit}s: that their curves of AVH lie apart is "
-        "so by construction; how they move is not."
+        f"Fifths of the samples by their own mean AVH over all {recorded.unit}s: their curves of AVH lie apart by "
+        "construction; how they move does not."
     )
     return [Parts("hardness", "hardness (fifths)", list(_FIFTHS), codes, note, ordered=True, driven=True)]
 
@@ -165,97 +150,86 @@ def _of_group(group: Group) -> Parts:
     return Parts(f"group {group.column}", group.column, group.values[:MOST_LINES], codes, note)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Numbers.
-
-
-def _collected(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, EpochMoments]]:
+def _measure(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, EpochMoments]]:
     """Number, mean and spread of every value by part and epoch, for all divisions from one pass over the records."""
     dynamics = recorded.dynamics
-    keys = [key for key, *_ in _VALUES]
-    found = [
-        {
-            name: EpochMoments(len(parts.names), len(dynamics.epochs))
-            for name in (*keys, *(_CHANGES if parts.driven else ()))
-        }
+    measured = [
+        {name: EpochMoments(len(parts.names), len(dynamics.epochs)) for name in (*_VALUES, *_CHANGES * parts.driven)}
         for parts in divisions
     ]
-    for start, block in dynamics.blocks((*keys, "nll_angles", "nll_norms"), rows=_TOGETHER):
+    for start, block in dynamics.blocks((*_VALUES, "nll_angles", "nll_norms"), rows=_TOGETHER):
         epoch = np.searchsorted(dynamics.epochs, block.table["epoch"].to_numpy())
-        values = {key: block.column(key) for key in keys}
+        values = {key: block.column(key) for key in _VALUES}
         values |= _changes(block, values["nll"])._asdict()
-        for parts, own in zip(divisions, found, strict=True):
+        for parts, by_name in zip(divisions, measured, strict=True):
             code = parts.codes[start + block.code]
-            for name, moments_ in own.items():
+            for name, moments_ in by_name.items():
                 moments_.add(code, epoch, values[name])
-    return found
+    return measured
 
 
 def _changes(block: Block, nll: np.ndarray) -> LossChange:
     """The change of each row's loss since the epoch in which its sample was last seen, and its two parts."""
     again = np.r_[False, block.code[1:] == block.code[:-1]]
     old = np.where(again, np.r_[np.nan, nll[:-1]], np.nan)
-    found = split_change(old, nll, block.column("nll_angles"), block.column("nll_norms"))
-    return found._replace(change=np.where(np.isnan(found.by_angles), np.nan, found.change))
+    split = split_change(old, nll, block.column("nll_angles"), block.column("nll_norms"))
+    return split._replace(change=np.where(np.isnan(split.by_angles), np.nan, split.change))
 
 
-def _grouping(parts: Parts, found: dict[str, EpochMoments], scale: int, shown: np.ndarray) -> dict[str, Any]:
+def _grouping(recorded: Recorded, parts: Parts, measured: dict[str, EpochMoments]) -> dict[str, Any]:
+    """The curves of each part: means with their spread, accuracies with Wilson's interval."""
     lines = []
     for code, name in enumerate(parts.names):
-        n = found["correct"].n[code, shown]
+        n = measured["correct"].n[code, recorded.shown]
         line: dict[str, Any] = {"name": name, "n": plain(n.astype(np.int64))}
-        for key, *_ in _VALUES:
-            times = scale if key == "avh" else 1
-            mean = np.where(n > 0, times * found[key].mean[code, shown], np.nan)
+        for key in _VALUES:
+            scale = recorded.dynamics.classes if key == "avh" else 1
+            mean = np.where(n > 0, scale * measured[key].mean[code, recorded.shown], np.nan)
             if key == "correct":
                 low, high = wilson(mean * n, n)
                 line[key] = {"mean": plain(mean), "low": plain(low), "high": plain(high)}
             else:
-                line[key] = {"mean": plain(mean), "sd": plain(times * found[key].sd()[code, shown])}
+                line[key] = {"mean": plain(mean), "sd": plain(scale * measured[key].sd()[code, recorded.shown])}
         lines.append(line)
     return {"key": parts.key, "title": parts.title, "note": parts.note, "ordered": parts.ordered, "lines": lines}
 
 
-def _drivers(unit: str, driven: list[tuple[Parts, dict[str, EpochMoments]]], shown: np.ndarray) -> dict[str, Any]:
+def _drivers(recorded: Recorded, divisions: list[Parts], measured: list[dict[str, EpochMoments]]) -> dict[str, Any]:
     """By how much new angles and new norms changed the mean loss in each epoch; no lines where that is not known."""
+    # What happened in epochs that are not drawn counts in the next one that is.
+    starts = np.r_[0, recorded.shown[:-1] + 1]
     lines = []
-    for parts, found in driven:
-        for code, name in enumerate(parts.names):
-            own = {key: np.where(found[key].n[code] > 0, found[key].mean[code], np.nan) for key in _CHANGES}
-            # What happened in epochs that are not drawn counts in the next one that is.
-            lines.append({"name": name, **{key: plain(_gathered(values, shown)) for key, values in own.items()}})
+    for parts, by_name in zip(divisions, measured, strict=True):
+        for code, name in enumerate(parts.names * parts.driven):
+            line: dict[str, Any] = {"name": name}
+            for key in _CHANGES:
+                n, mean = by_name[key].n[code], by_name[key].mean[code]
+                line[key] = plain(np.where(np.add.reduceat(n, starts) > 0, np.add.reduceat(mean, starts), np.nan))
+            lines.append(line)
     if not any(value is not None for line in lines for value in line["by_angles"]):
-        most = f"it is recorded up to {MOST_COSINES:,} samples × classes, and from the second {unit} on"
+        most = f"it is recorded up to {MOST_COSINES:,} samples × classes, and from the second {recorded.unit} on"
         return {"note": f"What drove the loss is not known here: {most}.", "lines": []}
     note = (
-        f"By how much the mean loss changed since the {unit} before, divided into what the new angles and what the new "
-        "norms (of features and class weights) and biases did: the mean of both orders in which one can be changed "
-        "after the other, so that the two add up to the change. Below zero the loss falls."
+        f"By how much the mean loss changed since the {recorded.unit} before, divided into what the new angles and "
+        "what the new norms (of features and class weights) and biases did: the mean of both orders in which one can "
+        "be changed after the other, so that the two add up to the change. Below zero the loss falls."
     )
     return {"note": note, "lines": lines}
 
 
-def _gathered(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Sums over the epochs after each drawn one up to the next; NaN where none is known."""
-    starts = np.r_[0, shown[:-1] + 1]
-    valid = np.add.reduceat(~np.isnan(values), starts)
-    return np.where(valid > 0, np.add.reduceat(np.nan_to_num(values), starts), np.nan)
-
-
-def _heads(recorded: Recorded, class_name: Callable[[int], str], shown: np.ndarray) -> dict[str, Any] | None:
+def _heads(recorded: Recorded, class_name: Callable[[int], str]) -> dict[str, Any] | None:
     """Norms of the class weights: each class, or with many their mean, spread, smallest and largest."""
     heads, epochs = recorded.dynamics.heads, recorded.dynamics.epochs
     if not len(heads):
         return None
     epoch, number = (heads[name].to_numpy().astype(np.int64) for name in ("epoch", "class"))
-    classes = np.unique(number)
+    classes, code = np.unique(number, return_inverse=True)
     norms = np.full((len(classes), len(epochs)), np.nan)
     valid = np.isin(epoch, epochs)
-    norms[np.searchsorted(classes, number[valid]), np.searchsorted(epochs, epoch[valid])] = floats(heads["norm"])[valid]
-    norms = norms[:, shown]
+    norms[code[valid], np.searchsorted(epochs, epoch[valid])] = floats(heads["norm"])[valid]
+    norms = norms[:, recorded.shown]
     if len(classes) <= MOST_LINES:
-        names = [class_name(int(k)) for k in classes]
-        lines = [{"name": name, "mean": plain(own)} for name, own in zip(names, norms, strict=True)]
+        lines = [{"name": class_name(int(k)), "mean": plain(line)} for k, line in zip(classes, norms, strict=True)]
         return {"note": f"Length of the weight of each class at the end of each {recorded.unit}.", "lines": lines}
     lines = [
         {"name": "largest", "mean": plain(norms.max(0))},

@@ -8,10 +8,31 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from hardsight.report.formatting import counted, score_title
-from hardsight.report.points import Axis, axis, cell_of, density
-from hardsight.report.rows import Rows, oriented
+from hardsight.report.rows import Rows
 from hardsight.scores import SCORES
 from hardsight.table import harder_end
+
+WIDTH, HEIGHT = 60, 48  # cells of a view
+
+
+class Axis(NamedTuple):
+    """One axis of a view: a column, its title, and the range drawn; values beyond it are counted at the edge."""
+
+    column: str
+    title: str
+    low: float
+    high: float
+
+    def bins(self, values: np.ndarray, count: int) -> np.ndarray:
+        """Bin of each value, −1 for NaN; the last bin is closed, as in NumPy's histograms."""
+        valid = ~np.isnan(values)
+        scaled = np.clip((np.where(valid, values, self.low) - self.low) / (self.high - self.low), 0.0, 1.0)
+        return np.where(valid, np.minimum((scaled * count).astype(np.int64), count - 1), -1)
+
+    def beyond(self, values: np.ndarray) -> int:
+        """How many values lie outside the range."""
+        with np.errstate(invalid="ignore"):
+            return int(((values < self.low) | (values > self.high)).sum())
 
 
 class View(NamedTuple):
@@ -27,34 +48,62 @@ class View(NamedTuple):
     color: str = ""
 
     def cells(self) -> np.ndarray:
-        """Cell of each row in the view's grid."""
-        return cell_of(self.x, self.y, self.xs, self.ys)
+        """Cell of each row in the view's grid, row 0 the lowest y; −1 where x or y is NaN."""
+        column, line = self.x.bins(self.xs, WIDTH), self.y.bins(self.ys, HEIGHT)
+        return np.where((column >= 0) & (line >= 0), line * WIDTH + column, -1)
 
     def as_dict(self, drawn: str = "") -> dict[str, Any]:
-        beyond = self.x.beyond(self.xs) + self.y.beyond(self.ys)
+        """For the page; `drawn` says how many samples are points."""
+        beyond, cells = self.x.beyond(self.xs) + self.y.beyond(self.ys), self.cells()
         edge = f" {counted(beyond, 'value lies', 'values lie')} beyond the edge and drawn there." if beyond else ""
+        counts = np.bincount(cells[cells >= 0], minlength=WIDTH * HEIGHT)
         return {
             "key": self.key,
             "title": self.title,
             "note": self.note + edge + drawn,
-            "x": self.x.as_dict(),
-            "y": self.y.as_dict(),
-            "density": density(self.x, self.y, self.xs, self.ys),
+            "x": self.x._asdict(),
+            "y": self.y._asdict(),
+            "density": {"nx": WIDTH, "ny": HEIGHT, "counts": counts.tolist(), "max": int(counts.max())},
             "color": self.color,
         }
 
 
+def axis(column: str, title: str, values: np.ndarray) -> Axis:
+    """An axis over the values, with round ends; a few far outliers do not stretch it.
+
+    Args:
+        column: Name of the column.
+        title: What stands beside the axis.
+        values: ``(N,)``, may hold NaN.
+    """
+    valid = values[~np.isnan(values)]
+    if not len(valid):
+        return Axis(column, title, 0.0, 1.0)
+    low, inner_low, inner_high, high = (float(v) for v in np.quantile(valid, [0.0, 0.001, 0.999, 1.0]))
+    reach = 3 * (inner_high - inner_low)
+    if inner_high > inner_low:
+        low, high = max(low, inner_low - reach), min(high, inner_high + reach)
+    if 0 < low <= 0.4 * high:
+        low = 0.0
+    if not high - low > 1e-5 * max(abs(low), abs(high)):  # the same but for rounding: six digits tell no ends apart
+        low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
+    step = 10.0 ** np.floor(np.log10(high - low)) / 10
+    low, high = float(np.floor(low / step + 1e-9) * step), float(np.ceil(high / step - 1e-9) * step)
+    return Axis(column, title, float(f"{low:.6g}"), float(f"{high:.6g}"))
+
+
 def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
-    """The axis of a score, with its direction in words."""
-    where = "" if rows.labelled or not SCORES[name].needs_labels else " at the prediction"
-    words = {
+    """The axis of a score, with its direction in words; over other values than the score's own where they are given."""
+    where = "" if rows.labeled or not SCORES[name].needs_labels else " at the prediction"
+    titles = {
         "avh": f"C·AVH{where} (1 = chance; larger = harder)",
-        "confidence": f"confidence in the {'label' if rows.labelled else 'prediction'}",
+        "confidence": f"confidence in the {'label' if rows.labeled else 'prediction'}",
         "norm": "norm of the feature",
     }
-    title = words.get(name, f"{score_title(name)}{where} ({harder_end(name)} = harder)")
-    values = rows.scores[name] if values is None else values
-    return axis(name, title, values, (0.0, 1.0) if name in ("confidence", "avc") else None)
+    title = titles.get(name, f"{score_title(name)}{where} ({harder_end(name)} = harder)")
+    if name in ("confidence", "avc"):
+        return Axis(name, title, 0.0, 1.0)
+    return axis(name, title, rows.scores[name] if values is None else values)
 
 
 def rank_axis(column: str, score: str | None) -> Axis:
@@ -65,29 +114,20 @@ def rank_axis(column: str, score: str | None) -> Axis:
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
     """Spearman's correlation over the rows that have both, None where it does not exist; and how many have."""
-    known = ~np.isnan(a) & ~np.isnan(b)
-    a, b = a[known], b[known]
+    valid = ~np.isnan(a) & ~np.isnan(b)
+    a, b = a[valid], b[valid]
     if len(a) < 3 or a.min() == a.max() or b.min() == b.max():
         return None, len(a)
     return float(spearmanr(a, b).statistic), len(a)
 
 
-def agreement_note(rows: Rows, second: str) -> str:
-    """How well the ranks by the main score and by another agree."""
-    rho, n = rank_correlation(rows.hardness, oriented(rows, second))
-    if rho is None:
-        return "Their rank correlation does not exist (too few different values)."
-    return f"Spearman's rank correlation of the two hardnesses is {rho:.3f} (n = {n:,})."
-
-
-def norm_note(rows: Rows) -> str:
-    """How the norm goes with hardness, in words."""
-    with_main, n = rank_correlation(rows.scores["norm"], rows.hardness)
-    if with_main is None:
-        return "The norm's rank correlation with hardness does not exist (too few different values)."
-    also = ""
-    if rows.rank_logit is not None:
-        with_logit, _ = rank_correlation(rows.scores["norm"], rows.rank_logit)
-        also = "" if with_logit is None else f", with {score_title(rows.logit)} {with_logit:+.3f}"
-    name = f"{score_title(rows.main)}{' turned so that larger is harder' if rows.sign < 0 else ''}"
-    return f"Spearman's rank correlation of the norm with {name} is {with_main:+.3f}{also} (n = {n:,})."
+def correlation_note(rows: Rows, values: np.ndarray, title: str, others: tuple[str | None, ...]) -> str:
+    """Spearman's correlation of some values with the hardness by other scores, in words."""
+    found = {name: rank_correlation(values, rows.hardness_by(name)) for name in others if name is not None}
+    texts = [
+        f"with hardness by {score_title(name)} is {rho:+.3f}" for name, (rho, _) in found.items() if rho is not None
+    ]
+    if not texts:
+        return f"The rank correlation of {title} with hardness does not exist (too few different values)."
+    n = min(n for _, n in found.values())
+    return f"Spearman's rank correlation of {title} {' and '.join(texts)} (n = {n:,})."

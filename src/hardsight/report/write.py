@@ -7,29 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from hardsight.chance import ChanceWarning
-from hardsight.data import changed_since
 from hardsight.errors import InputError, MissingPathError
 from hardsight.records import has_records
 from hardsight.report import page
-from hardsight.report.formatting import counted
-from hardsight.report.payload import Draft, make_payload, nothing_yet
-from hardsight.report.recorded import Recorded
+from hardsight.report.payload import make_payload, nothing_yet
 from hardsight.report.rows import read_rows
-from hardsight.report.sample_curves import sample_curves
-from hardsight.report.sections import Notice, by_level
-from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
 from hardsight.runs import REPORT, check_replaceable, disk_errors, is_page, is_run, write_text
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
-
-MOST_BYTES = 15_000_000
-_SLACK = 400_000  # of them, for what is not data: scripts, styles, and the text of the page
 
 
 def write_report(
@@ -79,8 +69,9 @@ def write_report(
         rows, dynamics = read_rows(table), _records(folder)
         del table, run  # of a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
-        draft = make_payload(rows, against=against, groups=groups, run=folder, dynamics=dynamics)
-        payload = _with_thumbnails(draft, data, pictures)
+        payload = make_payload(
+            rows, against=against, group_table=groups, run=folder, dynamics=dynamics, data=data, pictures=pictures
+        )
     text = page.render(payload)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,39 +99,3 @@ def _records(folder: Path | None) -> Dynamics | None:
     from hardsight.dynamics import Dynamics
 
     return Dynamics(folder)
-
-
-def _with_thumbnails(draft: Draft, data: Any, most: int) -> dict[str, Any]:
-    """The payload with as many thumbnails as fit into the page."""
-    payload, rows = draft.payload, draft.inputs.rows
-    notices = [Notice(**notice) for notice in payload["notices"]]
-    selected = choose(draft.lists, draft.parts, draft.points, draft.cells, most)
-    if draft.inputs.recorded is not None and "training" in payload:
-        payload["training"]["curves"] = _curves(draft, draft.inputs.recorded, selected)
-    thumbnails = Thumbnails(note=f"0 of {counted(len(rows), 'sample')} have pictures")
-    if most:
-        samples, problem = open_samples(rows.table.meta, data)
-        if samples is None:
-            thumbnails.notices.append(problem)
-        else:
-            if changed_since(samples, rows.table.meta):
-                changed = f"{samples.origin} has changed since it was scored; pictures may be those of other samples."
-                notices.append(Notice("warn", changed))
-            room = MOST_BYTES - _SLACK - page.size(payload)
-            thumbnails = make_thumbnails(samples, selected, rows.ids_at(selected), len(rows), room)
-    notices += [Notice("info" if thumbnails.uris else "warn", text) for text in thumbnails.notices]
-    payload["points"]["picture"] = [thumbnails.of_row.get(row, -1) for row in draft.points.tolist()]
-    return payload | {
-        "notices": [notice._asdict() for notice in by_level(notices)],
-        "pictures": thumbnails.uris,
-        "picture_note": thumbnails.note,
-        "pixelated": thumbnails.pixelated,
-    }
-
-
-def _curves(draft: Draft, recorded: Recorded, pictured: list[int]) -> dict[str, Any]:
-    """Curves of the samples that have pictures, of those in lists, and of as many more points as fit."""
-    rest = choose(draft.lists, draft.parts, draft.points, draft.cells, len(draft.points))
-    rows = list(dict.fromkeys([*pictured, *rest]))
-    places = np.searchsorted(draft.points, rows).tolist()
-    return sample_curves(recorded, places, draft.inputs.rows.ids_at(rows), len(draft.points))
