@@ -203,7 +203,7 @@ def _do(job: Job, place: Place) -> None:
         found = list(answers(part, trained, place))
         rows = [one for answer in found for one in answer.rows]
         rows.append(row("training", "seconds", seconds, n=len(trained.history)))
-        words = [{**named, "words": said} for answer in found for said in answer.words]
+        words = [{**named, "words": note.text} for answer in found for note in answer.notes]
     on = {"hardware": hardware(), "torch": torch.__version__}
     write_rows(place.out / "words" / f"{job.name}.csv", words)
     # What is done is told by the rows: they come last.

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -80,12 +81,13 @@ def tests_of(rows):
                 "baseline_sd": np.std(base, ddof=1) if several else math.nan, "baseline_n": len(base),
                 "difference": np.mean(values) - np.mean(base), "low": ends[0], "high": ends[1], "p": p,
                 "p_holm": min(3 * p, 1.0),
-                "how": f"Welch's t over {len(base)} and {len(values)} runs" if found else "too few runs",
+                "test": "Welch's t over runs" if found else "", "reason": "" if found else "too few runs",
+                "how": f"Welch's t over {len(base)} and {len(values)} runs" if found else "no test: too few runs",
             })  # fmt: skip
     return tests
 
 
-def write_evaluation(folder, groups=("CE", "EL", "AMC"), seeds=3, words=(), maps=False, seed=0):
+def write_evaluation(folder, groups=("CE", "EL", "AMC"), seeds=3, notes=(), maps=False, seed=0):
     """A folder of an evaluation."""
     from hardsight.evaluation.folder import SCHEMAS
 
@@ -103,8 +105,7 @@ def write_evaluation(folder, groups=("CE", "EL", "AMC"), seeds=3, words=(), maps
     tables = {"rows": rows, "tests": tests_of(rows), "points": points}
     for name, own in tables.items():
         pq.write_table(pa.Table.from_pylist(own, SCHEMAS[name]), folder / f"{name}.parquet")
-    said = [{"question": q, "run": r, "group": g, "words": text} for q, r, g, text in words]
-    (folder / "words.json").write_text(json.dumps(said))
+    (folder / "notes.json").write_text(json.dumps([asdict(note) for note in notes]))
     plan = {
         "runs": runs,
         "data": {"origin": "digits", "samples": 1000},

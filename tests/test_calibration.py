@@ -228,14 +228,14 @@ def test_the_answer_judges_each_half_with_the_temperature_of_the_other():
         metric, score = name.split(":")
         assert column.mean() == pytest.approx(rows[metric, score], rel=1e-9)
     assert calibration_answer(told, y, seed=3).rows == answer.rows
-    assert "over 5 classes" in answer.words[-1]  # where others lie at right angles the largest AVC is 2 / (C + 1)
+    assert "over 5 classes" in answer.notes[-1].text  # where others lie at right angles the largest AVC is 2 / (C + 1)
     assert float(avc(torch.eye(200)[:1], torch.eye(200), [0])) == pytest.approx(2 / 201)
 
 
 def test_separable_data_are_said_and_a_class_exactly_opposite_has_a_finite_loss():
     told, y = made(60, noise=0.01)
     answer = calibration_answer(told, y)
-    assert any(re.match(r"softmax: .*0\.001", words) for words in answer.words)
+    assert any(re.match(r"softmax: .*0\.001", note.text) for note in answer.notes)
     assert all(np.isfinite(r["value"]) for r in answer.rows)
     assert next(r for r in answer.rows if (r["metric"], r["score"]) == ("ece", "softmax+T"))["value"] < 1e-6
     told, y = made(60)

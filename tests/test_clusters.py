@@ -132,7 +132,7 @@ class TestAnswer:
         silhouette = next(row for row in found.rows if row["metric"] == "silhouette")
         assert silhouette["value"] == pytest.approx(np.nanmean(found.samples["silhouette"]))
         assert silhouette["n"] == 40
-        assert "40 samples" in found.words[0]
+        assert "40 samples" in found.notes[0].text
 
     def test_the_same_every_time(self):
         features, labels = blobs(spread=0.6)
@@ -145,9 +145,9 @@ class TestAnswer:
         features, labels = blobs()
         found = clusters_answer(told(features, labels), np.zeros(90, int))
         assert not found.rows
-        assert [("one class" in note) for note in found.words] == [True]
+        assert [("one class" in note.text) for note in found.notes] == [True]
         few = clusters_answer(told(features[:3], labels[:3]), labels[:3])
-        assert "one sample" in few.words[0]
+        assert "one sample" in few.notes[0].text
 
     def test_collapsed_and_zero_features(self):
         same, labels = np.ones((30, 4), np.float32), np.arange(30) % 3
@@ -157,7 +157,7 @@ class TestAnswer:
         assert found["homogeneity", "kmeans"] == pytest.approx(0, abs=1e-9)
         assert found["silhouette", ""] == pytest.approx(0, abs=1e-6)
         zero = clusters_answer(told(np.zeros((30, 4), np.float32), labels), labels)
-        assert "30 features are zero" in zero.words[0]
+        assert "30 features are zero" in zero.notes[0].text
         assert all(np.isfinite(row["value"]) for row in zero.rows)
 
     def test_shapes_that_differ(self):

@@ -13,26 +13,31 @@ from evaluation_pages import answers_of, write_evaluation
 from report_pages import HOSTILE
 
 import hardsight as hs
-from hardsight.evaluation.naming import _MEANINGS, about, meaning, score_title, written
-from hardsight.evaluation.reading import read_evaluated
-from hardsight.report.comparisonpage import payload, write_comparison
+from hardsight.answers import Note
+from hardsight.evaluation import read_evaluation
+from hardsight.evaluation.naming import _MEANINGS, meaning, score_title, variant_title, written
+from hardsight.report.comparisonpage import comparison, write_comparison
 
 MASKED = "Gradient masking (scale): pgd leaves 90 % right and pgd-margin 3 %."
 
 
-def payload_of(folder, **options):
-    return payload(read_evaluated(write_evaluation(folder, **options)))
+def page_of(folder, **options):
+    return comparison(read_evaluation(write_evaluation(folder, **options)))
 
 
-def row_of(shown, question, title):
-    table = next(one["table"] for one in shown["questions"] if one["key"] == question)
+def section_of(page, question):
+    return next(section for section in page["sections"] if section.key == question)
+
+
+def row_of(page, question, title):
+    table = section_of(page, question).data["table"]
     return next(row for block in table for row in block["rows"] if row["title"] == title)
 
 
 def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
-    shown, _ = payload_of(tmp_path)
+    page = page_of(tmp_path)
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-    cells = row_of(shown, "calibration", "accuracy")["cells"]
+    cells = row_of(page, "calibration", "accuracy")["cells"]
     for cell, group in zip(cells, ("CE", "EL", "AMC"), strict=True):
         values = [
             100 * row["value"]
@@ -44,10 +49,10 @@ def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
 
 
 def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
-    shown, _ = payload_of(tmp_path, groups=("CE",), seeds=1)
-    assert row_of(shown, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
-    assert "nothing to compare" in shown["lead"]
-    texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
+    page = page_of(tmp_path, groups=("CE",), seeds=1)
+    assert row_of(page, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
+    assert "nothing to compare" in page["lead"]
+    texts = {one["title"]: one["texts"] for one in page["verdicts"]}
     assert texts["Out of distribution"][0].startswith(
         "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"
     )
@@ -65,17 +70,17 @@ def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, 
         for one in tests.to_pylist()
     ]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
-    shown, _ = payload(read_evaluated(tmp_path))
-    first, second = row_of(shown, "calibration", "accuracy")["cells"]
+    page = comparison(read_evaluation(tmp_path))
+    first, second = row_of(page, "calibration", "accuracy")["cells"]
     assert (first["flag"], second["flag"]) == ("", flag)
-    said = shown["verdicts"][0]["texts"][0]
+    said = page["verdicts"][0]["texts"][0]
     if not flag:
         assert "no clear difference from CE" in said or "Not tested" in said
     else:
         how = {"better": "better", "worse": "less well"}[flag]
         assert said.startswith(f"EL is {how} calibrated than CE: ECE, softmax ")
-        assert said.endswith(f", p = .049). In all, 5 of 5 numbers are {flag}.")
-        assert "Welch's t over runs" in shown["reading"]
+        assert said.endswith(f", p = 0.049). In all, 5 of 5 numbers are {flag}.")
+        assert "Welch's t over runs" in page["legend"]
 
 
 def test_differences_in_what_tells_little_are_not_the_verdict(tmp_path):
@@ -83,7 +88,7 @@ def test_differences_in_what_tells_little_are_not_the_verdict(tmp_path):
     tests = pq.read_table(tmp_path / "tests.parquet")
     changed = [one | {"p_holm": 0.01 if one["score"] == "avc" else 0.9} for one in tests.to_pylist()]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
-    said = payload(read_evaluated(tmp_path))[0]["verdicts"][0]["texts"][0]
+    said = comparison(read_evaluation(tmp_path))["verdicts"][0]["texts"][0]
     assert said.startswith("EL: no clear difference from CE in ECE, softmax ")
     assert said.endswith("In all, 2 of 5 numbers are better.")
 
@@ -103,11 +108,11 @@ def clusters_of(folder, v_measures, silhouettes, p):
                  for name, value in zip(("CE", "EL"), values, strict=True)]  # fmt: skip
         test = {"group": "EL", "baseline": "CE", "mean": values[1], "baseline_mean": values[0], "n": 1, "baseline_n": 1}
         test |= {"difference": values[1] - values[0], "p": p_holm, "p_holm": p_holm, "low": np.nan, "high": np.nan}
-        compared.append(number | test | {"how": "paired t" if p_holm == p_holm else "no test: no mean of samples"})
+        compared.append(number | test | {"reason": "" if p_holm == p_holm else "no mean of samples"})
     pq.write_table(pa.Table.from_pylist(made, rows.schema), folder / "rows.parquet")
     pq.write_table(pa.Table.from_pylist(compared, tests.schema), folder / "tests.parquet")
-    shown, _ = payload(read_evaluated(folder))
-    [verdict] = [one["texts"] for one in shown["verdicts"] if one["title"] == "Clusters"]
+    page = comparison(read_evaluation(folder))
+    [verdict] = [one["texts"] for one in page["verdicts"] if one["title"] == "Clusters"]
     return verdict[0]
 
 
@@ -119,15 +124,15 @@ def test_the_headline_is_chosen_before_any_test_and_never_the_number_that_happen
 
 
 def test_a_headline_of_several_data_sets_has_a_sentence_for_each(tmp_path):
-    shown, _ = payload_of(tmp_path, groups=("CE", "EL"))
-    [verdict] = [one["texts"][0] for one in shown["verdicts"] if one["title"] == "Out of distribution"]
+    page = page_of(tmp_path, groups=("CE", "EL"))
+    [verdict] = [one["texts"][0] for one in page["verdicts"] if one["title"] == "Out of distribution"]
     assert verdict.count("AUROC, max logit · fashion_mnist") == verdict.count("AUROC, max logit · noise") == 1
     assert "FPR" not in verdict
 
 
 def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
-    shown, _ = payload_of(tmp_path, seeds=1)
-    texts = {one["title"]: one["texts"] for one in shown["verdicts"]}
+    page = page_of(tmp_path, seeds=1)
+    texts = {one["title"]: one["texts"] for one in page["verdicts"]}
     assert re.fullmatch(
         r"AUROC, max logit · fashion_mnist: CE 9.* %, EL 9.* %, AMC 9.* %\. .* Not tested \(too few runs\)\.",
         texts["Out of distribution"][0],
@@ -135,46 +140,68 @@ def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
 
 
 def test_accuracy_under_attack_is_shown_where_about_half_is_left_and_own_data_are_densities(tmp_path):
-    shown, charts = payload_of(tmp_path)
-    [row] = next(one["rows"] for one in shown["overview"] if one["title"] == "Robustness")
+    page = page_of(tmp_path)
+    [row] = next(one["rows"] for one in page["overview"] if one["title"] == "Robustness")
     assert row["title"] == "accuracy, fgsm · ε = 0.1"
-    chart = chart_of(charts, "ood-inside")
+    chart = chart_of(page, "ood-inside")
     assert [one["name"] for one in chart["sets"]][:2] == ["msp · fashion_mnist", "msp · noise"]
     panels = chart["sets"][0]["panels"]
     assert [panel["name"] for panel in panels] == ["CE", "EL", "AMC"]
-    assert [line["name"] for line in panels[0]["lines"]] == ["own data", "fashion_mnist"]
-    assert not any(one["key"] == "ood-outside" for one in charts)
+    assert [line["name"] for line in panels[0]["lines"]] == ["in-distribution data", "fashion_mnist"]
+    assert not any(one["key"] == "ood-outside" for one in charts_in(page))
 
 
 def test_many_groups_are_said_together(tmp_path):
-    shown, _ = payload_of(tmp_path, groups=[f"g{k}" for k in range(6)], seeds=2)
-    for one in shown["verdicts"]:
+    page = page_of(tmp_path, groups=[f"g{k}" for k in range(6)], seeds=2)
+    for one in page["verdicts"]:
         assert one["texts"][-1].startswith("No number tells") or all(" of " in text for text in one["texts"])
-    assert shown["title"] == "g0 · g1 · g2 · g3 · g4 · g5"
+    assert page["title"] == "g0 · g1 · g2 · g3 · g4 · g5"
 
 
-def test_words_are_said_once_and_gradient_masking_is_a_warning(tmp_path):
-    words = [("calibration", f"{group}-{seed}", group, f"AVC is {0.1 + seed / 10:.3f} on average.")
+def test_each_kind_of_note_is_shown_once_and_warnings_come_first(tmp_path):
+    notes = [Note("AVC", f"AVC is {0.1 + seed / 10:.3f} on average.", "info", "calibration", f"{group}-{seed}", group)
              for group in ("CE", "EL", "AMC") for seed in range(3)]  # fmt: skip
-    words += [("robustness", "EL-0", "EL", MASKED), ("", "CE-1", "CE", "It was trained on these samples.")]
-    words += [("robustness", "CE-0", "CE", "No sign of gradient masking: passed noise.")]
-    words += [("ood", "", "", "noise: its pictures were brought to 8 × 8.")]
-    shown, _ = payload_of(tmp_path, words=words)
-    assert [one["text"] for one in shown["warnings"]] == [MASKED, "It was trained on these samples.", words[-1][3]]
-    assert shown["warnings"][0]["who"] == "EL-0"
-    calibration = next(one for one in shown["questions"] if one["key"] == "calibration")
-    assert calibration["notes"] == [
-        {"text": "AVC is 0.100 on average.", "who": "numbers of CE-0; alike for all others", "warning": False}
+    notes += [
+        Note("gradient masking: scale", MASKED, "warn", "robustness", "EL-0", "EL"),
+        Note("no gradient masking", "No sign of gradient masking.", "info", "robustness", "CE-0", "CE"),
+        Note("training samples", "It was trained on these samples.", "warn", "", "CE-1", "CE"),
     ]
+    page = page_of(tmp_path, notes=notes)
+    assert [notice.text for notice in page["notices"]] == [
+        f"{MASKED} (EL-0)",
+        "It was trained on these samples. (CE-1)",
+    ]
+    [note] = section_of(page, "calibration").notices
+    assert note.text == "AVC is 0.100 on average. (numbers of CE-0; alike for all others)"
+    assert [notice.text for notice in section_of(page, "robustness").notices] == ["No sign of gradient masking. (CE-0)"]
 
 
-def chart_of(charts, key):
-    return next(chart for chart in charts if chart["key"] == key)
+def test_a_folder_of_before_notes_had_a_kind_is_drawn(tmp_path):
+    write_evaluation(tmp_path)
+    (tmp_path / "notes.json").unlink()
+    texts = [("robustness", "EL-0", "EL", MASKED), ("", "", "", "Few runs.")]
+    texts = [{"question": q, "run": r, "group": g, "words": text} for q, r, g, text in texts]
+    (tmp_path / "words.json").write_text(json.dumps(texts))
+    tests = pq.read_table(tmp_path / "tests.parquet")
+    pq.write_table(tests.drop_columns(["test", "reason"]), tmp_path / "tests.parquet")
+    page = comparison(read_evaluation(tmp_path))
+    assert [notice.text for notice in page["notices"]] == ["Few runs."]
+    assert [notice.text for notice in section_of(page, "robustness").notices] == [f"{MASKED} (EL-0)"]
+    assert "Welch's t over 3 and 3 runs" in page["legend"]
+    assert write_comparison(tmp_path).stat().st_size > 100_000
+
+
+def charts_in(page):
+    return [chart for section in page["sections"] for chart in section.data["charts"]]
+
+
+def chart_of(page, key):
+    return next(chart for chart in charts_in(page) if chart["key"] == key)
 
 
 def test_curves_of_a_group_are_means_of_its_runs_with_their_spread(tmp_path):
-    _, charts = payload_of(tmp_path)
-    panels = {panel["name"]: panel for panel in chart_of(charts, "robustness-attack")["sets"][0]["panels"]}
+    page = page_of(tmp_path)
+    panels = {panel["name"]: panel for panel in chart_of(page, "robustness-attack")["sets"][0]["panels"]}
     points = pq.read_table(tmp_path / "points.parquet").to_pylist()
     line = panels["pgd"]["lines"][1]
     for k, eps in enumerate(panels["pgd"]["x"]):
@@ -191,7 +218,7 @@ def test_reliability_brings_the_bins_of_runs_together(tmp_path):
     of = {"group": "CE", "seed": 0, "question": "calibration", "curve": "reliability", "score": "softmax", "on": ""}
     kept += [of | {"run": r, "x": x, "y": y, "low": 0.0, "high": 1.0, "n": n} for r, x, y, n in bins]
     pq.write_table(pa.Table.from_pylist(kept, points.schema), tmp_path / "points.parquet")
-    [curve] = read_evaluated(tmp_path).curves("calibration", "reliability", "bins")["softmax", ""].values()
+    [curve] = read_evaluation(tmp_path).curves("calibration", "reliability", "bins")["softmax", ""].values()
     np.testing.assert_allclose(curve.x, [0.2, 0.925])
     np.testing.assert_allclose(curve.y, [0.1, 0.725])  # (10 · .5 + 30 · .8) / 40
     assert curve.n.tolist() == [5, 40]
@@ -205,7 +232,7 @@ def test_bins_of_hardness_are_brought_together_by_their_order(tmp_path):
     given = {"CE-0": ([0.05, 0.07], [1.0, 0.8]), "CE-1": ([0.06, 0.09], [0.9, 0.4])}
     points = [of | {"run": run, "x": x, "y": y} for run, both in given.items() for x, y in zip(*both, strict=True)]
     pq.write_table(pa.Table.from_pylist(points, schema), tmp_path / "points.parquet")
-    [curve] = read_evaluated(tmp_path).curves("robustness", "hardness", "ranks").popitem()[1].values()
+    [curve] = read_evaluation(tmp_path).curves("robustness", "hardness", "ranks").popitem()[1].values()
     np.testing.assert_allclose([curve.x, curve.y], [[0.055, 0.08], [0.95, 0.6]])
 
 
@@ -214,7 +241,7 @@ def test_runs_whose_bars_lie_elsewhere_have_a_mean_density_that_is_one_together(
     points = pq.read_table(tmp_path / "points.parquet")
     rows = [p | {"x": p["x"] + 3 * p["seed"], "y": 1 / 30} if p["curve"] == "margin" else p for p in points.to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows, points.schema), tmp_path / "points.parquet")
-    [curve] = read_evaluated(tmp_path).curves("margins", "margin", "bars")["logit", ""].values()
+    [curve] = read_evaluation(tmp_path).curves("margins", "margin", "bars")["logit", ""].values()
     assert np.trapezoid(curve.y, curve.x) == pytest.approx(1, abs=0.05)
 
 
@@ -255,9 +282,8 @@ def test_numbers_are_written_with_their_units_and_strengths_as_people_write_them
         "98.04 %", "+1.20", "–",
     ]  # fmt: skip
     assert [written("nll", value) for value in (-0.5, 12.345, 1234.5, 1e-5)] == ["−0.500", "12.35", "1,234", "1e−05"]
-    of = {"score": "pgd", "on": ""}
-    assert [about(of | {"level": level}) for level in (8 / 255, 0.3, 0.125, 0.0, float("nan"))] == [
-        "pgd · ε = 8/255", "pgd · ε = 0.3", "pgd · ε = 0.125", "pgd", "pgd",
+    assert [variant_title("pgd", "", level) for level in (8 / 255, 0.3, 0.125, 0.0, float("nan"), None)] == [
+        "pgd · ε = 8/255", "pgd · ε = 0.3", "pgd · ε = 0.125", "pgd", "pgd", "pgd",
     ]  # fmt: skip
     assert score_title("worst at 0.0157") == "worst at ε = 4/255"
 
@@ -280,20 +306,21 @@ def test_a_metric_nobody_has_named_is_shown_all_the_same(tmp_path):
     for name, added in (("rows", new), ("points", curves)):
         old = pq.read_table(tmp_path / f"{name}.parquet")
         pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(added, old.schema)]), tmp_path / f"{name}.parquet")
-    shown, charts = payload(read_evaluated(tmp_path))
-    assert row_of(shown, "new_question", "new metric")["cells"][0]["text"] == "0.930"
-    assert chart_of(charts, "new_question-bend")["title"] == "bend"
+    page = comparison(read_evaluation(tmp_path))
+    assert row_of(page, "new_question", "new metric")["cells"][0]["text"] == "0.930"
+    assert chart_of(page, "new_question-bend")["title"] == "bend"
 
 
 @pytest.mark.slow
 def test_the_page_in_a_browser(browser, tmp_path):
     """Every case: it is drawn, does not scroll sideways on a narrow screen, and runs nothing but its own script."""
-    words = [("robustness", "EL-0", "EL", MASKED), ("ood", HOSTILE[0], HOSTILE[0], HOSTILE[0])]
+    notes = [Note("gradient masking: scale", MASKED, "warn", "robustness", "EL-0", "EL")]
+    notes += [Note(HOSTILE[0], HOSTILE[0], "info", "ood", HOSTILE[0], HOSTILE[0])]
     cases = {
         "one": {"groups": ("CE",), "seeds": 1},
-        "three": {"words": words, "maps": True},
+        "three": {"notes": notes, "maps": True},
         "twelve": {"groups": [f"setting {k}" for k in range(12)], "seeds": 1, "maps": True},
-        "hostile": {"groups": [*HOSTILE[:9], "W" * 80], "seeds": 1, "words": words},
+        "hostile": {"groups": [*HOSTILE[:9], "W" * 80], "seeds": 1, "notes": notes},
     }
     heard = []
     for name, options in cases.items():
@@ -320,7 +347,7 @@ def test_the_page_in_a_browser(browser, tmp_path):
 
 def look_closer(page):
     """One of several groups, on a narrow screen."""
-    assert page.get_by_test_id("warn").inner_text().count("Gradient masking") == 1
+    assert page.get_by_test_id("notices").first.inner_text().count("Gradient masking") == 1
     reliability = page.get_by_test_id("chart-calibration-reliability").first
     assert {"accuracy", "confidence"} <= set(reliability.locator("svg text").all_text_contents())
     lines = reliability.locator(".series[data-line]")

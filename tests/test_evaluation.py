@@ -22,7 +22,7 @@ from hardsight.answers import Answer, row
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
-from hardsight.evaluation import Subject, evaluate, questions
+from hardsight.evaluation import Subject, evaluate, questions, read_evaluation
 from hardsight.evaluation import run as evaluation_run
 from hardsight.evaluation.statistics import wins
 from hardsight.evaluation.subjects import open_cases
@@ -54,6 +54,10 @@ def told(table, **wanted):
     return [one for one in table.to_pylist() if all(one[name] == value for name, value in wanted.items())]
 
 
+def kinds(evaluation):
+    return [note.kind for note in evaluation.notes]
+
+
 def same(a, b):
     return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN is not itself
 
@@ -73,7 +77,7 @@ def test_rows_are_what_each_question_says_of_each_run(digits, tmp_path):
     assert told(found.points, run="a0", curve="margin")
     assert same(found.rows, pq.read_table(found.path / "rows.parquet"))
     assert same(found.tests, pq.read_table(found.path / "tests.parquet"))
-    for name in ("rows.csv", "tests.csv", "points.parquet", "table.tex", "words.json", "evaluation.json"):
+    for name in ("rows.csv", "tests.csv", "points.parquet", "table.tex", "notes.json", "evaluation.json"):
         assert (found.path / name).stat().st_size > 0
     plan = json.loads((found.path / "evaluation.json").read_text())
     assert plan["whole"] is True
@@ -105,9 +109,9 @@ def test_one_run_has_no_tests_and_one_of_each_is_compared_over_samples_and_that_
     assert told(found.tests, metric="margin", score="logit")[0]["how"] == "paired t over 60 samples"
     share = told(found.tests, metric="margin_below_zero", score="logit")[0]
     assert share["how"] == "McNemar's exact test over 60 samples"
-    assert any("not that the settings do" in text for text in found.words)
+    assert "one run each" in kinds(found)
     lone = run(subjects(digits, "aab"), tmp_path / "more")
-    assert any(text.startswith("There is one run only of b") for text in lone.words)
+    assert "one run in a group" in kinds(lone)
     # Columns by sample are kept, one file per run.
     files = sorted((found.path / "samples").glob("*.parquet"))
     assert [file.name for file in files] == ["00-a0.parquet", "01-b1.parquet"]
@@ -160,7 +164,7 @@ def test_a_network_in_train_mode_is_evaluated_in_eval_mode_and_left_as_it_was(di
     net = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).train()
     net[1].eval()
     found = run(Subject("net", net, digits), tmp_path)
-    assert any("train mode" in text for text in found.words)
+    assert "train mode" in kinds(found)
     expected = told(run(Subject("net", net.eval(), digits), tmp_path / "eval").rows, metric="margin", score="logit")
     assert told(found.rows, metric="margin", score="logit")[0]["value"] == expected[0]["value"]
     net.train()
@@ -187,7 +191,7 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
     assert "-- & --" in (found.path / "table.tex").read_text()
     from hardsight.report.comparisontext import evaluation_lines
 
-    assert "–" in "\n".join(evaluation_lines(found.path))
+    assert "–" in "\n".join(evaluation_lines(found))
     assert json.loads((found.path / "evaluation.json").read_text())["seed"] == 0
 
 
@@ -216,7 +220,7 @@ def test_a_killed_evaluation_goes_on_where_it_stopped(digits, tmp_path, monkeypa
     assert len(asked) == 3 + 2
     assert same(found.rows, whole.rows)
     assert same(found.tests, whole.tests)
-    assert found.words == whole.words
+    assert found.notes == whole.notes
     assert not list(found.path.rglob("*.tmp"))
     run(subjects(digits), tmp_path)
     assert len(asked) == 5
@@ -374,7 +378,7 @@ def test_strangers_of_another_size_or_colour_are_brought_to_the_runs_own_and_tha
     large = np.random.default_rng(0).integers(0, 255, (30, 16, 16, 3), dtype=np.uint8)
     strangers = ArraySamples(large, None, "test", "noise")
     found = run(subjects(digits, "a"), tmp_path, ood=[("noise", strangers)])
-    assert any(re.match("noise: .*3 × 16 × 16 .*1 × 8 × 8", text) for text in found.words)
+    assert any(re.match("noise: .*3 × 16 × 16 .*1 × 8 × 8", note.text) for note in found.notes)
     assert {one["on"] for one in told(found.rows, question="ood")} == {"noise"}
     assert told(found.rows, question="ood", metric="auroc", score="msp")[0]["n"] == 90
     from torchvision import transforms
@@ -408,7 +412,7 @@ def test_a_runs_own_data_as_strangers_are_warned_of(digits, tmp_path):
     for k, same in enumerate((digits, unlabelled)):
         with pytest.warns(UserWarning, match="ood: x: .*data"):
             found = run(subjects(digits, "a"), tmp_path / str(k), ood=[("x", same)])
-        assert any("own data" in text for text in found.words)
+        assert any(kind.startswith("same data") for kind in kinds(found))
         assert told(found.rows, metric="auroc", score="msp")[0]["value"] == pytest.approx(0.5)
 
 
@@ -509,7 +513,7 @@ def test_unfinished_runs_and_training_samples_are_told(scored):
         open_cases([Path("runs/one")])
     seen = trained(Path("seen"), "two")
     (seen / "test").rename(seen / "train")
-    assert "trained on" in open_cases([seen])[0][0].words[0]
+    assert open_cases([seen])[0][0].notes[0].kind == "training samples"
 
 
 def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, capsys):
@@ -537,7 +541,7 @@ def test_many_groups_stand_in_blocks_of_100_columns_with_the_first_in_each(tmp_p
     from hardsight.report.comparisontext import evaluation_lines
 
     groups = [f"setting number {k} \x1b[31m" for k in range(12)]
-    lines = "\n".join(evaluation_lines(write_evaluation(tmp_path, groups=groups))).splitlines()
+    lines = "\n".join(evaluation_lines(read_evaluation(write_evaluation(tmp_path, groups=groups)))).splitlines()
     assert max(map(len, lines)) <= 100
     heads = [line for line in lines if line.endswith(" n")]
     assert len(heads) > 3

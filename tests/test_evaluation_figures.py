@@ -10,7 +10,7 @@ from evaluation_pages import EPS, write_evaluation
 from PIL import Image
 
 from hardsight import figures
-from hardsight.evaluation.reading import read_evaluated
+from hardsight.evaluation import read_evaluation
 from hardsight.figures import plot_attacks, plot_clusters, plot_energy, plot_maps, plot_ood
 
 NAMES = ("reliability", "ood", "robustness", "margins", "energy", "maps", "clusters")
@@ -40,13 +40,13 @@ def test_every_figure_is_written_by_name(name, out, tmp_path):
 
 
 def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out):
-    found = read_evaluated(out)
+    found = read_evaluation(out)
     axes = plot_attacks(out).get_axes()
     assert [axis.get_title() for axis in axes] == ["fgsm", "pgd", "pgd-margin"]
     line = next(line for line in axes[1].get_lines() if line.get_label() == "CE (n = 2)")
     assert line.get_xdata().tolist() == list(EPS)
     own = [
-        [p["y"] for p in found.points if (p["curve"], p["score"], p["run"]) == ("attack", "pgd", run)]
+        [p["y"] for p in found.points.to_pylist() if (p["curve"], p["score"], p["run"]) == ("attack", "pgd", run)]
         for run in ("CE-0", "CE-1")
     ]
     np.testing.assert_allclose(line.get_ydata(), np.mean(own, 0))
@@ -59,7 +59,7 @@ def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
     axes = plot_ood(out).get_axes()
     assert len(axes) == 3 * 2 * 2  # detectors, data sets, groups
     assert [text.get_text() for text in axes[1].get_legend().get_texts()] == [
-        "own data (n = 2)",
+        "in-distribution data (n = 2)",
         "fashion_mnist (n = 2)",
     ]
     assert axes[0].get_title() == "CE"

@@ -301,7 +301,7 @@ class TestAnswer:
         back = [point for point in found.points if point["curve"] == "deletion"]
         assert curve[0]["y"] == pytest.approx(back[-1]["y"])
         assert curve[-1]["y"] == pytest.approx(back[0]["y"])
-        assert re.search(r"30 samples .*network\.5", found.words[0])
+        assert re.search(r"30 samples .*network\.5", found.notes[0].text)
 
     def test_the_same_samples_for_every_network_whatever_the_batches(self):
         samples, nets = open_data("digits"), [build_network("small-cnn", 10, 1) for _ in range(2)]
@@ -323,11 +323,11 @@ class TestAnswer:
         for name in part.samples:
             np.testing.assert_allclose(part.samples[name], whole.samples[name][[1, 3, 4]], atol=1e-5)
 
-    def test_maps_of_zeros_are_counted_in_words_and_there_is_no_nan(self):
+    def test_maps_of_zeros_are_counted_and_there_is_no_nan(self):
         net = spot_net()
         net[4].weight.data.fill_(-1.0)
         found = explanation_answer(net, spots(8)[0], device="cpu")
-        assert any(word.startswith("8 of 8 maps") for word in found.words)
+        assert any(note.text.startswith("8 of 8 maps") for note in found.notes)
         assert all(np.isfinite(column).all() for column in found.samples.values())
 
     def test_samples_without_a_box_are_left_out_of_its_mean(self):
@@ -335,7 +335,7 @@ class TestAnswer:
         found = explanation_answer(spot_net(), samples, boxes=boxes.slice(0, 5), device="cpu")
         assert {row["metric"]: row["n"] for row in found.rows}["mass_inside"] == 5
         assert np.isnan(found.samples["mass_inside"][5:]).all()
-        assert re.search("Boxes .* 5 ", found.words[-1])
+        assert re.search("Boxes .* 5 ", found.notes[-1].text)
 
     def test_preprocessing_and_train_mode(self):
         net = spot_net().train()

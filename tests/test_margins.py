@@ -100,10 +100,10 @@ def test_the_energy_curve_is_short_and_the_bias_of_the_released_margin_is_said_w
     assert points[0]["y"] == pytest.approx(np.nanmean(energy_by_class(told.logits, y)[:, 0]), rel=1e-6)
     told, y = made(50)
     told.logits[:] -= 100
-    words = " ".join(margins_answer(told, y).words)
+    words = " ".join(note.text for note in margins_answer(told, y).notes)
     assert "negative in 100.0%" in words
     told.logits[:] += 200
-    assert not margins_answer(told, y).words
+    assert not margins_answer(told, y).notes
 
 
 def test_bad_input_is_a_sentence():

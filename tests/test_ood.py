@@ -236,12 +236,12 @@ def test_the_answer_has_rows_histograms_and_a_curve_for_every_detector():
 def test_constant_and_tied_scores_are_said_by_name():
     inside, _ = made(50)
     flat = replace(inside, logits=np.ones_like(inside.logits))
-    words = " ".join(ood_answer(flat, flat, "noise", ["max_logit"]).words)
+    words = " ".join(note.text for note in ood_answer(flat, flat, "noise", ["max_logit"]).notes)
     assert re.search("max_logit .*same .*noise", words)
     nearly = flat.logits.copy()
     nearly[:, 1:], nearly[::2, 1:] = -35.0, -36.0  # free energies that differ in the last digit
     answer = ood_answer(replace(flat, logits=nearly), flat, "noise", ["free_energy"])
     assert sum(p["n"] for p in answer.points if p["curve"] == "inside") == 50
     rough = replace(inside, logits=inside.logits.round())
-    assert "max_logit ties" in " ".join(ood_answer(rough, rough, "noise", ["max_logit"]).words)
-    assert not ood_answer(inside, strangers(), "noise", ["avc"]).words
+    assert "ties: max_logit, noise" in [note.kind for note in ood_answer(rough, rough, "noise", ["max_logit"]).notes]
+    assert not ood_answer(inside, strangers(), "noise", ["avc"]).notes

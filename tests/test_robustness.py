@@ -39,7 +39,8 @@ def found(answer, metric="accuracy"):
 
 
 def said(network, samples, limit=100, **options):
-    return " ".join(robustness_answer(network, samples, eps=(0.1, 0.3), limit=limit, device="cpu", **options).words)
+    answer = robustness_answer(network, samples, eps=(0.1, 0.3), limit=limit, device="cpu", **options)
+    return " ".join(note.text for note in answer.notes)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_avh_norm_and_confidence_are_those_of_clean_and_attacked_pictures(networ
     avh = SCORES["avh"](features, network[-1].weight, torch.from_numpy(labels)).detach()
     assert answer.samples["avh:pgd-margin@0.3"] == pytest.approx(avh.numpy(), abs=1e-3)
     assert found(answer, "avh")["pgd-margin", 0.3]["value"] > found(answer, "avh")["clean", 0.0]["value"]
-    assert any("AVH paper" in word for word in answer.words)
+    assert any("AVH paper" in note.text for note in answer.notes)
 
 
 def test_a_trajectory_goes_from_right_to_fooled_step_by_step(answer):
@@ -234,7 +235,7 @@ def test_some_samples_are_drawn_by_the_seed_and_that_is_said(network, samples):
     assert known[0].sum() == 60
     assert (known[0] == known[1]).all()
     assert (known[0] != known[2]).any()
-    assert re.search("60 of 200 .*seed 0", drawn[0].words[0])
+    assert re.search("60 of 200 .*seed 0", drawn[0].notes[0].text)
     np.testing.assert_array_equal(drawn[0].samples["avh:pgd-margin@0.1"], drawn[1].samples["avh:pgd-margin@0.1"])
 
 

@@ -120,15 +120,15 @@ def test_the_answer_correlates_with_hardness_and_finds_errors():
         assert rows["error_auroc", part]["value"] == pytest.approx(roc_auc_score(wrong, values))
     assert rows["error_auroc", "avh"]["value"] == pytest.approx(roc_auc_score(wrong, avh))
     assert rows["error_auroc", "total"]["low"] < rows["error_auroc", "total"]["value"]
-    assert any("at the label" in words for words in answer.words)
+    assert any("at the label" in note.text for note in answer.notes)
 
 
 def test_no_errors_and_constant_hardness_are_said_or_nan():
     p = np.tile(np.eye(3)[None, [0, 1, 2, 0, 1]], (2, 1, 1))
     answer = uncertainty_answer(p, np.ones(5), [0, 1, 2, 0, 1])
-    assert "always right" in answer.words[0]
+    assert answer.notes[0].kind == "always right"
     assert all(np.isnan(r["value"]) for r in answer.rows if r["metric"] == "spearman")
-    assert "never right" in uncertainty_answer(p, np.ones(5), [1, 2, 0, 1, 2]).words[0]
+    assert uncertainty_answer(p, np.ones(5), [1, 2, 0, 1, 2]).notes[0].kind == "never right"
 
 
 def test_bad_input_is_a_sentence():

@@ -1,4 +1,4 @@
-"""What a question about a network is answered with: rows of numbers, curves to draw, columns by sample, sentences."""
+"""The answer to a question about a network: rows of numbers, curves, columns by sample, and notes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Row(TypedDict):
 
     question: str  # ood, calibration, uncertainty, margins, robustness, explanation, clusters
     metric: str  # auroc, ece, …
-    score: str  # what was judged: msp, avc, pgd, …; "" where there is only one thing
-    on: str  # another data set than the run's own: that of the strangers, say; "" else
+    score: str  # msp, avc, pgd, …; "" where there is only one
+    on: str  # the OOD data set, where there is one; "" else
     level: float  # strength (ε, …); NaN where there is none
     value: float
     low: float  # 95 % interval over samples; NaN where there is none
@@ -39,8 +39,29 @@ class Point(TypedDict):
 
 
 @dataclass(frozen=True)
+class Note:
+    """A sentence that goes with the numbers.
+
+    Attributes:
+        kind: What it is about. Notes of one kind from several runs differ in numbers alone, and are shown once.
+        text: The sentence.
+        level: ``warn`` for what must not be overlooked, else ``info``.
+        question: The question it belongs to; empty if to none.
+        run: The run it is about; empty if about all runs.
+        group: The group of that run.
+    """
+
+    kind: str = ""
+    text: str = ""
+    level: str = "info"
+    question: str = ""
+    run: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What one question found out about one network.
+    """What one question says about one network.
 
     Attributes:
         rows: The numbers.
@@ -48,15 +69,19 @@ class Answer:
         samples: Columns by sample, in the order of the predictions: two networks are compared on them, in pairs. A
             column whose mean is a row's value has the name ``metric``, ``metric:score`` or ``metric:score@level``; a
             score itself is ``score:name``.
-        words: What must be said with the numbers.
+        notes: What must be known to read the numbers.
         ood_samples: Columns by sample of the OOD data, ``id`` among them, named as those of `samples`.
     """
 
     rows: list[Row] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     samples: dict[str, np.ndarray] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     ood_samples: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def note(self, kind: str, text: str) -> None:
+        """Add a note."""
+        self.notes.append(Note(kind, text))
 
 
 def row(

@@ -300,14 +300,16 @@ def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) 
         value = float(np.sqrt(fitted[0] * fitted[1]))
         answer.rows.append(row("calibration", "temperature", value, score=name, n=n))
         if bound := set(fitted) & set(TEMPERATURES):
-            answer.words.append(
+            answer.note(
+                f"temperature bound: {name}",
                 f"{name}: the temperature went to {bound.pop():g}, the end of what is searched: every label of a half "
-                "has the largest value, or the values tell nothing of the labels. More samples are needed to calibrate."
+                "has the largest value, or the values tell nothing of the labels. Calibrating takes more samples.",
             )
     classes, largest = len(predictions.weight), float(predictions.avc.max(1).mean())
-    answer.words.append(
+    answer.note(
+        "AVC",
         f"AVC is a share of angles over {classes} classes: its largest is {largest:.3g} on average, and chance is "
-        f"{1 / classes:.3g}. As it stands it is no probability of being right; avc+T can be one."
+        f"{1 / classes:.3g}. As it stands it is no probability of being right; avc+T can be one.",
     )
     return answer
 

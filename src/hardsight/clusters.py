@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hardsight.angles import angle_matrix, unit
-from hardsight.answers import Answer, row
+from hardsight.answers import Answer, Note, row
 from hardsight.errors import InputError, StateError
 from hardsight.predictions import Predictions
 from hardsight.stats import moments
@@ -120,7 +120,7 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
     classes = len(np.unique(labels))
     if classes < 2 or classes >= len(labels):
         found = "all samples are of one class" if classes < 2 else "every class has one sample"
-        return Answer(words=[f"Clusters cannot be compared with classes: {found}."])
+        return Answer(notes=[Note("no clusters", f"Clusters cannot be compared with classes: {found}.")])
     divided = {
         "kmeans": angular_kmeans(features, classes, seed),
         "predictions": predictions.probabilities.argmax(1),
@@ -131,7 +131,8 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
         for name, value in cluster_metrics(labels, assignments)._asdict().items()
     ]
     looked = np.random.default_rng(seed).permutation(len(labels))[:_ANGLES]
-    words, columns = [], {}
+    columns: dict[str, np.ndarray] = {}
+    answer = Answer(rows, samples=columns)
     if 2 <= len(np.unique(labels[looked])) < len(looked):
         silhouette = _column(len(labels), looked, angular_silhouette(features[looked], labels[looked]))
         of = moments(silhouette, np.zeros(len(labels), np.int64), 1)
@@ -139,13 +140,15 @@ def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0)
         rows.append(row("clusters", "silhouette", of.mean[0], low=low, high=high, n=len(looked), better="higher"))
         columns["silhouette"] = silhouette
         if len(looked) < len(labels):
-            words.append(f"The silhouette is that of {len(looked):,} samples among one another, chosen at random.")
+            text = f"The silhouette is that of {len(looked):,} samples among one another, chosen at random."
+            answer.note("silhouette", text)
     if (empty := int((predictions.norms == 0).sum())) > 0:
-        words.append(f"{empty:,} features are zero and have no direction: k-means sees them at the origin.")
+        text = f"{empty:,} features are zero and have no direction: k-means sees them at the origin."
+        answer.note("zero features", text)
     drawn = looked[:_DRAWN]
     if features.shape[1] in (2, 3) or len(drawn) >= 5:
         columns["features"] = _column(len(labels), drawn, _narrowed(features[drawn], seed))
-    return Answer(rows, samples=columns, words=words)
+    return answer
 
 
 def layout(

@@ -135,9 +135,10 @@ def margins_answer(predictions: Predictions, labels: Any) -> Answer:
     answer.points.extend(_energies(*_checked(predictions.logits, labels)))
     released = (logit_margin(predictions.logits, labels, released=True) < kinds["logit"]).mean()
     if released:
-        answer.words.append(
+        answer.note(
+            "released margin",
             f"All other logits are negative in {released:.1%} of the samples: there the margin as the Encouraging "
-            "Loss's released code computes it is too small, and the one given here is not."
+            "Loss's released code computes it is too small, and the one given here is not.",
         )
     return answer
 

@@ -266,10 +266,13 @@ def ood_answer(inside: Predictions, outside: Predictions, on: str, detectors: It
             answer.rows.append(row("ood", metric, value, score=name, on=on, low=low, high=high, n=n, better=better))
         answer.points.extend(_curves(own[name], others[name], name, on))
         if found.tied == 1:
-            answer.words.append(f"{name} is the same for every sample of {on} and inside: it tells nothing.")
+            answer.note(
+                f"constant: {name}, {on}", f"{name} is the same for every sample of {on} and inside: it tells nothing."
+            )
         elif found.tied > _TIED:
-            answer.words.append(
-                f"{name} ties in {found.tied:.0%} of the pairs of an inside sample and one of {on}; each counts half."
+            answer.note(
+                f"ties: {name}, {on}",
+                f"{name} ties in {found.tied:.0%} of the pairs of an inside sample and one of {on}; each counts half.",
             )
     return answer
 

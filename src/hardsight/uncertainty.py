@@ -169,9 +169,8 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any) -> Answer:
         answer.rows.append(row("uncertainty", "spearman", value, score=part, low=low, high=high, n=n))
         answer.samples[f"mean:{part}"] = values
     if wrong.all() or not wrong.any():
-        answer.words.append(
-            f"The mean opinion is {'never' if wrong.all() else 'always'} right: there is nothing to find."
-        )
+        always = "never" if wrong.all() else "always"
+        answer.note(f"{always} right", f"The mean opinion is {always} right: there is nothing to find.")
         return answer
     for part, values in {**parts, "avh": hardness}.items():
         area = auroc(values[wrong], values[~wrong])
@@ -180,7 +179,8 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any) -> Answer:
                 "uncertainty", "error_auroc", area.value, score=part, low=area.low, high=area.high, n=n, better="higher"
             )
         )
-    answer.words.append(
-        "AVH is taken at the label and the other scores are not: it knows the errors that they must find."
+    answer.note(
+        "AVH at the label",
+        "AVH is taken at the label and the other scores are not: it knows the errors that they must find.",
     )
     return answer

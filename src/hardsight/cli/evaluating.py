@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,15 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
         subject.model.module.eval()
         subjects = [Subject(runs[0].resolve().name, subject.model, subject.samples)]
     result = evaluate_runs(subjects, **chosen)
-    page = write_comparison(result.path)
-    print(*evaluation_lines(result.path), f"wrote {result.path}/ — next: open {page}", sep="\n")
-    return {**values, "page": page, "rows": result.rows, "tests": result.tests, "notes": result.words}
+    page = write_comparison(result)
+    print(*evaluation_lines(result), f"wrote {result.path}/ — next: open {page}", sep="\n")
+    return {
+        **values,
+        "page": page,
+        "rows": result.rows,
+        "tests": result.tests,
+        "notes": [asdict(note) for note in result.notes],
+    }
 
 
 def _degrade(

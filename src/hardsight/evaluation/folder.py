@@ -1,16 +1,16 @@
-"""What an evaluation leaves on disk, and how a killed one goes on.
+"""What an evaluation leaves on disk, and how a killed one resumes.
 
 ::
 
     out/evaluation.json     runs (name, group, seed, network …), data, questions and options, how it was made
-    out/parts/              what each question found out about each run, as soon as it is known
+    out/parts/              the answer of each run to each question, written as soon as it is computed
     out/rows.parquet, .csv  a number per line: run, group, seed, and what `hardsight.answers.Row` has; the numbers of a
                             group's ensemble have no run ("") and no seed
-    out/tests.parquet, .csv a comparison a line: a number of a group against the first group; see `statistics.py`
+    out/tests.parquet, .csv a comparison per line: a number of a group against the first group; see `statistics.py`
     out/points.parquet      curves: run, group, seed, and what `hardsight.answers.Point` has
     out/samples/*.parquet   a file per run: id, label, pred, avh, and the columns that its questions left, by name
                             ``question/metric:score@level``
-    out/words.json          ``[{"question", "run", "group", "words"}, …]``; about all runs where run and group are ""
+    out/notes.json          what must be known to read the numbers: a list of `hardsight.answers.Note`
     out/table.tex           the numbers of the groups side by side
     out/maps/               where explanations were asked for: see `maps.py`
 
@@ -25,9 +25,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,14 +36,16 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from hardsight import untrusted
-from hardsight.answers import Answer
+from hardsight.answers import Answer, Note
 from hardsight.errors import StateError
 from hardsight.runs import begin as begin_folder
 from hardsight.runs import disk_errors, remove_files, sweep, write_json, write_text, write_whole
 
-PLAN, PARTS, ROWS, TESTS, POINTS, WORDS = "evaluation.json", "parts", "rows", "tests", "points", "words.json"
+PLAN, PARTS, ROWS, TESTS, POINTS, NOTES = "evaluation.json", "parts", "rows", "tests", "points", "notes.json"
 TABLE, SAMPLES, MAPS, PAGE = "table.tex", "samples", "maps", "comparison.html"
-_RESULTS = (*(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv")), WORDS, TABLE, PAGE)
+OLD_NOTES = "words.json"  # written until notes had a kind
+_TABLES = tuple(f"{name}.{end}" for name in (ROWS, TESTS, POINTS) for end in ("parquet", "csv"))
+_RESULTS = (*_TABLES, NOTES, OLD_NOTES, TABLE, PAGE)
 
 _OOD = "scores-"  # before the name of a part: its scores of OOD data
 
@@ -59,7 +62,8 @@ SCHEMAS = {
         _TEXT | {"level": pa.float64(), "better": pa.string(), "group": pa.string(), "baseline": pa.string()}
         | {"mean": pa.float64(), "sd": pa.float64(), "n": pa.int64()}
         | {"baseline_mean": pa.float64(), "baseline_sd": pa.float64(), "baseline_n": pa.int64()}
-        | dict.fromkeys(("difference", "low", "high", "p", "p_holm"), pa.float64()) | {"how": pa.string()}
+        | dict.fromkeys(("difference", "low", "high", "p", "p_holm"), pa.float64())
+        | dict.fromkeys(("test", "reason", "how"), pa.string())
     ),
 }  # fmt: skip
 
@@ -115,23 +119,23 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def committed(path: Path, key: str) -> bool:
-    """Whether a part is there, and whole: a damaged one is made again."""
+    """Whether a part is there, and whole: one that is damaged, or whose notes have no kind yet, is computed again."""
     try:
-        told, *_ = read_part(path, key)
-    except (OSError, ValueError, RuntimeError):  # Arrow's errors are ValueErrors
+        read_part(path, key)
+    except (OSError, ValueError, RuntimeError, KeyError):  # Arrow's errors are ValueErrors
         return False
-    return told.keys() >= {"rows", "points", "words"}
+    return True
 
 
 def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
-    """Write what a question found out about a run."""
+    """Write the answer of a run to a question."""
     with disk_errors(path):
         for start, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
             if columns:
                 arrays = {name: _arrow(np.asarray(values)) for name, values in columns.items()}
                 write_table(path / PARTS / f"{start}{key}.parquet", pa.table(arrays))
-        told = {"rows": answer.rows, "points": answer.points, "words": answer.words, "ood": bool(answer.ood_samples)}
-        write_json(path / PARTS / f"{key}.json", told)
+        content = {"rows": answer.rows, "points": answer.points, "notes": [asdict(note) for note in answer.notes]}
+        write_json(path / PARTS / f"{key}.json", content | {"ood": bool(answer.ood_samples)})
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
@@ -139,12 +143,23 @@ def _arrow(values: np.ndarray) -> pa.Array:
     return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def read_part(path: Path, key: str) -> tuple[dict[str, Any], pa.Table, pa.Table | None]:
-    """The rows, points and words of a part, its columns by sample, and those of OOD data where there are some."""
-    told = read_json(path / PARTS / f"{key}.json")
-    starts = ("", _OOD) if told.get("ood") else ("",)
+class Part(NamedTuple):
+    """The answer to one question, as it is on disk: columns by sample are tables."""
+
+    rows: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    notes: list[Note]
+    samples: pa.Table
+    ood: pa.Table | None
+
+
+def read_part(path: Path, key: str) -> Part:
+    """Read a part."""
+    content = read_json(path / PARTS / f"{key}.json")
+    starts = ("", _OOD) if content.get("ood") else ("",)
     samples, *ood = (pq.read_table(path / PARTS / f"{start}{key}.parquet") for start in starts)
-    return told, samples, ood[0] if ood else None
+    notes = untrusted.typed(content["notes"], list[Note])
+    return Part(content["rows"], content["points"], notes, samples, ood[0] if ood else None)
 
 
 def write_table(file: Path, table: pa.Table) -> None:
@@ -156,7 +171,7 @@ def write_results(
     path: Path,
     tables: Mapping[str, pa.Table],
     samples: Mapping[str, pa.Table],
-    words: Sequence[Mapping[str, str]],
+    notes: Sequence[Note],
     latex: str,
     plan: Mapping[str, Any],
 ) -> None:
@@ -169,7 +184,8 @@ def write_results(
             write_table(path / f"{name}.parquet", table)
             if name != POINTS:
                 write_whole(path / f"{name}.csv", partial(pa_csv.write_csv, table))
-        write_json(path / WORDS, list(words))
+        write_json(path / NOTES, [asdict(note) for note in notes])
+        (path / OLD_NOTES).unlink(missing_ok=True)
         write_text(path / TABLE, latex)
         (path / PAGE).unlink(missing_ok=True)  # it would show numbers that are gone
         write_json(path / PLAN, {**plan, "whole": True})

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.evaluation.statistics import ALPHA, key_of, wins
+from hardsight.evaluation.statistics import ALPHA, by_number, key_of, wins
 from hardsight.extras import printable
 
 _SPECIAL = {
@@ -38,15 +38,14 @@ def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, 
         tests: Of `compare_groups` on them.
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    lines: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     better = {key_of(row): row["better"] for row in rows}
-    for row in rows:
-        held = lines.setdefault(key_of(row), {})
-        if math.isfinite(row["value"]):
-            held.setdefault(row["group"], []).append(row["value"])
     won = {(key_of(test), test["group"]): wins(test) for test in tests}
     body, last = [], None
-    for key, values in lines.items():
+    for key, number in by_number(rows).items():
+        finite = {
+            group: [row["value"] for row in runs if math.isfinite(row["value"])] for group, runs in number.items()
+        }
+        values = {group: numbers for group, numbers in finite.items() if numbers}
         if key[0] != last:
             body.append(rf"\hline \multicolumn{{{len(groups) + 1}}}{{l}}{{{escaped(key[0])}}} \\ \hline")
             last = key[0]

@@ -105,24 +105,32 @@ _METRICS = {
     "error_auroc": ("AUROC of error detection", "%"),
 }
 
-# What a better or worse number means, in plain English.
-_CALIBRATED = "{group} is [better|less well] calibrated than {baseline}"
-_OOD = "{group} detects OOD data [better|less well] than {baseline}"
-_MAPS = "the maps of {group} explain its predictions [better|less well] than those of {baseline}"
-_CLUSTERED = "{group} clusters the samples of a class [better|less well] than {baseline}"
+# What a better or worse number means: a sentence, and how it goes for better and for worse.
+_CALIBRATED = "{group} is {how} calibrated than {baseline}", "better", "less well"
+_OOD = "{group} detects OOD data {how} than {baseline}", "better", "less well"
+_MAPS = "the maps of {group} explain its predictions {how} than those of {baseline}", "better", "less well"
+_CLUSTERED = "{group} clusters the samples of a class {how} than {baseline}", "better", "less well"
 _MEANINGS = {
-    ("calibration", "accuracy"): "{group} is correct [more|less] often than {baseline}",
+    ("calibration", "accuracy"): ("{group} is correct {how} often than {baseline}", "more", "less"),
     **{("calibration", metric): _CALIBRATED for metric in ("ece", "ace", "classwise_ece")},
-    ("calibration", "nll"): "{group} gives the correct class [more|less] probability than {baseline}",
-    ("calibration", "brier"): "probabilities of {group} are [nearer to|farther from] the truth than of {baseline}",
+    ("calibration", "nll"): ("{group} gives the correct class {how} probability than {baseline}", "more", "less"),
+    ("calibration", "brier"): (
+        "probabilities of {group} are {how} the truth than of {baseline}", "nearer to", "farther from",
+    ),
     **{("ood", metric): _OOD for metric in ("auroc", "aupr_in", "aupr_out")},
-    ("ood", "fpr95"): "{group} accepts [less|more] OOD data than {baseline}",
-    ("uncertainty", "error_auroc"): "uncertainty detects the errors of {group} [better|less well] than of {baseline}",
-    ("robustness", "accuracy"): "[more|fewer] predictions of {group} stay correct under attack than of {baseline}",
+    ("ood", "fpr95"): ("{group} accepts {how} OOD data than {baseline}", "less", "more"),
+    ("uncertainty", "error_auroc"): (
+        "uncertainty detects the errors of {group} {how} than of {baseline}", "better", "less well",
+    ),
+    ("robustness", "accuracy"): (
+        "{how} predictions of {group} stay correct under attack than of {baseline}", "more", "fewer",
+    ),
     **{("explanation", metric): _MAPS for metric in ("insertion", "deletion", "faithfulness", "infidelity")},
-    ("explanation", "mass_inside"): "{group} looks at the object [more|less] than {baseline}",
-    ("margins", "margin"): "with {group} the correct class wins by [more|less] than with {baseline}",
-    ("margins", "margin_below_zero"): "with {group} the correct class loses [less|more] often than with {baseline}",
+    ("explanation", "mass_inside"): ("{group} looks at the object {how} than {baseline}", "more", "less"),
+    ("margins", "margin"): ("with {group} the correct class wins by {how} than with {baseline}", "more", "less"),
+    ("margins", "margin_below_zero"): (
+        "with {group} the correct class loses {how} often than with {baseline}", "less", "more",
+    ),
     **{("clusters", metric): _CLUSTERED
        for metric in ("homogeneity", "completeness", "v_measure", "nmi", "silhouette")},
 }  # fmt: skip
@@ -136,9 +144,9 @@ def meaning(test: Mapping[str, Any], better: bool) -> str:
         >>> meaning(test, better=True)
         'EL accepts less OOD data than CE'
     """
-    text = _MEANINGS.get((test["question"], test["metric"]), "{group} is [better|worse] than {baseline}")
-    text = re.sub(r"\[(.*?)\|(.*?)\]", lambda match: match[1 if better else 2], text)
-    return text.format(group=test["group"], baseline=test["baseline"])
+    plain = "{group} is {how} than {baseline}", "better", "worse"
+    text, *ways = _MEANINGS.get((test["question"], test["metric"]), plain)
+    return text.format(group=test["group"], baseline=test["baseline"], how=ways[not better])
 
 
 class CurveKind(NamedTuple):
@@ -252,11 +260,20 @@ def number(value: float) -> str:
     return f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}".replace("-", "−")
 
 
-def about(row: Mapping[str, Any]) -> str:
-    """The score, the OOD data set and the level of a number."""
-    level = row["level"]
-    at = f"ε = {_strength(level)}" if level > 0 else ""
-    return " · ".join(part for part in (score_title(row["score"]), row["on"], at) if part)
+def variant_title(score: str, on: str, level: float | None) -> str:
+    """Which of a metric's numbers it is: the score or attack, the OOD data set, and ε.
+
+    Examples:
+        >>> variant_title("max_logit", "noise", None), variant_title("pgd", "", 8 / 255)
+        ('max logit · noise', 'pgd · ε = 8/255')
+    """
+    eps = f"ε = {_strength(level)}" if level and level > 0 else ""
+    return " · ".join(part for part in (score_title(score), on, eps) if part)
+
+
+def number_title(metric: str, score: str, on: str, level: float | None) -> str:
+    """A metric and its variant."""
+    return ", ".join(filter(None, (metric_title(metric), variant_title(score, on, level))))
 
 
 def _strength(eps: float) -> str:

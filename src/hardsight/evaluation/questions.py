@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.answers import Answer
+from hardsight.answers import Answer, Note
 from hardsight.data import Samples, View, in_form_of, open_data
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
@@ -36,13 +36,13 @@ class OtherData(NamedTuple):
         name: What rows call them.
         samples: The data.
         formed: In the size and the colours of the network's own data, for networks that take arrays as they are.
-        words: What must be said of them.
+        notes: What must be known about them.
     """
 
     name: str
     samples: Samples
     formed: Samples
-    words: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True)
@@ -288,23 +288,25 @@ def _formed(name: str, samples: Samples, own: Samples) -> OtherData:
         raise InputError(
             f"{name}: raw pictures and tensors ready to use cannot be mixed; give it as the run's own data are given."
         )
-    words: list[str] = []
+    notes: list[Note] = []
     shapes = [_shape(one) for one in (samples, own)]
     formed = in_form_of(samples, own)  # a sentence of its own where that cannot be
     if formed is not samples:
         size, wanted = (" × ".join(map(str, shape or ())) for shape in shapes)
-        words.append(
+        text = (
             f"{name}: its pictures are {size} and were brought to {wanted}, as the run's own are: a network may tell "
             "the scaling, not what is in them. Better give pictures of that size."
         )
+        notes.append(Note(f"resized: {name}", text, "warn"))
     elif None not in shapes and shapes[0] != shapes[1]:
         raise InputError(
             f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give samples of that shape."
         )
     if samples.fingerprint() == own.fingerprint() or _same(samples.tensor(), own.tensor()):
-        words.append(f"{name}: these are the run's own data, so nothing is out of distribution; give others.")
-        warnings.warn(f"ood: {words[-1]}", UserWarning, stacklevel=4)
-    return OtherData(name, samples, formed, tuple(words))
+        text = f"{name}: these are the run's own data, so nothing is out of distribution; give others."
+        notes.append(Note(f"same data: {name}", text, "warn"))
+        warnings.warn(f"ood: {text}", UserWarning, stacklevel=4)
+    return OtherData(name, samples, formed, tuple(notes))
 
 
 def _shape(samples: Samples) -> tuple[int, ...] | None:

@@ -17,9 +17,10 @@ from hardsight.data import Samples
 from hardsight.devices import evaluating, find_device
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import folder
+from hardsight.evaluation.gathering import RunPart, gather
 from hardsight.evaluation.maps import write_maps
 from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_ood, said_by
-from hardsight.evaluation.results import Evaluation, Part, gather
+from hardsight.evaluation.results import Evaluation
 from hardsight.evaluation.subjects import Case, Subject, open_cases
 from hardsight.explanation.regions import read_regions
 from hardsight.heads import uncompiled
@@ -56,7 +57,7 @@ def evaluate(
     several runs of each, else over samples (see `hardsight.evaluation.statistics`), with Holm's correction over all
     tests of a question. Several runs of a group are also one ensemble: what it does not know, against AVH.
 
-    Killed at any point, the same call goes on where it stopped. More runs or other questions join what is there.
+    Killed at any point, the same call resumes. More runs or other questions join what is there.
 
     Args:
         runs: Folders that ``hardsight train`` or ``score`` wrote, or subjects; all over the same data.
@@ -79,8 +80,8 @@ def evaluate(
         progress: Show a bar (only ever in a terminal).
 
     Examples:
-        >>> found = evaluate(["ce-0", "ce-1", "el-0", "el-1"], ood=["fashion_mnist.npz"])  # doctest: +SKIP
-        >>> found.tests.select(["metric", "score", "group", "difference", "p_holm"])  # doctest: +SKIP
+        >>> evaluation = evaluate(["ce-0", "ce-1", "el-0", "el-1"], ood=["fashion_mnist.npz"])  # doctest: +SKIP
+        >>> evaluation.tests.select(["metric", "score", "group", "difference", "p_holm"])  # doctest: +SKIP
     """
     runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
     asked = (questions,) if isinstance(questions, str) else tuple(questions)
@@ -117,15 +118,15 @@ def _evaluated(
 ) -> Evaluation:
     _ask_all(path, plan, cases, data, options, asking)
     parts = [
-        Part(case.name, case.group, case.seed, job.question, *folder.read_part(path, _key(case, plan, job)))
+        RunPart(case.name, case.group, case.seed, job.question, folder.read_part(path, _key(case, plan, job)))
         for case in cases
         for job in asking
     ]
     parts += [
-        Part("", group, None, "uncertainty", *folder.read_part(path, key)) for group, key in _ensembles(cases, plan)
+        RunPart("", group, None, "uncertainty", folder.read_part(path, key)) for group, key in _ensembles(cases, plan)
     ]
     if options.explain:
-        write_maps(path, cases, data, parts[0].samples, options.device)
+        write_maps(path, cases, data, parts[0].part.samples, options.device)
     return gather(path, plan, cases, options, parts)
 
 

@@ -6,15 +6,15 @@
 - One run each: over the same samples. McNemar's exact test for means of what is 0 or 1, Student's t on the differences
   for other means, and DeLong's paired test for areas under ROC curves. Such a test says that these two networks differ,
   and nothing of other seeds.
-- Anything else has no test, and ``how`` says why.
+- Anything else has no test, and ``reason`` says why.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,33 +39,30 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
             the others; None of any other number.
 
     Returns:
-        A row a number and group: means, standard deviations and numbers of runs of both; their difference with its
+        One row per number and group: means, standard deviations and numbers of runs of both; their difference with its
         95 % interval and p-value; ``p_holm``, corrected over all such tests of the question, and NaN where neither
-        side is better, because then nothing is claimed; and ``how``.
+        side is better, because then nothing is claimed; ``test`` (which one, over what), or the ``reason`` why there is
+        none; and ``how``, the same with the numbers of seeds, runs or samples.
 
     Examples:
-        >>> def told(group, seed, value):
+        >>> def row(group, seed, value):
         ...     number = {"question": "ood", "metric": "auroc", "score": "msp", "on": "", "level": math.nan}
         ...     run = {"run": f"{group}-{seed}", "group": group, "seed": seed, "better": "higher"}
         ...     return number | run | {"value": value}
         >>> a, b = [0.95, 0.96, 0.94], [0.98, 0.97, 0.98]
-        >>> rows = [told(g, seed, v) for g, values in (("ce", a), ("el", b)) for seed, v in enumerate(values)]
+        >>> rows = [row(g, seed, v) for g, values in (("ce", a), ("el", b)) for seed, v in enumerate(values)]
         >>> [test] = compare_groups(rows, lambda row: None)
         >>> round(test["difference"], 4), round(test["p"], 3), test["how"]
         (0.0267, 0.094, 'paired t over 3 seeds')
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    numbers: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
-    for row in rows:
-        held = numbers.setdefault(key_of(row), {})
-        if math.isfinite(row["value"]):
-            held.setdefault(row["group"], []).append(row)
-    tests = []
-    for group in groups[1:]:
-        for held in numbers.values():
-            own, base = held.get(group), held.get(groups[0])
-            if own and base:
-                tests.append(_test(own, base, columns))
+    numbers = by_number(row for row in rows if math.isfinite(row["value"]))
+    tests = [
+        _test(number[group], number[groups[0]], columns)
+        for group in groups[1:]
+        for number in numbers.values()
+        if group in number and groups[0] in number
+    ]
     for question in dict.fromkeys(test["question"] for test in tests):
         family = [test for test in tests if test["question"] == question and test["better"]]
         for test, p in zip(family, holm(np.array([test["p"] for test in family])), strict=True):
@@ -73,8 +70,16 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
     return tests
 
 
+def by_number(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]]:
+    """The rows of each number by group."""
+    numbers: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        numbers.setdefault(key_of(row), {}).setdefault(row["group"], []).append(row)
+    return numbers
+
+
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells a number from another; no level is one value, which NaN is not."""
+    """The key of a number; no level is None in it, because NaN is not equal to itself."""
     return tuple(None if isinstance(row[name], float) and math.isnan(row[name]) else row[name] for name in KEY)
 
 
@@ -85,29 +90,42 @@ def wins(test: Mapping[str, Any]) -> bool | None:
     return (test["difference"] > 0) == (test["better"] == "higher")
 
 
-def _test(own: list[Mapping[str, Any]], base: list[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
-    a, b = (np.array([row["value"] for row in rows]) for rows in (own, base))
-    seeds = [Counter(row["seed"] for row in rows) for rows in (own, base)]
-    how = ""
-    if min(len(a), len(b)) > 1:
-        if None not in seeds[0] and seeds[0] == seeds[1] and set(seeds[0].values()) == {1}:
-            order = [[row["seed"] for row in rows] for rows in (own, base)]
-            found = paired_difference(a[np.argsort(order[0])], b[np.argsort(order[1])])
-            how = f"paired t over {len(a)} seeds"
-        else:
-            found, how = welch_difference(a, b), f"Welch's t over {len(a)} and {len(b)} runs"
-    elif max(len(a), len(b)) > 1:
-        found, how = _none(a, b), "no test: one of the groups has one run only"
+class _Outcome(NamedTuple):
+    """A difference; its test over so many units (seeds, runs, samples), or the reason why there is none."""
+
+    difference: Difference
+    test: str = ""
+    sizes: tuple[int, ...] = ()
+    unit: str = ""
+    reason: str = ""
+
+    def columns(self) -> dict[str, Any]:
+        values = dict(zip(("difference", "low", "high", "p"), map(float, self.difference), strict=True))
+        reason = self.reason if self.reason or math.isfinite(values["p"]) else "without any spread"
+        test = "" if reason else f"{self.test} over {self.unit}"
+        sizes = " and ".join(f"{size:,}" for size in self.sizes)
+        how = f"no test: {reason}" if reason else f"{self.test} over {sizes} {self.unit}"
+        return {**values, "p_holm": math.nan, "test": test, "reason": reason, "how": how}
+
+
+def _test(rows: list[Mapping[str, Any]], base: list[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
+    a, b = (np.array([row["value"] for row in side]) for side in (rows, base))
+    seeds = [Counter(row["seed"] for row in side) for side in (rows, base)]
+    if len(a) == len(b) == 1:
+        outcome = _over_samples(rows[0], base[0], columns)
+    elif min(len(a), len(b)) == 1:
+        outcome = _Outcome(_untested(a, b), reason="one of the groups has one run only")
+    elif None not in seeds[0] and seeds[0] == seeds[1] and set(seeds[0].values()) == {1}:
+        order = [np.argsort([row["seed"] for row in side]) for side in (rows, base)]
+        outcome = _Outcome(paired_difference(a[order[0]], b[order[1]]), "paired t", (len(a),), "seeds")
     else:
-        found, how = _over_samples(own[0], base[0], columns)
+        outcome = _Outcome(welch_difference(a, b), "Welch's t", (len(a), len(b)), "runs")
     return {
-        **{name: own[0][name] for name in (*KEY, "better", "group")},
+        **{name: rows[0][name] for name in (*KEY, "better", "group")},
         "baseline": base[0]["group"],
         **_summary(a),
         **{f"baseline_{name}": value for name, value in _summary(b).items()},
-        **{name: float(value) for name, value in zip(("difference", "low", "high", "p"), found, strict=True)},
-        "p_holm": math.nan,
-        "how": how if math.isfinite(found.p) or how.startswith("no test") else "no test: without any spread",
+        **outcome.columns(),
     }
 
 
@@ -116,28 +134,28 @@ def _summary(values: np.ndarray) -> dict[str, Any]:
     return {"mean": float(values.mean()), "sd": sd, "n": len(values)}
 
 
-def _none(a: np.ndarray, b: np.ndarray) -> Difference:
+def _untested(a: np.ndarray, b: np.ndarray) -> Difference:
     nan = np.array(math.nan)
     return Difference(np.array(a.mean() - b.mean()), nan, nan, nan)
 
 
-def _over_samples(own: Mapping[str, Any], base: Mapping[str, Any], columns: Columns) -> tuple[Difference, str]:
+def _over_samples(row: Mapping[str, Any], base: Mapping[str, Any], columns: Columns) -> _Outcome:
     """One run each: a test over the samples that both have, where the number is their mean or an AUROC."""
-    untested = _none(np.array(own["value"]), np.array(base["value"]))
-    here, there = columns(own), columns(base)
+    untested = _untested(np.array(row["value"]), np.array(base["value"]))
+    here, there = columns(row), columns(base)
     if here is None or there is None:
-        return untested, "no test: one run each, and no mean over samples"
+        return _Outcome(untested, reason="one run each, and no mean over samples")
     (a, b), *rest = (_matched(x, y) for x, y in zip(here, there, strict=True))
     if min([len(a), *(len(x) for x, _ in rest)]) < 2:
-        return untested, "no test: fewer than two samples in common"
+        return _Outcome(untested, reason="fewer than two samples in common")
     if rest:
         [(below, below_base)] = rest
         test = auroc_difference((a, b), (below, below_base))
-        return test, f"paired DeLong over {len(a):,} and {len(below):,} samples"
+        return _Outcome(test, "paired DeLong", (len(a), len(below)), "samples")
     if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
         test = mcnemar(int((a > b).sum()), int((a < b).sum()), len(a))
-        return test, f"McNemar's exact test over {len(a):,} samples"
-    return paired_difference(a, b), f"paired t over {len(a):,} samples"
+        return _Outcome(test, "McNemar's exact test", (len(a),), "samples")
+    return _Outcome(paired_difference(a, b), "paired t", (len(a),), "samples")
 
 
 def _matched(column: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:
@@ -146,5 +164,5 @@ def _matched(column: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:
     if list(ids) != list(base_ids):  # one of them could not read an image
         _, rows, base_rows = np.intersect1d(np.asarray(ids), np.asarray(base_ids), return_indices=True)
         a, b = a[rows], b[base_rows]
-    known = np.isfinite(a) & np.isfinite(b)
-    return a[known].astype(np.float64), b[known].astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    return a[finite].astype(np.float64), b[finite].astype(np.float64)

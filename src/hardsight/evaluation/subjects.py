@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hardsight.answers import Note
 from hardsight.data import Samples, View, all_labels, class_mapping, data_of, open_data
 from hardsight.errors import InputError, StateError
 from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
@@ -56,7 +57,7 @@ class Case:
         outputs: Its classes.
         labels: ``(N,)`` of all samples, as it counts its classes.
         opened: Builds it.
-        words: What must be said of it.
+        notes: What must be known about it.
         told: What else the plan says of it.
     """
 
@@ -67,7 +68,7 @@ class Case:
     outputs: int
     labels: np.ndarray
     opened: Callable[[], Model]
-    words: tuple[str, ...]
+    notes: tuple[Note, ...]
     told: dict[str, Any]
 
     def counted(self, samples: Samples) -> Samples:
@@ -140,7 +141,7 @@ class _Draft:
     head: str | None = None
     setting: str | None = None
     label: tuple[str, str] = ("", "")
-    words: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def _from_subject(subject: Subject) -> _Draft:
@@ -188,15 +189,16 @@ def _from_run(run: Path, data: Any = None) -> _Draft:
             "it, then evaluate it."
         )
     setting = {**plan, "recipe": {name: value for name, value in recipe.items() if name != "seed"}}
-    words = ()
+    notes = ()
     if folder.name == "train":
-        words = ("It is evaluated on the samples that it was trained on; train with --test to see what is new to it.",)
+        text = "It is evaluated on the samples that it was trained on; train with --test to see what is new to it."
+        notes = (Note("training samples", text, "warn"),)
     return replace(
         draft,
         seed=recipe["seed"],
         setting=json.dumps(setting, sort_keys=True),
         label=(plan["model"]["name"], str(plan["loss"])),
-        words=words,
+        notes=notes,
     )
 
 
@@ -236,9 +238,10 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         check_label_range(labels, samples.classes if mapping is not None else None, outputs)
     except InputError as error:
         raise InputError(f"{draft.name}: {error}") from None
-    words = draft.words
+    notes = draft.notes
     if network.training:
-        words += ("It was in train mode; it is evaluated in eval mode, and left as it was.",)
+        text = "It was in train mode; it is evaluated in eval mode, and left as it was."
+        notes += (Note("train mode", text, "warn"),)
     return Case(
         name=draft.name,
         group=draft.group or draft.name,
@@ -247,7 +250,7 @@ def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
         outputs=outputs,
         labels=labels if mapping is None else mapping[labels],
         opened=draft.opened,
-        words=words,
+        notes=notes,
         told={"path": draft.path, "model": model.name, "weights": model.weights, "preprocessing": model.preprocessing},
     )
 

@@ -106,16 +106,20 @@ def explanation_answer(
                 columns[name][where] = of.cpu().numpy()
             for name, curve in zip(curves, both, strict=True):
                 curves[name].append(curve.cpu().numpy())
-    words = [f"Maps of the predicted classes of {count:,} samples at layer {place.path}." if place else "No sample."]
+    answer = Answer(_rows(columns), _points(curves), columns)
+    answer.note(
+        "maps", f"Maps of the predicted classes of {count:,} samples at layer {place.path}." if place else "No sample."
+    )
     if zeros:
-        words.append(
+        answer.note(
+            "zero maps",
             f"{zeros:,} of {count:,} maps are zero everywhere: nothing in the picture speaks for the predicted class "
-            "there. They count as flat."
+            "there. They count as flat.",
         )
     if regions is not None:
         boxed = int(np.isfinite(columns["mass_inside"]).sum())
-        words.append(f"Boxes are known of {boxed:,} of these samples, in the pixels that the network sees.")
-    return Answer(_rows(columns), _points(curves), columns, words)
+        answer.note("boxes", f"Boxes are known of {boxed:,} of these samples, in the pixels that the network sees.")
+    return answer
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[Row]:

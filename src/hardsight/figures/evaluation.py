@@ -11,9 +11,10 @@ import numpy as np
 
 from hardsight.clusters import layout
 from hardsight.errors import InputError
+from hardsight.evaluation.curves import POOLED, Curve
 from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
-from hardsight.evaluation.reading import POOLED, Curve, Evaluated, read_evaluated, read_features
+from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
 
@@ -37,7 +38,7 @@ def plot_evaluated(run: str | Path, question: str, curve: str) -> Figure:
         curve: Such as ``"attack"``.
     """
     kind = curve_kind(question, curve)
-    panels = _curves(read_evaluated(run), question, curve, kind)
+    panels = _curves(read_evaluation(run), question, curve, kind)
     figure, axes = _panels(len(panels))
     for axis, ((score, on), groups) in zip(axes, panels.items(), strict=True):
         _draw_curves(axis, groups, kind)
@@ -54,13 +55,13 @@ plot_energy = partial(plot_evaluated, question="margins", curve="energy")
 
 def plot_ood(run: str | Path) -> Figure:
     """Scores of in-distribution and OOD data: one row per score and OOD data set, one column per group."""
-    evaluated, kind = read_evaluated(run), curve_kind("ood", "inside")
+    evaluated, kind = read_evaluation(run), curve_kind("ood", "inside")
     inside, outside = (_curves(evaluated, "ood", name, kind) for name in ("inside", kind.against))
     figure, axes = new_figure(len(inside), len(evaluated.groups), width=2.8)
     for line, ((score, on), curves) in zip(axes, inside.items(), strict=True):
         for axis, group in zip(line, evaluated.groups, strict=True):
             if group in curves:
-                _draw_curves(axis, {"own data": curves[group], on: outside[score, on][group]}, kind)
+                _draw_curves(axis, {"in-distribution data": curves[group], on: outside[score, on][group]}, kind)
             axis.set_xlabel(score_title(score))
             axis.set_title(plain(group) if axis in axes[0] else "", fontsize=9)
         if line is axes[0] or len({on for _, on in inside}) > 1:
@@ -77,7 +78,7 @@ def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat[:count])
 
 
-def _curves(evaluated: Evaluated, question: str, curve: str, kind: CurveKind) -> dict[Any, dict[str, Curve]]:
+def _curves(evaluated: Evaluation, question: str, curve: str, kind: CurveKind) -> dict[Any, dict[str, Curve]]:
     if not (curves := evaluated.curves(question, curve, kind.shape)):
         raise InputError(f"OUT: {evaluated.path} has no {kind.title.lower()}; evaluate with the question {question}.")
     return curves
@@ -100,7 +101,7 @@ def _draw_curves(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> No
 
 def plot_maps(run: str | Path) -> Figure:
     """Where networks look in the same images (AMC Fig. 2, 6): one row per image, one column per group's first run."""
-    evaluated = read_evaluated(run)
+    evaluated = read_evaluation(run)
     maps = read_maps(evaluated.path)
     if maps is None:
         raise InputError(f"OUT: {evaluated.path} has no maps; evaluate with --explain.")
@@ -125,7 +126,7 @@ def plot_clusters(run: str | Path) -> Figure:
     """Features of each group's first run by class: 2-D as they are (AMC Fig. 1), 3-D on the sphere (Fig. 4), else t-SNE
     of their directions (Fig. 5).
     """
-    groups = read_features(read_evaluated(run))
+    groups = read_features(read_evaluation(run))
     if not groups:
         raise InputError(f"OUT: {run} has no clusters to draw; evaluate with the question clusters.")
     sphere = any(features.shape[1] == 3 for features, _ in groups.values())

@@ -41,5 +41,5 @@ function panelChart({ sets, ...chart }, panel, lines) {
   return linesChart({ ...chart, title: panel.name, epochs: panel.x, unit, write, height: 250, lines: shown });
 }
 
-charts.forEach((chart, at) => drawChart(chart, document.querySelector(`[data-chart="${at}"]`)));
+document.querySelectorAll(".drawn").forEach((box, at) => drawChart(charts[at], box));
 document.documentElement.dataset.drawn = "all";

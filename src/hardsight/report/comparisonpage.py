@@ -1,198 +1,186 @@
-"""`write_comparison`: what `hardsight evaluate` found, as one page."""
+"""`write_comparison`: an evaluation as one page."""
 
 from __future__ import annotations
 
-import math
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from hardsight.answers import Note
 from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.naming import QUESTIONS, Question
-from hardsight.evaluation.reading import Evaluated, distinct, read_evaluated
+from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.report.comparisonpage_charts import charts_of
-from hardsight.report.comparisonpage_numbers import blocks, numbers_of, telling
+from hardsight.report.comparisonpage_numbers import blocks, highlights, numbers_of
 from hardsight.report.comparisonpage_verdicts import verdict
-from hardsight.report.formatting import counted
+from hardsight.report.formatting import counted, cut
 from hardsight.report.page import fill
+from hardsight.report.sections import Notice, Section
 from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
-_STYLES = ("page.css", "comparisonpage.css")
-_LONG = 40  # letters of a name
-_NAMED = 3  # runs that a sentence is about, by name
-_UNTOLD = ("format", "whole", "network", "fingerprint")  # of the plan: for the program, not for people
+_LONG = 41  # characters of a group's name
+_NAMED = 3  # runs that a note names
+_INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to people
 
 
-def write_comparison(out: str | Path) -> Path:
-    """Write what `hardsight evaluate` found as one page to look at: ``OUT/comparison.html``, which opens offline.
+def write_comparison(evaluation: str | Path | Evaluation) -> Path:
+    """Write an evaluation as one page to look at: ``OUT/comparison.html``, which opens offline.
 
     Sentences first, then the numbers of every group with marks where a test, corrected for the number of tests, finds
     a difference from the first group; then curves, and maps where there are some.
 
     Args:
-        out: The folder that was given to `hardsight evaluate` as ``--out``.
+        evaluation: What `hardsight.evaluate` returned, or the folder that it wrote.
 
     Returns:
         The file that was written.
     """
-    results = abbreviated(read_evaluated(out))
-    shown, charts = payload(results)
-    text = fill("comparisonpage.html.jinja", shown, {"charts": charts}, _SCRIPTS, _STYLES)
-    target = results.path / "comparison.html"
+    if not isinstance(evaluation, Evaluation):
+        evaluation = read_evaluation(evaluation)
+    page = comparison(_with_short_names(evaluation))
+    charts = [chart for section in page["sections"] for chart in section.data["charts"]]
+    styles = ("page.css", "comparisonpage.css")
+    text = fill("comparisonpage.html.jinja", page, {"charts": charts}, _SCRIPTS, styles)
+    target = evaluation.path / "comparison.html"
     check_replaceable(target, is_page)
     with disk_errors(target):
         write_text(target, text)
     return target
 
 
-def abbreviated(results: Evaluated) -> Evaluated:
-    """The same with long names of groups cut in the middle, where they can still be told apart."""
-    names = list(results.groups)
-    short = {name: name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}" for name in names}
-    if len(set(short.values())) < len(names):
-        return results
-    rows, tests, points = (
-        [one | {"group": short[one["group"]]} for one in table]
-        for table in (results.rows, results.tests, results.points)
-    )
-    return replace(results, rows=rows, tests=tests, points=points)
+def _with_short_names(evaluation: Evaluation) -> Evaluation:
+    """Long names of groups cut in the middle, if they still differ then."""
+    short = {name: cut(name, _LONG) for name in evaluation.groups}
+    if len(set(short.values())) < len(short):
+        return evaluation
+
+    def renamed(table: pa.Table) -> pa.Table:
+        for name in {"group", "baseline"} & set(table.column_names):
+            names = pa.array([short[group] for group in table[name].to_pylist()], pa.string())
+            table = table.set_column(table.column_names.index(name), name, names)
+        return table
+
+    tables = {name: renamed(getattr(evaluation, name)) for name in ("rows", "tests", "points")}
+    return replace(evaluation, **tables)
 
 
-def payload(results: Evaluated) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the template writes, and what the scripts draw."""
-    charts: list[dict[str, Any]] = []
-    questions, overview, verdicts = [], [], []
-    order = list(QUESTIONS)
-    asked = distinct(row["question"] for row in results.rows)
-    for key in sorted(asked, key=lambda one: order.index(one) if one in order else len(order)):
-        question = QUESTIONS.get(key, Question(key, "", ()))
-        numbers = numbers_of(results, key)
-        most = telling(numbers, question.telling)
-        drawn = [chart | {"at": len(charts) + k} for k, chart in enumerate(charts_of(results, key))]
-        charts += drawn
-        overview.append({"title": question.title, "better": "", "rows": most})
-        verdicts.append({"title": question.title, "texts": verdict(results, key, most, question.headline)})
-        questions.append({
-            "key": key, "title": question.title, "ask": question.ask, "charts": drawn, "table": blocks(numbers),
-            "notes": [note for note in _notes(results, key) if not note["warning"]],
-        })  # fmt: skip
-    names = list(results.groups)
-    title = " · ".join(names)
+def comparison(evaluation: Evaluation) -> dict[str, Any]:
+    """What the page shows: sentences, the first table, and a section per question."""
+    groups, numbers = list(evaluation.groups), numbers_of(evaluation)
+    order = [*(key for key in QUESTIONS if key in numbers), *(key for key in numbers if key not in QUESTIONS)]
+    sections, overview, verdicts = [], [], []
+    for key in order:
+        question = QUESTIONS.get(key, Question(key, ""))
+        selected = highlights(numbers[key], question.telling)
+        overview.append({"title": question.title, "better": "", "rows": selected})
+        texts = verdict(groups, numbers[key], selected, question.headline)
+        verdicts.append({"title": question.title, "texts": texts})
+        data = {"note": question.ask, "charts": charts_of(evaluation, key), "table": blocks(numbers[key])}
+        sections.append(Section(key, question.title, data=data, notices=_notices(evaluation, "info", key)))
+    title = " · ".join(groups)
     return {
-        "title": title if len(title) <= 2 * _LONG or len(names) == 1 else f"{names[0]} and {len(names) - 1} others",
-        "lead": _lead(results),
-        "groups": [{"name": name, "runs": len(runs)} for name, runs in results.groups.items()],
-        "warnings": _unfinished(results) + [note for note in _notes(results, "", *asked) if note["warning"]],
+        "title": title if len(title) <= 2 * _LONG or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
+        "lead": _lead(evaluation),
+        "groups": [{"name": name, "runs": len(runs)} for name, runs in evaluation.groups.items()],
+        "notices": [*_unfinished(evaluation), *_notices(evaluation, "warn", "", *order)],
         "verdicts": verdicts,
         "overview": overview,
-        "reading": _reading(results),
-        "questions": questions,
-        "maps": _maps(results),
-        "made": _made(results),
-    }, charts  # fmt: skip
+        "legend": _legend(evaluation),
+        "sections": sections,
+        "maps": _maps(evaluation),
+        "made": _made(evaluation.plan),
+    }
 
 
-def _lead(results: Evaluated) -> str:
-    runs, data = sum(map(len, results.groups.values())), results.plan["data"]
+def _lead(evaluation: Evaluation) -> str:
+    groups, data = evaluation.groups, evaluation.plan["data"]
+    runs = sum(map(len, groups.values()))
     over = f"over {printable(data['origin'])} (n = {data['samples']:,})"
-    if len(results.groups) == 1:
+    if len(groups) == 1:
         several = f"{runs} runs of one group" if runs > 1 else "One run"
         return f"{several} {over}: nothing to compare with. Two groups or more are tested against one another."
-    first = next(iter(results.groups))
-    return f"{counted(runs, 'run')} in {counted(len(results.groups), 'group')} {over}, compared with {first}."
+    return f"{counted(runs, 'run')} in {counted(len(groups), 'group')} {over}, compared with {next(iter(groups))}."
 
 
-def _reading(results: Evaluated) -> str:
+def _legend(evaluation: Evaluation) -> str:
     """How to read the tables."""
-    texts = []
-    if any(len(runs) > 1 for runs in results.groups.values()):
+    sizes, texts = [len(runs) for runs in evaluation.groups.values()], []
+    if max(sizes) > 1:
         texts.append("Of several runs: mean ± one standard deviation over runs.")
-    if any(len(runs) == 1 for runs in results.groups.values()):
+    if min(sizes) <= 1:
         texts.append("Of one run: its value, and where there is one the 95 % interval over samples.")
-    ways = distinct(re.sub(r"[\d,]+ (and [\d,]+ )?", "", t["how"]) for t in results.tests if math.isfinite(t["p"]))
-    if ways:
+    if tests := ", ".join(filter(None, evaluation.tests["test"].unique().to_pylist())):
         texts.append(
-            f"▲ better, ▼ worse than {next(iter(results.groups))}: p < {ALPHA:.2g} after Holm's correction for all "
-            f"tests of a question ({', '.join(ways)}). Without a mark a difference may be chance."
+            f"▲ better, ▼ worse than {next(iter(evaluation.groups))}: p < {ALPHA:.2g} after Holm's correction for all "
+            f"tests of a question ({tests}). Without a mark a difference may be chance."
         )
     return " ".join(texts)
 
 
-def _notes(results: Evaluated, *questions: str) -> list[dict[str, Any]]:
-    """What must be said with the numbers: sentences that differ in numbers alone once, with the runs they are about."""
-    held: dict[str, list[dict[str, str]]] = {}
-    for one in results.words:
-        if one["question"] in questions:
-            held.setdefault(re.sub(r"[\d.,]+(e-?\d+)?", "", one["words"]), []).append(one)
-    every = sum(map(len, results.groups.values()))
-    return [
-        {"text": alike[0]["words"], "who": _who(alike, every), "warning": _is_warning(alike[0])}
-        for alike in held.values()
-    ]
+def _unfinished(evaluation: Evaluation) -> list[Notice]:
+    text = (
+        "These are the numbers of an earlier evaluation: a later one here was not finished. The same call resumes it."
+    )
+    return [] if evaluation.plan.get("whole", True) else [Notice("warn", text)]
 
 
-def _unfinished(results: Evaluated) -> list[dict[str, Any]]:
-    """What to say where a later call was stopped."""
-    text = "These are the numbers of an earlier evaluation: a later one here was not finished. The same call goes on."
-    return [] if results.plan.get("whole", True) else [{"text": text, "who": ""}]
+def _notices(evaluation: Evaluation, level: str, *questions: str) -> list[Notice]:
+    """Each kind of note once, with the runs it is about; notes without a kind by their texts."""
+    kinds: dict[tuple[str, str], list[Note]] = {}
+    for note in evaluation.notes:
+        if note.level == level and note.question in questions:
+            kinds.setdefault((note.question, note.kind or note.text), []).append(note)
+    count = sum(map(len, evaluation.groups.values()))
+    return [Notice(level, f"{notes[0].text}{_runs_of(notes, count)}") for notes in kinds.values()]
 
 
-def _who(alike: Sequence[Mapping[str, str]], every: int) -> str:
-    """Whom a sentence is about; whose numbers stand in it, where others have their own."""
-    named = distinct(filter(None, (one["run"] or one["group"] for one in alike)))
-    if not named or every == 1:
+def _runs_of(notes: Sequence[Note], count: int) -> str:
+    """The runs that a note is about, unless it is about all of them; and whose numbers it shows."""
+    names = list(dict.fromkeys(note.run or note.group for note in notes if note.run or note.group))
+    others = "all others" if len(names) == count else f"{len(names) - 1} more"
+    if count > 1 and names and len({note.text for note in notes}) > 1:
+        return f" (numbers of {names[0]}; alike for {others})"
+    if count == 1 or len(names) in (0, count):
         return ""
-    several = len({one["words"] for one in alike}) > 1
-    others = "all others" if len(named) == every else f"{len(named) - 1} more"
-    if several:
-        return f"numbers of {named[0]}; alike for {others}"
-    return "" if len(named) == every else ", ".join(named) if len(named) <= _NAMED else f"{named[0]} and {others}"
+    return f" ({', '.join(names) if len(names) <= _NAMED else f'{names[0]} and {others}'})"
 
 
-def _is_warning(one: Mapping[str, str]) -> bool:
-    """Whether it is said of runs as such, of all of them, or of numbers that are worth nothing."""
-    about_all = not (one["question"] and (one["run"] or one["group"]))
-    return about_all or one["words"].lower().startswith("gradient masking")
-
-
-def _maps(results: Evaluated) -> dict[str, Any] | None:
-    """The gallery of maps: strips of a picture and what each network saw in it."""
-    told, folder = read_maps(results.path), results.path / "maps"
-    if told is None:
+def _maps(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The gallery of maps: strips of an image and what each network sees in it."""
+    index, folder = read_maps(evaluation.path), evaluation.path / "maps"
+    if index is None:
         return None
-    groups = {run: group for group, runs in results.groups.items() for run in runs}
-    return {
-        "runs": [groups.get(run, run) for run in told["runs"]],
-        "strips": [
-            {
-                "id": one["id"],
-                "label": one["label"],
-                "uri": "data:image/png;base64," + b64encode((folder / one["file"]).read_bytes()).decode(),
-                "seen": [(one["classes"][run], f"{one['confidence'][run]:.0%}") for run in told["runs"]],
-            }
-            for one in told["pictures"]
-        ],
-    }
+    groups = {run: group for group, runs in evaluation.groups.items() for run in runs}
+    strips = [
+        {
+            "id": image["id"],
+            "label": image["label"],
+            "uri": "data:image/png;base64," + b64encode((folder / image["file"]).read_bytes()).decode(),
+            "predictions": [(image["classes"][run], f"{image['confidence'][run]:.0%}") for run in index["runs"]],
+        }
+        for image in index["pictures"]
+    ]
+    return {"runs": [groups.get(run, run) for run in index["runs"]], "strips": strips}
 
 
-def _made(results: Evaluated) -> list[list[str]]:
-    """The plan as lines of names and texts."""
-    lines = [[key, _text(value)] for key, value in results.plan.items() if key not in (*_UNTOLD, "versions")]
-    lines = [[key, " ".join(results.plan[key])] if key == "command" else [key, text] for key, text in lines]
-    versions = ", ".join(f"{name} {version}" for name, version in results.plan.get("versions", {}).items())
-    return [[key, text] for key, text in [*lines, ["versions", versions]] if text]
+def _made(plan: Mapping[str, Any]) -> list[list[str]]:
+    """The plan as names and texts."""
+    versions = ", ".join(f"{name} {version}" for name, version in plan.get("versions", {}).items())
+    entries = {**plan, "command": " ".join(plan.get("command", ())), "versions": versions}
+    return [[name, text] for name, value in entries.items() if name not in _INTERNAL and (text := _text(value))]
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        told = ((key, _text(one)) for key, one in value.items() if key not in _UNTOLD)
-        return "; ".join(f"{key}: {text}" for key, text in told if text)
-    if isinstance(value, list):
-        return ("\n" if any(isinstance(one, dict) for one in value) else ", ").join(map(_text, value))
+    if isinstance(value, Mapping):
+        entries = ((key, _text(entry)) for key, entry in value.items() if key not in _INTERNAL)
+        return "; ".join(f"{key}: {text}" for key, text in entries if text)
+    if isinstance(value, (list, tuple)):
+        return ("\n" if any(isinstance(entry, Mapping) for entry in value) else ", ").join(map(_text, value))
     return "" if value is None else str(value)

@@ -1,16 +1,16 @@
-"""The results of an evaluation for a terminal of 100 columns: the first table of its page, and its sentences."""
+"""An evaluation for a terminal of 100 columns: the first table of its page, and its sentences."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hardsight.evaluation.reading import read_evaluated
+from hardsight.evaluation.results import Evaluation
 from hardsight.extras import printable
 from hardsight.printing import text_table
-from hardsight.report.comparisonpage import payload
+from hardsight.report.comparisonpage import comparison
+from hardsight.report.formatting import counted
 
 _WIDTH, _NAME = 100, 22
 # Whether there are intervals, and how long a label may be: the first that fits, and groups should stand side by side.
@@ -19,22 +19,22 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 _SIGNS = {"better": "▲", "worse": "▼", "": ""}
 
 
-def evaluation_lines(out: Path) -> list[str]:
-    """The telling numbers of an evaluation, what they mean, and what must be said with them.
+def evaluation_lines(evaluation: Evaluation) -> list[str]:
+    """The most telling numbers of an evaluation, what they mean, and its warnings.
 
     Args:
-        out: The folder that `hardsight.evaluate` wrote.
+        evaluation: What `hardsight.evaluate` returns.
     """
-    page, _ = payload(read_evaluated(out))
+    page = comparison(evaluation)
     titles = [_cut(g["name"], _NAME) + (f" ({g['runs']})" if g["runs"] > 1 else "") for g in page["groups"]]
     tables = [_blocks(_rows(page["overview"], *layout), titles) for layout in _LAYOUTS]
     fits = [max(len(line) for block in blocks for line in block) <= _WIDTH for blocks in tables]
     blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
     verdicts = [f"{v['title']} – {text}" for v in page["verdicts"] for text in v["texts"]] if titles[1:] else []
-    notes = [f"! {w['text']}" + (f" ({w['who']})" if w["who"] else "") for w in page["warnings"]]
-    remarks = sum(len(question["notes"]) for question in page["questions"])
-    notes.append(f"All numbers, curves and {remarks} remark{'s' * (remarks != 1)} are on the page.")
-    parts = [_filled([page["lead"]]), *blocks, _filled([page["reading"]]), _filled(verdicts), _filled(notes)]
+    notes = [f"! {notice.text}" for notice in page["notices"]]
+    remarks = sum(len(section.notices) for section in page["sections"])
+    notes.append(f"All numbers, curves and {counted(remarks, 'remark')} are on the page.")
+    parts = [_filled([page["lead"]]), *blocks, _filled([page["legend"]]), _filled(verdicts), _filled(notes)]
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 

@@ -1,4 +1,4 @@
-"""How robust a network is, in rows, curves and words: accuracy under attack, by hardness, and whether to believe it."""
+"""How robust a network is, in rows, curves and notes: accuracy under attack, by hardness, and whether to believe it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hardsight.answers import Answer, Point, Row, point, row
+from hardsight.answers import Answer, Note, Point, Row, point, row
 from hardsight.data import Samples
 from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError
@@ -98,14 +98,14 @@ def robustness_answer(
     bars = list(_by_hardness(right, groups, order))
     rows += [bar for bar, _ in bars]
     points = [*_curves(right), *(dot for _, dot in bars), *_paths(found)]
-    words = [
-        _made(found, len(samples), seed),
+    notes = [
+        Note("attacks", _made(found, len(samples), seed)),
         *_verdicts(found),
         *_single_class(source.labels[torch.from_numpy(found.rows)]),
         *_limits(found),
     ]
     whole = {f"{m}:{name}@{at:g}": _spread(v, found.rows, len(samples)) for (m, name, at), v in columns.items()}
-    return Answer(rows, points, whole, words)
+    return Answer(rows, points, whole, notes)
 
 
 def _with_checks(attacks: Sequence[str], eps: Sequence[float] | None) -> list[str]:
@@ -177,7 +177,7 @@ def _paths(found: Measured) -> Iterator[Point]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Words.
+# Notes.
 
 
 def _made(found: Measured, count: int, seed: int) -> str:
@@ -194,27 +194,28 @@ def _made(found: Measured, count: int, seed: int) -> str:
     )
 
 
-def _verdicts(found: Measured) -> list[str]:
+def _verdicts(found: Measured) -> list[Note]:
     """What the checks say; of a network that always says the same there is nothing to check."""
     changed = [(v != found.clean).any() for by in (*found.left.values(), *found.reached.values()) for v in by.values()]
     if not np.ptp(found.pred) and not any(changed):
-        return [f"The network says class {found.pred[0]} of every picture, attacked or not, which is no robustness."]
+        text = f"The network says class {found.pred[0]} of every picture, attacked or not, which is no robustness."
+        return [Note("one class predicted", text)]
     verdicts = check_masking(
         found.clean, found.held, ends=found.end, reached=found.reached, flat=found.flat, unsteady=found.unsteady
     )
-    if failed := [verdict.sentence for verdict in verdicts if not verdict.passed]:
-        return failed
+    if failed := [verdict for verdict in verdicts if not verdict.passed]:
+        return [Note(f"gradient masking: {verdict.name}", verdict.sentence, "warn") for verdict in failed]
     passed = ", ".join(verdict.name for verdict in verdicts)
-    return [f"No sign of gradient masking: passed {passed}. That is no proof: another attack may find more."]
+    text = f"No sign of gradient masking: passed {passed}. That is no proof: another attack may find more."
+    return [Note("no gradient masking", text)]
 
 
-def _single_class(labels: torch.Tensor) -> list[str]:
-    return (
-        [f"All samples are of class {int(labels[0])}; of others nothing was seen."] if len(labels.unique()) < 2 else []
-    )
+def _single_class(labels: torch.Tensor) -> list[Note]:
+    text = f"All samples are of class {int(labels[0])}; of others nothing was seen."
+    return [Note("one class", text)] if len(labels.unique()) < 2 else []
 
 
-def _limits(found: Measured) -> Iterator[str]:
+def _limits(found: Measured) -> Iterator[Note]:
     """What happens to AVH, norm and confidence: the AVH paper's App. G and Fig. 22."""
     clean = found.told["clean"][0.0].mean(0)
     for name, path in found.paths.items():
@@ -223,12 +224,13 @@ def _limits(found: Measured) -> Iterator[str]:
             continue
         attacked = found.told[name][at].mean(0)
         changes = ", ".join(f"{m} {a:.3g} → {b:.3g}" for m, a, b in zip(TOLD, clean, attacked, strict=True))
-        yield (
+        yield Note(
+            f"scores under attack: {name}",
             f"{name} at ε = {at:.3g}: {changes} (means, at the label). To people little has changed: AVH follows human "
             f"hardness on natural pictures alone (AVH paper, App. G). Of {path.shape[1]} samples followed over "
             f"{len(path) - 1} steps {fooled[-1]:.0%} are fooled, half of these by step "
             f"{int((fooled >= fooled[-1] / 2).argmax())}; the mean norm is {norms[0]:.3g} first, {norms.min():.3g} at "
-            f"step {int(norms.argmin())}, and {norms[-1]:.3g} last."
+            f"step {int(norms.argmin())}, and {norms[-1]:.3g} last.",
         )
 
 

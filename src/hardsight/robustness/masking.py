@@ -37,7 +37,7 @@ _FLAT_BECAUSE = {
 
 
 class Verdict(NamedTuple):
-    """What a check found: its name, whether the network passed, and that in words."""
+    """The result of a check: its name, whether the network passed, and a sentence."""
 
     name: str
     passed: bool
@@ -67,7 +67,7 @@ def check_masking(
         unsteady: ``(N,)`` whether the network says something else when asked again.
 
     Returns:
-        A verdict a check. The sentence of one that was not passed begins with "gradient masking".
+        One verdict per check.
 
     Examples:
         >>> right = np.arange(100) < 90
