@@ -126,7 +126,7 @@ def plot_clusters(run: str | Path) -> Figure:
     """Features of each group's first run by class: 2-D as they are (AMC Fig. 1), 3-D on the sphere (Fig. 4), else t-SNE
     of their directions (Fig. 5).
     """
-    groups = read_features(read_evaluation(run))
+    groups = read_evaluation(run).features()
     if not groups:
         raise InputError(f"OUT: {run} has no clusters to draw; evaluate with the question clusters.")
     sphere = any(features.shape[1] == 3 for features, _ in groups.values())
