@@ -144,7 +144,7 @@ def test_normalised_pictures_are_scaled_and_said_so():
     shown = np.asarray(opened(found.uris[0]))
     assert shown.min() == 0
     assert shown.max() == 255
-    assert [note.startswith("2 pictures hold ") for note in found.notices] == [True]
+    assert [note.startswith("2 pictures with ") for note in found.notices] == [True]
 
 
 def test_other_channels_are_shown_as_their_mean_and_large_pictures_become_small():

@@ -1,4 +1,4 @@
-"""One image, whatever it came as, in the form a model's preprocessing takes.
+"""One image, whatever it came as, in the form a model's preprocessing takes, or for people to look at.
 
 Gray, palette, RGBA, CMYK and 16-bit images arrive as 8-bit RGB for networks of three channels, as 8-bit gray for
 those of one, and as whichever of the two they are when the network does not say (`channels` is None).
@@ -8,6 +8,7 @@ Pillow itself clips 16-bit values at 255, which turns such images white.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,3 +84,49 @@ def to_tensor(image: Any, channels: int | None = None) -> Tensor:
         return torch.from_numpy(np.array(values.transpose(2, 0, 1), dtype=np.float32, order="C"))
     values = channels_last(np.asarray(to_image(image, channels)))
     return torch.from_numpy(np.array(values.transpose(2, 0, 1), order="C")).float() / 255
+
+
+def display_image(value: Any) -> tuple[Image, set[str]]:
+    """What a data set yields as an 8-bit image to look at, and what was changed for that.
+
+    Args:
+        value: A Pillow image, an array, a tensor (channels first), a batch of one image, or a mapping that holds one.
+
+    Returns:
+        The image, and a set of ``rotated`` (as its EXIF data say), ``scaled`` (from the smallest to the largest value,
+        because some are outside 0 to 1) and ``channels`` (their mean, because there are not 1, 3 or 4).
+    """
+    from PIL import ImageOps
+
+    if isinstance(value, Mapping):
+        value = next((v for v in value.values() if hasattr(v, "shape") or hasattr(v, "getexif")), None)
+    if value is None:
+        raise InputError("the sample holds no image")
+    if hasattr(value, "getexif"):
+        if value.getexif().get(0x0112, 1) not in range(2, 9):
+            return eight_bit(value), set()
+        return eight_bit(ImageOps.exif_transpose(value)), {"rotated"}
+    tensor = isinstance(value, Tensor)
+    array = np.asarray(value.detach().cpu().float() if tensor and value.is_floating_point() else value)
+    while array.ndim > 3 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim not in (2, 3) or not array.size:
+        raise InputError(f"the sample is not an image: its shape is {tuple(array.shape)}")
+    first = tensor and array.ndim == 3 and (array.shape[0] in (1, 3, 4) or array.shape[-1] > 4)
+    array = array.transpose(1, 2, 0) if first else channels_last(array)
+    changes = set()
+    if array.shape[-1] not in (1, 3, 4):
+        changes.add("channels")
+        array = array.mean(-1, keepdims=True)
+    if array.dtype == bool:
+        array = array * np.uint8(255)
+    elif array.dtype.kind in "iu" and array.dtype != np.uint16 and array.min() >= 0 and array.max() <= 255:
+        array = array.astype(np.uint8)
+    elif array.dtype != np.uint16:
+        array = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        low, high = array.min(), array.max()
+        if low < 0 or high > 1:
+            changes.add("scaled")
+            array = (array - low) / (high - low) if high > low else np.full_like(array, 0.5)
+        array = (array * 255).round().astype(np.uint8)
+    return to_image(array), changes
