@@ -222,10 +222,10 @@ def test_a_list_trains_and_what_is_missing_is_a_bad_row(tmp_path):
 def test_random_parts_have_the_margin_also_when_a_network_is_trained_again(tmp_path):
     samples, recipe = open_data(visda(tmp_path)), Recipe(batch_size=6, resized_crop=True)
     alone = Processes(0, 1, CPU)
-    model, new, _ = prepare("cnn10", samples, None, recipe, alone, 0)
-    _, again, _ = prepare(model, samples, None, recipe, alone, 0)
-    _, whole, _ = prepare(model, samples, None, Recipe(batch_size=6), alone, 0)
-    sizes = [source.example_pixels(6).shape[-2:] for source in (new, again, whole)]
+    model, new = prepare("cnn10", {"train": samples}, recipe, alone, 0)
+    _, again = prepare(model, {"train": samples}, recipe, alone, 0)
+    _, whole = prepare(model, {"train": samples}, Recipe(batch_size=6), alone, 0)
+    sizes = [sources["train"].example_pixels(6).shape[-2:] for sources in (new, again, whole)]
     assert sizes == [(256, 256), (256, 256), (224, 224)]
 
 

@@ -18,7 +18,7 @@ from hardsight.errors import HardsightError
 from hardsight.networks import NETWORKS
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import MOST_EPOCHS, SETTINGS, Recipe, learning_rate, momentum_at, parse_settings
-from hardsight.training.saved import trained_recipe
+from hardsight.training.checkpoint import trained_recipe
 
 
 def rates_of(scheduler_of, steps, lr):

@@ -49,8 +49,7 @@ from hardsight.registry import whole_number
 from hardsight.runs import SUMMARY, gaps_entry, provenance
 from hardsight.scoring.score import score
 from hardsight.training import train
-from hardsight.training.checkpoint import CHECKPOINT
-from hardsight.training.saved import is_training, trained_model
+from hardsight.training.checkpoint import CHECKPOINT, is_training, trained_model
 
 
 @dataclass(frozen=True)

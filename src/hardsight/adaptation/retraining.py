@@ -17,8 +17,8 @@ from hardsight.adaptation.thresholds import down
 from hardsight.data import JoinedSamples, View
 from hardsight.presets import recipe_of
 from hardsight.recipes import Recipe, learning_rate
+from hardsight.training.checkpoint import is_training, trained_recipe
 from hardsight.training.loop import seed_of
-from hardsight.training.saved import is_training, trained_recipe
 
 # Rounds go on from a trained network: at this share of the rate that it was trained with.
 _GENTLER = 0.1

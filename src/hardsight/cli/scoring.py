@@ -22,7 +22,7 @@ from hardsight.scores import SCORES
 from hardsight.scoring import score as scoring
 from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.table import SampleTable
-from hardsight.training.saved import is_training, trained_model
+from hardsight.training.checkpoint import is_training, trained_model
 
 READING = "image_column", "label_column", "id_column", "root", "version"
 READING_OPTIONS = (

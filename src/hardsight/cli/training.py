@@ -18,8 +18,8 @@ from hardsight.errors import InputError
 from hardsight.models import load_model
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import SETTINGS, Recipe, parse_settings
+from hardsight.training.checkpoint import is_training
 from hardsight.training.prepare import execute_file
-from hardsight.training.saved import is_training
 
 
 def preset(args: Sequence[str]) -> Recipe:

@@ -15,8 +15,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.models import Model, load_model
 from hardsight.runs import Folds, Meta, is_run, read_run
 from hardsight.table import SampleTable
-from hardsight.training.checkpoint import PLAN, RECORDS
-from hardsight.training.saved import trained_model
+from hardsight.training.checkpoint import PLAN, RECORDS, trained_model
 
 # Names that stand for a library's own network. A run may come from somebody else: no file of Python is run, and
 # nothing that anybody may upload (``hf:``) is fetched, because a run folder names it.

@@ -21,8 +21,7 @@ from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, network_identity
 from hardsight.runs import content_hash
 from hardsight.scoring.checks import check_label_range, check_samples
-from hardsight.training.checkpoint import HISTORY
-from hardsight.training.saved import training_plan
+from hardsight.training.checkpoint import HISTORY, training_plan
 from hardsight.untrusted import read_json
 
 

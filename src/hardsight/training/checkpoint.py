@@ -1,4 +1,4 @@
-"""The files of a training run, and how a killed run resumes.
+"""The files of a training run: how a killed run resumes, and how others read its network, recipe and plan.
 
 ::
 
@@ -14,19 +14,23 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
-from hardsight.errors import MissingPathError, StateError
-from hardsight.recipes import Recipe, saved_settings
+from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.extras import first_line
+from hardsight.models import Model, load_model
+from hardsight.networks import NETWORKS
+from hardsight.recipes import SETTINGS, Recipe, saved_settings
 from hardsight.records import read_index
 from hardsight.runs import LOCK_FILES, differing, disk_errors, remove_files, sweep, write_json, write_whole
 from hardsight.runs import begin as begin_folder
 from hardsight.runs import discard as discard_run
+from hardsight.untrusted import read_json
 
 PLAN, CHECKPOINT, HISTORY, RECORDS = "training.json", "checkpoint.pt", "history.json", ("train", "test")
 
@@ -109,6 +113,56 @@ def load(path: Path) -> dict[str, Any] | None:
             f"out: {path / CHECKPOINT} is damaged or not a checkpoint of a training run; remove it to start again."
         )
     return state
+
+
+def trained_model(run: Path, model: str | None = None, checkpoint: Path | None = None) -> Model:
+    """The network of a training run with its last weights, or a checkpoint's; `model` builds it if hardsight cannot."""
+    info = training_plan(run)["model"]
+    if model is None and info["name"] not in NETWORKS:
+        raise InputError(
+            f"RUN: {run} does not say where {info['name']} comes from; name it, for example with --model timm:NAME or "
+            f"file.py:function, and --checkpoint {run / CHECKPOINT}."
+        )
+    trained = load_model(model or f"hardsight:{info['name']}", checkpoint or run / CHECKPOINT)
+    # Trained on arrays: the network resizes them itself.
+    return replace(trained, transform=None, takes="any") if info["preprocessing"].startswith("none") else trained
+
+
+def trained_recipe(run: Path) -> Recipe:
+    """The recipe of a training run, except its loss."""
+    saved = saved_settings(training_plan(run)["recipe"])
+    try:
+        return Recipe(**{name: value for name, value in saved.items() if name in SETTINGS})
+    except InputError as error:
+        raise StateError(f"RUN: {run / PLAN} is damaged: its recipe is invalid ({first_line(error)}).") from error
+
+
+def is_training(run: Any) -> bool:
+    """Whether this is the folder of a training run."""
+    return isinstance(run, (str, Path)) and (Path(run) / PLAN).is_file()
+
+
+class _Model(TypedDict):
+    name: str
+    preprocessing: str
+
+
+class _Recipe(TypedDict):
+    epochs: int
+    seed: int
+    batch_size: NotRequired[int]
+    steps: NotRequired[list[float]]
+
+
+class _Plan(TypedDict):
+    model: _Model
+    recipe: _Recipe
+    loss: NotRequired[str | None]
+
+
+def training_plan(run: Path) -> dict[str, Any]:
+    """The stored plan of a training run: model, recipe and loss."""
+    return read_json(run / PLAN, _Plan)
 
 
 class Saver:

@@ -26,14 +26,8 @@ _WARM_UP_STEPS = 3
 class GraphedStep:
     """Forward, loss and backward for one batch shape on one device.
 
-    Each replay overwrites the parameters' ``grad``: never zero or replace them.
-
-    Args:
-        network: In training mode, without hooks.
-        forward: ``x → logits``, including autocast.
-        loss: As for `batch_loss`. Its numbers are captured as they are now.
-        x: A batch of the shape and memory format to come.
-        targets: Its targets.
+    Each replay overwrites the parameters' ``grad``: never zero or replace them. The network is in training mode and
+    without hooks; `forward` goes from x to logits, including autocast; the loss is captured with its present numbers.
     """
 
     def __init__(

@@ -182,14 +182,13 @@ class Meter:
 
     def __init__(self, epoch: int, testing: bool = False) -> None:
         self._epoch, self._testing = epoch, testing
-        self._pending: list[tuple[Tensor, int]] = []
         self._names: tuple[str, ...] = ("loss", "accuracy")
-        self._steps, self._samples, self._sums = 0, 0, np.zeros(2)
+        self._pending: list[tuple[Tensor, int]] = []
+        self._sums: list[list[float]] = []  # of every 64 steps: the values and the number of samples
 
     def add(self, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor]) -> None:
-        correct = (logits.detach().argmax(1) == y).sum()
         self._names = ("loss", "accuracy", *parts)
-        values = [loss.detach(), correct, *parts.values()]
+        values = [loss.detach(), (logits.detach().argmax(1) == y).sum(), *parts.values()]
         self._pending.append((torch.stack([value.float() for value in values]), len(y)))
         if len(self._pending) == _STEPS_PER_COPY:
             self._copy()
@@ -200,22 +199,23 @@ class Meter:
         broken = np.flatnonzero(~np.isfinite(values[0]))
         if len(broken) and not self._testing:
             safe = "the checkpoint of the previous epoch is safe" if self._epoch > 1 else "there is no checkpoint yet"
+            step = len(self._sums) * _STEPS_PER_COPY + broken[0] + 1
             raise DivergedError(
-                f"the loss is {values[0, broken[0]]} in epoch {self._epoch}, step {self._steps + broken[0] + 1}; "
-                f"{safe}. Lower the learning rate, add a warmup, or clip the gradient."
+                f"the loss is {values[0, broken[0]]} in epoch {self._epoch}, step {step}; {safe}. Lower the learning "
+                "rate, add a warmup, or clip the gradient."
             )
         values[0] *= sizes
         values[2:] *= sizes
-        self._sums = values.sum(1) + (self._sums if self._steps else 0)
-        self._steps, self._samples, self._pending = self._steps + len(sizes), self._samples + int(sizes.sum()), []
+        self._sums.append([*values.sum(1), sizes.sum()])
+        self._pending = []
 
     def means(self, processes: Processes) -> dict[str, Any]:
         """Means over the samples of all processes, and the number of samples."""
         if self._pending:
             self._copy()
-        *sums, count = np.sum(processes.gather([*self._sums, self._samples]), 0).tolist()
-        means = (total / max(count, 1) for total in sums)
-        return {**dict(zip(self._names, means, strict=True)), "samples": int(count)}
+        *sums, count = np.sum([row for rows in processes.gather(self._sums) for row in rows], 0).tolist()
+        means = dict(zip(self._names, (total / count for total in sums), strict=True))
+        return {**means, "samples": int(count)}
 
 
 def epoch_order(count: int, seed: int, epoch: int, sampler: Any) -> Tensor:

@@ -44,21 +44,19 @@ def execute_file(model: Any, seed: int) -> None:
 
 def prepare(
     model: str | nn.Module | Model,
-    samples: Samples,
-    tested: Samples | None,
+    data: dict[str, Samples],
     recipe: Recipe,
     group: Processes,
     workers: int | None,
     targets: Any = None,
     weights: str | Path | None = None,
-) -> tuple[Model, Source, Source | None]:
-    """The network, the training data and the test data, after every check that can be made in advance."""
-    labels = all_labels(samples, "DATA", skip=True)
-    classes = class_count(samples, int(labels.max()) + 1)
-    if len(np.unique(labels)) < 2:
+) -> tuple[Model, dict[str, Source]]:
+    """The network, and the data sets ``train`` and perhaps ``test``, after every check that can be made in advance."""
+    samples, train_labels = data["train"], all_labels(data["train"], "DATA", skip=True)
+    if len(np.unique(train_labels)) < 2:
         raise InputError("DATA: training needs two classes or more, and all samples are of one.")
     seed_all(seed_of(recipe.seed, 0))
-    classifier, network = _build(model, samples, classes)
+    classifier, network = _build(model, samples, class_count(samples, int(train_labels.max()) + 1))
     if weights is not None:
         classifier = replace(classifier, weights=start_from(classifier.module, weights))
     if not 2 * group.world <= recipe.batch_size <= len(samples):
@@ -69,29 +67,25 @@ def prepare(
     outputs, names = find_head(classifier.module).classes, classifier.classes or samples.classes
     if classifier.classes is None and names is not None and len(names) == outputs:
         classifier = replace(classifier, classes=list(names))
-    workers = loader_workers(workers, group.device)
-
-    def source(samples: Samples, labels: np.ndarray, argument: str, transform: Any, targets: Any = None) -> Source:
+    from_array, workers = network is not None or classifier.transform is None, loader_workers(workers, group.device)
+    sources: dict[str, Source] = {}
+    for name, samples in data.items():
+        training, argument = name == "train", "DATA" if name == "train" else name
+        labels = train_labels if training else all_labels(samples, argument, skip=True)
         try:
             check_samples(samples, None)
             check_label_range(labels, None, outputs)
         except InputError as error:
             raise InputError(f"{argument}: {str(error).removeprefix('DATA: ')}") from None
         mapping = class_mapping(names, samples.classes, outputs) if names else None
-        from_array = network is not None or classifier.transform is None
-        pixels = as_pixels(samples, input_channels(classifier.module), group.device) if from_array else None
         y = torch.from_numpy(labels if mapping is None else mapping[labels])
-        rows = None if targets is None else _checked_targets(targets, len(samples), outputs, mapping)
-        return Source(samples, y, pixels, replace(classifier, transform=transform), workers, group.device, rows)
-
-    transform, preset = classifier.transform, NETWORKS.get(classifier.name)
+        rows = _checked_targets(targets, len(y), outputs, mapping) if training and targets is not None else None
+        pixels = as_pixels(samples, input_channels(classifier.module), group.device) if from_array else None
+        sources[name] = Source(samples, y, pixels, classifier, workers, group.device, rows)
+    train, preset = sources["train"], NETWORKS.get(classifier.name)
     # A resized crop needs the margin that the preprocessing of our networks, new or trained before, cuts off.
     if recipe.resized_crop and preset and classifier.preprocessing == describe(image_transform(preset.size)):
-        transform = image_transform(preset.size, margin=True)
-    train = source(samples, labels, "DATA", transform, targets)
-    test = None
-    if tested is not None:
-        test = source(tested, all_labels(tested, "test", skip=True), "test", classifier.transform)
+        train.model = replace(classifier, transform=image_transform(preset.size, margin=True))
     if network is not None and network.standardize:
         first: Any = classifier.module.get_submodule("normalise")
         if bool((first.std == 1).all()):  # otherwise it is loaded with the weights
@@ -100,7 +94,7 @@ def prepare(
             first.std.copy_(std[:, None, None])
     if train.pixels is not None:
         classifier = replace(classifier, transform=None, takes="any")  # to be scored as trained: the network resizes
-    return classifier, train, test
+    return classifier, sources
 
 
 def _checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray | None) -> Tensor:
@@ -115,10 +109,10 @@ def _checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray
     for extreme in (rows.min(), rows.max()):  # both are NaN if any is
         if not 0 <= extreme < np.inf:
             raise InputError(f"targets must be finite and 0 or more, got {extreme}.")
-    weights = torch.from_numpy(rows)
-    return (
-        weights if mapping is None else torch.zeros(count, outputs).index_copy_(1, torch.from_numpy(mapping), weights)
-    )
+    if mapping is not None:
+        rows, given = np.zeros((count, outputs), np.float32), rows
+        rows[:, mapping] = given
+    return torch.from_numpy(rows)
 
 
 def _build(model: str | nn.Module | Model, samples: Samples, classes: int) -> tuple[Model, Network | None]:

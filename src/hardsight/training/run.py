@@ -119,11 +119,12 @@ def train(
     if wrong := sorted(recorded - set(RECORDS)):
         raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
     with processes(device) as group, preserved_state(group.device), ExitStack() as locks:
-        samples, tested = open_data(data, training=True), None if test is None else open_data(test)
-        network, source, target = prepare(model, samples, tested, recipe, group, workers, targets, weights)
-        talk = progress and group.first
+        samples = {"train": open_data(data, training=True)} | ({} if test is None else {"test": open_data(test)})
+        network, sources = prepare(model, samples, recipe, group, workers, targets, weights)
+        source, talk = sources["train"], progress and group.first
         blended = bool(recipe.mixup) and "train" in recorded
-        recorded -= ({"train"} if blended else set()) | ({"test"} if tested is None else set())
+        recorded = recorded & samples.keys() - ({"train"} if blended else set())
+        fingerprints = {name: f"{data.split} {data.fingerprint()}" for name, data in samples.items()}
         used = make_loss(loss, recipe, network.module, source.labels, source.targets is not None)
         # What must be equal for a run to resume. The device and the number of processes may change.
         plan: dict[str, Any] = {
@@ -133,14 +134,14 @@ def train(
                 "transform": content_hash(network.transform, network.takes),
                 "preprocessing": network.preprocessing,
             },
-            "data": f"{samples.split} {samples.fingerprint()}",
-            "test": None if tested is None else f"{tested.split} {tested.fingerprint()}",
+            "data": fingerprints["train"],
+            "test": fingerprints.get("test"),
             "recipe": {name: value for name, value in asdict(recipe).items() if name != "loss"},
             "loss": loss_identity(loss, recipe),
             "sampler": _sampler_identity(sampler),
             "record": sorted(recorded),
             "format": 1,
-            **gaps_entry(*(data.identity for data in (samples, tested) if data is not None)),
+            **gaps_entry(*(data.identity for data in samples.values())),
             "targets": None if source.targets is None else content_hash(source.targets),
             "weights": None if weights is None else network.weights,
         }
@@ -156,7 +157,6 @@ def train(
         if len(training.history) < recipe.epochs:
             for note in _notes(plan["weights"], blended, objective, training.one_norm) if talk else ():
                 print(note)
-            sources = {"train": source} | ({} if target is None else {"test": target})
             _run_epochs(training, sources, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, group.first)
