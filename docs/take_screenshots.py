@@ -1,22 +1,28 @@
-"""The screenshots in docs/images: python docs/take_screenshots.py NAME=PAGE.html …
+"""Take the screenshots in docs/images of pages that are made for it: python docs/take_screenshots.py
 
-NAME is one of the functions below (report, groups, comparison, label_errors, brush, training, sample), PAGE a page that
-`hardsight report` wrote. The first three are of the demo (as it is, with ``--groups``, with ``--against``), the next
-two of what ``examples/find_wrong_labels.py`` writes, the last two of the digits in ``docs/results/small-studies.md``.
-It needs playwright and a chromium.
+It needs playwright and a chromium, and takes a few minutes.
 """
 
 from __future__ import annotations
 
+import runpy
 import shutil
+import subprocess
 import sys
+import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-IMAGES = Path(__file__).parent / "images"
+from hardsight.data import load_digits
+
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
 MOST_BYTES = 250_000
 
 
@@ -112,10 +118,48 @@ def save(page: Page, name: str, x: float, y: float, width: float, height: float)
     print(f"{file.name}: {file.stat().st_size / 1000:.0f} kB")
 
 
+def make_pages(folder: Path) -> None:
+    """The demo, alone, with groups and against a plainer network; noisy labels; the digits of small-studies.md."""
+    images, labels = load_digits()
+    ink = [f"digits:{i},{pixels.mean() * 16 / 255:.3f}" for i, pixels in enumerate(images)]
+    (folder / "groups.csv").write_text("\n".join(["id,ink", *ink]))
+    (folder / "plain.py").write_text(
+        (DOCS / "howto/report.md").read_text().split(":caption: train.py\n")[1].split("```")[0]
+    )
+    test = np.arange(len(labels)) % 4 == 0
+    parts = {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])}
+    arrays = {
+        f"{part}_{name}": a for part, two in parts.items() for name, a in zip(("images", "labels"), two, strict=True)
+    }
+    np.savez(folder / "digits.npz", **arrays)
+    with patch("tempfile.TemporaryDirectory", lambda: nullcontext(str(folder / "noisy"))):
+        (folder / "noisy").mkdir()
+        runpy.run_path(str(DOCS.parent / "examples/find_wrong_labels.py"))
+    for command in (
+        "demo",
+        "report hardsight-demo --groups groups.csv -o groups.html",
+        "score plain.py:train digits --folds 5 -o before",
+        "report hardsight-demo --against before -o comparison.html",
+        "train digits.npz --test digits.npz:test --model small-cnn --epochs 30 --lr 0.001 -o small-cnn",
+        "report small-cnn/test",
+        "report small-cnn/train",
+    ):
+        subprocess.run([sys.executable, "-m", "hardsight", *command.split()], cwd=folder, check=True)
+
+
+PAGES = {
+    report: "hardsight-demo/report.html",
+    groups: "groups.html",
+    comparison: "comparison.html",
+    label_errors: "noisy/run/report.html",
+    brush: "noisy/run/report.html",
+    training: "small-cnn/test/report.html",
+    sample: "small-cnn/train/report.html",
+}
+
 if __name__ == "__main__":
-    chromium = shutil.which("chromium")
-    with sync_playwright() as tool:
-        browser = tool.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for argument in sys.argv[1:]:
-            name, _, file = argument.partition("=")
-            globals()[name](browser, Path(file))
+    with sync_playwright() as tool, tempfile.TemporaryDirectory() as temporary:
+        make_pages(Path(temporary))
+        browser = tool.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for take, page in PAGES.items():
+            take(browser, Path(temporary, page))
