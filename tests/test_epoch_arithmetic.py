@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardsight.dynamics.decomposition import Logits, swapped_losses
-from hardsight.dynamics.ids import first_rows, numbered
+from hardsight.dynamics.batches import Rows
+from hardsight.dynamics.decomposition import latest, swapped_losses
+from hardsight.dynamics.ids import numbered
 from hardsight.records import softplus
 
 
-def logits(n, classes, heads, seed, largest=30.0):
+def logits(n, classes, heads, seed, largest=30.0, place=None):
     rng = np.random.default_rng(seed)
-    return Logits(
-        rng.uniform(-1, 1, (n, classes)).astype(np.float32),
-        (largest * rng.random(n)).astype(np.float32),
-        rng.integers(0, heads, n).astype(np.int32),
-        rng.uniform(0, 2, (heads, classes)).astype(np.float32),
-        rng.standard_normal((heads, classes)).astype(np.float32),
-    )
+    columns = {
+        "cosines": rng.uniform(-1, 1, (n, classes)).astype(np.float32),
+        "norm": (largest * rng.random(n)).astype(np.float32),
+        "head": rng.integers(0, heads, n).astype(np.int32),
+        "place": np.arange(n) if place is None else np.array(place),
+    }
+    weights = [rng.uniform(0, 2, (heads, classes)), rng.standard_normal((heads, classes))]
+    return Rows(pa.array([str(i) for i in columns["place"]]), columns, np.stack(weights).astype(np.float32))
 
 
 def naive_loss(cosines, norm, lengths, biases, label):
@@ -40,43 +42,39 @@ def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
     """Many samples, so that there are several chunks; some of which are not known from before."""
     n = 70_000 // classes
     old, new = logits(n, classes, 5, 0, largest), logits(n, classes, 3, 1, largest)
-    old.head[:: max(2, n // 50)] = -1
-    labels = np.random.default_rng(2).integers(0, classes, n)
-    got = swapped_losses(old, new, labels)
-    np.testing.assert_array_equal(np.isnan(got["nll_angles"]), old.head < 0)
-    np.testing.assert_array_equal(np.isnan(got["nll_norms"]), old.head < 0)
+    gone = np.arange(n) % max(2, n // 50) == 0
+    old = old.take(np.random.default_rng(3).permutation(np.flatnonzero(~gone)))
+    new.columns["label"] = labels = np.random.default_rng(2).integers(0, classes, n)
+    losses = swapped_losses(old, new)
+    np.testing.assert_array_equal(np.isnan(losses["nll_angles"]), gone)
+    np.testing.assert_array_equal(np.isnan(losses["nll_norms"]), gone)
+    before = {place: row for row, place in enumerate(old.columns["place"].tolist())}
     for row in [*range(12), *range(n - 12, n)]:
-        if old.head[row] >= 0:
-            for name, angles, norms in (("nll_angles", new, old), ("nll_norms", old, new)):
-                head = norms.head[row]
-                parts = angles.cosines[row], norms.norms[row], norms.lengths[head], norms.biases[head]
-                np.testing.assert_allclose(got[name][row], naive_loss(*parts, labels[row]), rtol=1e-11)
+        if not gone[row]:
+            for name, (angles, i), (norms, j) in (
+                ("nll_angles", (new, row), (old, before[row])),
+                ("nll_norms", (old, before[row]), (new, row)),
+            ):
+                lengths, biases = norms.heads[:, norms.columns["head"][j]]
+                parts = angles.columns["cosines"][i], norms.columns["norm"][j], lengths, biases
+                np.testing.assert_allclose(losses[name][row], naive_loss(*parts, labels[row]), rtol=1e-11)
 
 
 def test_logits_of_some_samples_are_replaced_and_nothing_else_changes():
-    old = logits(9, 4, 6, 0)
-    old.head[[0, 7]] = -1
-    before = {name: value.copy() for name, value in vars(old).items()}
-    at = np.array([1, 2, 7])
-    new = logits(3, 4, 2, 1)
-    both = old.updated(at, new)
-    for row in range(9):
-        source, place = (new, at.tolist().index(row)) if row in at else (old, row)
-        np.testing.assert_array_equal(both.cosines[row], source.cosines[place])
-        assert both.norms[row] == source.norms[place]
-        assert (both.head[row] < 0) == (source.head[place] < 0)
-        if both.head[row] >= 0:
-            np.testing.assert_array_equal(both.lengths[both.head[row]], source.lengths[source.head[place]])
-            np.testing.assert_array_equal(both.biases[both.head[row]], source.biases[source.head[place]])
-    assert len(both.lengths) == len(both.biases) == len({*both.head.tolist()} - {-1})  # others are forgotten
-    for name, value in vars(old).items():  # a commit that fails after this is repeated with the old ones
+    old, new = logits(7, 4, 6, 0, place=[1, 2, 3, 4, 5, 6, 8]), logits(3, 4, 2, 1, place=[1, 2, 7])
+    before = {name: value.copy() for name, value in old.columns.items()}
+    both = latest(old, new)
+    assert sorted(both.columns["place"]) == [1, 2, 3, 4, 5, 6, 7, 8]
+    for row, place in enumerate(both.columns["place"]):
+        source = new if place in (1, 2, 7) else old
+        i = source.columns["place"].tolist().index(place)
+        np.testing.assert_array_equal(both.columns["cosines"][row], source.columns["cosines"][i])
+        assert both.columns["norm"][row] == source.columns["norm"][i]
+        weights = source.heads[:, source.columns["head"][i]]
+        np.testing.assert_array_equal(both.heads[:, both.columns["head"][row]], weights)
+    assert both.heads.shape[1] == len({*both.columns["head"].tolist()})  # others are forgotten
+    for name, value in old.columns.items():  # a commit that fails after this is repeated with the old ones
         np.testing.assert_array_equal(value, before[name])
-
-
-@given(st.lists(st.integers(0, 8), max_size=30))
-def test_the_first_row_of_each_number(at):
-    expected = [at.index(number) if number in at else -1 for number in range(9)]
-    assert first_rows(np.array(at, np.int64), 9).tolist() == expected
 
 
 @given(st.sets(st.text(max_size=3)), st.lists(st.text(max_size=3), max_size=20))

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +22,10 @@ from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
 from hardsight.distributed import by_first_process, joined_job
-from hardsight.dynamics.batches import NO_ROWS, Batches, Rows, joined
-from hardsight.dynamics.decomposition import Logits, swapped_losses
+from hardsight.dynamics.batches import STORED, Batches, Rows, joined
+from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
-from hardsight.dynamics.ids import as_text, first_rows, numbered
+from hardsight.dynamics.ids import numbered
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result
@@ -32,6 +33,7 @@ from hardsight.registry import whole_number
 from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance
 from hardsight.runs.files import write_together
 from hardsight.table import SampleTable
+from hardsight.triple import check_triple
 
 # Cosine between the weights of two heads: about 1 for a copy, about 0 for a newly initialized head.
 _SAME_HEAD = 0.5
@@ -121,11 +123,12 @@ class Recorder(Result):
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
         self._data_ids = None if samples is None else pa.array(samples.ids, pa.string())  # integers are their indices
-        # Of all samples, in the order of their ids: the label, the last epoch in which each came, the last logits.
+        # Of all samples, in the order of their ids: the label and the last epoch in which each came.
         self._ids, self._labels = pa.array([], pa.string()), np.zeros(0, np.int64)
         self._last_epoch = np.zeros(0, np.int32)
-        self._logits: Logits | None = None
+        self._logits: Rows | None = None  # the last ones of each sample, which the next are compared with
         self._pending: Rows | None = None  # rows of the epoch that are not on disk yet because a commit failed
+        self._head: np.ndarray | None = None  # norms and biases (2, C) of the class weights of the last batch
         self._warning: str | None = None
         by_first_process(lambda: self._begin(epoch, overwrite))
 
@@ -150,39 +153,27 @@ class Recorder(Result):
             records.drop_from(self.path, self._index, self.epoch)
         self._index.owner = secrets.token_hex(8)
         records.commit(self.path, self._index)
-        self._restore()
+        if self._index.epochs:
+            self._restore()
 
     def _restore(self) -> None:
         """Take ids, labels and the last logits from what is committed."""
         self._steps = max(self._index.steps.values(), default=0)
-        ids, labels, first, last = [self._ids], [self._labels], [self._last_epoch], [self._last_epoch]
+        parts = []
         for block in records.blocks(self.path, columns=["label"]):
             starts = np.searchsorted(block.code, np.arange(len(block.ids) + 1))
-            epoch = block.table["epoch"].to_numpy()
-            ids.append(block.ids)
-            labels.append(block.table["label"].to_numpy()[starts[:-1]].astype(np.int64))
-            first.append(epoch[starts[:-1]])
-            last.append(epoch[starts[1:] - 1])
-        self._ids, self._labels = pa.concat_arrays(ids), np.concatenate(labels)
-        self._last_epoch = np.concatenate(last)
-        self._logits = self._stored_logits(np.concatenate(first) < self.epoch)
-        heads = records.read_heads(self.path, self._index)
-        if len(heads):
-            self._shape = (int(heads["class"].to_numpy().max()) + 1, meta_of(self.path).model.features or 0)
-
-    def _stored_logits(self, before: np.ndarray) -> Logits | None:
-        """What this epoch is compared with; of samples that were flushed since, it is lost.
-
-        Args:
-            before: Which samples came in an epoch before this one: the file holds those, in their order.
-        """
-        name = self._index.states.get(str(self.epoch - 1))
-        stored = None if name is None else Logits.load(self.path / DYNAMICS / name)
-        if stored is None or len(stored.head) != before.sum():
-            return None
-        logits = Logits.unknown(len(before), stored.cosines.shape[1]).updated(np.flatnonzero(before), stored)
-        logits.head[self._last_epoch == self.epoch] = -1
-        return logits
+            epoch, label = (block.table[name].to_numpy() for name in ("epoch", "label"))
+            parts.append((block.ids, label[starts[:-1]].astype(np.int64), epoch[starts[:-1]], epoch[starts[1:] - 1]))
+        ids, labels, first, last = zip(*parts, strict=True)
+        self._ids, self._labels, self._last_epoch = pa.concat_arrays(ids), np.concatenate(labels), np.concatenate(last)
+        if heads := records.read_heads(self.path, self._index)["class"].to_pylist():
+            self._shape = (max(heads) + 1, meta_of(self.path).model.features or 0)
+        if name := self._index.states.get(str(self.epoch - 1)):
+            before = np.flatnonzero(np.concatenate(first) < self.epoch)  # of these samples the file holds the logits
+            if (logits := load_logits(self.path / DYNAMICS / name, len(before))) is not None:
+                logits.columns["place"] = before[logits.columns["place"]]
+                flushed = self._last_epoch[logits.columns["place"]] == self.epoch  # their logits are lost
+                self._logits = logits.take(np.flatnonzero(~flushed))
 
     # In the loop.
 
@@ -195,20 +186,12 @@ class Recorder(Result):
             labels: ``(N,)`` class indices; samples with a negative one are not recorded.
         """
         features, weight, bias = head.features, head.weight, head.bias
-        if not isinstance(labels, Tensor):
-            try:
-                labels = torch.tensor(labels)
-            except (TypeError, ValueError, RuntimeError):
-                raise InputError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
-        labels = labels.to(features.device)
-        self._check(ids, features, weight, labels, getattr(head, "_module", None))
-        if features.shape[0]:
-            self._batches.add(ids, features, weight, bias, labels)
-            self._steps += 1
-
-    def _check(self, ids: Any, features: Tensor, weight: Tensor, labels: Tensor, module: Any) -> None:
-        n, (classes, width) = features.shape[0], weight.shape
-        if labels.shape != (n,) or labels.is_floating_point():
+        check_triple(features, weight, None, bias, finite=False, finite_head=False)
+        try:
+            labels = torch.as_tensor(labels).to(features.device, copy=not isinstance(labels, Tensor))
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
+        if labels.shape != (n := len(features),) or labels.is_floating_point():
             raise InputError(
                 f"labels must be ({n},) class indices, got {labels.dtype} {tuple(labels.shape)}; "
                 "soft labels have no target to record."
@@ -217,27 +200,26 @@ class Recorder(Result):
             raise InputError(f"ids must name each of the {n} samples of the batch, got {printable(ids)[:80]}.")
         if isinstance(ids, (Tensor, np.ndarray)) and (ids.ndim != 1 or "float" in str(ids.dtype)):
             raise InputError(f"ids must be ({n},) integers or strings, got {ids.dtype} {tuple(ids.shape)}.")
-        if features.ndim != 2 or features.shape[1] != width:
-            raise InputError(f"features must be ({n}, {width}), as wide as the weight, got {tuple(features.shape)}.")
-        if classes < 2:
-            raise InputError(f"weight must hold at least 2 classes, got {classes}.")
-        previous = self._shape or (classes, width)
-        new_module = self._module is not None and module is not None and module is not self._module
-        if classes != previous[0] or previous[1] not in (0, width) or (new_module and not self._resembles(weight)):
-            raise InputError(
-                f"the head was replaced in {self._meta.unit} {self.epoch} (it had {previous[0]} classes × "
-                f"{previous[1] or '?'} features, now {classes} × {width}): its angles cannot be compared with those "
-                "before. Record it in another run."
-            )
-        self._shape, self._module = (classes, width), module
+        self._check_head(weight, getattr(head, "_module", None))
+        if n:
+            self._batches.add(ids, features, weight, bias, labels)
+            self._steps += 1
 
-    def _resembles(self, weight: Tensor) -> bool:
-        """Whether a head is a copy of the last one (averaged weights, a reloaded model), not newly initialized."""
-        last = self._batches.last_weight
-        if last is None or last.shape != weight.shape:
-            return last is None
-        last, weight = as_float64(last).flatten(), as_float64(weight.detach().to(last.device)).flatten()
-        return bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) >= _SAME_HEAD)
+    def _check_head(self, weight: Tensor, module: Any) -> None:
+        """Refuse another head; a copy of the last one (averaged weights, a reloaded model) is none."""
+        shape, last = (weight.shape[0], weight.shape[1]), self._batches.last_weight
+        classes, width = self._shape or shape
+        replaced = classes != shape[0] or width not in (0, shape[1])
+        if not replaced and last is not None and None not in (self._module, module) and module is not self._module:
+            last, weight = as_float64(last).flatten(), as_float64(weight.detach().to(last.device)).flatten()
+            replaced = bool(torch.nn.functional.cosine_similarity(last, weight, dim=0) < _SAME_HEAD)
+        if replaced:
+            raise InputError(
+                f"the head was replaced in {self._meta.unit} {self.epoch} (it had {classes} classes × {width or '?'} "
+                f"features, now {shape[0]} × {shape[1]}): its angles cannot be compared with those before. Record it "
+                "in another run."
+            )
+        self._shape, self._module = shape, module
 
     # At the end of an epoch.
 
@@ -270,72 +252,58 @@ class Recorder(Result):
         self.close()
 
     def _commit(self, end: bool) -> None:
-        parts = self._gathered()
+        """Gather what came since the last commit in the first process, which writes it."""
+        try:
+            rows: Any = self._batches.rows(self.split, self._data_ids)
+        except HardsightError as error:  # raised once all processes have come here, so that none waits for another
+            rows = error
+        parts: list[Any] = [rows]
+        if self._world > 1:
+            parts = [None] * self._world
+            dist.gather_object(rows, parts if self._rank == 0 else None)
+            dist.barrier()  # torch aborts if a process ends while one of its threads still holds what was sent
         warning = by_first_process(lambda: self._write(parts, end))
         if warning and self._rank == 0:
             warnings.warn(warning, UserWarning, stacklevel=3)
 
-    def _gathered(self) -> list[Any]:
-        """What came since the last commit, on the host: from all processes on the first one, nothing on the others.
-
-        A process may have an error instead of rows: it is raised once all have met, so that none waits for another.
-        """
-        try:
-            rows: Any = self._batches.rows()
-        except HardsightError as error:
-            rows = error
-        if self._world == 1:
-            return [rows]
-        parts: list[Any] | None = [None] * self._world if self._rank == 0 else None
-        dist.gather_object(rows, parts)
-        # A thread of torch lets go of what it sent after this process has gone on: should it end then, torch aborts.
-        dist.barrier()
-        return parts or []
-
     def _write(self, parts: list[Any], end: bool) -> str | None:
         """Commit rows and return a warning. Until they are on disk nothing else changes: the call can be repeated."""
-        fresh = joined([part for part in parts if isinstance(part, Rows)] or [NO_ROWS])
-        if len(fresh.ids):
-            rows = joined([self._pending or NO_ROWS, self._sound(fresh)])
-            self._pending = rows._replace(head=fresh.head)
-        if errors := [part for part in parts if not isinstance(part, Rows)]:
+        self._receive([part for part in parts if isinstance(part, Rows)])
+        if errors := [part for part in parts if isinstance(part, HardsightError)]:
             raise errors[0]
-        if self._pending is None and not end:
-            return None
-        if self._pending is None and self.epoch not in self._index.epochs:
+        if self._pending is None and end and self.epoch not in self._index.epochs:
             raise StateError(f"{self._meta.unit} {self.epoch} ends without a sample: call update() before.")
         if records.read_index(self.path).owner != self._index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
-        rows = self._pending or NO_ROWS
-        if rows.head is not None and self._shape is None:  # only other processes have had samples so far
-            self._shape = (rows.head.shape[1], 0)
-        texts = as_text(rows.ids, self.split, self._data_ids)
-        classes = self._shape[0] if self._shape else 0
-        self._refuse(rows, texts, texts.is_null(), f"ids must be indices of data, below {len(self._data_ids or ())}")
-        self._refuse(rows, texts, rows.labels >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
-        ids, places, at = numbered(self._ids, texts)
-        labels, last_epoch = np.full(len(ids), -1), np.zeros(len(ids), np.int32)
-        labels[places], last_epoch[places] = self._labels, self._last_epoch
-        first, new = first_rows(at, len(ids)), labels < 0
-        labels[new] = rows.labels[first[new]]
-        wrong = labels[at] != rows.labels
-        wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
-        self._refuse(
-            rows, texts, wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)"
-        )
+        index, logits, repeated, writers = copy.deepcopy(self._index), self._logits, 0, []
+        ids, labels, last_epoch = self._ids, self._labels, self._last_epoch
+        if self._pending is not None and self._head is not None:
+            ids, places, at = self._numbered(self._pending)
+            labels, last_epoch = np.full(len(ids), -1), np.zeros(len(ids), np.int32)
+            labels[places], last_epoch[places] = self._labels, self._last_epoch
+            first, new, given = np.full(len(ids), -1), labels < 0, self._pending.columns["label"]
+            first[at[::-1]] = np.arange(len(at))[::-1]  # of equal places the last one written stays
+            labels[new] = given[first[new]]
+            wrong = labels[at] != given
+            wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
+            self._refuse(wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)")
 
-        recorded = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
-        repeated, rows = len(rows.ids) - len(recorded), rows.take(first[recorded])
-        last_epoch[recorded] = self.epoch
-        logits = self._compare(rows, places, recorded, len(ids))
-        table = self._table(rows, ids.take(pa.array(recorded)))
-
-        index = copy.deepcopy(self._index)
-        write_together(
-            lambda: records.write_rows(self.path, index, table),
-            lambda: None if rows.head is None else records.write_head(self.path, index, self.epoch, rows.head),
-            lambda: self._write_logits(index, logits if end else None),
-        )
+            recorded = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
+            repeated, rows = len(at) - len(recorded), self._pending.take(first[recorded])
+            last_epoch[recorded], rows.columns["place"] = self.epoch, recorded
+            if len(recorded) and "cosines" not in rows.columns:  # there are too many
+                logits = None
+            elif len(recorded):
+                if logits is not None:  # new ids have moved it
+                    logits = logits._replace(columns=logits.columns | {"place": places[logits.columns["place"]]})
+                rows.columns.update(swapped_losses(logits, rows))
+                logits = latest(logits, rows)
+            table = self._table(rows)
+            writers += [lambda: records.write_rows(self.path, index, table)]
+            writers += [lambda: records.write_head(self.path, index, self.epoch, self._head)]
+        if end and logits is not None:
+            writers += [lambda: self._write_logits(index.states, logits)]
+        write_together(*writers)
         index.epochs += [self.epoch] if self.epoch not in index.epochs else []
         index.open, index.steps[str(self.epoch)] = not end, self._steps
         records.compact(self.path, index)
@@ -348,10 +316,13 @@ class Recorder(Result):
         warning, self._warning = self._warning, None
         return warning
 
-    def _sound(self, rows: Rows) -> Rows:
-        """Without samples that have no label (a negative one) or broken numbers: they are left out, and counted."""
-        labeled = rows.labels >= 0
-        finite = np.logical_and.reduce([np.isfinite(column) for column in rows.values.values()])
+    def _receive(self, parts: list[Rows]) -> None:
+        """Add rows to those that wait. Samples without a label (a negative one) or with broken numbers only count."""
+        if not parts:
+            return
+        rows, self._head = joined(parts), parts[0].heads[:, -1]
+        labeled = rows.columns["label"] >= 0
+        finite = np.logical_and.reduce([np.isfinite(rows.columns[name]) for name in STORED])
         self._counts["unlabelled"] += int((~labeled).sum())
         if bad := int((~finite).sum()):
             self._counts["bad"] += bad
@@ -359,51 +330,41 @@ class Recorder(Result):
                 f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
                 "are NaN or infinite; they are left out."
             )
-        return rows.take(np.flatnonzero(labeled & finite))
+        rows = rows.take(np.flatnonzero(labeled & finite)) if not (labeled & finite).all() else rows
+        self._pending = rows if self._pending is None else joined([self._pending, rows])
 
-    def _refuse(self, rows: Rows, texts: pa.Array, refused: Any, reason: str) -> None:
-        """Raise an error about some rows, if any. The others stay, so that the same call, repeated, commits them."""
-        refused = np.asarray(refused)
+    def _numbered(self, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+        """All ids sorted, and the places of the old ones and of the rows among them."""
+        classes = rows.heads.shape[2]
+        self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
+        outside, labels = rows.columns["outside"], rows.columns["label"]
+        self._refuse(outside, f"ids must be indices of data, below {len(self._data_ids or ())}")
+        self._refuse(labels >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
+        return numbered(self._ids, rows.ids)
+
+    def _refuse(self, refused: np.ndarray, reason: str) -> None:
+        """Raise an error about some pending rows, if any. The same call, repeated, commits the others."""
         if self._pending is None or not refused.any():
             return
-        first, count = int(refused.argmax()), int(refused.sum())
-        id_ = printable(texts[first].as_py() if texts[first].is_valid else str(rows.ids[first]))
-        self._pending = self._pending.take(np.flatnonzero(~refused))
+        rows, first, count = self._pending, int(refused.argmax()), int(refused.sum())
+        self._pending = rows.take(np.flatnonzero(~refused))
         self._counts["refused"] += count
         raise InputError(
-            f"{reason}, got {id_!r} with the label {rows.labels[first]}. The same call again records {self._meta.unit} "
-            f"{self.epoch} without {count:,} such samples."
+            f"{reason}, got {printable(rows.ids[first].as_py())!r} with the label {rows.columns['label'][first]}. The "
+            f"same call again records {self._meta.unit} {self.epoch} without {count:,} such samples."
         )
 
-    def _compare(self, rows: Rows, places: np.ndarray, at: np.ndarray, count: int) -> Logits | None:
-        """Add the losses with swapped norms to rows, and return the logits that the next epoch is compared with.
-
-        Args:
-            rows: One row per sample, at places `at` among `count` samples.
-            places: Where the samples that came before lie among them.
-        """
-        if not len(rows.ids) or rows.logits is None:  # everything was flushed before, or there are too many
-            return self._logits if not len(rows.ids) else None
-        old = self._logits or Logits.unknown(0, rows.logits.cosines.shape[1])
-        if count != len(old.head):
-            old = Logits.unknown(count, rows.logits.cosines.shape[1]).updated(places[: len(old.head)], old)
-        rows.values.update(swapped_losses(old.take(at), rows.logits, rows.labels))
-        return old.updated(at, rows.logits)
-
-    def _table(self, rows: Rows, ids: pa.Array) -> pa.Table:
+    def _table(self, rows: Rows) -> pa.Table:
         """Rows, which are in the order of their ids, as they are stored."""
-        integers = {"epoch": np.full(len(ids), self.epoch), "label": rows.labels, "pred": rows.values["pred"]}
+        integers = {"epoch": np.full(len(rows.ids), self.epoch), **{k: rows.columns[k] for k in ("label", "pred")}}
         columns: dict[str, Any] = {name: pa.array(v.astype(np.int32)) for name, v in integers.items()}
-        for name, bits in records.BITS.items():
-            if name in rows.values:
-                columns[name] = pa.array(records.rounded(rows.values[name], bits), from_pandas=True)
-        return pa.table({"id": ids, **columns})
+        for name in records.BITS.keys() & rows.columns.keys():
+            columns[name] = pa.array(records.rounded(rows.columns[name], records.BITS[name]), from_pandas=True)
+        return pa.table({"id": rows.ids, **columns})
 
-    def _write_logits(self, index: records.Index, logits: Logits | None) -> None:
+    def _write_logits(self, states: dict[str, str], logits: Rows) -> None:
         """Write what the next epoch is compared with, for a recorder that resumes."""
-        states = index.states
-        if logits is not None:
-            states[str(self.epoch)] = records.write_file(self.path, "safetensors", logits.save)
+        states[str(self.epoch)] = records.write_file(self.path, "safetensors", partial(save_logits, logits))
         for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
             del states[old]
 

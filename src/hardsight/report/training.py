@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.comparison import floats
+from hardsight.dynamics.batches import MOST_COSINES
 from hardsight.dynamics.curves import EpochMoments
-from hardsight.dynamics.decomposition import MOST_COSINES
 from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.formatting import counted, plain
