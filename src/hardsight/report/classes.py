@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from hardsight.report.formatting import counted, plain, score_title
 from hardsight.report.label_errors import Suspects
@@ -79,14 +80,9 @@ def build(inputs: Inputs) -> Section:
 def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     """Median of the values that are not NaN, by group number."""
     valid = ~np.isnan(values) & (group >= 0)
-    values, group = values[valid], group[valid]
-    values = values[np.lexsort((values, group))]
-    n = np.bincount(group, minlength=groups)
-    start = np.cumsum(n) - n
-    out = np.full(groups, np.nan)
-    some = n > 0
-    lower, upper = (start + (n - 1) // 2)[some], (start + n // 2)[some]
-    out[some] = (values[lower] + values[upper]) / 2
+    n = np.bincount(group[valid], minlength=groups)
+    out, present = np.full(groups, np.nan), np.flatnonzero(n)
+    out[present] = ndimage.median(values[valid], group[valid], present)
     return out
 
 

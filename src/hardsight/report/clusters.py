@@ -49,11 +49,7 @@ def build(inputs: Inputs) -> Section:
 
 
 def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
-    """k-means of the features' directions within each class; clusters significantly harder than the rest of it.
-
-    Returns:
-        The clusters, the hardest first, and how they were looked for, or why they were not.
-    """
+    """Clusters that are significantly harder than the rest of their class, the hardest first, and a note."""
     from threadpoolctl import threadpool_limits
 
     where, directions = _directions(rows)

@@ -6,8 +6,10 @@ import shlex
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.comparison import floats
 from hardsight.errors import HardsightError
 from hardsight.extras import first_line
 from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
@@ -23,26 +25,14 @@ _RECORDED = (
 
 
 class Suspects(NamedTuple):
-    """Labels that are probably wrong.
-
-    Attributes:
-        suspicion: ``(N,)``, larger is more suspect.
-        suggested: ``(N,)`` class codes, −1 for none.
-        first: Rows of the most suspicious ones.
-        count: How many there are.
-        share: Of the labels.
-        by: The ranking.
-        noise: Estimated share of wrong labels by class number.
-        note: How they were counted.
-    """
+    """What `label_errors` says of each row: its suspicion and the suggested class code (−1 for none); and in sum."""
 
     suspicion: np.ndarray
     suggested: np.ndarray
-    first: np.ndarray
+    first: np.ndarray  # rows of the most suspicious ones
     count: int
-    share: float
     by: str
-    noise: dict[int, float]
+    noise: dict[int, float]  # estimated share of wrong labels by class number
     note: str
 
 
@@ -52,11 +42,12 @@ def build(inputs: Inputs) -> Section:
     if not isinstance(suspects, Suspects):
         reason = _RECORDED if inputs.recorded is not None else suspects
         return Section("label_errors", notices=[Notice("info", reason)] if reason and inputs.rows.labeled else [])
-    count, by = suspects.count, suspects.by
-    first = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
-    note = f"{first}, by {by}: the label, and what the network predicts instead."
+    first = (
+        f"The {LENGTH} most suspicious of {suspects.count:,}" if suspects.count > LENGTH else "Most suspicious first"
+    )
+    note = f"{first}, by {suspects.by}: the label, and what the network predicts instead."
     command = f"hardsight clean {shlex.quote(str(inputs.run))}" if inputs.run is not None else "hs.clean(table)"
-    data = {"count": count, "command": command, "command_note": "Next, write lists of what to keep, relabel and drop:"}
+    data = {"count": suspects.count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
     listed = SampleList("suspects", "Suspect labels", note, suspects.first)
     return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=[listed])
 
@@ -73,34 +64,27 @@ def find_suspects(rows: Rows) -> Suspects | str:
         errors, estimate = label_errors(rows.table), noise(rows.table)
     except HardsightError as error:  # a table without the columns it needs
         return f"Label errors could not be looked for: {first_line(error)}"
-    details = errors.meta.label_errors
+    details, by = errors.meta.label_errors, str(errors.meta.label_errors["by"])
     if details["chance"]:
         return ""  # the first notice of the page says why
-    ranked = errors.to_arrow()
-    place = pc.index_in(rows.ids, value_set=ranked["id"].combine_chunks()).to_numpy()
-    suggested = pc.fill_null(ranked["suggested"], -1).to_numpy()[place]
-    first = ranked.filter(ranked["suspect"]).slice(0, LENGTH)["id"]
-    by, count = str(details["by"]), int(details["suspects"])
-    summary = RANKINGS[by].summary.rstrip(".")
-    valid = estimate.rows.filter(pc.is_valid(estimate.rows["share"]))
-    gate = details["automatic"]
+    count, gate, summary = int(details["suspects"]), details["automatic"], RANKINGS[by].summary.rstrip(".")
+    source = "all classes" if estimate.exact else "label and prediction"
+    note = (
+        f"{count:,} labels to review: as many as confident learning counts as wrong (from the probabilities of "
+        f"{source}; confident mistakes of the network are among them), where the prediction is another class, by "
+        f"{by} ({summary[:1].lower()}{summary[1:]}). {accuracy_note(rows.table) or ''}"
+    )
     if gate.kind == "implausible":
         note = f"{count:,} labels to review, if you must: {gate.reason}"
-    else:
-        source = "all classes" if estimate.exact else "label and prediction"
-        note = (
-            f"{count:,} labels to review: as many as confident learning counts as wrong (from the probabilities of "
-            f"{source}; confident mistakes of the network are among them), where the prediction is another class, by "
-            f"{by} ({summary[:1].lower()}{summary[1:]})."
-        )
-        note = " ".join(filter(None, (note, accuracy_note(rows.table))))
+    by_row, ids = errors.aligned(rows.ids.combine_chunks()), errors.to_arrow()
+    suggested = pc.fill_null(by_row["suggested"], -1).to_numpy()
+    first = ids.filter(ids["suspect"]).slice(0, LENGTH)["id"].cast(pa.string())
     return Suspects(
-        suspicion=ranked["suspicion"].to_numpy()[place],
+        suspicion=floats(by_row["suspicion"]),
         suggested=np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1),
         first=pc.index_in(first, value_set=rows.ids.combine_chunks()).to_numpy().astype(np.int64),
         count=count,
-        share=count / max(int((rows.label >= 0).sum()), 1),
         by=by,
-        noise=dict(zip(valid["class"].to_pylist(), valid["share"].to_pylist(), strict=True)),
-        note=note,
+        noise={row["class"]: row["share"] for row in estimate.rows.to_pylist() if row["share"] is not None},
+        note=note.strip(),
     )

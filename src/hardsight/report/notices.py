@@ -40,77 +40,62 @@ def title(rows: Rows) -> str:
 def sampling(rows: Rows) -> Sampling:
     """How the samples were scored."""
     meta = rows.table.meta
-    scored = meta.out_of_sample
+    scored, recorded = meta.out_of_sample, meta.recorded
     if scored:
-        text = f"({cut(scored, 80)}): no sample was scored by a network that had learned its label."
+        text = f"({cut(scored, 80)})"
         if isinstance(scored, Folds):
-            seeds = f", {scored.seeds} seeds" if (scored.seeds or 1) > 1 else ""
-            text = {
-                "head": f"for the last layer ({scored.folds} folds{seeds}): it was refitted on the other folds. If the "
-                "features below it were trained on these very labels, wrong ones still hide.",
-                "model": f"({scored.folds} folds{seeds}): the whole network was retrained on the other folds, so no "
-                "sample was scored by a network that had learned its label.",
-            }.get(
-                scored.retrained or "",
-                f"({scored.folds} folds{seeds}), so no sample was scored by a network that had learned its label.",
-            )
+            text = f"({scored.folds} folds{f', {scored.seeds} seeds' if (scored.seeds or 1) > 1 else ''})"
+            if scored.retrained == "head":
+                text = (
+                    f"for the last layer {text}: it was refitted on the other folds. If the features below it were "
+                    "trained on these very labels, wrong ones still hide."
+                )
+                return Sampling("out", _BADGES["out"], text, "info")
+            text += ": the whole network was retrained on the other folds" * (scored.retrained == "model")
+        text += ", so no sample was scored by a network that had learned its label."
         return Sampling("out", _BADGES["out"], text, "info")
     text = "Scored by the network as given: if it was trained on these samples, wrong labels hide"
-    if meta.recorded:
-        note = f" ({cut(meta.note, 120)})" if meta.note else ""
-        epochs = meta.recorded.epochs
-        when = f"in {cut_name(meta.unit or 'epoch')} {epochs[-1]:,} of a training" if epochs else "during training"
+    if recorded:
+        last = f" in {cut_name(meta.unit or 'epoch')} {recorded.epochs[-1]:,} of" if recorded.epochs else " during"
         text = (
-            f"Recorded {when}{note}. If the network was trained on these samples, memorized ones look easy and wrong "
-            "labels hide"
+            f"Recorded{last} a training{f' ({cut(meta.note, 120)})' if meta.note else ''}. If the network was trained "
+            "on these samples, memorized ones look easy and wrong labels hide"
         )
-    kind = "in" if scored is False and not meta.recorded else "unknown"
-    level = "warn" if rows.labeled else "info"
-    return Sampling(kind, _BADGES[kind], f"{text}; score with --folds to see them.", level)
+    kind = "in" if scored is False and not recorded else "unknown"
+    return Sampling(kind, _BADGES[kind], f"{text}; score with --folds to see them.", "warn" if rows.labeled else "info")
 
 
 def build(inputs: Inputs) -> Section:
     """What a reader must know before trusting the page."""
-    return Section("opening", notices=list(_notices(inputs.rows)))
+    rows, meta = inputs.rows, inputs.rows.table.meta
+    chance, score = chance_agreement(rows.label, rows.pred), score_title(rows.main)
+    present, bad = np.unique(rows.at[rows.at >= 0]), len(rows.table.bad)
+    unlabeled, unpredicted = (int((codes < 0).sum()) for codes in (rows.label, rows.pred))
+    unranked, zero = int(np.isnan(rows.value).sum()), (meta.counts or Counts()).zero_features or 0
+    name = rows.class_name(int(present[0])) if len(present) else ""
+    nets = f"{len(meta.models)} nets ({cut(', '.join(map(str, meta.models)), 120)})"
 
+    def having(n: int) -> str:
+        return counted(n, "sample has", "samples have")
 
-def _notices(rows: Rows) -> Iterator[Notice]:
-    meta = rows.table.meta
-
-    def warn(n: int | None, text: str) -> Iterator[Notice]:
-        if n:
-            yield Notice("warn", f"{counted(n, 'sample has', 'samples have')} {text}")
-
-    chance = chance_agreement(rows.label, rows.pred)
-    if chance.near:
-        yield Notice("alarm", f"{str(chance)[:1].upper()}{str(chance)[1:]}")
-    if meta.unfinished:
-        yield Notice("warn", f"{counted(len(rows), 'sample')} so far; run the report again when it is done.")
-    if not rows.labeled:
-        yield Notice("info", "There are no labels: every score is taken at the predicted class.")
-    else:
-        yield from warn(int((rows.label < 0).sum()), "no label and are in no class.")
-    yield from warn(int((rows.pred < 0).sum()), "no prediction.")
-    present = np.unique(rows.at[rows.at >= 0])
-    if len(present) == 1 and len(rows) > 1:
-        yield Notice("info", f"All samples are of one class ({rows.class_name(int(present[0]))}).")
-    if rows.classes > MANY_CLASSES:
-        yield Notice("info", f"The model has {rows.classes:,} classes; the page names those that occur.")
-    if rows.main is None:
-        yield Notice("warn", "The table has no score that the page can rank by.")
-    else:
-        if rows.main != "avh":
-            yield Notice("info", f"The table has no AVH; samples are ranked by {score_title(rows.main)}.")
-        yield from warn(int(np.isnan(rows.value).sum()), f"no {score_title(rows.main)} and are not ranked.")
-    if len(rows.table.bad):
-        yield Notice("warn", f"{counted(len(rows.table.bad), 'sample')} could not be scored; see the list at the end.")
-    zero = (meta.counts or Counts()).zero_features
-    yield from warn(zero, "a zero feature, which has the same angle to every class.")
-    if len(meta.models) > 1:
-        names = cut(", ".join(map(str, meta.models)), 120)
-        yield Notice("info", f"Every score is the mean over {len(meta.models)} nets ({names}).")
-    for text in meta.warnings:
-        yield Notice("warn", cut(text, _LENGTH, 3 * _LENGTH))
+    # Level, whether it applies, what it says.
+    entries = [
+        ("alarm", chance.near, f"{str(chance)[:1].upper()}{str(chance)[1:]}"),
+        ("warn", meta.unfinished, f"{counted(len(rows), 'sample')} so far; run the report again when it is done."),
+        ("info", not rows.labeled, "There are no labels: every score is taken at the predicted class."),
+        ("warn", rows.labeled and unlabeled, f"{having(unlabeled)} no label and are in no class."),
+        ("warn", unpredicted, f"{having(unpredicted)} no prediction."),
+        ("info", len(present) == 1 and len(rows) > 1, f"All samples are of one class ({name})."),
+        ("info", rows.classes > MANY_CLASSES, f"{rows.classes:,} classes; the page names those that occur."),
+        ("warn", rows.main is None, "The table has no score that the page can rank by."),
+        ("info", rows.main not in (None, "avh"), f"The table has no AVH; samples are ranked by {score}."),
+        ("warn", rows.main and unranked, f"{having(unranked)} no {score} and are not ranked."),
+        ("warn", bad, f"{counted(bad, 'sample')} could not be scored; see the list at the end."),
+        ("warn", zero, f"{having(zero)} a zero feature, which has the same angle to every class."),
+        ("info", len(meta.models) > 1, f"Every score is the mean over {nets}."),
+        *(("warn", True, cut(text, _LENGTH, 3 * _LENGTH)) for text in meta.warnings),
+    ]
+    return Section("opening", notices=[Notice(level, text) for level, applies, text in entries if applies])
 
 
 def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]]:
@@ -128,7 +113,11 @@ def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]
         yield f"mean {score_title(rows.main)}", f"{values.mean():.3g}", note
         yield from _hardest_class(rows)
     if isinstance(suspects, Suspects):
-        yield "suspect labels", f"{suspects.count:,}", f"{percent(suspects.share, 2)} of the labels, to be reviewed"
+        yield (
+            "suspect labels",
+            f"{suspects.count:,}",
+            f"{percent(suspects.count / int((rows.label >= 0).sum()), 2)} of the labels, to be reviewed",
+        )
     spread = rows.optional("avh_sd")
     if spread is not None and (~np.isnan(spread)).any():
         note = f"mean over the samples, {len(rows.table.meta.models)} nets"
@@ -155,24 +144,15 @@ def made(rows: Rows) -> list[list[str]]:
     meta = rows.table.meta
     model, data, command, versions, how = meta.model, meta.data, meta.command, meta.versions or {}, sampling(rows)
     entries = {
-        "model": model.name,
-        "nets": ", ".join(map(str, meta.models)),
-        "weights": meta.weights,
-        "fingerprint of the weights": model.fingerprint,
-        "head": model.head,
-        "classes": f"{rows.classes:,}",
-        "data": data.origin,
-        "fingerprint of the data": data.fingerprint,
-        "preprocessing": meta.preprocessing,
+        "model": model.name, "nets": ", ".join(map(str, meta.models)), "weights": meta.weights,
+        "fingerprint of the weights": model.fingerprint, "head": model.head, "classes": f"{rows.classes:,}",
+        "data": data.origin, "fingerprint of the data": data.fingerprint, "preprocessing": meta.preprocessing,
         "bias in the logits": {True: "yes", False: "no", None: None}[meta.bias],
         "recorded": meta.note if meta.recorded else None,
         "scored": f"{how.badge} {how.text}" if how.kind == "out" else how.text,
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
-        "made": meta.created,
-        "seconds": meta.seconds,
-        "device": meta.device,
-        "seed": meta.seed,
+        "made": meta.created, "seconds": meta.seconds, "device": meta.device, "seed": meta.seed,
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else versions,
         "python": meta.python,
-    }
+    }  # fmt: skip
     return [[name, cut(value, _LENGTH, 3 * _LENGTH)] for name, value in entries.items() if value]

@@ -19,18 +19,9 @@ from hardsight.report.formatting import written
 
 _FOLDER = files("hardsight.report")
 
-# The scripts that every section may use; each section has one of its own, ``section_KEY.js``, if it draws.
+# What every section may use, the scripts of sections that draw, ``section_KEY.js``, and the start.
 _SCRIPTS = (
-    "page_elements.js",
-    "page_theme.js",
-    "page_tables.js",
-    "page_charts.js",
-    "page_lines.js",
-    "page_samples.js",
-    "page_gallery.js",
-    "page_dialog.js",
-    "page_scatter.js",
-    *sorted(file.name for file in _FOLDER.iterdir() if file.name.startswith("section_")),
+    *sorted(file.name for file in _FOLDER.iterdir() if re.match(r"(page|section)_.*\.js", file.name)),
     "page.js",
 )
 
@@ -54,17 +45,15 @@ def render(payload: dict[str, Any]) -> str:
 def fill(
     template: str, shown: dict[str, Any], data: dict[str, Any], scripts: Sequence[str], styles: Sequence[str]
 ) -> str:
-    """A page with the policy that allows its own scripts and styles and nothing else.
+    """A page whose policy allows its own scripts and styles and nothing else.
 
     Args:
-        template: A file beside this one.
+        template: A file beside this one; so are all `scripts` and `styles`.
         shown: What it writes, as ``report``.
         data: What its scripts draw.
-        scripts: Files beside this one, one script together.
-        styles: Files, one style together.
     """
     style = "\n".join(_beside(name) for name in styles)
-    script = "(() => {\n" + "\n".join(_beside(name) for name in scripts) + "\n})();"
+    script = '(() => {\n"use strict";\n' + "\n".join(_beside(name) for name in scripts) + "\n})();"
     environment = Environment(
         loader=FunctionLoader(_beside),
         autoescape=True,

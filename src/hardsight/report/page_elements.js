@@ -1,4 +1,3 @@
-"use strict";
 // Makers of nodes and of text. Text enters the page as text nodes only; nothing in these scripts parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from hardsight.report.label_errors import Suspects
 from hardsight.report.points import choose_points
 from hardsight.report.recorded import read_recorded, sample_curves
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.sections import Column, Inputs, Notice, Section, as_tiles, by_level
+from hardsight.report.sections import Column, Inputs, Notice, as_tiles, by_level
 from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
 from hardsight.table import SampleTable
 
@@ -39,21 +38,12 @@ if TYPE_CHECKING:
 MOST_BYTES = 15_000_000
 _SLACK = 100_000  # of them, for what comes with the pictures: their places and a note
 
-# Every section of the page in its order, which is also the order of its lists and views.
-SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
-    notices.build,
-    samples.build,
-    label_errors.build,
-    disagreement.build,
-    training.build,
-    people.build,
-    comparison.build,
-    distributions.build,
-    classes.build,
-    groups.build,
-    clusters.build,
-    bad_rows.build,
-)
+# Every section of the page in its order, which is also the order of its lists and views: modules with a function
+# ``build(Inputs) -> Section | None``.
+SECTIONS = (
+    notices, samples, label_errors, disagreement, training, people, comparison, distributions, classes, groups,
+    clusters, bad_rows,
+)  # fmt: skip
 
 
 def make_payload(
@@ -81,7 +71,7 @@ def make_payload(
     columns, group_notes = groups.find_groups(rows, given)
     recorded = None if dynamics is None else read_recorded(rows, dynamics)
     inputs = Inputs(rows, run, against, given, columns, group_notes, recorded, label_errors.find_suspects(rows))
-    sections = [section for build in SECTIONS if (section := build(inputs)) is not None]
+    sections = [section for module in SECTIONS if (section := module.build(inputs)) is not None]
     lists = [listed for section in sections for listed in section.lists]
     views = [view for section in sections for view in section.views]
     heads = [*(listed.rows for listed in lists), *(part for section in sections for part in section.examples)]

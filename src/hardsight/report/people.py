@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,41 +21,23 @@ HARD = 0.2  # about this share of the samples is called hard, by people and by t
 BINS_X, BINS_Y = 25, 30
 _FEWEST = 10  # samples in a bin of the frequency for a median
 _HSF = "human selection frequency"
-# Columns of the points: the column of the alignment, title, meaning.
-_COLUMNS = {
-    "hsf": ("hsf", _HSF, "Share of people who chose the label."),
-    "votes_entropy": ("entropy", "entropy of the answers", "How much people disagree with one another, in nats."),
-}
-
-
-class People(NamedTuple):
-    """What people said of the rows of the page.
-
-    Attributes:
-        alignment: What `hardsight align` wrote.
-        columns: ``(N,)`` by name, NaN where nobody was asked: ``hsf`` and, where answers are known, ``votes_entropy``.
-        judged: ``(N,)`` whether both people and the model say how hard a sample is.
-        hard: ``(2, N)`` whether people and the model find it hard; False where either does not say.
-        limit: What people find hard has a frequency up to here.
-    """
-
-    alignment: Aligned
-    columns: dict[str, np.ndarray]
-    judged: np.ndarray
-    hard: np.ndarray
-    limit: float
+_OLD = "The run has changed since it was compared with people; run hardsight align again for current numbers."
 
 
 def build(inputs: Inputs) -> Section | None:
     """The section, where `hardsight align` compared the run with people."""
-    rows, people = inputs.rows, read_people(inputs.rows, inputs.run)
-    if people is None:
+    rows, alignment = inputs.rows, None if inputs.run is None else read_alignment(inputs.run)
+    if alignment is None:
         return None
-    summary, hsf = people.alignment.summary, people.columns["hsf"]
-    current = (summary.get("samples"), summary.get("epoch")) == (len(rows), last_epoch(rows.table))
-    old = "The run has changed since it was compared with people; run hardsight align again for current numbers."
+    summary, answers = alignment.summary, alignment.people
+    place = pc.index_in(rows.ids, value_set=answers["id"].combine_chunks()).combine_chunks()
+    hsf = floats(answers["hsf"].take(place))
+    columns = {"hsf": Column(hsf, _HSF, "Share of people who chose the label.", harder_end("hsf"))}
+    if "entropy" in answers.column_names:
+        values, text = floats(answers["entropy"].take(place)), "How much people disagree with one another, in nats."
+        columns["votes_entropy"] = Column(values, "entropy of the answers", text, harder_end("votes_entropy"))
+    by_people, by_model, quarters = _quarters(rows, hsf)
     gap = np.round(rows.rank_main - mid_ranks(-hsf), 12)
-    by_people, by_model = people.hard
     note = (
         f"By the difference of ranks: people by the share who chose the label, the model by {score_title(rows.main)}."
     )
@@ -71,64 +53,25 @@ def build(inputs: Inputs) -> Section | None:
         title, text = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
         x = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
         views.append(View("people", title, text, x, score_axis(rows, rows.main), hsf, rows.value))
+    current = (summary.get("samples"), summary.get("epoch")) == (len(rows), last_epoch(rows.table))
     return Section(
         "people",
         "People",
         " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
-        tiles=_tiles(people),
-        tables=[*_quarters(rows, people), *_board(people.alignment), *_hypotheses(summary)],
-        notes=[str(text) for text in people.alignment.differences["words"].to_pylist()],
+        tiles=_tiles(summary, hsf),
+        tables=[quarters, *_board(alignment), *_hypotheses(summary)],
+        notes=[str(text) for text in alignment.differences["words"].to_pylist()],
         data={
-            "warning": "" if current else old,
-            "histograms": [_histogram(rows, people, name) for name in rows.scores],
+            "warning": "" if current else _OLD,
+            "histograms": [_histogram(rows, hsf, alignment, name) for name in rows.scores],
         },
         lists=[listed for listed in lists if len(listed.rows)],
         views=views,
-        columns={
-            name: Column(values, *_COLUMNS[name][1:], harder_end(name)) for name, values in people.columns.items()
-        },
+        columns=columns,
     )
 
 
-def read_people(rows: Rows, run: Any) -> People | None:
-    """What `hardsight align` wrote into the run, in the order of the rows; None where it did not."""
-    alignment = None if run is None else read_alignment(run)
-    if alignment is None:
-        return None
-    table_ = alignment.people
-    place = pc.index_in(rows.ids, value_set=table_["id"].combine_chunks()).combine_chunks()
-    columns = {
-        name: floats(table_[column].take(place))
-        for name, (column, *_) in _COLUMNS.items()
-        if column in table_.column_names
-    }
-    judged = ~np.isnan(columns["hsf"]) & ~np.isnan(rows.hardness)
-    return People(alignment, columns, judged, *_hard(columns["hsf"], rows.hardness, judged))
-
-
-def _hard(hsf: np.ndarray, hardness: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, float]:
-    """What people find hard, as near to a fifth as ties let it be, and as many that are hardest for the model."""
-    hard = np.zeros((2, len(hsf)), dtype=bool)
-    values, counts = np.unique(hsf[judged], return_counts=True)
-    if len(values) < 2:
-        return hard, np.nan
-    up_to = np.cumsum(counts)[:-1]  # somebody must find something easy
-    at = int(np.abs(up_to - HARD * judged.sum()).argmin())
-    hard[0] = judged & (hsf <= values[at])
-    hard[1, top(np.where(judged, hardness, np.nan), int(up_to[at]))] = True
-    return hard, float(values[at])
-
-
-def _title(name: str) -> str:
-    """What a candidate is called: ``avh_within_class`` is C·AVH, within class."""
-    for ending in TREATMENTS:
-        if name.endswith(ending):
-            return f"{_title(name.removesuffix(ending))}, {ending.replace('_', ' ').strip()}"
-    return score_title(name).replace("_", " ")
-
-
-def _tiles(people: People) -> list[tuple[str, str, str]]:
-    summary, hsf = people.alignment.summary, people.columns["hsf"]
+def _tiles(summary: dict[str, Any], hsf: np.ndarray) -> list[tuple[str, str, str]]:
     asked = hsf[~np.isnan(hsf)]
     tiles = [("samples that people were asked about", f"{len(asked):,}", f"of {len(hsf):,}")]
     if len(asked):
@@ -142,6 +85,34 @@ def _tiles(people: People) -> list[tuple[str, str, str]]:
     return tiles
 
 
+def _quarters(rows: Rows, hsf: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """What people find hard, near to a fifth as far as ties let it be, as many for the model, and the two-by-two."""
+    title = "Easy and hard, for people and the model"
+    judged = ~np.isnan(hsf) & ~np.isnan(rows.hardness)
+    values, counts = np.unique(hsf[judged], return_counts=True)
+    by_people, by_model = np.zeros((2, len(hsf)), dtype=bool)
+    if len(values) < 2:
+        note = "People found all samples equally hard, or there is no score to set against them."
+        return by_people, by_model, table("quarters", title, [], title=title, note=note)
+    up_to = np.cumsum(counts)[:-1]  # somebody must find something easy
+    n, at = int(judged.sum()), int(np.abs(up_to - HARD * judged.sum()).argmin())
+    k, limit = int(up_to[at]), float(values[at])
+    by_people = judged & (hsf <= limit)
+    by_model[top(np.where(judged, rows.hardness, np.nan), k)] = True
+    easy, hard = ([int((judged & a & b).sum()) for a in (~by_people, by_people)] for b in (~by_model, by_model))
+    columns = [
+        ("people", "", "text", ["people: easy", "people: hard"]),
+        ("easy", "model: easy", "int", easy),
+        ("hard", "model: hard", "int", hard),
+    ]
+    note = (
+        f"Hard are {counted(k, 'sample')} for each, {percent(k / n)} of {n:,}: for people those whose label at most "
+        f"{percent(limit, 0)} chose, for the model the hardest by {score_title(rows.main)}. Were the two unrelated, "
+        f"both would find about {k * k / n:,.0f} hard."
+    )
+    return by_people, by_model, table("quarters", "Numbers of samples", columns, title=title, note=note)
+
+
 def _board(alignment: Aligned) -> list[dict[str, Any]]:
     """The leaderboard: a row per score, the best first."""
     board, by = alignment.leaderboard.to_pylist(), alignment.summary["coefficient"]
@@ -152,16 +123,17 @@ def _board(alignment: Aligned) -> list[dict[str, Any]]:
         # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.
         return [number(row[key], 7) for row in board]
 
-    coefficients = [key for key in ("spearman", "pearson", "kendall") if key in board[0]]
+    titles = {key: key.capitalize() for key in ("spearman", "pearson", "kendall") if key in board[0]}
     columns: list[tuple[Any, ...]] = [
         ("title", "score", "text", [cut_name(_title(row["score"])) for row in board]),
         ("kind", "kind", "text", [row["kind"] for row in board]),
         ("chart", "", "chart", [None] * len(board)),
+        *(
+            (key, title, "decimal", values(key), values(f"{key}_low"), values(f"{key}_high"))
+            for key, title in (titles | {"behind": "behind the best"}).items()
+        ),
+        ("p_holm", "p (corrected)", "number", values("p_holm")),
     ]
-    for key in (*coefficients, "behind"):
-        title = "behind the best" if key == "behind" else key.capitalize()
-        columns.append((key, title, "decimal", *(values(f"{key}{end}") for end in ("", "_low", "_high"))))
-    columns.append(("p_holm", "p (corrected)", "number", values("p_holm")))
     ceilings = {entry["coefficient"]: entry["ceiling"] for entry in alignment.summary.get("ceilings", [])}
     note = (
         f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label, turned so that more "
@@ -173,19 +145,26 @@ def _board(alignment: Aligned) -> list[dict[str, Any]]:
     return [table("board", caption, columns, title="Which score agrees best", note=note, sort=by, chart=chart)]
 
 
+def _title(name: str) -> str:
+    """What a candidate is called: ``avh_within_class`` is C·AVH, within class."""
+    for ending in TREATMENTS:
+        if name.endswith(ending):
+            return f"{_title(name.removesuffix(ending))}, {ending.replace('_', ' ').strip()}"
+    return score_title(name).replace("_", " ")
+
+
 def _hypotheses(summary: dict[str, Any]) -> list[dict[str, Any]]:
     columns = [
         (key, title, "text", [str(entry[key]) for entry in summary["hypotheses"]])
         for key, title in (("name", "hypothesis"), ("verdict", "verdict"), ("words", "why"))
     ]
     title = "The AVH paper's hypotheses, here"
-    return [table("hypotheses", title, columns, title=title)] if summary["hypotheses"] else []
+    return [table("hypotheses", "Hypotheses", columns, title=title)] if summary["hypotheses"] else []
 
 
-def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
+def _histogram(rows: Rows, hsf: np.ndarray, alignment: Aligned, name: str) -> dict[str, Any]:
     """People's frequency against a score: counts in a grid (row 0 is the lowest), and the median by frequency."""
-    hsf, values = people.columns["hsf"], rows.scores[name]
-    x, y = Axis("hsf", _HSF, 0.0, 1.0), score_axis(rows, name)
+    values, x, y = rows.scores[name], Axis("hsf", _HSF, 0.0, 1.0), score_axis(rows, name)
     if (low := float(np.nanmin(values))) < y.high:  # room for what there is; 0 need not be seen
         y = y._replace(low=max(low, y.low))
     column, line = x.bins(hsf, BINS_X), y.bins(values, BINS_Y)
@@ -195,35 +174,10 @@ def _histogram(rows: Rows, people: People, name: str) -> dict[str, Any]:
     medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in parts]
     compared = [
         f"{row['coefficient'].capitalize()} {row['value']:.3f} ({between(row['low'], row['high'], '.3f')})"
-        for row in people.alignment.rows.to_pylist()
+        for row in alignment.rows.to_pylist()
         if row["score"].removesuffix("_pred") == name and row["bin"] == "all" and row["value"] is not None
     ]
     n = f"n = {int(both.sum()):,}"
-    return {
-        "key": name, "title": score_title(name),
-        "note": "; ".join([*compared, f"{n}."]) if compared else f"{n}; not compared with people.",
-        "x": x._asdict(), "y": y._asdict(), "nx": BINS_X, "ny": BINS_Y,
-        "counts": counts.tolist(), "medians": plain(medians),
-    }  # fmt: skip
-
-
-def _quarters(rows: Rows, people: People) -> list[dict[str, Any]]:
-    """The two-by-two: rows are people, columns the model, easy first."""
-    title = "Easy and hard, for people and the model"
-    by_people, by_model = people.hard
-    n, k = int(people.judged.sum()), int(by_people.sum())
-    if not k:
-        none = "People found all samples equally hard, or there is no score to set against them."
-        return [table("quarters", title, [], title=title, note=none)]
-    counts = [[int((a & b & people.judged).sum()) for a in (~by_people, by_people)] for b in (~by_model, by_model)]
-    columns = [
-        ("people", "", "text", ["people: easy", "people: hard"]),
-        ("easy", "model: easy", "int", counts[0]),
-        ("hard", "model: hard", "int", counts[1]),
-    ]
-    note = (
-        f"Hard are {counted(k, 'sample')} for each, {percent(k / n)} of {n:,}: for people those whose label at most "
-        f"{percent(people.limit, 0)} chose, for the model the hardest by {score_title(rows.main)}. Were the two "
-        f"unrelated, both would find about {k * k / n:,.0f} hard."
-    )
-    return [table("quarters", title, columns, title=title, note=note)]
+    note = "; ".join([*compared, f"{n}."]) if compared else f"{n}; not compared with people."
+    grid = {"nx": BINS_X, "ny": BINS_Y, "counts": counts.tolist(), "medians": plain(medians)}
+    return {"key": name, "title": score_title(name), "note": note, "x": x._asdict(), "y": y._asdict(), **grid}

@@ -13,10 +13,9 @@ def choose_points(n: int, listed: np.ndarray, cell: np.ndarray, group: np.ndarra
     """Rows to draw, in order: every listed one, then a sample spread over regions, classes, and all rows.
 
     Two fifths go evenly over the occupied cells of the main view, so that rare regions are seen, two fifths evenly
-    over the classes, and the rest to all rows alike.
+    over the classes, and the rest to all `n` rows alike.
 
     Args:
-        n: How many rows there are.
         listed: Rows that a list names.
         cell: ``(N,)`` cell of each row in the main view, −1 for none.
         group: ``(N,)`` class of each row, −1 for none.

@@ -42,22 +42,13 @@ _STEPS = len(_LETTERS) ** 2 - 2  # the last code says that there is no number
 
 
 class Recorded(NamedTuple):
-    """A recorded training beside the rows of the page.
-
-    Attributes:
-        dynamics: The records.
-        unit: ``epoch``, or whatever lies between two ends.
-        shown: Places of the epochs that are drawn: all of them, or evenly spread ones with the first and the last.
-        hardness: ``(M,)`` mean AVH of each recorded sample, in the order of the records.
-        columns: ``(N,)`` by name, one value per row of the page; NaN where there is none.
-        notices: What a reader must know of the records.
-    """
+    """A recorded training beside the rows of the page."""
 
     dynamics: Dynamics
-    unit: str
-    shown: np.ndarray
-    hardness: np.ndarray
-    columns: dict[str, np.ndarray]
+    unit: str  # epoch, or whatever lies between two ends
+    shown: np.ndarray  # places of the epochs that are drawn, evenly spread where there are many
+    hardness: np.ndarray  # (M,) mean AVH of each recorded sample, in the order of the records
+    columns: dict[str, np.ndarray]  # (N,) by name, one value per row of the page; NaN where there is none
     notices: list[Notice]
 
     @property
@@ -67,33 +58,27 @@ class Recorded(NamedTuple):
 
 def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     """Take the summary of each sample of the page from its records."""
-    summary, epochs, unit = dynamics.summary().to_arrow(), dynamics.epochs, cut_name(dynamics.unit)
-    place = pc.index_in(rows.ids, value_set=summary["id"].cast(pa.string()).combine_chunks()).combine_chunks()
-    columns = {name: floats(summary[column].take(place)) for name, (column, *_) in _COLUMNS.items()}
+    summary, epochs, unit = dynamics.summary(), dynamics.epochs, cut_name(dynamics.unit)
+    by_row = summary.aligned(rows.ids.combine_chunks())
+    columns = {name: floats(by_row[column]) for name, (column, *_) in _COLUMNS.items()}
     if (columns["seen"] == len(epochs)).all():
         del columns["seen"]  # the same for all
-    gaps = int(pc.sum(pc.less(summary["seen"], len(epochs))).as_py())
-    notices = [Notice("info", text) for text in _notices(rows, dynamics, unit, gaps)]
-    shown = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(np.int64))
-    return Recorded(dynamics, unit, shown, floats(summary["avh"]), columns, notices)
-
-
-def _notices(rows: Rows, dynamics: Dynamics, unit: str, gaps: int) -> list[str]:
-    last = int(dynamics.epochs[-1])  # a run that is still being recorded may have more by now
+    last = int(epochs[-1])  # a run that is still being recorded may have more by now
     bad, absent = rows.table.meta.recorded.bad if rows.table.meta.recorded else 0, len(dynamics) - len(rows)
-    texts = {
-        f"{unit} {last} is not finished: its samples so far are what this page shows.".capitalize(): (
-            dynamics.unfinished
-        ),
-        f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from the {unit}s in which "
-        "they came.": bad > 0,
-        f"{counted(absent, 'recorded sample was', 'recorded samples were')} not seen in {unit} {last}, whose scores "
-        "this page shows; they count in the curves only.": absent > 0,
-        f"{counted(gaps, 'sample was', 'samples were')} not seen in every {unit}; means are over the {unit}s in which "
-        "they were.": gaps > absent,
-        f"One {unit} is recorded so far: there are no curves yet, and no data map.": len(dynamics.epochs) == 1,
-    }
-    return [text for text, applies in texts.items() if applies]
+    gaps = int((summary["seen"] < len(epochs)).sum())
+    # Whether it applies, what it says.
+    entries = [
+        (dynamics.unfinished, f"{unit} {last} is not finished: this page shows its samples so far.".capitalize()),
+        (bad, f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from their {unit}s."),
+        (absent > 0, f"{counted(absent, 'recorded sample was', 'recorded samples were')} not seen in {unit} {last}, "
+                     "whose scores this page shows; they count in the curves only."),
+        (gaps > absent, f"{counted(gaps, 'sample was', 'samples were')} not seen in every {unit}; means are over the "
+                        f"{unit}s in which they were."),
+        (len(epochs) == 1, f"One {unit} is recorded so far: there are no curves yet, and no data map."),
+    ]  # fmt: skip
+    shown = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(np.int64))
+    notices = [Notice("info", text) for applies, text in entries if applies]
+    return Recorded(dynamics, unit, shown, floats(summary.to_arrow()["avh"]), columns, notices)
 
 
 def columns_of(recorded: Recorded) -> dict[str, Column]:
@@ -149,14 +134,7 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
 
 
 def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: int) -> dict[str, Any]:
-    """Single samples over the epochs: of as many as fit, each number in two characters.
-
-    Args:
-        recorded: The records.
-        places: Points of the page, the most wanted first.
-        ids: Their ids.
-        total: How many points the page has.
-    """
+    """Curves of single samples, of as many as fit, at these points of the page's `total`, the most wanted first."""
     dynamics, shown = recorded.dynamics, recorded.shown
     kept = places[: CURVES_BYTES // (2 * len(CURVES) * len(shown) + 6)]
     wanted = pa.array(ids[: len(kept)], pa.string())

@@ -27,24 +27,14 @@ _LOGIT = ("nll", "confidence", "margin", "el2n", "entropy")
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of a table, sorted by id, so that nothing on the page depends on the order in which rows came.
+    """Columns of a table, sorted by id, so that nothing on the page depends on the order in which rows came."""
 
-    Attributes:
-        table: The rows as a `SampleTable`, in this order.
-        classes: C of the model.
-        numbers: ``(K,)`` the class number of each code; codes are what `label` and `pred` hold.
-        label: ``(N,)`` codes, −1 where there is none.
-        pred: ``(N,)`` codes, −1 where there is none.
-        scores: Score columns as float64 by the score's name; AVH times C. Without labels they were taken at the
-            prediction.
-    """
-
-    table: SampleTable
-    classes: int
-    numbers: np.ndarray
-    label: np.ndarray
-    pred: np.ndarray
-    scores: dict[str, np.ndarray] = field(repr=False)
+    table: SampleTable  # the rows, in this order
+    classes: int  # C of the model
+    numbers: np.ndarray  # (K,) the class number of each code
+    label: np.ndarray  # (N,) codes, −1 where there is none
+    pred: np.ndarray  # (N,) codes, −1 where there is none
+    scores: dict[str, np.ndarray] = field(repr=False)  # by name; AVH times C; without labels taken at the prediction
 
     def __len__(self) -> int:
         return len(self.label)

@@ -84,11 +84,8 @@ def top(values: np.ndarray, k: int) -> np.ndarray:
 def hardest_and_easiest(rows: Rows) -> list[SampleList]:
     """The two ends of the main score."""
     where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
-    note = f"By {score_title(rows.main)}, taken {where}."
-    return [
-        SampleList("hardest", "Hardest", note, top(rows.hardness, LENGTH)),
-        SampleList("easiest", "Easiest", note, top(-rows.hardness, LENGTH)),
-    ]
+    ends = (("hardest", "Hardest", rows.hardness), ("easiest", "Easiest", -rows.hardness))
+    return [SampleList(*end[:2], f"By {score_title(rows.main)}, taken {where}.", top(end[2], LENGTH)) for end in ends]
 
 
 def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:

@@ -2,8 +2,7 @@
 
 sections.label_errors = (box, { command }, report) => {
   const code = box.parentElement.querySelector(".command code");
-  code.closest(".command").append(copyButton("Copy", command, code));
-  box.append(make("p", lookAt(report, "suspects")));
+  code.closest(".command").append(copyButton("Copy", command, code), lookAt(report, "suspects") || "");
 };
 
 // A button that opens a list of the gallery, where the page has it.

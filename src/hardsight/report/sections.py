@@ -23,27 +23,16 @@ _LEVELS = ("alarm", "warn", "info")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every section is built from.
-
-    Attributes:
-        rows: The samples.
-        run: The run folder, where there is one.
-        against: Another run or table to compare with.
-        group_table: Group columns that were given beside the table, as `read_by_id` reads them.
-        groups: Group columns of the table and of `group_table`.
-        group_notes: What could not be used of them.
-        recorded: The training that the run recorded, where it did.
-        suspects: Labels that are probably wrong, or a sentence that says why none are looked for.
-    """
+    """What every section is built from."""
 
     rows: Rows
-    run: Any = None
-    against: Any = None
-    group_table: pa.Table | None = None
-    groups: Sequence[Group] = ()
-    group_notes: Sequence[str] = ()
-    recorded: Recorded | None = None
-    suspects: Suspects | str = ""
+    run: Any = None  # the run folder, where there is one
+    against: Any = None  # another run or table to compare with
+    group_table: pa.Table | None = None  # group columns beside the table, as `read_by_id` reads them
+    groups: Sequence[Group] = ()  # of the table and of `group_table`
+    group_notes: Sequence[str] = ()  # what could not be used of them
+    recorded: Recorded | None = None  # the training that the run recorded
+    suspects: Suspects | str = ""  # labels that are probably wrong, or a sentence that says why none are looked for
 
 
 class SampleList(NamedTuple):
@@ -76,35 +65,23 @@ class Notice(NamedTuple):
 class Section:
     """One section of the page.
 
-    Attributes:
-        key: Its name in the payload and its anchor; the script that draws it registers under the same name.
-        title: Its heading; without one it adds lists, views, columns and notices, but no section below the samples.
-        note: What stands below the heading.
-        tiles: A name, a value and a note each.
-        tables: What `table` makes.
-        notes: Sentences below the tables.
-        data: What its script draws; an array of row numbers in it becomes points.
-        lists: Tabs of the gallery.
-        examples: Rows that need pictures as much as those of the lists.
-        parts: Rows that need points, and pictures if there are more than the lists need.
-        views: Scatter plots.
-        columns: Numbers of each sample, by name.
-        notices: Sentences at the top of the page.
+    Its key is its name in the payload and its anchor; the script that draws it registers under the same name. Without
+    a title it adds lists, views, columns and notices, but no section below the samples.
     """
 
     key: str
     title: str = ""
-    note: str = ""
-    tiles: Sequence[tuple[str, str, str]] = ()
-    tables: Sequence[dict[str, Any]] = ()
-    notes: Sequence[str] = ()
-    data: dict[str, Any] = field(default_factory=dict)
-    lists: Sequence[SampleList] = ()
-    examples: Sequence[np.ndarray] = ()
-    parts: Sequence[np.ndarray] = ()
-    views: Sequence[View] = ()
-    columns: dict[str, Column] = field(default_factory=dict)
-    notices: Sequence[Notice] = ()
+    note: str = ""  # below the title
+    tiles: Sequence[tuple[str, str, str]] = ()  # names, values and notes
+    tables: Sequence[dict[str, Any]] = ()  # what `table` makes
+    notes: Sequence[str] = ()  # sentences below the tables
+    data: dict[str, Any] = field(default_factory=dict)  # what its script draws; arrays of row numbers become points
+    lists: Sequence[SampleList] = ()  # tabs of the gallery
+    examples: Sequence[np.ndarray] = ()  # rows that need pictures as much as those of the lists
+    parts: Sequence[np.ndarray] = ()  # rows that need points, and pictures if there are more than the lists need
+    views: Sequence[View] = ()  # scatter plots
+    columns: dict[str, Column] = field(default_factory=dict)  # numbers of each sample
+    notices: Sequence[Notice] = ()  # sentences at the top of the page
 
     def as_dict(self) -> dict[str, Any]:
         """What the page shows below its heading, without what is empty."""

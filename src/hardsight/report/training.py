@@ -36,20 +36,15 @@ _VALUES = {
 
 
 class Parts(NamedTuple):
-    """A way to divide the samples: a name for each part, and each sample's part (−1 for none).
-
-    Attributes:
-        ordered: Whether the parts go from easy to hard.
-        driven: Whether the page shows what drove the loss of each part.
-    """
+    """A way to divide the samples: a name for each part, and each sample's part (−1 for none)."""
 
     key: str
     title: str
     names: list[str]
     codes: np.ndarray
     note: str = ""
-    ordered: bool = False
-    driven: bool = False
+    ordered: bool = False  # whether the parts go from easy to hard
+    driven: bool = False  # whether the page shows what drove the loss of each part
 
 
 def build(inputs: Inputs) -> Section | None:
@@ -60,57 +55,37 @@ def build(inputs: Inputs) -> Section | None:
     columns = columns_of(recorded)
     if not recorded.several:
         return Section("training", columns=columns, notices=recorded.notices)
+    dynamics, unit, shown = recorded.dynamics, recorded.unit, recorded.shown
     groups = []
     if inputs.group_table is not None:
-        ids = pa.chunked_array([pa.array(recorded.dynamics.ids, pa.string())])
+        ids = pa.chunked_array([pa.array(dynamics.ids, pa.string())])
         groups = given_groups(ids, inputs.group_table)[0][-MOST_COLUMNS:]
-    return Section(
-        "training",
-        "Training",
-        _note(recorded),
-        data=_curves(recorded, groups, inputs.rows.name_of),
-        lists=recorded_lists(recorded),
-        views=[data_map(recorded)],
-        columns=columns,
-        notices=recorded.notices,
-    )
-
-
-def _note(recorded: Recorded) -> str:
-    unit, count, shown = recorded.unit, len(recorded.dynamics.epochs), len(recorded.shown)
-    some = f" {shown} of them are drawn." if shown < count else ""
-    return (
-        f"{counted(len(recorded.dynamics), 'sample')} over {counted(count, unit)}.{some} Lines are means over the "
-        f"samples seen in an {unit}; bands are one standard deviation to either side, which is how far the samples "
-        "spread and not how sure the mean is. For accuracy the band is Wilson's 95 % interval."
-    )
-
-
-def _curves(recorded: Recorded, groups: list[Group], class_name: Callable[[int], str]) -> dict[str, Any]:
-    """Everything over the epochs, for the page.
-
-    Args:
-        recorded: The records.
-        groups: Columns beside the table, over the samples in the order of `dynamics.ids`.
-        class_name: The name of a class number.
-    """
-    everything = np.zeros(len(recorded.dynamics), dtype=np.int64)
     divisions = [
-        Parts("all", "all samples", ["all samples"], everything, driven=True),
-        *_classes(recorded, class_name),
+        Parts("all", "all samples", ["all samples"], np.zeros(len(dynamics), dtype=np.int64), driven=True),
+        *_classes(recorded, inputs.rows.name_of),
         *_fifths(recorded),
         *map(_of_group, groups),
     ]
     measured = _measure(recorded, divisions)
+    some = f" {len(shown)} of them are drawn." if len(shown) < len(dynamics.epochs) else ""
+    note = (
+        f"{counted(len(dynamics), 'sample')} over {counted(len(dynamics.epochs), unit)}.{some} Lines are means over "
+        f"the samples seen in an {unit}; bands are one standard deviation to either side, which is how far the samples "
+        "spread and not how sure the mean is. For accuracy the band is Wilson's 95 % interval."
+    )
     keys = ("title", "text", "kind", "least", "most")
-    return {
-        "unit": recorded.unit,
-        "epochs": recorded.dynamics.epochs[recorded.shown].tolist(),
+    data = {
+        "unit": unit,
+        "epochs": dynamics.epochs[shown].tolist(),
         "values": [{"key": key, **dict(zip(keys, value, strict=True))} for key, value in _VALUES.items()],
         "groupings": [_grouping(recorded, *pair) for pair in zip(divisions, measured, strict=True)],
         "drivers": _drivers(recorded, divisions, measured),
-        "heads": _heads(recorded, class_name),
+        "heads": _heads(recorded, inputs.rows.name_of),
     }
+    lists, views = recorded_lists(recorded), [data_map(recorded)]
+    return Section(
+        "training", "Training", note, data=data, lists=lists, views=views, columns=columns, notices=recorded.notices
+    )
 
 
 def _classes(recorded: Recorded, class_name: Callable[[int], str]) -> list[Parts]:

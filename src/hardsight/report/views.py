@@ -69,13 +69,7 @@ class View(NamedTuple):
 
 
 def axis(column: str, title: str, values: np.ndarray) -> Axis:
-    """An axis over the values, with round ends; a few far outliers do not stretch it.
-
-    Args:
-        column: Name of the column.
-        title: What stands beside the axis.
-        values: ``(N,)``, may hold NaN.
-    """
+    """An axis over the values, NaN aside, with round ends; a few far outliers do not stretch it."""
     valid = values[~np.isnan(values)]
     if not len(valid):
         return Axis(column, title, 0.0, 1.0)
