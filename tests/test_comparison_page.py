@@ -30,14 +30,14 @@ def section_of(page, question):
 
 
 def row_of(page, question, title):
-    table = section_of(page, question).data["table"]
-    return next(row for block in table for row in block["rows"] if row["title"] == title)
+    [table] = section_of(page, question).tables
+    return next(row[2:] for row in table["rows"] if row[0].rstrip(" ↑↓") == title)
 
 
 def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
     page = page_of(tmp_path)
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-    cells = row_of(page, "calibration", "accuracy")["cells"]
+    cells = row_of(page, "calibration", "accuracy")
     for cell, group in zip(cells, ("CE", "EL", "AMC"), strict=True):
         values = [
             100 * row["value"]
@@ -45,12 +45,12 @@ def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
             if (row["group"], row["metric"], row["level"] == row["level"]) == (group, "accuracy", False)
         ]
         assert cell["text"] == f"{np.mean(values):.2f} %"
-        assert cell["spread"] == f"± {np.std(values, ddof=1):.2f}"
+        assert cell["sd"] == f"± {np.std(values, ddof=1):.2f}"
 
 
 def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
     page = page_of(tmp_path, groups=("CE",), seeds=1)
-    assert row_of(page, "calibration", "accuracy")["cells"][0]["spread"] == "91.53 to 94.53 %"
+    assert row_of(page, "calibration", "accuracy")[0]["interval"] == "91.53 to 94.53 %"
     assert "nothing to compare" in page["lead"]
     texts = {one["title"]: one["texts"] for one in page["verdicts"]}
     assert texts["Out of distribution"][0].startswith(
@@ -71,7 +71,7 @@ def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, 
     ]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
     page = comparison(read_evaluation(tmp_path))
-    first, second = row_of(page, "calibration", "accuracy")["cells"]
+    first, second = row_of(page, "calibration", "accuracy")
     assert (first["flag"], second["flag"]) == ("", flag)
     said = page["verdicts"][0]["texts"][0]
     if not flag:
@@ -141,7 +141,7 @@ def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
 
 def test_accuracy_under_attack_is_shown_where_about_half_is_left_and_own_data_are_densities(tmp_path):
     page = page_of(tmp_path)
-    [row] = next(one["rows"] for one in page["overview"] if one["title"] == "Robustness")
+    [row] = page["highlights"]["Robustness"]
     assert row["title"] == "accuracy, fgsm · ε = 0.1"
     chart = chart_of(page, "ood-inside")
     assert [one["name"] for one in chart["sets"]][:2] == ["msp · fashion_mnist", "msp · noise"]
@@ -307,7 +307,7 @@ def test_a_metric_nobody_has_named_is_shown_all_the_same(tmp_path):
         old = pq.read_table(tmp_path / f"{name}.parquet")
         pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(added, old.schema)]), tmp_path / f"{name}.parquet")
     page = comparison(read_evaluation(tmp_path))
-    assert row_of(page, "new_question", "new metric")["cells"][0]["text"] == "0.930"
+    assert row_of(page, "new_question", "new metric")[0]["text"] == "0.930"
     assert chart_of(page, "new_question-bend")["title"] == "bend"
 
 

@@ -24,7 +24,7 @@ from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
 from hardsight.evaluation import Subject, evaluate, questions, read_evaluation
 from hardsight.evaluation import run as evaluation_run
-from hardsight.evaluation.statistics import wins
+from hardsight.evaluation.statistics import flag_of
 from hardsight.evaluation.subjects import open_cases
 from hardsight.margins import margins_answer
 from hardsight.models import Model
@@ -329,7 +329,7 @@ def test_a_head_scaled_by_ten_wins_nothing_that_its_scale_does_not_change(digits
     found = run(given, tmp_path, questions=["margins", "clusters"], ood=[("other", other_digits())])
     for test in found.tests.to_pylist():
         if test["question"] != "ood" or test["score"] in ("max_logit", "avc", "avh", "angular_margin"):
-            assert wins(test) is None
+            assert flag_of(test) == ""
     [margin] = told(found.tests, metric="margin", score="angular")
     assert margin["p"] == 1.0
     [logits] = told(found.tests, metric="margin", score="logit")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hardsight.evaluation.latex import escaped, latex_table
-from hardsight.evaluation.statistics import compare_groups, wins
+from hardsight.evaluation.statistics import compare_groups, flag_of
 from hardsight.stats import paired_difference, welch_difference
 
 
@@ -84,18 +84,18 @@ def test_holm_goes_over_all_tests_of_a_question_and_over_no_other():
     plain = next(test for test in tests if not test["better"])
     assert math.isfinite(plain["p"])
     assert math.isnan(plain["p_holm"])
-    assert wins(plain) is None
+    assert flag_of(plain) == ""
 
 
 def test_a_difference_counts_only_after_correction_and_the_sign_follows_what_is_better():
     far = {"ce": [0.1, 0.12, 0.11], "el": [0.9, 0.91, 0.92]}
-    assert wins(only(rows_of(far))) is True
-    assert wins(only(rows_of(far, better="lower"))) is False
+    assert flag_of(only(rows_of(far))) == "better"
+    assert flag_of(only(rows_of(far, better="lower"))) == "worse"
     crowd = [row for k in range(40) for row in rows_of({"ce": A, "el": B}, metric=f"m{k}")]
     raw = only(rows_of({"ce": A, "el": [a + d for a, d in zip(A, (0.02, 0.03, 0.025, 0.021), strict=True)]}))
     assert raw["p_holm"] == raw["p"] < 0.01
     tests = compare_groups(crowd + rows_of({"ce": A, "el": B}, metric="last"), nothing)
-    assert all(wins(test) is None for test in tests)
+    assert all(flag_of(test) == "" for test in tests)
 
 
 def columns_of(values, ids=None):
@@ -143,12 +143,12 @@ def test_what_cannot_be_tested_says_why():
     assert only(rows_of({"ce": A[:1], "el": B[:1]}))["how"] == "no test: one run each, and no mean over samples"
     constant = only(rows_of({"ce": [0.5, 0.6, 0.7], "el": [0.6, 0.7, 0.8]}))
     assert constant["how"] == "no test: without any spread"
-    assert wins(constant) is None
+    assert flag_of(constant) == ""
     assert only(rows_of({"ce": [0.5, 0.6], "el": [0.5, 0.6]}))["p"] == 1.0
     assert float(welch_difference(np.array([0.5, 0.5]), np.array([0.5, 0.5])).p) == 1.0
     equal = only(rows_of({"ce": [0.1] * 3, "el": [0.2] * 3}, seeds={"ce": [0, 1, 2], "el": [3, 4, 5]}))
     assert equal["how"] == "no test: without any spread"  # of which rounding alone makes 1e-34
-    assert wins(equal) is None
+    assert flag_of(equal) == ""
     alone = welch_difference(np.array([0.1] * 3), np.array([0.2, 0.3, 0.1]))
     assert float(alone.p) == pytest.approx(stats.ttest_1samp([0.2, 0.3, 0.1], 0.1).pvalue)
     assert compare_groups(rows_of({"ce": A}), nothing) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.evaluation.statistics import ALPHA, by_number, key_of, wins
+from hardsight.evaluation.statistics import ALPHA, by_number, flag_of, key_of
 from hardsight.extras import printable
 
 _SPECIAL = {
@@ -39,7 +39,7 @@ def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, 
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
     better = {key_of(row): row["better"] for row in rows}
-    won = {(key_of(test), test["group"]): wins(test) for test in tests}
+    flags = {(key_of(test), test["group"]): flag_of(test) for test in tests}
     body, last = [], None
     for key, number in by_number(rows).items():
         finite = {
@@ -49,7 +49,7 @@ def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, 
         if key[0] != last:
             body.append(rf"\hline \multicolumn{{{len(groups) + 1}}}{{l}}{{{escaped(key[0])}}} \\ \hline")
             last = key[0]
-        best = _best(key, values, groups, better[key], won)
+        best = _best(key, values, groups, better[key], flags)
         cells = [_cell(values.get(group, []), group == best) for group in groups]
         body.append(" & ".join([escaped(title(key)), *cells]) + r" \\")
     counts = {group: len({row["run"] for row in rows if row["group"] == group and row["run"]}) for group in groups}
@@ -80,16 +80,16 @@ def _best(
     values: Mapping[str, list[float]],
     groups: Sequence[str],
     better: str,
-    won: Mapping[tuple[Any, ...], bool | None],
+    flags: Mapping[tuple[Any, ...], str],
 ) -> str | None:
     """The group that is best for sure, if any."""
     sign = {"higher": 1, "lower": -1}.get(better)
-    known = {group: float(np.mean(values[group])) for group in groups if values.get(group)}
-    if sign is None or len(known) < 2:
+    means = {group: float(np.mean(values[group])) for group in groups if values.get(group)}
+    if sign is None or len(means) < 2:
         return None
-    best = max(known, key=lambda group: sign * known[group])
-    others = [won.get((key, group)) for group in known if group != groups[0]]
-    sure = all(one is False for one in others) if best == groups[0] else won.get((key, best)) is True
+    best = max(means, key=lambda group: sign * means[group])
+    others = [flags.get((key, group)) for group in means if group != groups[0]]
+    sure = set(others) == {"worse"} if best == groups[0] else flags.get((key, best)) == "better"
     return best if sure else None
 
 

@@ -83,11 +83,11 @@ def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(None if isinstance(row[name], float) and math.isnan(row[name]) else row[name] for name in KEY)
 
 
-def wins(test: Mapping[str, Any]) -> bool | None:
-    """Whether a group is better than the first one after correction, or worse; None where neither is shown."""
-    if not test["better"] or not test["p_holm"] < ALPHA:  # NaN is no test
-        return None
-    return (test["difference"] > 0) == (test["better"] == "higher")
+def flag_of(test: Mapping[str, Any] | None) -> str:
+    """``better`` or ``worse`` than the first group after correction; empty where neither is shown."""
+    if test is None or not test["better"] or not test["p_holm"] < ALPHA:  # NaN is no test
+        return ""
+    return "better" if (test["difference"] > 0) == (test["better"] == "higher") else "worse"
 
 
 class _Outcome(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,17 +37,45 @@ def build(inputs: Inputs) -> Section | None:
     if inputs.against is None:
         return None
     rows, changed = inputs.rows, changes(inputs.rows, inputs.against)
-    data = comparison_section(inputs, changed)
+    meta, counts = changed.meta, changed.meta["counts"]
+    classes, left_out = _class_table(rows, changed)
+    note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
+    if counts["relabelled"]:
+        note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
+    if left_out:
+        note += (
+            f" {counted(len(classes['rows']), 'class', 'classes')} with the largest changes; {left_out:,} are left out."
+        )
+    section = Section("comparison", "Comparison", note, tiles=_tiles(changed), tables=[classes])
     if changed.by is None:
-        return Section("comparison", "Comparison", data=data)
-    before, change = harder_end(changed.by), harder_end(f"{changed.by}_change")
-    view = change_view(rows, changed, changed.by)
+        return section
+    view = _view(rows, changed, changed.by)
     columns = {
-        "before": Column(changed.before, view.x.title, "The same in the run that this one is compared with.", before),
-        "change": Column(changed.change, "change", "After minus before.", change),
+        "before": Column(
+            changed.before, view.x.title, "The same in the run that this one is compared with.", harder_end(changed.by)
+        ),
+        "change": Column(changed.change, "change", "After minus before.", harder_end(f"{changed.by}_change")),
     }
-    lists = change_lists(changed)
-    return Section("comparison", "Comparison", data=data, lists=lists, views=[view], columns=columns)
+    return replace(section, lists=_lists(changed), views=[view], columns=columns)
+
+
+def _tiles(changed: Changes) -> list[tuple[str, str, str]]:
+    meta, counts, test = changed.meta, changed.meta["counts"], changed.meta.get("mcnemar")
+    unmatched = f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
+    tiles = [("in both runs", f"{counts['matched']:,}", unmatched)]
+    if test:
+        accuracy = f"{percent(meta['accuracy_before'])} → {percent(meta['accuracy'])}"
+        tiles += [
+            ("accuracy", accuracy, f"McNemar's exact test: p = {test['p']:.2g}, n = {test['n']:,}"),
+            ("wrong before, right now", f"{test['fixed']:,}", "fixed"),
+            ("right before, wrong now", f"{test['broken']:,}", "broken"),
+        ]
+    if changed.by is not None:
+        change = meta["mean_change"]
+        value = "none" if change["value"] is None else f"{change['value']:+.3g}"
+        note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
+        tiles.append((f"mean change of {score_title(changed.by)}", value, note))
+    return tiles
 
 
 def changes(rows: Rows, against: Any) -> Changes:
@@ -73,7 +102,7 @@ def changes(rows: Rows, against: Any) -> Changes:
     return Changes(meta, by, before, change, judged, right, (right & ~fixed) | broken)
 
 
-def change_lists(changed: Changes) -> list[SampleList]:
+def _lists(changed: Changes) -> list[SampleList]:
     """The samples that became easier and harder the most."""
     harder = changed.change if changed.meta["harder"] == "larger" else -changed.change
     name = score_title(changed.by)
@@ -85,56 +114,17 @@ def change_lists(changed: Changes) -> list[SampleList]:
     return lists
 
 
-def change_view(rows: Rows, changed: Changes, by: str) -> View:
+def _view(rows: Rows, changed: Changes, by: str) -> View:
     """Before against after, on one scale."""
     values = rows.scores[by]
-    both = np.concatenate([values, changed.before])
-    over = score_axis(rows, by, both)
-    name = score_title(by)
+    over, name = score_axis(rows, by, np.concatenate([values, changed.before])), score_title(by)
     x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (by, "after")))
     note = "Below the diagonal is easier now." if changed.meta["harder"] == "larger" else "Above it is easier now."
     return View("before-after", f"{name} before and after", note, x, y, changed.before, values)
 
 
-def comparison_section(inputs: Inputs, changed: Changes) -> dict[str, Any]:
-    """Tiles and a table of the classes."""
-    meta = changed.meta
-    counts = meta["counts"]
-    tiles = [{"name": "in both runs", "value": f"{counts['matched']:,}", "note": _unmatched(counts)}]
-    if meta.get("mcnemar"):
-        test = meta["mcnemar"]
-        tiles += [
-            {
-                "name": "accuracy",
-                "value": f"{percent(meta['accuracy_before'])} → {percent(meta['accuracy'])}",
-                "note": f"McNemar's exact test: p = {test['p']:.2g}, n = {test['n']:,}",
-            },
-            {"name": "wrong before, right now", "value": f"{test['fixed']:,}", "note": "fixed"},
-            {"name": "right before, wrong now", "value": f"{test['broken']:,}", "note": "broken"},
-        ]
-    if changed.by is not None:
-        change = meta["mean_change"]
-        value = "none" if change["value"] is None else f"{change['value']:+.3g}"
-        note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
-        tiles.append({"name": f"mean change of {score_title(changed.by)}", "value": value, "note": note})
-    classes, left = _class_table(inputs, changed)
-    note = f"{cut_name(meta['after'])} against {cut_name(meta['before'])}, over the same samples."
-    if counts["relabelled"]:
-        note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
-    if left:
-        note += (
-            f" Of {len(classes['rows']) + left:,} classes those {len(classes['rows'])} are listed that changed most."
-        )
-    return {"note": note, "tiles": tiles, "tables": [classes]}
-
-
-def _unmatched(counts: dict[str, int]) -> str:
-    return f"{counts['only_after']:,} only in this run, {counts['only_before']:,} only in the other"
-
-
-def _class_table(inputs: Inputs, changed: Changes) -> tuple[dict[str, Any], int]:
+def _class_table(rows: Rows, changed: Changes) -> tuple[dict[str, Any], int]:
     """Classes whose mean changed most, with paired intervals; and how many are left out."""
-    rows = inputs.rows
     codes, paired = rows.codes, ~np.isnan(changed.change)
     mean = moments(changed.change, rows.at, codes)
     n = mean.n

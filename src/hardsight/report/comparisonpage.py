@@ -17,7 +17,7 @@ from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.report.comparisonpage_charts import charts_of
-from hardsight.report.comparisonpage_numbers import blocks, highlights, numbers_of
+from hardsight.report.comparisonpage_numbers import by_metric, highlights, numbers_of, table_of
 from hardsight.report.comparisonpage_verdicts import verdict
 from hardsight.report.formatting import counted, cut
 from hardsight.report.page import fill
@@ -28,6 +28,10 @@ _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.j
 _LONG = 41  # characters of a group's name
 _NAMED = 3  # runs that a note names
 _INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to people
+
+_UNFINISHED = Notice(
+    "warn", "These are the numbers of an earlier evaluation: a later one was not finished. The same call resumes it."
+)
 
 
 def write_comparison(evaluation: str | Path | Evaluation) -> Path:
@@ -75,23 +79,29 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
     """What the page shows: sentences, the first table, and a section per question."""
     groups, numbers = list(evaluation.groups), numbers_of(evaluation)
     order = [*(key for key in QUESTIONS if key in numbers), *(key for key in numbers if key not in QUESTIONS)]
-    sections, overview, verdicts = [], [], []
+    sections, overview, verdicts = [], {}, []
     for key in order:
         question = QUESTIONS.get(key, Question(key, ""))
-        selected = highlights(numbers[key], question.telling)
-        overview.append({"title": question.title, "better": "", "rows": selected})
+        selected = overview[question.title] = highlights(numbers[key], question.telling)
         texts = verdict(groups, numbers[key], selected, question.headline)
         verdicts.append({"title": question.title, "texts": texts})
-        data = {"note": question.ask, "charts": charts_of(evaluation, key), "table": blocks(numbers[key])}
-        sections.append(Section(key, question.title, data=data, notices=_notices(evaluation, "info", key)))
+        caption = f"All {counted(len(numbers[key]), 'number')} of this question"
+        tables = [table_of(key, caption, evaluation.groups, by_metric(numbers[key]))]
+        data, notices = {"charts": charts_of(evaluation, key)}, _notices(evaluation, "info", key)
+        sections.append(Section(key, question.title, question.ask, tables=tables, data=data, notices=notices))
     title = " · ".join(groups)
     return {
         "title": title if len(title) <= 2 * _LONG or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
         "lead": _lead(evaluation),
-        "groups": [{"name": name, "runs": len(runs)} for name, runs in evaluation.groups.items()],
-        "notices": [*_unfinished(evaluation), *_notices(evaluation, "warn", "", *order)],
+        "notices": [
+            *([] if evaluation.plan.get("whole", True) else [_UNFINISHED]),
+            *_notices(evaluation, "warn", "", *order),
+        ],
         "verdicts": verdicts,
-        "overview": overview,
+        "highlights": overview,
+        "overview": table_of(
+            "overview", "The most telling numbers of each question", evaluation.groups, overview.items()
+        ),
         "legend": _legend(evaluation),
         "sections": sections,
         "maps": _maps(evaluation),
@@ -111,7 +121,7 @@ def _lead(evaluation: Evaluation) -> str:
 
 def _legend(evaluation: Evaluation) -> str:
     """How to read the tables."""
-    sizes, texts = [len(runs) for runs in evaluation.groups.values()], []
+    sizes, texts = [len(runs) for runs in evaluation.groups.values()], ["↑ higher is better, ↓ lower is better."]
     if max(sizes) > 1:
         texts.append("Of several runs: mean ± one standard deviation over runs.")
     if min(sizes) <= 1:
@@ -122,13 +132,6 @@ def _legend(evaluation: Evaluation) -> str:
             f"tests of a question ({tests}). Without a mark a difference may be chance."
         )
     return " ".join(texts)
-
-
-def _unfinished(evaluation: Evaluation) -> list[Notice]:
-    text = (
-        "These are the numbers of an earlier evaluation: a later one here was not finished. The same call resumes it."
-    )
-    return [] if evaluation.plan.get("whole", True) else [Notice("warn", text)]
 
 
 def _notices(evaluation: Evaluation, level: str, *questions: str) -> list[Notice]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hardsight.evaluation.naming import metric_title, number_title, variant_title, written
 from hardsight.evaluation.results import Evaluation
-from hardsight.evaluation.statistics import by_number, key_of, wins
+from hardsight.evaluation.statistics import by_number, flag_of, key_of
+from hardsight.report.formatting import counted
+
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 
 
 def numbers_of(evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
@@ -37,19 +40,14 @@ def _cell(rows: Sequence[Mapping[str, Any]], test: Mapping[str, Any] | None) -> 
     """Mean ± standard deviation of runs, or the value of one with its interval over samples."""
     finite = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     if not finite:
-        return {"text": "–", "spread": "", "flag": "", "test": ""}
+        return {"text": "–", "sd": "", "interval": "", "flag": "", "test": ""}
     metric, values, flag = finite[0]["metric"], np.array([row["value"] for row in finite]), flag_of(test)
     low, high = (written(metric, finite[0][end]) for end in ("low", "high"))
-    spread = "" if "–" in (low, high) else f"{low.removesuffix(' %')} to {high}"
-    if len(values) > 1:
-        spread = f"± {written(metric, values.std(ddof=1)).removesuffix(' %')}"
+    sd = f"± {written(metric, values.std(ddof=1)).removesuffix(' %')}" if len(values) > 1 else ""
+    interval = "" if sd or "–" in (low, high) else f"{low.removesuffix(' %')} to {high}"
     tested = f"{written(metric, test['difference'], signed=True)}, {p_text(test['p_holm'])}" if flag and test else ""
-    return {"text": written(metric, values.mean()), "spread": spread, "flag": flag, "test": tested}
-
-
-def flag_of(test: Mapping[str, Any] | None) -> str:
-    """``better`` or ``worse`` than the first group after correction, or nothing."""
-    return "" if test is None else {True: "better", False: "worse", None: ""}[wins(test)]
+    text = written(metric, values.mean())
+    return {"text": text, "sd": sd, "interval": interval, "flag": flag, "test": tested}
 
 
 def p_text(p: float) -> str:
@@ -57,17 +55,40 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def blocks(numbers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The numbers under the names of their metrics; a metric with one number needs no name above it."""
-    made = []
+def table_of(
+    key: str,
+    caption: str,
+    groups: Mapping[str, Sequence[str]],
+    blocks: Iterable[tuple[str, Sequence[Mapping[str, Any]]]],
+) -> dict[str, Any]:
+    """A table of numbers for the page, as `hardsight.report.sections.table` makes them, with headings between the rows.
+
+    Args:
+        key: Its name in the page.
+        caption: What stands above it.
+        groups: The runs of each group.
+        blocks: Headings, which may be empty, and the numbers below each.
+    """
+    columns: list[dict[str, Any]] = [
+        {"key": "metric", "title": "metric", "kind": "head"},
+        {"key": "n", "title": "samples", "kind": "text"},
+    ]
+    for k, (name, runs) in enumerate(groups.items()):
+        note = counted(len(runs), "run") + (", baseline" if k == 0 and len(groups) > 1 else "")
+        columns.append({"key": f"group-{k}", "title": name, "kind": "compared", "note": note, "line": k})
+    rows: list[Any] = []
+    for heading, numbers in blocks:
+        rows += [heading] if heading else []
+        rows += [[f"{number['title']}{ARROWS[number['better']]}", number["n"], *number["cells"]] for number in numbers]
+    return {"key": key, "caption": caption, "columns": columns, "rows": rows, "style": "numbers"}
+
+
+def by_metric(numbers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The numbers below the names of their metrics; a metric with one number needs no heading."""
     for metric in dict.fromkeys(number["metric"] for number in numbers):
-        rows = [number for number in numbers if number["metric"] == metric]
-        if len(rows) == 1:
-            made.append({"title": "", "better": "", "rows": rows})
-        else:
-            titled = [row | {"title": row["variant"] or row["title"]} for row in rows]
-            made.append({"title": metric_title(metric), "better": rows[0]["better"], "rows": titled})
-    return made
+        same = [number for number in numbers if number["metric"] == metric]
+        short = [number | {"title": number["variant"] or number["title"]} for number in same]
+        yield (metric_title(metric), short) if len(same) > 1 else ("", same)
 
 
 def highlights(numbers: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardsight.evaluation.naming import meaning, number_title, written
-from hardsight.report.comparisonpage_numbers import flag_of, p_text
+from hardsight.evaluation.statistics import flag_of
+from hardsight.report.comparisonpage_numbers import p_text
 from hardsight.report.formatting import counted
 
 _EACH = 3  # groups that have a sentence each
@@ -32,7 +33,13 @@ def verdict(
         headline: Pairs of metric and score; the first that is among the highlights is the headline.
     """
     if len(groups) == 1:
-        return ["; ".join(f"{number['title']} {_value(number['cells'][0])}" for number in highlights) + "."]
+        cells = [(number["title"], number["cells"][0]) for number in highlights]
+        spreads = [cell["sd"] or cell["interval"] for _, cell in cells]
+        texts = [
+            f"{title} {cell['text']}{spread and f' ({spread})'}"
+            for (title, cell), spread in zip(cells, spreads, strict=True)
+        ]
+        return [f"{'; '.join(texts)}."]
     tests = {name: [number["tests"][k] for number in numbers] for k, name in enumerate(groups)}
     judged = {name: [test for test in tests[name] if test and test["better"]] for name in groups[1:]}
     tested = {name: kept for name in judged if (kept := [test for test in judged[name] if _is_tested(test)])}
@@ -60,10 +67,6 @@ def _is_tested(test: Mapping[str, Any] | None) -> bool:
 
 def _pair(number: Mapping[str, Any]) -> tuple[str, str]:
     return number["metric"], number["score"]
-
-
-def _value(cell: Mapping[str, str]) -> str:
-    return f"{cell['text']} ({cell['spread']})" if cell["spread"] else cell["text"]
 
 
 def _side_by_side(groups: Sequence[str], number: Mapping[str, Any], shown: Sequence[str] = ()) -> str:

@@ -10,12 +10,12 @@ from hardsight.evaluation.results import Evaluation
 from hardsight.extras import printable
 from hardsight.printing import text_table
 from hardsight.report.comparisonpage import comparison
+from hardsight.report.comparisonpage_numbers import ARROWS
 from hardsight.report.formatting import counted
 
 _WIDTH, _NAME = 100, 22
 # Whether there are intervals, and how long a label may be: the first that fits, and groups should stand side by side.
 _LAYOUTS = (True, 60), (False, 60), (False, 32)
-_ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 _SIGNS = {"better": "▲", "worse": "▼", "": ""}
 
 
@@ -26,8 +26,8 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         evaluation: What `hardsight.evaluate` returns.
     """
     page = comparison(evaluation)
-    titles = [_cut(g["name"], _NAME) + (f" ({g['runs']})" if g["runs"] > 1 else "") for g in page["groups"]]
-    tables = [_blocks(_rows(page["overview"], *layout), titles) for layout in _LAYOUTS]
+    titles = [f"{_cut(name, _NAME)}{f' ({len(runs)})' * (len(runs) > 1)}" for name, runs in evaluation.groups.items()]
+    tables = [_blocks(_rows(page["highlights"], *layout), titles) for layout in _LAYOUTS]
     fits = [max(len(line) for block in blocks for line in block) <= _WIDTH for blocks in tables]
     blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
     verdicts = [f"{v['title']} – {text}" for v in page["verdicts"] for text in v["texts"]] if titles[1:] else []
@@ -38,22 +38,20 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def _rows(overview: Sequence[dict[str, Any]], intervals: bool, width: int) -> list[dict[str, str]]:
+def _rows(highlights: Mapping[str, Sequence[dict[str, Any]]], intervals: bool, width: int) -> list[dict[str, str]]:
     """A row per question with its title alone, and one per number: its label, a cell per group, and n."""
     rows = []
-    for question in overview:
-        rows.append({"": question["title"]})
-        for row in question["rows"]:
-            cells = {str(k): _cell(cell, intervals) for k, cell in enumerate(row["cells"])}
-            rows.append({"": f"  {_cut(row['title'], width)}{_ARROWS[row['better']]}", **cells, "n": row["n"]})
+    for question, numbers in highlights.items():
+        rows.append({"": question})
+        for number in numbers:
+            cells = {str(k): _cell(cell, intervals) for k, cell in enumerate(number["cells"])}
+            rows.append({"": f"  {_cut(number['title'], width)}{ARROWS[number['better']]}", **cells, "n": number["n"]})
     return rows
 
 
 def _cell(cell: Mapping[str, str], intervals: bool) -> str:
-    spread = (
-        cell["spread"] if cell["spread"].startswith("±") or not cell["spread"] else f"({cell['spread']})" * intervals
-    )
-    return " ".join(filter(None, (cell["text"], spread, _SIGNS[cell["flag"]])))
+    interval = f"({cell['interval']})" if intervals and cell["interval"] else ""
+    return " ".join(filter(None, (cell["text"], cell["sd"], interval, _SIGNS[cell["flag"]])))
 
 
 def _blocks(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> list[list[str]]:
