@@ -33,7 +33,7 @@ def report(browser: Browser, file: Path) -> None:
 
 
 def groups(browser: Browser, file: Path) -> None:
-    part(opened(browser, file), "groups", "#group-tables")
+    part(opened(browser, file), "groups", "#groups")
 
 
 def comparison(browser: Browser, file: Path) -> None:
@@ -47,13 +47,13 @@ def label_errors(browser: Browser, file: Path) -> None:
 def brush(browser: Browser, file: Path) -> None:
     page = opened(browser, file, scheme="dark", height=1400)
     plot = box(page, "#plot-overlay")
-    places = [(plot["x"] + x * plot["width"], plot["y"] + y * plot["height"]) for x, y in ((0.62, 0.6), (0.95, 0.88))]
+    places = [(plot["x"] + x * plot["width"], plot["y"] + y * plot["height"]) for x, y in ((0.55, 0.6), (0.98, 0.92))]
     page.mouse.move(*places[0])
     page.mouse.down()
     page.mouse.move(*places[1], steps=10)
     page.mouse.up()
     page.wait_for_timeout(300)
-    top = box(page, "#pictures")["y"] + 4
+    top = box(page, "#samples")["y"] + 4
     save(page, "brush", 0, top, 1160, bottom(page, "[data-testid=card] >> nth=7") + 10 - top)
 
 
@@ -62,7 +62,7 @@ def training(browser: Browser, file: Path) -> None:
     page.get_by_test_id("curve-grouping").select_option(label="hardness (fifths)")
     page.wait_for_timeout(300)
     top = box(page, "#training")["y"]
-    save(page, "training", 0, top, 1160, bottom(page, "#curves") + 8 - top)
+    save(page, "training", 0, top, 1160, bottom(page, "[data-testid=curves]") + 8 - top)
     part(page, "drivers", "#drivers")
 
 
@@ -123,7 +123,7 @@ def make_pages(folder: Path) -> None:
     images, labels = load_digits()
     ink = [f"digits:{i},{pixels.mean() * 16 / 255:.3f}" for i, pixels in enumerate(images)]
     (folder / "groups.csv").write_text("\n".join(["id,ink", *ink]))
-    (folder / "plain.py").write_text(
+    (folder / "train.py").write_text(
         (DOCS / "howto/report.md").read_text().split(":caption: train.py\n")[1].split("```")[0]
     )
     test = np.arange(len(labels)) % 4 == 0
@@ -138,7 +138,7 @@ def make_pages(folder: Path) -> None:
     for command in (
         "demo",
         "report hardsight-demo --groups groups.csv -o groups.html",
-        "score plain.py:train digits --folds 5 -o before",
+        "score train.py:train digits --folds 5 -o before",
         "report hardsight-demo --against before -o comparison.html",
         "train digits.npz --test digits.npz:test --model small-cnn --epochs 30 --lr 0.001 -o small-cnn",
         "report small-cnn/test",
