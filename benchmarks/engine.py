@@ -23,13 +23,13 @@ from torch import nn
 import hardsight as hs
 from benchmarks.measure import hardware, ratios, row
 from hardsight.data import Source, as_pixels, open_data
+from hardsight.distributed import torchrun_job
 from hardsight.dynamics import Recorder
 from hardsight.networks import build_network
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.training import train
 from hardsight.training.loop import Training, preserved_state
-from hardsight.training.processes import processes
 
 # Batch, steps of one measurement (the recorder reads 32 batches together) and measurements.
 ON_GPU, ON_CPU = (512, 96, 10), (32, 32, 5)
@@ -79,22 +79,20 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
     """Training steps with and without a recorder, alternating, and the commit of an epoch."""
     samples = open_data(f"{data}:train")
     recipe = replace(recipe, batch_size=batch, epochs=1_000)
-    with processes(device) as group, preserved_state(group.device):
+    with torchrun_job(device) as where, preserved_state(where):
         network = build_network("resnet18-32", 10)
-        pixels = as_pixels(samples, 3, group.device)
-        source = Source(
-            samples, torch.from_numpy(samples.labels).long(), pixels, hs.Model(network, "net"), 0, group.device
-        )
-        training = Training(network, recipe, group, nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing))
+        pixels = as_pixels(samples, 3, where)
+        source = Source(samples, torch.from_numpy(samples.labels).long(), pixels, hs.Model(network, "net"), 0, where)
+        training = Training(network, recipe, where, nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing))
         seconds: dict[str, list[float]] = {"plain": [], "recorded": []}
         commits: list[float] = []
-        recorder = Recorder(out / f"overhead-{group.device.type}", overwrite=True, split=samples.split)
+        recorder = Recorder(out / f"overhead-{where.type}", overwrite=True, split=samples.split)
         for repeat in range(rounds + 1):  # the first is a warm-up
             rows = torch.randperm(len(samples))[: batch * steps].tolist()
             for name in ("plain", "recorded") if repeat % 2 else ("recorded", "plain"):
                 start = time.perf_counter()
                 training.train_epoch(source, 1, rows, recorder if name == "recorded" else None)
-                if group.device.type == "cuda":
+                if where.type == "cuda":
                     torch.cuda.synchronize()
                 seconds[name].append((time.perf_counter() - start) / steps)
             start = time.perf_counter()
@@ -102,7 +100,7 @@ def overhead(data: str, out: Path, recipe: Recipe, device: str, batch: int, step
             commits.append(time.perf_counter() - start)
         measured = {name: values[1:] for name, values in seconds.items()}
     steps_as = "CUDA graphs" if recipe.graph else "eager"
-    case = f"step, {group.device.type}, {steps_as}, batch {batch}, {steps} steps"
+    case = f"step, {where.type}, {steps_as}, batch {batch}, {steps} steps"
     rows = ratios(case, measured, "plain", {"recorded": 1.02})
     rows.append(row("recorder", f"commit of {batch * steps:,} samples", commits[1:], "s", limit=0.05))
     for line in rows:

@@ -17,7 +17,6 @@ from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.prepare import prepare
-from hardsight.training.processes import Processes
 
 CPU = torch.device("cpu")
 
@@ -221,10 +220,9 @@ def test_a_list_trains_and_what_is_missing_is_a_bad_row(tmp_path):
 
 def test_random_parts_have_the_margin_also_when_a_network_is_trained_again(tmp_path):
     samples, recipe = open_data(visda(tmp_path)), Recipe(batch_size=6, resized_crop=True)
-    alone = Processes(0, 1, CPU)
-    model, new = prepare("cnn10", {"train": samples}, recipe, alone, 0)
-    _, again = prepare(model, {"train": samples}, recipe, alone, 0)
-    _, whole = prepare(model, {"train": samples}, Recipe(batch_size=6), alone, 0)
+    model, new = prepare("cnn10", {"train": samples}, recipe, CPU, 0)
+    _, again = prepare(model, {"train": samples}, recipe, CPU, 0)
+    _, whole = prepare(model, {"train": samples}, Recipe(batch_size=6), CPU, 0)
     sizes = [sources["train"].example_pixels(6).shape[-2:] for sources in (new, again, whole)]
     assert sizes == [(256, 256), (256, 256), (224, 224)]
 

@@ -1,18 +1,75 @@
-"""Work that the first process of a `torch.distributed` job does for all; its errors are raised in all."""
+"""The processes of a `torch.distributed` job: who this one is, what they exchange, and what the first does for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from hardsight.devices import find_device
 from hardsight.errors import StateError
 
 
 def joined_job() -> bool:
     """Whether this process is one of several in a job."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank_and_world() -> tuple[int, int]:
+    """The rank of this process and the number of processes."""
+    return (dist.get_rank(), dist.get_world_size()) if joined_job() else (0, 1)
+
+
+@contextmanager
+def torchrun_job(device: str | torch.device | None) -> Iterator[torch.device]:
+    """Join the processes that torchrun started, if any, for as long as the context lasts; yields this one's device."""
+    initialized = dist.is_available() and dist.is_initialized()
+    launched = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if not initialized and not launched:
+        yield find_device(device)
+        return
+    if device is None and torch.cuda.is_available():
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    device = find_device(device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not initialized:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device
+        dist.barrier()  # torch aborts if a process ends while one of its threads still holds what it sent
+    finally:
+        if not initialized:
+            dist.destroy_process_group()
+
+
+def gather(value: Any) -> list[Any]:
+    """The value of every process, in order."""
+    values: list[Any] = [value]
+    if joined_job():
+        values *= dist.get_world_size()
+        dist.all_gather_object(values, value)
+    return values
+
+
+def average(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their means over all processes."""
+    if joined_job():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            tensor /= dist.get_world_size()
+
+
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by those of the first process."""
+    if joined_job():
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 def by_first_process(work: Callable[[], Any]) -> Any:

@@ -21,7 +21,7 @@ from torch import Tensor
 from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
-from hardsight.distributed import by_first_process, joined_job
+from hardsight.distributed import by_first_process, rank_and_world
 from hardsight.dynamics.batches import STORED, Batches, Rows, joined
 from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
@@ -116,7 +116,7 @@ class Recorder(Result):
             }
         )
         self._name = name
-        self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if joined_job() else (0, 1)
+        self._rank, self._world = rank_and_world()
         self._started, self._steps = time.time(), 0
         self._batches = Batches()
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet

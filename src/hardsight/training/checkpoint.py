@@ -150,8 +150,6 @@ class _Model(TypedDict):
 class _Recipe(TypedDict):
     epochs: int
     seed: int
-    batch_size: NotRequired[int]
-    steps: NotRequired[list[float]]
 
 
 class _Plan(TypedDict):

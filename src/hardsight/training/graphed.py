@@ -39,24 +39,20 @@ class GraphedStep:
         buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
 
         def step() -> tuple[Tensor, Tensor, Tensor]:
+            for module in modules:  # so that the graph writes gradients instead of adding to them
+                module.zero_grad(set_to_none=True)
             with capture(network) as head:
                 logits = forward(self._x)
                 value = batch_loss(loss, logits, self._targets, head)
                 value.backward()
                 return value.detach(), logits.detach(), head.features.detach()
 
-        def drop_gradients() -> None:
-            for module in modules:  # so that the graph writes gradients instead of adding to them
-                module.zero_grad(set_to_none=True)
-
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
-                drop_gradients()
                 step()
         torch.cuda.current_stream().wait_stream(side)
-        drop_gradients()
         self._graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(self._graph):
@@ -76,10 +72,6 @@ class GraphedStep:
         self._x.copy_(x)
         self._targets.copy_(targets)
         self._graph.replay()
-        weight, bias = self._layer.weight.flatten(1), self._layer.bias
-        # The next replay overwrites the outputs of this one.
-        return (
-            self._loss.clone(),
-            self._logits,
-            SimpleNamespace(features=self._features.clone(), weight=weight, bias=bias),
-        )
+        features, weight = self._features.clone(), self._layer.weight.flatten(1)  # a replay overwrites its outputs
+        head = SimpleNamespace(features=features, weight=weight, bias=self._layer.bias)
+        return self._loss.clone(), self._logits, head

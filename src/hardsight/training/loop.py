@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.data import Source
-from hardsight.distributed import by_first_process
+from hardsight.distributed import average, broadcast, by_first_process, gather, rank_and_world
 from hardsight.dynamics import Recorder
 from hardsight.errors import DivergedError, InputError
 from hardsight.heads import capture, find_head, logits_of
@@ -25,7 +25,6 @@ from hardsight.recipes import Recipe, learning_rate, momentum_at
 from hardsight.training.augment import augment, mixup
 from hardsight.training.graphed import GraphedStep
 from hardsight.training.losses import Loss, batch_loss, equalize_norms
-from hardsight.training.processes import Processes
 
 # Losses are copied to the host every so many steps: more often makes the device wait, less often finds NaN late.
 _STEPS_PER_COPY = 64
@@ -37,10 +36,11 @@ _CUDNN_TRIALS = 4
 class Training:
     """A network in training. `network` is trained in place; `result` is evaluated and saved."""
 
-    def __init__(self, network: nn.Module, recipe: Recipe, processes: Processes, loss: Loss) -> None:
-        self.network, self.recipe, self.processes, self.loss = network, recipe, processes, loss
+    def __init__(self, network: nn.Module, recipe: Recipe, device: torch.device, loss: Loss) -> None:
+        self.network, self.recipe, self.device, self.loss = network, recipe, device, loss
         self.history: list[dict[str, Any]] = []
-        self.classes, device = find_head(network).classes, processes.device
+        self.rank, self.world = rank_and_world()
+        self.classes = find_head(network).classes
         self.size = next((layer.size for layer in network.modules() if isinstance(layer, Normalize)), None)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         network.to(device=device, memory_format=layout)  # pyrefly: ignore[no-matching-overload]
@@ -53,13 +53,13 @@ class Training:
         self.result = network if self.average is None else self.average.module
         if recipe.compile:
             compile_parts(network)
-        self.wrapped = network if processes.world == 1 else nn.parallel.DistributedDataParallel(network)
+        self.wrapped = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
         self.optimizer = make_optimizer(network, recipe, device.type == "cuda", self.loss_parameters)
         self.graph: GraphedStep | None = None
 
     def train_epoch(self, source: Source, epoch: int, sampler: Any, recorder: Recorder | None) -> dict[str, Any]:
         """One pass over the data. Its randomness depends only on the seed, the epoch and the process."""
-        recipe, device, rank, world = self.recipe, self.processes.device, self.processes.rank, self.processes.world
+        recipe, device, rank, world = self.recipe, self.device, self.rank, self.world
         order = epoch_order(len(source), seed_of(recipe.seed, epoch), epoch, sampler)
         batches = split_batches(order, recipe.batch_size, recipe.drop_last, world)
         # From 1: with a 0 at the end it would be the seed of the order of the data.
@@ -96,7 +96,7 @@ class Training:
                     self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
                     # Shares of a batch may differ by a sample between processes; their mean must not depend on that.
                     (loss * (len(y) * world / len(batches[step]))).backward()
-                    self.processes.average(p.grad for p in self.loss_parameters if p.grad is not None)
+                    average(p.grad for p in self.loss_parameters if p.grad is not None)
                 if recorder is not None and head is not None:
                     recorder.update(rows, head, y)
                 parts = dict(getattr(self.loss, "last_parts", {}))
@@ -106,17 +106,17 @@ class Training:
                 if self.average is not None:
                     self.average.update(first=not self.history and step == 0)
                 meter.add(loss, logits, y, parts)
-        self.processes.broadcast_buffers(self.loss_module)
+        broadcast(self.loss_module.buffers())  # each process has averaged over its own samples
         if self.one_norm:
             for network in {self.network, self.result}:
                 equalize_norms(network)
-        means = meter.means(self.processes) | {"steps": len(batches)}
+        means = meter.means() | {"steps": len(batches)}
         return means | {"accuracy": None} if recipe.mixup else means
 
     def evaluate(self, source: Source, epoch: int, recorder: Recorder | None) -> dict[str, Any]:
         """One pass in eval mode: mean cross-entropy and accuracy."""
-        self.processes.broadcast_buffers(self.result)
-        rows = torch.arange(self.processes.rank, len(source), self.processes.world)
+        broadcast(self.result.buffers())
+        rows = torch.arange(self.rank, len(source), self.world)
         meter = Meter(epoch, testing=True)
         self.result.eval()
         with ExitStack() as stack:
@@ -128,7 +128,7 @@ class Training:
                 if recorder is not None and head is not None:
                     recorder.update(part, head, y)
                 meter.add(F.cross_entropy(logits.float(), y), logits, y, {})
-        means = meter.means(self.processes)
+        means = meter.means()
         loss = means["loss"] if math.isfinite(means["loss"]) else None  # JSON has no NaN
         return {"test_loss": loss, "test_accuracy": means["accuracy"]}
 
@@ -136,15 +136,14 @@ class Training:
         if self.recipe.channels_last and isinstance(x, Tensor) and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         bf16 = self.recipe.precision == "bf16"
-        with torch.autocast(self.processes.device.type, torch.bfloat16) if bf16 else nullcontext():
+        with torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext():
             return logits_of(network, x)
 
     def state(self) -> dict[str, Any]:
         """The contents of a checkpoint; ``model`` holds the weights to use."""
-        online = {} if self.average is None else {"online": self.network.state_dict()}
         return {
             "model": self.result.state_dict(),
-            **online,
+            **({} if self.average is None else {"online": self.network.state_dict()}),
             "loss": self.loss_module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": len(self.history),
@@ -209,11 +208,11 @@ class Meter:
         self._sums.append([*values.sum(1), sizes.sum()])
         self._pending = []
 
-    def means(self, processes: Processes) -> dict[str, Any]:
+    def means(self) -> dict[str, Any]:
         """Means over the samples of all processes, and the number of samples."""
         if self._pending:
             self._copy()
-        *sums, count = np.sum([row for rows in processes.gather(self._sums) for row in rows], 0).tolist()
+        *sums, count = np.sum([row for rows in gather(self._sums) for row in rows], 0).tolist()
         means = dict(zip(self._names, (total / count for total in sums), strict=True))
         return {**means, "samples": int(count)}
 
@@ -257,13 +256,11 @@ def split_batches(order: Tensor, size: int, drop_last: bool, world: int) -> list
     return batches
 
 
-def make_optimizer(
-    network: nn.Module, recipe: Recipe, fused: bool, loss_parameters: Sequence[Tensor] = ()
-) -> torch.optim.Optimizer:
+def make_optimizer(network: nn.Module, recipe: Recipe, fused: bool, of_loss: list[Any]) -> torch.optim.Optimizer:
     """The recipe's optimizer over all weights, and over the parameters of the loss, which do not decay."""
     weights: list[Any] = [p for p in network.parameters() if p.requires_grad]
-    if loss_parameters:
-        weights = [{"params": weights}, {"params": list(loss_parameters), "weight_decay": 0.0}]
+    if of_loss:
+        weights = [{"params": weights}, {"params": of_loss, "weight_decay": 0.0}]
     options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "rmsprop":  # the paper's networks use TensorFlow's constants
         return torch.optim.RMSprop(weights, **options, momentum=recipe.momentum, alpha=0.9, eps=1e-3)
@@ -282,21 +279,17 @@ def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, time: float) -> N
             group["betas"] = (momentum_at(recipe, time), group["betas"][1])
 
 
-def compile_parts(network: nn.Module) -> None:
+def compile_parts(network: nn.Module, head: nn.Module | None = None) -> None:
     """Compile in place the largest parts without the head, so that hooks on the head still run."""
-    head = find_head(network).module
+    head = head or find_head(network).module
     # Blocks share their code, and each of their shapes, in training and in evaluation, is compiled anew.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-
-    def visit(part: nn.Module) -> None:
-        for child in part.children():
-            has_head = any(inner is head for inner in child.modules())
-            if has_head or isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # these are never called themselves
-                visit(child)
-            elif any(True for _ in child.parameters()):
-                child.compile(dynamic=False)
-
-    visit(network)
+    for child in network.children():
+        has_head = any(inner is head for inner in child.modules())
+        if has_head or isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # these are never called themselves
+            compile_parts(child, head)
+        elif any(True for _ in child.parameters()):
+            child.compile(dynamic=False)
 
 
 @contextmanager

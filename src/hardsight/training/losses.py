@@ -23,10 +23,7 @@ Loss = Callable[..., Tensor]
 
 
 def make_loss(loss: Loss | None, recipe: Recipe, network: nn.Module, labels: Tensor, soft: bool = False) -> Loss:
-    """The given loss, or the one that the recipe names, which may depend on the training labels.
-
-    `soft` says that targets are rows of weights.
-    """
+    """The given loss, or the one that the recipe names, for the labels to train on; `soft` if targets are weights."""
     layer = find_head(network)
     if loss is None:
         if soft and (needs_indices := parse_loss(recipe.loss).needing_indices()):
@@ -112,10 +109,7 @@ def _short_hash(*values: Any) -> str:
 
 @torch.no_grad()
 def equalize_norms(network: nn.Module) -> None:
-    """Scale the head's class weights to their mean norm and set its bias to 0, both invisible to angular logits.
-
-    The head then predicts the same as angular logits would, wherever it is used.
-    """
+    """Scale the head's class weights to their mean norm and drop its bias, so that it predicts as angular logits do."""
     layer: Any = find_head(network).module
     directions, norms = unit(layer.weight.flatten(1))
     layer.weight.copy_((directions * norms.mean()).view_as(layer.weight))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hardsight.checkpoints import start_from
 from hardsight.data import MissingColumnError, Samples, Source, all_labels, as_pixels, class_mapping, mean_and_std
 from hardsight.devices import loader_workers
+from hardsight.distributed import rank_and_world
 from hardsight.errors import InputError, InputTypeError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, describe, input_channels, load_model, new_model
@@ -22,7 +23,6 @@ from hardsight.recipes import Recipe
 from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.loop import preserved_state, seed_all, seed_of
-from hardsight.training.processes import Processes
 from hardsight.userfile import is_file_function, load_function
 
 # Images from which the mean and standard deviation are measured where data are loaded one by one.
@@ -32,10 +32,7 @@ _CHECKED_FOR_COLOR = 32
 
 
 def execute_file(model: Any, seed: int) -> None:
-    """Execute the file of ``file.py:function`` before the recipe is read, because it may register a loss.
-
-    Its randomness depends only on the seed of the training.
-    """
+    """Execute the file of ``file.py:function`` before the recipe is read, because it may register a loss."""
     if isinstance(model, str) and is_file_function(model):
         with preserved_state(torch.device("cpu")):
             seed_all(seed_of(seed, 0))
@@ -46,7 +43,7 @@ def prepare(
     model: str | nn.Module | Model,
     data: dict[str, Samples],
     recipe: Recipe,
-    group: Processes,
+    device: torch.device,
     workers: int | None,
     targets: Any = None,
     weights: str | Path | None = None,
@@ -59,15 +56,16 @@ def prepare(
     classifier, network = _build(model, samples, class_count(samples, int(train_labels.max()) + 1))
     if weights is not None:
         classifier = replace(classifier, weights=start_from(classifier.module, weights))
-    if not 2 * group.world <= recipe.batch_size <= len(samples):
+    smallest = 2 * rank_and_world()[1]
+    if not smallest <= recipe.batch_size <= len(samples):
         raise InputError(
-            f"recipe: batch_size must be at least 2 per process ({2 * group.world}) and at most the number of samples "
+            f"recipe: batch_size must be at least 2 per process ({smallest}) and at most the number of samples "
             f"({len(samples):,}), got {recipe.batch_size:,}."
         )
     outputs, names = find_head(classifier.module).classes, classifier.classes or samples.classes
     if classifier.classes is None and names is not None and len(names) == outputs:
         classifier = replace(classifier, classes=list(names))
-    from_array, workers = network is not None or classifier.transform is None, loader_workers(workers, group.device)
+    from_array, workers = network is not None or classifier.transform is None, loader_workers(workers, device)
     sources: dict[str, Source] = {}
     for name, samples in data.items():
         training, argument = name == "train", "DATA" if name == "train" else name
@@ -80,8 +78,8 @@ def prepare(
         mapping = class_mapping(names, samples.classes, outputs) if names else None
         y = torch.from_numpy(labels if mapping is None else mapping[labels])
         rows = _checked_targets(targets, len(y), outputs, mapping) if training and targets is not None else None
-        pixels = as_pixels(samples, input_channels(classifier.module), group.device) if from_array else None
-        sources[name] = Source(samples, y, pixels, classifier, workers, group.device, rows)
+        pixels = as_pixels(samples, input_channels(classifier.module), device) if from_array else None
+        sources[name] = Source(samples, y, pixels, classifier, workers, device, rows)
     train, preset = sources["train"], NETWORKS.get(classifier.name)
     # A resized crop needs the margin that the preprocessing of our networks, new or trained before, cuts off.
     if recipe.resized_crop and preset and classifier.preprocessing == describe(image_transform(preset.size)):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hardsight.data import Source, open_data
-from hardsight.distributed import by_first_process
+from hardsight.distributed import by_first_process, gather, rank_and_world, torchrun_job
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, architecture
@@ -26,7 +26,6 @@ from hardsight.training.checkpoint import CHECKPOINT, RECORDS, Saver, begin
 from hardsight.training.loop import Training, preserved_state
 from hardsight.training.losses import Loss, loss_identity, make_loss
 from hardsight.training.prepare import execute_file, prepare
-from hardsight.training.processes import Processes, processes
 
 # Unreadable samples that a row of the history names.
 _MOST_NAMED = 5
@@ -118,10 +117,11 @@ def train(
     recorded: set[str] = {record} if isinstance(record, str) else set(record)
     if wrong := sorted(recorded - set(RECORDS)):
         raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
-    with processes(device) as group, preserved_state(group.device), ExitStack() as locks:
+    with torchrun_job(device) as chosen, preserved_state(chosen), ExitStack() as locks:
+        first = rank_and_world()[0] == 0
         samples = {"train": open_data(data, training=True)} | ({} if test is None else {"test": open_data(test)})
-        network, sources = prepare(model, samples, recipe, group, workers, targets, weights)
-        source, talk = sources["train"], progress and group.first
+        network, sources = prepare(model, samples, recipe, chosen, workers, targets, weights)
+        source, talk = sources["train"], progress and first
         blended = bool(recipe.mixup) and "train" in recorded
         recorded = recorded & samples.keys() - ({"train"} if blended else set())
         fingerprints = {name: f"{data.split} {data.fingerprint()}" for name, data in samples.items()}
@@ -149,7 +149,7 @@ def train(
         if getattr(objective, "preset", None) == "released":
             plan["clamp"] = True  # el:normal used to mean the bonus without it, and such a run must not be resumed
         state = by_first_process(lambda: begin(out, plan, overwrite, locks))
-        training = Training(network.module, recipe, group, used)
+        training = Training(network.module, recipe, chosen, used)
         if state is not None:
             training.restore(state)
             if talk:
@@ -159,7 +159,7 @@ def train(
                 print(note)
             _run_epochs(training, sources, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
-        return Trained(network, training.history, out, group.first)
+        return Trained(network, training.history, out, first)
 
 
 def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _run_epochs(
     talk: bool,
 ) -> None:
     """The remaining epochs: train, evaluate, commit the records, then the checkpoint that belongs to them."""
-    group, recipe, done = training.processes, training.recipe, len(training.history)
+    recipe, done, first = training.recipe, len(training.history), training.rank == 0
     train, test = sources["train"], sources.get("test")
     held_out = test is not None and test.samples.fingerprint() != train.samples.fingerprint()
     recorders = {
@@ -216,7 +216,7 @@ def _run_epochs(
             if test is not None:
                 row |= training.evaluate(test, epoch, recorders.get("test"))
             for name, data in sources.items():
-                row |= _unreadable(data, name, group, warn=epoch == done + 1)
+                row |= _unreadable(data, name, warn=first and epoch == done + 1)
             by_first_process(saver.wait)  # a recorder can go back one epoch, not two
             for recorder in recorders.values():
                 recorder.end_epoch()
@@ -226,21 +226,21 @@ def _run_epochs(
                 by_first_process(saver.wait)
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
-            if log is not None and group.first:
+            if log is not None and first:
                 log(row, sum(row["steps"] for row in training.history))
         by_first_process(saver.wait)
         for recorder in recorders.values():
             by_first_process(recorder.close)
 
 
-def _unreadable(source: Source, name: str, group: Processes, warn: bool) -> dict[str, Any]:
+def _unreadable(source: Source, name: str, warn: bool) -> dict[str, Any]:
     """The entry of a row about samples that could not be read in its epoch: how many, and the first with reasons."""
     if source.pixels is not None:
         return {}
-    reasons = {id_: reason for part in group.gather(source.unreadable) for id_, reason in part.items()}
+    reasons = {id_: reason for part in gather(source.unreadable) for id_, reason in part.items()}
     source.unreadable.clear()
     first = dict(list(reasons.items())[:_MOST_NAMED])
-    if reasons and warn and group.first:
+    if reasons and warn:
         warnings.warn(
             f"{'DATA' if name == 'train' else 'test'}: {len(reasons):,} of {len(source):,} samples left out because "
             f"they cannot be read; first: {': '.join(next(iter(first.items())))}.",
