@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import row
 
-N, CLASSES = 1_000_000, 1000
+N, CLASSES, EPOCHS = 1_000_000, 1000, 10
 
 # A run as `score` writes one: 12 scores, labels, predictions, a group column and sketches of the features.
 _MAKE = """
@@ -38,6 +38,23 @@ meta = {"model": {"name": "made up", "classes": c}, "data": {"origin": "made-up 
 SampleTable(pa.table(columns), meta, None, vectors).save(out)
 """
 
+# Records of so many epochs, as a training loop writes them: features that turn to their class, no network.
+_RECORD = """
+import sys
+from types import SimpleNamespace
+import torch
+from hardsight import Recorder
+out, n, c, epochs = sys.argv[1], *map(int, sys.argv[2:5])
+draw = torch.Generator().manual_seed(0)
+weight, label = torch.randn(c, 32, generator=draw), torch.randint(0, c, (n,), generator=draw)
+with Recorder(out, split="train") as recorder:
+    for epoch in range(1, epochs + 1):
+        for ids in torch.arange(n).split(20_000):
+            features = torch.randn(len(ids), 32, generator=draw) + 0.08 * epoch * weight[label[ids]]
+            recorder.update(ids, SimpleNamespace(features=features, weight=weight, bias=None), label[ids])
+        recorder.end_epoch()
+"""
+
 _REPORT = """
 import time; start = time.perf_counter()
 import resource, sys
@@ -52,24 +69,33 @@ print(time.perf_counter() - start, peak, path.stat().st_size / 1e6)
 """
 
 
-def report(n: int = N, classes: int = CLASSES, rounds: int = 3) -> list[dict]:
-    """`write_report` of a million rows in a process of its own, imports included, and the page in chromium."""
+def report(n: int = N, classes: int = CLASSES, epochs: int = EPOCHS, rounds: int = 3) -> list[dict]:
+    """`write_report` of a million rows in a process of its own, imports included, and the page in chromium.
+
+    Once for a run that was scored, once for one whose epochs were recorded (100 classes).
+    """
     with tempfile.TemporaryDirectory() as root:
-        run = f"{root}/run"
-        subprocess.run([sys.executable, "-c", _MAKE, run, str(n), str(classes)], check=True)
-        command = [sys.executable, "-c", _REPORT, run, str(n)]
-        values = [
-            [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
-            for _ in range(rounds)
-        ]
-        seconds, peak, size = (list(column) for column in zip(*values, strict=True))
-        case = f"N={n:,} C={classes:,}"
-        rows = [
-            row("report", f"{case} whole", seconds, "s", limit=60),
-            row("report", f"{case} peak", peak, "MiB", limit=2048),
-            row("report", f"{case} page", size, "MB", limit=15),
-        ]
-        return rows + _in_browser(Path(run, "report.html"), case)
+        scored, recorded, few = f"{root}/scored", f"{root}/recorded", min(classes, 100)
+        subprocess.run([sys.executable, "-c", _MAKE, scored, str(n), str(classes)], check=True)
+        rows = _measured(scored, n, f"N={n:,} C={classes:,}", rounds)
+        rows += _in_browser(Path(scored, "report.html"), f"N={n:,} C={classes:,}")
+        subprocess.run([sys.executable, "-c", _RECORD, recorded, str(n), str(few), str(epochs)], check=True)
+        return rows + _measured(recorded, n, f"N={n:,} C={few:,} epochs={epochs}", rounds)
+
+
+def _measured(run: str, n: int, case: str, rounds: int) -> list[dict]:
+    """Seconds, peak memory and size of the page."""
+    command = [sys.executable, "-c", _REPORT, run, str(n)]
+    values = [
+        [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
+        for _ in range(rounds)
+    ]
+    seconds, peak, size = (list(column) for column in zip(*values, strict=True))
+    return [
+        row("report", f"{case} whole", seconds, "s", limit=60),
+        row("report", f"{case} peak", peak, "MiB", limit=2048),
+        row("report", f"{case} page", size, "MB", limit=15),
+    ]
 
 
 # From a move of the pointer to the second picture after it: by then the gallery has followed.

@@ -100,10 +100,7 @@ def _coded(name: str, column: pa.Array, given: bool) -> Group | None:
             notes.append("A quantity, cut into fifths.")
         else:
             return None
-    elif pa.types.is_nested(column.type) or not (
-        given or pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        or pa.types.is_boolean(column.type)
-    ):  # fmt: skip
+    elif pa.types.is_nested(column.type) or not (given or str(column.type) in ("string", "large_string", "bool")):
         return None
     encoded = column.cast(pa.string()).dictionary_encode()
     codes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)

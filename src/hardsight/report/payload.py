@@ -58,14 +58,7 @@ def make_payload(
 ) -> dict[str, Any]:
     """Build every section, choose the points and their pictures, and put the page together.
 
-    Args:
-        rows: The samples.
-        against: Another run or table to compare with.
-        group_table: Group columns beside the table.
-        run: The run folder, where there is one: the next command names it.
-        dynamics: What the run recorded while the network trained.
-        data: Where the images are.
-        pictures: Maximum number of thumbnails.
+    Args are those of `write_report`, read: `run` is the folder, where there is one, and `dynamics` its records.
     """
     given = None if group_table is None else read_by_id(group_table, "groups")
     columns, group_notes = groups.find_groups(rows, given)

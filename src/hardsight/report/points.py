@@ -13,12 +13,7 @@ def choose_points(n: int, listed: np.ndarray, cell: np.ndarray, group: np.ndarra
     """Rows to draw, in order: every listed one, then a sample spread over regions, classes, and all rows.
 
     Two fifths go evenly over the occupied cells of the main view, so that rare regions are seen, two fifths evenly
-    over the classes, and the rest to all `n` rows alike.
-
-    Args:
-        listed: Rows that a list names.
-        cell: ``(N,)`` cell of each row in the main view, −1 for none.
-        group: ``(N,)`` class of each row, −1 for none.
+    over the classes, and the rest to all `n` rows alike. `cell` and `group` are those of each row, −1 for none.
     """
     if n <= MOST_POINTS:
         return np.arange(n)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.dynamics.batches import MOST_COSINES
@@ -197,12 +198,11 @@ def _heads(recorded: Recorded, class_name: Callable[[int], str]) -> dict[str, An
     heads, epochs = recorded.dynamics.heads, recorded.dynamics.epochs
     if not len(heads):
         return None
+    heads = heads.filter(pc.is_in(heads["epoch"], pa.array(epochs[recorded.shown])))
     epoch, number = (heads[name].to_numpy().astype(np.int64) for name in ("epoch", "class"))
     classes, code = np.unique(number, return_inverse=True)
-    norms = np.full((len(classes), len(epochs)), np.nan)
-    valid = np.isin(epoch, epochs)
-    norms[code[valid], np.searchsorted(epochs, epoch[valid])] = floats(heads["norm"])[valid]
-    norms = norms[:, recorded.shown]
+    norms = np.full((len(classes), len(recorded.shown)), np.nan)
+    norms[code, np.searchsorted(epochs[recorded.shown], epoch)] = floats(heads["norm"])
     if len(classes) <= MOST_LINES:
         lines = [{"name": class_name(int(k)), "mean": plain(line)} for k, line in zip(classes, norms, strict=True)]
         return {"note": f"Length of the weight of each class at the end of each {recorded.unit}.", "lines": lines}

@@ -102,8 +102,7 @@ def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
 
 def rank_axis(column: str, score: str | None) -> Axis:
     """The axis of ranks by a score."""
-    by = f" by {score_title(score)}" if score is not None else ""
-    return Axis(column, f"rank{by} (1 = hardest)", 0.0, 1.0)
+    return Axis(column, f"rank{f' by {score_title(score)}' if score else ''} (1 = hardest)", 0.0, 1.0)
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
