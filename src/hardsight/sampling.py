@@ -16,13 +16,12 @@ no sampler state. Every process draws the same order; `hardsight.train`, Lightni
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from scipy.stats import rankdata
 from torch.utils.data import Sampler
@@ -46,13 +45,10 @@ def hardness_of(
 
     Args:
         run: A scored run (its scores), a recorded run (its summary over the epochs), or a table.
-        data: The data set, as for `hardsight.open_data`, or its ids in order.
+        data: The data set, as for `hardsight.open_data`, or its ids in order; each must have a value in the run.
         by: The column, such as ``avh``, ``forgetting`` or ``aum``. Samples that were never learned (``learned`` is
             null) rank one epoch after the last sample that was.
         largest: Whether the largest values are the hardest; required for a column that hardsight does not know.
-
-    Raises:
-        ValueError: Samples of the data set are missing from the run, or have no value in it.
 
     Examples:
         >>> table = SampleTable.from_columns({"id": ["a", "b", "c"], "confidence": [0.9, 0.2, 0.5]})
@@ -63,8 +59,10 @@ def hardness_of(
         run = Dynamics(run) if has_records(run) else SampleTable.load(run)
     table = run if isinstance(run, SampleTable) else run.summary()
     ids = _ids_of(data)
-    values, present = _in_order(table, ids, by, largest)
-    for missing, problem in ((~present, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
+    rows = _aligned(table, ids, by, largest)
+    values = rows["hardness"].to_numpy()
+    absent = rows["id"].is_null().to_numpy()
+    for missing, problem in ((absent, "is not in the run"), (np.isnan(values), f"has no {by} in the run")):
         if missing.any():
             raise InputError(
                 f"data: {printable(ids[int(missing.argmax())])!r} {problem} (in all {int(missing.sum()):,} of "
@@ -94,15 +92,13 @@ def latest_hardness(
         index = read_index(path)
         if index.owner != owner:  # a recorder that resumes may have gone back
             hardness, done, owner = np.full(len(ids), np.nan), 0, index.owner
-        new, fresh = [epoch for epoch in index.epochs if epoch > done], np.full(len(ids), np.nan)
-        recorded = Dynamics(path) if new else None
-        for epoch in reversed(new):
-            if recorded is None or not np.isnan(fresh).any():
-                break
-            fresh = np.where(np.isnan(fresh), _in_order(recorded.at(epoch), ids, by, largest)[0], fresh)
+        fresh = np.full(len(ids), np.nan)
+        for epoch in reversed([epoch for epoch in index.epochs if epoch > done]):
+            if np.isnan(fresh).any():
+                values = _aligned(Dynamics(path).at(epoch), ids, by, largest)["hardness"].to_numpy()
+                fresh = np.where(np.isnan(fresh), values, fresh)
         hardness = np.where(np.isnan(fresh), hardness, fresh)
-        finished = index.epochs[:-1] if index.open else index.epochs
-        done = max([done, *finished[-1:]])
+        done = max([done, *(index.epochs[:-1] if index.open else index.epochs)])
         return hardness
 
     return latest
@@ -122,19 +118,15 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
         raise InputError(f"labels must hold one label per sample, {len(values):,}, got shape {labels.shape}.")
     ranks = np.empty(len(values))
     for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        ranks[rows] = rankdata(values[rows]) / len(rows)
+        rows = labels == label
+        ranks[rows] = rankdata(values[rows]) / rows.sum()
     return ranks
 
 
-def _in_order(table: SampleTable, ids: Sequence[str], by: str, largest: bool | None) -> tuple[np.ndarray, np.ndarray]:
-    """The hardness of each id (NaN where missing), and whether the id is in the table."""
-    values = table.hardness(by, largest=largest)
-    index = pc.index_in(pa.array(ids, pa.string()), value_set=table.to_arrow()["id"].cast(pa.string()).combine_chunks())
-    present = pc.is_valid(index).to_numpy(zero_copy_only=False)
-    if not len(table):
-        return np.full(len(ids), np.nan), present
-    return np.where(present, values[pc.fill_null(index, 0).to_numpy()], np.nan), present
+def _aligned(table: SampleTable, ids: list[str], by: str, largest: bool | None) -> pa.Table:
+    """id and hardness in the order of these ids; null where one is not in the table."""
+    rows = pa.table({"id": table.to_arrow()["id"], "hardness": table.hardness(by, largest=largest)})
+    return table.with_rows(rows).aligned(ids)
 
 
 def _ids_of(data: Any) -> list[str]:
@@ -151,8 +143,7 @@ def _checked(hardness: Any, *, allow_nan: bool = False) -> np.ndarray:
         raise InputError(f"hardness must be one number per sample, got {type(hardness).__name__}.") from None
     if values.ndim != 1 or not len(values):
         raise InputError(f"hardness must be one number per sample, got shape {values.shape}.")
-    bad = np.isinf(values) if allow_nan else ~np.isfinite(values)
-    if bad.any():
+    if (bad := np.isinf(values) if allow_nan else ~np.isfinite(values)).any():
         raise InputError(
             f"hardness must be finite, got {values[bad][0]} at index {int(bad.argmax())} ({int(bad.sum()):,} of "
             f"{len(values):,}); remove those samples or fill in a value."
@@ -189,8 +180,9 @@ PACINGS: dict[str, Callable[[float], float]] = {f.__name__: f for f in (linear, 
 class _EpochSampler(Sampler[int]):
     """A new order of indices in every epoch."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, num_samples: int | None) -> None:
         self.seed, self.epoch, self._started = whole_number("seed", seed, 0), 0, False
+        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that starts next, counted from 0."""
@@ -242,20 +234,19 @@ class HardnessSampler(_EpochSampler):
         replacement: bool = True,
         seed: int = 0,
     ) -> None:
-        super().__init__(seed)
+        super().__init__(seed, num_samples)
         n = len(values := _checked(hardness))
         if not 0 <= power < float("inf"):
             raise InputError(f"power must be 0 or more, got {power}; for easy samples first use a CurriculumSampler.")
         if not 0 <= uniform <= 1:
             raise InputError(f"uniform must be a share in [0, 1], got {uniform}.")
-        weight = (rankdata(values) / n) ** power
-        self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / n
-        self.num_samples = n if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
-        self.replacement = replacement
+        self.num_samples, self.replacement = self.num_samples or n, replacement
         if not replacement and self.num_samples > n:
             raise InputError(
                 f"num_samples={num_samples:,} is more than the {n:,} samples; draw fewer, or set replacement=True."
             )
+        weight = (rankdata(values) / n) ** power
+        self.probabilities = (1 - uniform) * weight / weight.sum() + uniform / n
 
     def __len__(self) -> int:
         return self.num_samples
@@ -309,29 +300,26 @@ class CurriculumSampler(_EpochSampler):
         hardest_first: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(seed)
+        super().__init__(seed, num_samples)
         if isinstance(pacing, str) and pacing not in PACINGS:
             raise InputError(f"pacing must be one of {', '.join(PACINGS)} or a function, got {pacing!r}.")
         self.pacing = PACINGS[pacing] if isinstance(pacing, str) else pacing
         self.epochs, self.hardest_first = whole_number("epochs", epochs, 1, MOST_EPOCHS), hardest_first
-        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
         for epoch in range(self.epochs + 1):
-            if not 0 < (share := self.pacing(epoch / self.epochs)) <= 1 + 1e-9:
-                raise InputError(
-                    f"pacing must give a share in (0, 1], got {share} at t = {epoch / self.epochs:.3g} (epoch {epoch})."
-                )
+            if not 0 < (share := self.pacing(t := epoch / self.epochs)) <= 1 + 1e-9:
+                raise InputError(f"pacing must give a share in (0, 1], got {share} at t = {t:.3g} (epoch {epoch}).")
         self._hardness = hardness if callable(hardness) else _checked(hardness)
         self._n = len(self._current())
 
-    def __len__(self) -> int:
-        return self._share() if self.num_samples is None else self.num_samples
+    def _current(self) -> np.ndarray:
+        return _checked(self._hardness(), allow_nan=True) if callable(self._hardness) else self._hardness
 
     def _share(self) -> int:
         """Number of samples in use in this epoch."""
         return max(1, round(self.pacing(min(self.epoch / self.epochs, 1.0)) * self._n))
 
-    def _current(self) -> np.ndarray:
-        return _checked(self._hardness(), allow_nan=True) if callable(self._hardness) else self._hardness
+    def __len__(self) -> int:
+        return self.num_samples or self._share()
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
         hardness = self._current()
