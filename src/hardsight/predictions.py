@@ -1,4 +1,4 @@
-"""What a network says of every sample of a data set: probabilities, angular confidences and features."""
+"""The predictions of a network for a data set: probabilities, angular confidences and features."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a network says of N samples. With a mirrored view every value but `features` is the mean of both views.
+    """The predictions of a network for N samples. With a mirrored view, every value but `features` is the mean of both.
 
     Attributes:
-        ids: Of the samples that could be read.
-        rows: ``(N,)`` where they are in the data set, ascending.
+        ids: Ids of the samples that could be read.
+        rows: ``(N,)`` their positions in the data set, ascending.
         probabilities: ``(N, C)`` softmax.
         avc: ``(N, C)`` angular visual confidence of every class.
         features: ``(N, D)`` input of the last linear layer.
-        norms: ``(N,)`` their lengths.
+        norms: ``(N,)`` the norms of the features.
         weight: ``(C, D)`` of the last linear layer.
         bias: ``(C,)``, or None.
-        mirrored: ``(N, D)`` features of the mirrored pictures, or None.
-        logits: ``(N, C)``, where they were asked for.
+        mirrored: ``(N, D)`` features of the mirrored images, or None.
+        logits: ``(N, C)``, if they were asked for.
         device: Where scores are computed, some rows at a time.
     """
 
@@ -55,33 +55,33 @@ class Predictions:
     mirrored: np.ndarray | None = None
     logits: np.ndarray | None = None
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it cannot be changed
-    _known: dict[str, tuple[np.ndarray, np.ndarray]] = field(
+    _cache: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def at(self, name: str, labels: np.ndarray | Sequence[int]) -> np.ndarray:
-        """A registered score ``(N,)`` at given labels, its sign turned where needed: higher is more confident.
+        """A registered score ``(N,)`` at given labels, with the sign that makes higher more confident.
 
         Args:
             name: In `hardsight.SCORES`.
             labels: ``(N,)`` class indices.
         """
         SCORES.names(name)  # before anything is computed
-        wanted = check_labels(np.array(labels), len(self.rows), len(self.weight)).numpy()
-        before, values = self._known.get(name, (np.full(len(wanted), -1), np.empty(len(wanted))))
-        moved, values = np.flatnonzero(before != wanted), values.copy()  # selecting asks again with a few changed
-        for part in np.array_split(moved, -(-len(moved) // _ROWS)) if len(moved) else ():
-            values[part] = self._at(name, part, wanted[part])
-        self._known[name] = wanted, values
+        target = check_labels(np.array(labels), len(self.rows), len(self.weight)).numpy()
+        before, values = self._cache.get(name, (np.full(len(target), -1), np.empty(len(target))))
+        changed, values = np.flatnonzero(before != target), values.copy()  # self-training changes a few at a time
+        for part in np.array_split(changed, -(-len(changed) // _ROWS)) if len(changed) else ():
+            values[part] = self._at(name, part, target[part])
+        self._cache[name] = target, values
         return values.copy()
 
     def _at(self, name: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """The score of some samples, float64, the mean over the views."""
         score, views = SCORES[name], [self.features, *([] if self.mirrored is None else [self.mirrored])]
         weight, bias = (None if x is None else torch.from_numpy(x).to(self.device) for x in (self.weight, self.bias))
-        judged = torch.from_numpy(labels).to(self.device)
+        target = torch.from_numpy(labels).to(self.device)
         parts = (torch.from_numpy(view[rows]).to(self.device) for view in views)
-        values = [score(part, weight, judged, bias=bias).cpu().double() for part in parts]
+        values = [score(part, weight, target, bias=bias).cpu().double() for part in parts]
         mean = torch.stack(values).mean(0).numpy()
         return -mean if score.higher_is_harder else mean
 
@@ -99,14 +99,14 @@ def predict(
     """Run a network over a data set in eval mode; labels are not looked at.
 
     Arrays go to the device as a whole, as in training. Matrices above 1 GiB are memory-mapped temporary files, which
-    are gone with them.
+    are deleted with them.
 
     Args:
         model: The network with its preprocessing.
         samples: The data set.
-        flip: Also look at each picture mirrored, and average.
-        logits: Keep them, too.
-        batch_size: Samples at a time.
+        flip: Average over each image and its mirror image.
+        logits: Keep the logits, too.
+        batch_size: Samples per forward pass.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
 
@@ -116,28 +116,31 @@ def predict(
         >>> predict(net, open_data("digits"), device="cpu").probabilities.shape
         (1797, 10)
     """
-    found, where = as_model(model), find_device(device)
+    model, device = as_model(model), find_device(device)
     check_samples(samples, None)
-    network = uncompiled(found.module)
+    network = uncompiled(model.module)
     layer, count = find_head(network), len(samples)
-    pixels = as_pixels(samples, input_channels(network), where) if found.transform is None else None
-    unlabelled = torch.zeros(count, dtype=torch.long)
-    source = Source(samples, unlabelled, pixels, replace(found, module=network), loader_workers(workers, where), where)
-    told: dict[str, np.ndarray] = {}
+    pixels = as_pixels(samples, input_channels(network), device) if model.transform is None else None
+    no_labels = torch.zeros(count, dtype=torch.long)
+    workers = loader_workers(workers, device)
+    source = Source(samples, no_labels, pixels, replace(model, module=network), workers, device)
+    columns: dict[str, np.ndarray] = {}
     rows, done = np.empty(count, np.int64), 0
-    with evaluating(network, where), capture(network, layer.path) as head, torch.no_grad():
+    with evaluating(network, device), capture(network, layer.path) as head, torch.no_grad():
         for at, x, *_ in source.batches(torch.arange(count).tensor_split(-(-count // batch_size))):
             if flip and (not isinstance(x, Tensor) or x.ndim != 4):
-                raise InputError("flip: only pictures (N, C, H, W) can be mirrored; set flip=False.")
-            both = (x, x.flip(3)) if flip else (x,)
-            views = [_told(logits_of(network, view), head.features, head.weight, logits) for view in both]
-            means, features = zip(*views, strict=True)
-            batch = {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
+                raise InputError("flip: only images (N, C, H, W) can be mirrored; set flip=False.")
+            views = [
+                (_values(logits_of(network, view), head.features, head.weight, logits), head.features)
+                for view in ((x, x.flip(3)) if flip else (x,))
+            ]
+            values, features = zip(*views, strict=True)
+            batch = {name: torch.stack([view[name] for view in values]).mean(0) for name in values[0]}
             batch |= dict(zip(("features", "mirrored"), features, strict=False))
-            for name, values in batch.items():
-                if name not in told:
-                    told[name] = _room((count, *values.shape[1:]))
-                told[name][done : done + len(at)] = values.float().cpu().numpy()
+            for name, column in batch.items():
+                if name not in columns:
+                    columns[name] = _room((count, *column.shape[1:]))
+                columns[name][done : done + len(at)] = column.float().cpu().numpy()
             rows[done : done + len(at)] = at.numpy()
             done += len(at)
         weight, bias = head.weight.float().cpu().numpy(), None if head.bias is None else head.bias.float().cpu().numpy()
@@ -148,24 +151,22 @@ def predict(
             UserWarning,
             stacklevel=2,
         )
-    if not all(np.isfinite(told[name][:done]).all() for name in ("norms", "probabilities")):
-        raise InputError(
-            "model: its features or logits hold NaN or infinity; train it again, with a lower rate perhaps."
-        )
-    kept = {name: values[:done] for name, values in told.items()}
+    if not all(np.isfinite(columns[name][:done]).all() for name in ("norms", "probabilities")):
+        raise InputError("model: its features or logits hold NaN or infinity; train it again, at a lower rate perhaps.")
+    columns = {name: column[:done] for name, column in columns.items()}
     ids = [samples.ids[row] for row in rows[:done]]
-    return Predictions(ids, rows[:done], **kept, weight=weight, bias=bias, device=where)
+    return Predictions(ids, rows[:done], **columns, weight=weight, bias=bias, device=device)
 
 
-def _told(logits: Tensor, features: Tensor, weight: Tensor, keep: bool) -> tuple[dict[str, Tensor], Tensor]:
-    """What one view of a batch gives, and its features. Angles in float64: arccos costs half the digits."""
+def _values(logits: Tensor, features: Tensor, weight: Tensor, keep_logits: bool) -> dict[str, Tensor]:
+    """The values of one view of a batch. Angles in float64: arccos costs half the digits."""
     z, x, w = (as_float64(tensor) for tensor in (logits, features, weight))
     confidence = torch.pi - angle_matrix(x, w)
     total = confidence.sum(1, keepdim=True)
-    nothing = total <= 1e-14 * len(w)  # opposite to every class: equal shares, as `hardsight.avc` has it
-    avc = torch.where(nothing, 1 / len(w), confidence / total.masked_fill(nothing, 1.0))
-    told = {"probabilities": z.softmax(1), "avc": avc, "norms": torch.linalg.vector_norm(x, dim=1)}
-    return told | ({"logits": z} if keep else {}), features
+    opposite = total <= 1e-14 * len(w)  # to every class: equal shares, as in `hardsight.avc`
+    avc = torch.where(opposite, 1 / len(w), confidence / total.masked_fill(opposite, 1.0))
+    values = {"probabilities": z.softmax(1), "avc": avc, "norms": torch.linalg.vector_norm(x, dim=1)}
+    return values | ({"logits": z} if keep_logits else {})
 
 
 def _room(shape: tuple[int, ...]) -> np.ndarray:
