@@ -52,7 +52,7 @@ def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
     page = page_of(tmp_path, groups=("CE",), seeds=1)
     assert row_of(page, "calibration", "accuracy")[0]["interval"] == "91.53 to 94.53 %"
     assert "nothing to compare" in page["lead"]
-    texts = {one["title"]: one["texts"] for one in page["verdicts"]}
+    texts = page["verdicts"]
     assert texts["Out of distribution"][0].startswith(
         "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"
     )
@@ -73,7 +73,7 @@ def test_marks_follow_the_corrected_test_and_the_direction(tmp_path, p, better, 
     page = comparison(read_evaluation(tmp_path))
     first, second = row_of(page, "calibration", "accuracy")
     assert (first["flag"], second["flag"]) == ("", flag)
-    said = page["verdicts"][0]["texts"][0]
+    said = page["verdicts"]["Calibration"][0]
     if not flag:
         assert "no clear difference from CE" in said or "Not tested" in said
     else:
@@ -88,7 +88,7 @@ def test_differences_in_what_tells_little_are_not_the_verdict(tmp_path):
     tests = pq.read_table(tmp_path / "tests.parquet")
     changed = [one | {"p_holm": 0.01 if one["score"] == "avc" else 0.9} for one in tests.to_pylist()]
     pq.write_table(pa.Table.from_pylist(changed, tests.schema), tmp_path / "tests.parquet")
-    said = comparison(read_evaluation(tmp_path))["verdicts"][0]["texts"][0]
+    said = comparison(read_evaluation(tmp_path))["verdicts"]["Calibration"][0]
     assert said.startswith("EL: no clear difference from CE in ECE, softmax ")
     assert said.endswith("In all, 2 of 5 numbers are better.")
 
@@ -112,8 +112,7 @@ def clusters_of(folder, v_measures, silhouettes, p):
     pq.write_table(pa.Table.from_pylist(made, rows.schema), folder / "rows.parquet")
     pq.write_table(pa.Table.from_pylist(compared, tests.schema), folder / "tests.parquet")
     page = comparison(read_evaluation(folder))
-    [verdict] = [one["texts"] for one in page["verdicts"] if one["title"] == "Clusters"]
-    return verdict[0]
+    return page["verdicts"]["Clusters"][0]
 
 
 def test_the_headline_is_chosen_before_any_test_and_never_the_number_that_happens_to_be_sure(tmp_path):
@@ -125,14 +124,14 @@ def test_the_headline_is_chosen_before_any_test_and_never_the_number_that_happen
 
 def test_a_headline_of_several_data_sets_has_a_sentence_for_each(tmp_path):
     page = page_of(tmp_path, groups=("CE", "EL"))
-    [verdict] = [one["texts"][0] for one in page["verdicts"] if one["title"] == "Out of distribution"]
+    verdict = page["verdicts"]["Out of distribution"][0]
     assert verdict.count("AUROC, max logit · fashion_mnist") == verdict.count("AUROC, max logit · noise") == 1
     assert "FPR" not in verdict
 
 
 def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
     page = page_of(tmp_path, seeds=1)
-    texts = {one["title"]: one["texts"] for one in page["verdicts"]}
+    texts = page["verdicts"]
     assert re.fullmatch(
         r"AUROC, max logit · fashion_mnist: CE 9.* %, EL 9.* %, AMC 9.* %\. .* Not tested \(too few runs\)\.",
         texts["Out of distribution"][0],
@@ -153,8 +152,8 @@ def test_accuracy_under_attack_is_shown_where_about_half_is_left_and_own_data_ar
 
 def test_many_groups_are_said_together(tmp_path):
     page = page_of(tmp_path, groups=[f"g{k}" for k in range(6)], seeds=2)
-    for one in page["verdicts"]:
-        assert one["texts"][-1].startswith("No number tells") or all(" of " in text for text in one["texts"])
+    for texts in page["verdicts"].values():
+        assert texts[-1].startswith("No number tells") or all(" of " in text for text in texts)
     assert page["title"] == "g0 · g1 · g2 · g3 · g4 · g5"
 
 

@@ -124,8 +124,11 @@ def read_evaluation(out: str | Path) -> Evaluation:
         rows, tests, points = (check_table(pq.read_table(path / name)) for name in files[:3])
     if not len(rows):
         raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
-    plan = read_json(path / PLAN, _Plan, "OUT")
-    return Evaluation(rows, _with_reasons(tests), points, tuple(_read_notes(path / notes)), plan, path)
+    plan, kept = read_json(path / PLAN, _Plan, "OUT"), _read_notes(path / notes)
+    if not plan.get("whole", True):
+        text = "These are the numbers of an earlier evaluation: a later one was not finished. The same call resumes it."
+        kept = [Note("unfinished", text, "warn"), *kept]
+    return Evaluation(rows, _with_reasons(tests), points, tuple(kept), plan, path)
 
 
 def _read_notes(file: Path) -> list[Note]:

@@ -29,10 +29,6 @@ _LONG = 41  # characters of a group's name
 _NAMED = 3  # runs that a note names
 _INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to people
 
-_UNFINISHED = Notice(
-    "warn", "These are the numbers of an earlier evaluation: a later one was not finished. The same call resumes it."
-)
-
 
 def write_comparison(evaluation: str | Path | Evaluation) -> Path:
     """Write an evaluation as one page to look at: ``OUT/comparison.html``, which opens offline.
@@ -50,8 +46,7 @@ def write_comparison(evaluation: str | Path | Evaluation) -> Path:
         evaluation = read_evaluation(evaluation)
     page = comparison(_with_short_names(evaluation))
     charts = [chart for section in page["sections"] for chart in section.data["charts"]]
-    styles = ("page.css", "comparisonpage.css")
-    text = fill("comparisonpage.html.jinja", page, {"charts": charts}, _SCRIPTS, styles)
+    text = fill("comparisonpage.html.jinja", page, {"charts": charts}, _SCRIPTS, ("page.css", "comparisonpage.css"))
     target = evaluation.path / "comparison.html"
     check_replaceable(target, is_page)
     with disk_errors(target):
@@ -79,12 +74,11 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
     """What the page shows: sentences, the first table, and a section per question."""
     groups, numbers = list(evaluation.groups), numbers_of(evaluation)
     order = [*(key for key in QUESTIONS if key in numbers), *(key for key in numbers if key not in QUESTIONS)]
-    sections, overview, verdicts = [], {}, []
+    sections, overview, verdicts = [], {}, {}
     for key in order:
         question = QUESTIONS.get(key, Question(key, ""))
         selected = overview[question.title] = highlights(numbers[key], question.telling)
-        texts = verdict(groups, numbers[key], selected, question.headline)
-        verdicts.append({"title": question.title, "texts": texts})
+        verdicts[question.title] = verdict(groups, numbers[key], selected, question.headline)
         caption = f"All {counted(len(numbers[key]), 'number')} of this question"
         tables = [table_of(key, caption, evaluation.groups, by_metric(numbers[key]))]
         data, notices = {"charts": charts_of(evaluation, key)}, _notices(evaluation, "info", key)
@@ -93,10 +87,7 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "title": title if len(title) <= 2 * _LONG or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
         "lead": _lead(evaluation),
-        "notices": [
-            *([] if evaluation.plan.get("whole", True) else [_UNFINISHED]),
-            *_notices(evaluation, "warn", "", *order),
-        ],
+        "notices": _notices(evaluation, "warn", "", *order),
         "verdicts": verdicts,
         "highlights": overview,
         "overview": table_of(

@@ -33,13 +33,7 @@ def verdict(
         headline: Pairs of metric and score; the first that is among the highlights is the headline.
     """
     if len(groups) == 1:
-        cells = [(number["title"], number["cells"][0]) for number in highlights]
-        spreads = [cell["sd"] or cell["interval"] for _, cell in cells]
-        texts = [
-            f"{title} {cell['text']}{spread and f' ({spread})'}"
-            for (title, cell), spread in zip(cells, spreads, strict=True)
-        ]
-        return [f"{'; '.join(texts)}."]
+        return ["; ".join(f"{number['title']} {_value(number['cells'][0])}" for number in highlights) + "."]
     tests = {name: [number["tests"][k] for number in numbers] for k, name in enumerate(groups)}
     judged = {name: [test for test in tests[name] if test and test["better"]] for name in groups[1:]}
     tested = {name: kept for name in judged if (kept := [test for test in judged[name] if _is_tested(test)])}
@@ -67,6 +61,11 @@ def _is_tested(test: Mapping[str, Any] | None) -> bool:
 
 def _pair(number: Mapping[str, Any]) -> tuple[str, str]:
     return number["metric"], number["score"]
+
+
+def _value(cell: Mapping[str, str]) -> str:
+    spread = cell["sd"] or cell["interval"]
+    return f"{cell['text']} ({spread})" if spread else cell["text"]
 
 
 def _side_by_side(groups: Sequence[str], number: Mapping[str, Any], shown: Sequence[str] = ()) -> str:

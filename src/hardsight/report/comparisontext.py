@@ -30,7 +30,9 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
     tables = [_blocks(_rows(page["highlights"], *layout), titles) for layout in _LAYOUTS]
     fits = [max(len(line) for block in blocks for line in block) <= _WIDTH for blocks in tables]
     blocks = tables[0] if fits[0] and len(tables[0]) == 1 else tables[1] if fits[1] else tables[2]
-    verdicts = [f"{v['title']} – {text}" for v in page["verdicts"] for text in v["texts"]] if titles[1:] else []
+    verdicts = (
+        [f"{title} – {text}" for title, texts in page["verdicts"].items() for text in texts] if titles[1:] else []
+    )
     notes = [f"! {notice.text}" for notice in page["notices"]]
     remarks = sum(len(section.notices) for section in page["sections"])
     notes.append(f"All numbers, curves and {counted(remarks, 'remark')} are on the page.")
