@@ -62,7 +62,7 @@ def training(browser: Browser, file: Path) -> None:
     page.get_by_test_id("curve-grouping").select_option(label="hardness (fifths)")
     page.wait_for_timeout(300)
     top = box(page, "#training")["y"]
-    save(page, "training", 0, top, 1160, bottom(page, "[data-testid=curves]") + 8 - top)
+    save(page, "training", 0, top, 1160, bottom(page, "[data-testid=curves]") + 2 - top)
     part(page, "drivers", "#drivers")
 
 
