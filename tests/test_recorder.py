@@ -284,6 +284,8 @@ def test_an_epoch_that_was_flushed_goes_on_and_repeats_nothing(tmp_path):
     x, y = data()
     model, run = network(), tmp_path / "run"
     recorder = hs.Recorder(run)
+    recorder.flush()  # nothing came: no epoch begins
+    assert not hs.records.read_index(run).epochs
 
     def feed(recorder, start, stop):
         with hs.capture(model) as head, torch.no_grad():

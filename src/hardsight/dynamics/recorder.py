@@ -271,7 +271,9 @@ class Recorder(Result):
         self._receive([part for part in parts if isinstance(part, Rows)])
         if errors := [part for part in parts if isinstance(part, HardsightError)]:
             raise errors[0]
-        if self._pending is None and end and self.epoch not in self._index.epochs:
+        if self._pending is None and not end:
+            return None
+        if self._pending is None and self.epoch not in self._index.epochs:
             raise StateError(f"{self._meta.unit} {self.epoch} ends without a sample: call update() before.")
         if records.read_index(self.path).owner != self._index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
