@@ -104,7 +104,8 @@ class Index:
         """Whether a recorder may have written it: no name leads out of the folder, no file holds other epochs."""
         first, last = (self.epochs[0], self.epochs[-1]) if self.epochs else (1, 0)
         return (
-            all(a < b for a, b in itertools.pairwise([0, *self.epochs, MOST_EPOCHS + 1]))
+            (bool(self.epochs) or not self.open)
+            and all(a < b for a, b in itertools.pairwise([0, *self.epochs, MOST_EPOCHS + 1]))
             and all(map(_NAME.fullmatch, self.names()))
             and all(re.fullmatch("[1-9][0-9]{0,9}", epoch) for epoch in [*self.steps, *self.states])
             and all(len(entry["epochs"]) == len(entry["ids"]) == 2 for entry in self.files)
@@ -217,8 +218,7 @@ def write_head(run: Path, index: Index, epoch: int, head: np.ndarray) -> None:
 def compact(run: Path, index: Index, *, everything: bool = False) -> bool:
     """Bring each sample's rows into one place: of all files, or of single epochs once there are `MOST_FILES`.
 
-    Returns:
-        Whether the index has changed; the caller commits it.
+    Returns whether the index has changed; the caller commits it.
     """
     kept = [] if everything else [entry for entry in index.files if entry["epochs"][0] != entry["epochs"][1]]
     selected = [entry for entry in index.files if entry not in kept]
@@ -267,13 +267,7 @@ def needed(names: Collection[str]) -> list[str]:
 
 
 class Block(NamedTuple):
-    """All rows of a range of ids, sorted by (id, epoch).
-
-    Attributes:
-        table: The rows.
-        ids: Each id once, sorted.
-        code: The place of each row's id among them.
-    """
+    """All rows of a range of ids, sorted by (id, epoch); each id once; and the place of each row's id among them."""
 
     table: pa.Table
     ids: pa.Array
@@ -311,15 +305,9 @@ def read_rows(
     ids: tuple[str, str | None] = ("", None),
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """Rows of some samples and epochs, file after file; their ids are encoded as a dictionary.
+    """Rows between two epochs and two ids (the second is excluded), file after file; ids are encoded as a dictionary.
 
-    Args:
-        run: The run folder.
-        index: Its index.
-        columns: Which to read beside id and epoch; None reads all.
-        epochs: The first and last epoch.
-        ids: The first id, and the id before which reading ends; None: all from the first on.
-        where: A further condition.
+    `columns` are read beside id and epoch, None reads all; `where` is a further condition.
     """
     (first, last), (low, high) = epochs, ids
     condition = (pc.field("epoch") >= first) & (pc.field("epoch") <= last)
@@ -364,14 +352,9 @@ def blocks(
     rows: int = FILE_ROWS,
     **options: Any,
 ) -> Iterator[Block]:
-    """All epochs of one range of ids after the other.
+    """All epochs of one range of ids after the other, about so many rows at a time, as `read_rows` gives them.
 
-    Args:
-        run: The run folder.
-        index: Its index; None: what is committed, also if a recorder replaces files meanwhile.
-        columns: As for `read_rows`.
-        rows: About how many rows at a time.
-        **options: ``epochs`` and ``where`` of `read_rows`.
+    Without an index, what is committed is read, also if a recorder replaces files meanwhile.
     """
 
     def reading(read: Callable[[Index], Any]) -> Any:

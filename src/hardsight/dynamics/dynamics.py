@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class Dynamics:
         self.path = Path(run)
         if not records.has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
-
         index, flushed = records.read_with(self.path, self._opened)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
@@ -62,18 +61,9 @@ class Dynamics:
     @property
     def classes(self) -> int:
         """The number of classes of the head."""
-        return self._head("classes")
-
-    @property
-    def width(self) -> int:
-        """The number of features that the head takes."""
-        return self._head("features")
-
-    def _head(self, name: str) -> int:
-        number = getattr(self.meta.model, name)
-        if number is None:
-            raise StateError(f"run: {self.path} is damaged: its meta.json does not say how many {name} the head has.")
-        return number
+        if self.meta.model.classes is None:
+            raise StateError(f"run: {self.path} is damaged: its meta.json does not say how many classes there are.")
+        return self.meta.model.classes
 
     def __len__(self) -> int:
         return len(self._samples[0])
@@ -113,9 +103,10 @@ class Dynamics:
         Returns:
             Blocks, each with the place of its first sample among `ids`.
         """
-        start, span = 0, (1, int(self.epochs[-1]))
-        stored = records.needed(columns)
-        for block in records.blocks(self.path, None, stored, rows, epochs=span, where=self._where):
+        start, last = 0, int(self.epochs[-1])
+        for block in records.blocks(
+            self.path, None, records.needed(columns), rows, epochs=(1, last), where=self._where
+        ):
             yield start, block
             start += len(block.ids)
 
@@ -126,15 +117,12 @@ class Dynamics:
             ids: The samples.
             columns: Which to read beside id and epoch.
         """
-        limits, selected = pc.min_max(ids).as_py(), pc.field("id").isin(ids)
-        options = {
-            "epochs": (1, int(self.epochs[-1])),
-            "ids": (limits["min"] or "", (limits["max"] or "") + "\0"),
-            "where": selected if self._where is None else selected & self._where,
-        }
-        stored = records.needed(columns)
-        rows = records.read_with(self.path, lambda index: records.read_rows(self.path, index, stored, **options))
-        return records.Block(records.with_text(rows), ids, np.arange(len(rows)))
+        first, last = (limit or "" for limit in pc.min_max(ids).as_py().values())
+        selected, span = pc.field("id").isin(ids), {"epochs": (1, int(self.epochs[-1])), "ids": (first, last + "\0")}
+        selected = selected if self._where is None else selected & self._where
+        read = partial(records.read_rows, self.path, columns=records.needed(columns), where=selected, **span)
+        rows = records.with_text(records.read_with(self.path, read))
+        return records.Block(rows, ids, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
