@@ -23,6 +23,7 @@ COMMANDS = {
     "align": ("evaluating", "Compare the scores of a run with people's answers."),
     "evaluate": ("evaluating", "Compare networks: calibration, OOD, robustness, explanation."),
     "figure": ("pages", "Draw a figure for a paper."),
+    "study": ("studying", "Rerun a comparison of the papers."),
     "doctor": ("pages", "Check versions, devices, disk and arithmetic."),
     "completion": ("options", "Print a shell completion script."),
 }

@@ -15,5 +15,13 @@ from hardsight.studies.avh_measures import hardness_against_accuracy as hardness
 from hardsight.studies.avh_measures import norm_gaps as norm_gaps
 from hardsight.studies.avh_measures import phase_switch as phase_switch
 from hardsight.studies.avh_tables import printed_tables as printed_tables
+from hardsight.studies.engine import study as study
+from hardsight.studies.study import STUDIES as STUDIES
+from hardsight.studies.study import Cell as Cell
+from hardsight.studies.study import Measure as Measure
+from hardsight.studies.study import Scale as Scale
+from hardsight.studies.study import Study as Study
+from hardsight.studies.tables import Results as Results
+from hardsight.studies.tables import read_results as read_results
 from hardsight.studies.visda_table import quoted_selection as quoted_selection
 from hardsight.studies.visda_table import quoted_visda as quoted_visda

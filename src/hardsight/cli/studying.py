@@ -1,0 +1,87 @@
+"""`hardsight study`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hardsight.cli.options import command, take
+from hardsight.errors import InputError
+from hardsight.printing import text_table
+from hardsight.registry import did_you_mean
+from hardsight.runs import write_text
+from hardsight.studies import engine
+from hardsight.studies.study import STUDIES
+from hardsight.studies.tables import read_results
+
+_ACTIONS = ("list", "run", "table", "figure")
+
+
+@command(
+    "cli.studying:study action=<ACTION> name=<NAME>",
+    "studies.engine:study scale=SCALE seeds=N data=FOLDER out=FOLDER device=NAME minutes=NUMBER",
+    "cli.studying:study rows=FILE measures=NAME,… to=FILE",
+)
+def study(action: str, name: str | None = None, **chosen: Any) -> dict[str, Any]:
+    """Rerun a comparison of the papers: list, run, table or figure.
+
+    list says what there is, what it costs and what is finished. run computes the cells that are missing, one by one,
+    and prints the tables; several processes may share a folder. table and figure show finished cells, or rows of
+    another machine with --rows.
+
+    NAME is {hardsight.studies.STUDIES}.
+
+    Args:
+        action: list, run, table or figure.
+        name: The study.
+        rows: Rows of a study as CSV; those of --out if not given.
+        measures: Which numbers to show; all if not given.
+        to: Write tables as Markdown, or a figure as PNG, SVG or PDF.
+
+    Examples:
+        hardsight study list
+        hardsight study run two-gaussians --scale smoke
+        hardsight study run el-mnist --scale paper --data ~/data --seeds 3
+        hardsight study table el-mnist --scale paper --measures accuracy,margin
+    """
+    if action not in _ACTIONS:
+        raise InputError(f"ACTION must be list, run, table or figure; {did_you_mean(action, _ACTIONS)}")
+    if action == "list":
+        studies = [_entry(kind, Path(chosen.get("out", "studies"))) for kind in STUDIES]
+        print("\n".join(text_table(studies)))
+        return {"studies": studies}
+    if name is None:
+        raise InputError(f"NAME is missing: hardsight study {action} NAME; hardsight study list shows all.")
+    shown = take(chosen, "rows", "measures", "to")
+    measures = shown.get("measures", ())
+    if action == "run":
+        results = engine.study(name, **chosen)
+    else:
+        folder = Path(chosen.get("out", "studies")) / f"{name}-{chosen.get('scale', 'quick')}"
+        results = read_results(name, shown.get("rows", folder / "rows.csv"))
+    if action == "figure":
+        from hardsight.figures.style import write_figure
+
+        print(f"wrote {write_figure(results.figure(measures), shown.get('to', Path(f'{name}.png')))}")
+        return {"study": name, "rows": results.rows}
+    print(results.text(measures))
+    if action == "run":
+        print(f"\n{results.finished:,} of {results.cells:,} cells are finished; wrote {results.path}/")
+    if "to" in shown:
+        write_text(shown["to"], results.markdown(measures))
+        print(f"wrote {shown['to']}")
+    lines = {
+        measure: [line._asdict() for line in results.lines(measure)] for measure in measures or results.study.measures
+    }
+    return {"study": name, "rows": results.rows, "lines": lines}
+
+
+def _entry(name: str, out: Path) -> dict[str, Any]:
+    """A study's line in the list."""
+    kind = STUDIES[name]
+    costs = [f"{scale}: {len(list(kind.cells(scale)))} × {size.seconds:g} s" for scale, size in kind.scales.items()]
+    state = ", ".join(f"{scale} {count}" for scale, count in engine.finished_cells(name, out).items())
+    return {
+        "study": name, "asks": kind.question, "paper": kind.paper, "cells × time": ", ".join(costs),
+        "finished": state or "–",
+    }  # fmt: skip
