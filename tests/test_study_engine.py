@@ -172,6 +172,13 @@ def test_published_rows_keep_their_numbers():
     assert [round(100 * x, 2) for x in (clamped.difference, clamped.low, clamped.high)] == [-1.47, -1.7, -1.25]
 
 
+def test_the_papers_numbers_are_beside_rows_of_its_scale_alone():
+    rows = [{"loss": loss, "seed": 0, "best": 0.9} for loss in ("ce", "mirror")]
+    paper, quick = (Results(STUDIES["el-mnist"], rows, None, 2, scale).lines("best") for scale in ("paper", "quick"))
+    assert {line.levels: line.paper for line in paper} == {("ce",): 0.9942, ("mirror",): 0.9966}
+    assert all(math.isnan(line.paper) for line in quick)
+
+
 def test_two_studies_rerun_at_smoke_scale(tmp_path, capsys):
     main(["study", "run", "two-gaussians", "--scale", "smoke", "--out", str(tmp_path)])
     main(["study", "run", "el-log-end", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path), "--device", "cpu"])

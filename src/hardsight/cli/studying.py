@@ -57,8 +57,9 @@ def study(action: str, name: str | None = None, **chosen: Any) -> dict[str, Any]
     if action == "run":
         results = engine.study(name, **chosen)
     else:
-        folder = Path(chosen.get("out", "studies")) / f"{name}-{chosen.get('scale', 'quick')}"
-        results = read_results(name, shown.get("rows", folder / "rows.csv"))
+        scale = chosen.get("scale", "paper" if "rows" in shown else "quick")
+        file = Path(chosen.get("out", "studies")) / f"{name}-{scale}" / "rows.csv"
+        results = read_results(name, shown.get("rows", file), scale)
     if action == "figure":
         from hardsight.figures.style import write_figure
 

@@ -84,7 +84,7 @@ def study(
                 file, key = _place(place, decided, levels, seed)
                 if not _finished(file, key):
                     if minutes is not None and time.monotonic() - began > 60 * minutes:
-                        return _results(declared, place, decided, cells)
+                        return _results(declared, place, scale, decided, cells)
                     bar.set_postfix_str(" ".join([*levels.values(), f"seed {seed}"]))
                     if not _compute(
                         declared, Cell(levels, seed, settings, folder, where, file.parent / file.stem), key
@@ -94,7 +94,7 @@ def study(
                 bar.update()
             if len(missing) == left:
                 time.sleep(1.0)
-    return _results(declared, place, decided, cells)
+    return _results(declared, place, scale, decided, cells)
 
 
 def _data_identity(settings: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
@@ -147,7 +147,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results(
-    declared: Study, place: Path, decided: Mapping[str, Any], cells: Sequence[tuple[Mapping[str, str], int]]
+    declared: Study, place: Path, scale: str, decided: Mapping[str, Any], cells: Sequence[tuple[Mapping[str, str], int]]
 ) -> Results:
     """The rows of all finished cells, also as CSV."""
     rows: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ def _results(
         columns = dict.fromkeys(name for row in rows for name in row)
         table = pa.table({name: [row.get(name) for row in rows] for name in columns})
         write_whole(place / "rows.csv", partial(pa_csv.write_csv, table))
-    results = Results(declared, rows, place, len(cells))
+    results = Results(declared, rows, place, len(cells), scale)
     if rows:
         write_text(place / "tables.md", results.markdown())
     return results

@@ -47,12 +47,14 @@ class Results(Result):
         rows: One per cell, or several that the study's details tell apart.
         path: The folder, or the file that they come from.
         cells: How many there would be if it were complete.
+        scale: At which it was run; only those of ``paper`` are beside the paper's numbers.
     """
 
     study: Study
     rows: list[dict[str, Any]]
     path: Path
     cells: int
+    scale: str = "paper"
 
     def __repr__(self) -> str:
         return self._line(self.path, f"{len(self.rows):,} rows of {self.study.name}")
@@ -102,7 +104,7 @@ class Results(Result):
 
     def _paper(self, levels: tuple[str, ...], measure: str) -> float:
         named = dict(zip(self.columns, levels, strict=True))
-        for row in published(self.study.name):
+        for row in published(self.study.name) if self.scale == "paper" else ():
             if row["measure"] == measure and all(row.get(name, level) == level for name, level in named.items()):
                 return float(row["value"])
         return math.nan
@@ -178,12 +180,13 @@ def published(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
 
 
-def read_results(name: str, rows: str | Path) -> Results:
+def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
     """Rows of a study from a CSV, of this machine or of another.
 
     Args:
         name: Of the study.
         rows: The file; with columns quantity and value, each line is one number.
+        scale: At which they were computed.
     """
     path, study = Path(rows), STUDIES[name]
     if not path.is_file():
@@ -194,7 +197,7 @@ def read_results(name: str, rows: str | Path) -> Results:
         raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
     if {"quantity", "value"} <= set(lines[0]):
         lines = _pivoted([line for line in lines if line.get("study", name) == name])
-    return Results(study, lines, path, len(lines))
+    return Results(study, lines, path, len(lines), scale)
 
 
 def _pivoted(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
