@@ -18,7 +18,8 @@ The first seed of everything and the page come first, then a round of one CIFAR-
 another; ``--seeds`` is for fewer. ``--smoke`` takes few pictures and a small network. `benchmarks.consequences_report`
 makes the tables, at the end of every call.
 
-Recipes are those of `benchmarks.loss_studies`, settings those of the papers, and every network is judged as its last
+Recipes are those of the studies of losses (`hardsight study list`), settings those of the papers, and every network is
+judged as its last
 epoch left it: nothing is chosen on test data. Halves, images and starts of attacks are the same for all networks.
 """
 

@@ -180,7 +180,7 @@ def test_the_papers_numbers_are_beside_rows_of_its_scale_alone():
 
 
 def test_two_studies_rerun_at_smoke_scale(tmp_path, capsys):
-    main(["study", "run", "two-gaussians", "--scale", "smoke", "--out", str(tmp_path)])
+    main(["study", "run", "two-gaussians", "--scale", "smoke", "--out", str(tmp_path), "--minutes", "9.5"])
     main(["study", "run", "el-log-end", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path), "--device", "cpu"])
     assert "2 of 2 cells" in capsys.readouterr().out
     main(["study", "table", "el-log-end", "--scale", "smoke", "--out", str(tmp_path), "--measures", "accuracy"])

@@ -32,7 +32,7 @@ from hardsight.errors import InputError
 
 _ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)  # of the Args in a docstring
 _NAMES = re.compile(r"\{(hardsight[\w.]*)\.(\w+)(?:\((\w+)\))?\}")  # a registry, or a function of a text
-_TYPES: dict[str, Any] = {"N": int, "K": int, "SHARE": float, "SHELL": Literal["bash", "zsh", "fish"]}
+_TYPES: dict[str, Any] = {"N": int, "K": int, "SHARE": float, "MINUTES": float, "SHELL": Literal["bash", "zsh", "fish"]}
 _TYPES |= dict.fromkeys(("RUN", "FILE", "FOLDER", "PATH"), Path)
 _GROUPS: dict[str, tuple[str, ...]] = {}
 

@@ -19,7 +19,7 @@ _ACTIONS = ("list", "run", "table", "figure")
 
 @command(
     "cli.studying:study action=<ACTION> name=<NAME>",
-    "studies.engine:study scale=SCALE seeds=N data=FOLDER out=FOLDER device=NAME minutes=NUMBER",
+    "studies.engine:study scale=SCALE seeds=N data=FOLDER out=FOLDER device=NAME minutes=MINUTES",
     "cli.studying:study rows=FILE measures=NAME,… to=FILE",
 )
 def study(action: str, name: str | None = None, **chosen: Any) -> dict[str, Any]:
