@@ -39,8 +39,6 @@ def study(action: str, name: str | None = None, **chosen: Any) -> dict[str, Any]
         to: Write tables as Markdown, or a figure as PNG, SVG or PDF.
 
     Examples:
-        hardsight study list
-        hardsight study run two-gaussians --scale smoke
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
         hardsight study table el-mnist --scale paper --measures accuracy,margin
     """
