@@ -78,19 +78,20 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
         "n": 10 * n,
         "classes": dict(enumerate(names)),
         "labeled": True,
-        "tiles": [{"name": "accuracy", "value": "98.1 %", "note": "95 % interval 97.4–98.7 %"}],
+        "tiles": [("accuracy", "98.1%", "95% interval 97.4–98.7%")],
         "scores": {
             "avh": {"title": "C·AVH", "text": "The angle's share.", "harder": "larger", "kind": "number"},
             "confidence": {"title": "confidence", "text": "Of the label.", "harder": "smaller", "kind": "number"},
             "norm": {"title": "norm", "text": "Length of the feature.", "harder": "smaller", "kind": "number"},
+            "suspicion": {"title": "suspicion", "text": "Against the label.", "harder": "", "kind": "number"},
         },
         "points": {
             "id": [f"test/img_{i:04d}.png" for i in range(n)],
             "label": label.tolist(),
             "pred": pred.tolist(),
             "picture": shown.tolist(),
-            "scores": {"avh": avh.tolist(), "confidence": confidence.tolist(), "norm": norm.tolist()},
-            "suspicion": four_digits(1 - confidence),
+            "scores": {"avh": avh.tolist(), "confidence": confidence.tolist(), "norm": norm.tolist(),
+                       "suspicion": four_digits(1 - confidence)},
             "suggested": np.where(confidence < 0.1, pred, -1).tolist(),
             "spread": {
                 "avh_sd": [0.0125] * n,
@@ -159,7 +160,7 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
         "label_errors": {"note": "By loss.", "count": 9, "command": "hardsight clean run", "command_note": "Next:"},
         "comparison": {
             "note": "Against yesterday.",
-            "tiles": [{"name": "fixed", "value": "7", "note": ""}],
+            "tiles": [("fixed", "7", "")],
             "tables": [table("comparison", "Classes", [("class", "class", "text", names[:1]),
                                                        ("change", "change", "signed", [-0.1], [-0.2], [-0.05]),
                                                        ("flag", "in words", "flag", ["easier"])], sort="change")],

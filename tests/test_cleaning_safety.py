@@ -225,7 +225,7 @@ def test_a_network_at_chance_is_said_first_and_suggests_nothing():
     assert payload["notices"][0]["level"] == "alarm"
     assert "label_errors" not in payload
     assert not [listed for listed in payload["lists"] if listed["key"] == "suspects"]
-    assert "suspect labels" not in {tile["name"] for tile in payload["tiles"]}
+    assert "suspect labels" not in {name for name, *_ in payload["tiles"]}
     good, logits = observed(600, 0.3)
     notices = make_payload(read_rows(table_of(logits, good)))["notices"]
     assert "alarm" not in {notice["level"] for notice in notices}

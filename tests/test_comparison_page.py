@@ -44,17 +44,17 @@ def test_a_cell_is_the_mean_and_standard_deviation_of_the_runs(tmp_path):
             for row in rows
             if (row["group"], row["metric"], row["level"] == row["level"]) == (group, "accuracy", False)
         ]
-        assert cell["text"] == f"{np.mean(values):.2f} %"
+        assert cell["text"] == f"{np.mean(values):.2f}%"
         assert cell["sd"] == f"± {np.std(values, ddof=1):.2f}"
 
 
 def test_one_run_has_its_interval_and_its_numbers_are_said_in_words(tmp_path):
     page = page_of(tmp_path, groups=("CE",), seeds=1)
-    assert row_of(page, "calibration", "accuracy")[0]["interval"] == "91.53 to 94.53 %"
+    assert row_of(page, "calibration", "accuracy")[0]["interval"] == "91.53 to 94.53%"
     assert "nothing to compare" in page["lead"]
     texts = page["verdicts"]
     assert texts["Out of distribution"][0].startswith(
-        "AUROC, max logit · fashion_mnist 95.03 %; AUROC, max logit · noise 95.03 %"
+        "AUROC, max logit · fashion_mnist 95.03%; AUROC, max logit · noise 95.03%"
     )
 
 
@@ -133,7 +133,7 @@ def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
     page = page_of(tmp_path, seeds=1)
     texts = page["verdicts"]
     assert re.fullmatch(
-        r"AUROC, max logit · fashion_mnist: CE 9.* %, EL 9.* %, AMC 9.* %\. .* Not tested \(too few runs\)\.",
+        r"AUROC, max logit · fashion_mnist: CE 9.*%, EL 9.*%, AMC 9.*%\. .* Not tested \(too few runs\)\.",
         texts["Out of distribution"][0],
     )
 
@@ -278,7 +278,7 @@ def test_a_folder_that_is_no_evaluation_is_a_sentence_and_a_stopped_one_says_so(
 
 def test_numbers_are_written_with_their_units_and_strengths_as_people_write_them():
     assert [written("auroc", 0.98043), written("auroc", 0.012, signed=True), written("auroc", float("nan"))] == [
-        "98.04 %", "+1.20", "–",
+        "98.04%", "+1.20", "–",
     ]  # fmt: skip
     assert [written("nll", value) for value in (-0.5, 12.345, 1234.5, 1e-5)] == ["−0.500", "12.35", "1,234", "1e−05"]
     assert [variant_title("pgd", "", level) for level in (8 / 255, 0.3, 0.125, 0.0, float("nan"), None)] == [

@@ -9,10 +9,9 @@ from test_report_groups import with_sketches
 
 from hardsight import SampleTable, records
 from hardsight.report import classes as class_module
-from hardsight.report import disagreement, training
+from hardsight.report import comparison, disagreement, training
 from hardsight.report.classes import confusions, medians
 from hardsight.report.clusters import harder_clusters
-from hardsight.report.comparison import change_lists, changes, comparison_section
 from hardsight.report.rows import read_rows
 from hardsight.report.samples import by_class, hardest_and_easiest
 from hardsight.report.sections import Inputs
@@ -107,17 +106,18 @@ def two_runs():
 def test_where_confidence_falls_samples_became_harder():
     before, after = two_runs()
     rows = read_rows(after)
-    found = changes(rows, before)
+    section = comparison.build(Inputs(rows, against=before))
+    found = section.columns["change"].values
     change = after["confidence"] - before["confidence"]
-    np.testing.assert_allclose(found.change[10:], change[10:], atol=1e-12)
-    harder, easier = (one.rows.tolist() for one in change_lists(found))
-    assert (harder[0], easier[0]) == (np.nanargmin(found.change), np.nanargmax(found.change))
-    lines = {row["class"]: row for row in table_rows(comparison_section(Inputs(rows), found)["tables"][0])}
+    np.testing.assert_allclose(found[10:], change[10:], atol=1e-12)
+    harder, easier = (samples.rows.tolist() for samples in section.lists)
+    assert (harder[0], easier[0]) == (np.nanargmin(found), np.nanargmax(found))
+    lines = {row["class"]: row for row in table_rows(section.tables[0])}
     assert [lines[name]["flag"] for name in "ab"] == ["harder", "easier"]
     assert list(lines)[:2] == ["b", "a"]  # by how much, whatever the direction
     tests = []
     for code, name in enumerate("abcd"):
-        own = (after["label"] == code) & ~np.isnan(found.change)
+        own = (after["label"] == code) & ~np.isnan(found)
         np.testing.assert_allclose(lines[name]["before"], before["confidence"][own].mean(), rtol=1e-3)
         np.testing.assert_allclose(lines[name]["after"], after["confidence"][own].mean(), rtol=1e-3)
         tests.append(stats.ttest_rel(after["confidence"][own], before["confidence"][own]).pvalue)
@@ -127,7 +127,7 @@ def test_where_confidence_falls_samples_became_harder():
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
     before, after = two_runs()
     rows = read_rows(after)
-    (table,) = comparison_section(Inputs(rows), changes(rows, before))["tables"]
+    (table,) = comparison.build(Inputs(rows, against=before)).tables
     lines = {row["class"]: row for row in table_rows(table)}
     same = np.arange(N) >= 10
     for code, name in enumerate("abcd"):

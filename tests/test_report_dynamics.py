@@ -1,5 +1,6 @@
 """Recorded training in the report: curves, drivers of the loss, the data map, single samples, words."""
 
+import base64
 import itertools
 import json
 import re
@@ -191,12 +192,9 @@ def test_lists_are_sorted_as_they_say(whole):
 
 
 def decoded(curve, points, epochs):
-    """Two letters a number, as the page reads them."""
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    pairs = zip(curve["codes"][::2], curve["codes"][1::2], strict=True)
-    steps = [64 * letters.index(a) + letters.index(b) for a, b in pairs]
-    values = [None if step == 4095 else curve["low"] + curve["width"] * step / 4094 for step in steps]
-    return np.array(values, float).reshape(points, epochs)
+    """16-bit steps between the smallest and the largest value, as the page reads them."""
+    steps = np.frombuffer(base64.b64decode(curve["steps"]), "<u2").reshape(points, epochs)
+    return np.where(steps == 65535, np.nan, curve["low"] + curve["width"] * steps.astype(float) / 65534)
 
 
 @pytest.mark.parametrize("which", ["whole", "gaps"])
@@ -216,7 +214,7 @@ def test_every_sample_s_curve_is_in_the_page_to_a_four_thousandth(which, request
 
 def test_where_not_all_curves_fit_the_listed_ones_come_first(whole, monkeypatch):
     run, full = whole.run, whole.payload
-    monkeypatch.setattr(recorded_module, "CURVES_BYTES", 20 * (2 * 3 * 7 + 6))
+    monkeypatch.setattr(recorded_module, "CURVES_BYTES", 20 * (8 * 3 * 7 + 24) // 3)
     payload = report(run)
     found = payload["training"]["curves"]
     assert len(found["points"]) == 20

@@ -211,7 +211,7 @@ def test_without_script_the_page_says_so(browser, tmp_path):
     page = context.new_page()
     page.goto(file.as_uri())
     assert "switched off" in page.locator("header").inner_text()
-    assert "98.1 %" in page.locator("header").inner_text()
+    assert "98.1%" in page.locator("header").inner_text()
     assert page.get_by_test_id("next-command").inner_text() == "hardsight clean run"
     assert page.get_by_test_id("class-table").locator("tbody tr").count() == 4
     assert page.get_by_test_id("bad-table").locator("td").all_inner_texts() == ["test/broken.png", "truncated"]

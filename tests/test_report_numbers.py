@@ -139,7 +139,7 @@ def hardest_tile(labels, avh):
     ids = [f"s{i}" for i in range(len(avh))]
     table = SampleTable.from_columns({"id": ids, "label": labels, "pred": labels, "avh": avh})
     [tile] = [one for one in tiles(read_rows(table), "") if one[0] == "hardest class"]
-    mean, low, high = (float(x) for x in re.match(r"\D+([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", tile[2]).groups())
+    mean, low, high = (float(x) for x in re.match(r"\D+([\d.]+), 95% interval ([\d.]+) to ([\d.]+)", tile[2]).groups())
     return int(tile[1].removeprefix("class ")), mean, low, high
 
 
@@ -193,7 +193,7 @@ def test_suspects_are_those_of_label_errors():
     where = {id_: i for i, id_ in enumerate(payload["points"]["id"])}
     for row in found.to_arrow().slice(0, 50).to_pylist():
         i = where[row["id"]]
-        assert payload["points"]["suspicion"][i] == pytest.approx(row["suspicion"], rel=1e-3, abs=1e-12)
+        assert payload["points"]["scores"]["suspicion"][i] == pytest.approx(row["suspicion"], rel=1e-3, abs=1e-12)
         assert payload["points"]["suggested"][i] == (-1 if row["suggested"] is None else row["suggested"])
     shares = dict(zip(*(noise(table).rows[c].to_pylist() for c in ("class", "share")), strict=True))
     assert column(payload, "noise") == pytest.approx([shares[k] for k in range(6)], rel=1e-3)
@@ -308,11 +308,11 @@ def test_the_class_table_is_the_naive_loop():
 
 def test_tiles_say_accuracy_and_mean_with_intervals():
     table = a_table(700)
-    tiles = {tile["name"]: tile for tile in payload_of(table)["tiles"]}
+    tiles = {name: {"value": value, "note": note} for name, value, note in payload_of(table)["tiles"]}
     right = int((table["label"] == table["pred"]).sum())
     ends = stats.binomtest(right, 700).proportion_ci(method="wilson")
-    assert tiles["accuracy"]["value"] == f"{100 * right / 700:.1f} %"
-    assert f"{100 * ends.low:.1f}–{100 * ends.high:.1f} %" in tiles["accuracy"]["note"]
+    assert tiles["accuracy"]["value"] == f"{100 * right / 700:.1f}%"
+    assert f"{100 * ends.low:.1f}–{100 * ends.high:.1f}%" in tiles["accuracy"]["note"]
     value = 6 * table["avh"]
     low, high = stats.t.interval(0.95, 699, value.mean(), stats.sem(value))
     assert tiles["mean C·AVH"]["value"] == f"{value.mean():.3g}"

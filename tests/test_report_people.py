@@ -126,14 +126,14 @@ def test_frequencies_meet_their_samples_by_id(case):
     for key, value in shown.items():
         assert value is None or value == pytest.approx(by_id[key], rel=1e-3)
     assert payload["scores"]["hsf"]["harder"] == "smaller"
-    assert [tile["value"] for tile in payload["people"]["tiles"]] == ["298", f"{np.nanmean(hsf):.3f}", "3", "0.800"]
+    assert [value for _, value, _ in payload["people"]["tiles"]] == ["298", f"{np.nanmean(hsf):.3f}", "3", "0.800"]
 
 
 def test_histograms_are_numpy_s(case):
     _, table, hsf, payload = case
     found = {one["key"]: one for one in payload["people"]["histograms"]}
     assert {"avh", "confidence", "norm", "angle"} <= set(found)
-    assert found["avh"]["note"] == "Spearman -0.500 (95 % interval -0.600 to -0.400); n = 298."
+    assert found["avh"]["note"] == "Spearman -0.500 (95% interval -0.600 to -0.400); n = 298."
     known = ~np.isnan(hsf)
     for name, scale in (("avh", 5), ("confidence", 1), ("norm", 1)):
         one, values = found[name], scale * table[name].astype(float)
@@ -160,7 +160,7 @@ def test_the_two_by_two_is_a_naive_count(case):
     assert [row[1:] for row in found["rows"]] == expected
     assert sum(expected[0]) == sum(row[0] for row in expected)  # as many are hard for people as for the model
     assert f"Hard are {k} samples for each" in found["note"]
-    assert f"at most {100 * cut:.0f} % chose" in found["note"]
+    assert f"at most {100 * cut:.0f}% chose" in found["note"]
 
 
 def test_lists_hold_their_quarter_the_largest_difference_of_ranks_first(case):

@@ -243,7 +243,7 @@ def written(metric: str, value: float | None, signed: bool = False) -> str:
         return "–"
     sign = "+" if signed and value > 0 else ""
     if in_percent(metric):
-        return f"{sign}{100 * value:.2f}{'' if signed else ' %'}".replace("-", "−")
+        return f"{sign}{100 * value:.2f}{'' if signed else '%'}".replace("-", "−")
     return f"{sign}{number(value)}"
 
 

@@ -78,7 +78,7 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
     return harder[:MOST_SHOWN], (
         f"k-means of the features' directions within each of {counted(len(large), 'class', 'classes')}, fitted on one "
         f"half of the samples and measured on the other; {score_title(rows.main)} against the rest of the class with "
-        f"Welch's interval. {counted(len(harder), 'cluster')} of {len(tested):,} are harder at 5 % after Holm's "
+        f"Welch's interval. {counted(len(harder), 'cluster')} of {len(tested):,} are harder at 5% after Holm's "
         f"correction.{more}"
     )
 

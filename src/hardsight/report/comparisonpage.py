@@ -116,7 +116,7 @@ def _legend(evaluation: Evaluation) -> str:
     if max(sizes) > 1:
         texts.append("Of several runs: mean ± one standard deviation over runs.")
     if min(sizes) <= 1:
-        texts.append("Of one run: its value, and where there is one the 95 % interval over samples.")
+        texts.append("Of one run: its value, and where there is one the 95% interval over samples.")
     if tests := ", ".join(filter(None, evaluation.tests["test"].unique().to_pylist())):
         texts.append(
             f"▲ better, ▼ worse than {next(iter(evaluation.groups))}: p < {ALPHA:.2g} after Holm's correction for all "

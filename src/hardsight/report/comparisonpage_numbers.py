@@ -43,8 +43,8 @@ def _cell(rows: Sequence[Mapping[str, Any]], test: Mapping[str, Any] | None) -> 
         return {"text": "–", "sd": "", "interval": "", "flag": "", "test": ""}
     metric, values, flag = finite[0]["metric"], np.array([row["value"] for row in finite]), flag_of(test)
     low, high = (written(metric, finite[0][end]) for end in ("low", "high"))
-    sd = f"± {written(metric, values.std(ddof=1)).removesuffix(' %')}" if len(values) > 1 else ""
-    interval = "" if sd or "–" in (low, high) else f"{low.removesuffix(' %')} to {high}"
+    sd = f"± {written(metric, values.std(ddof=1)).removesuffix('%')}" if len(values) > 1 else ""
+    interval = "" if sd or "–" in (low, high) else f"{low.removesuffix('%')} to {high}"
     tested = f"{written(metric, test['difference'], signed=True)}, {p_text(test['p_holm'])}" if flag and test else ""
     text = written(metric, values.mean())
     return {"text": text, "sd": sd, "interval": interval, "flag": flag, "test": tested}

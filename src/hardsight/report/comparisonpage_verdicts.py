@@ -108,5 +108,5 @@ def _difference(test: Mapping[str, Any]) -> str:
     title = number_title(metric, test["score"], test["on"], test["level"])
     means = " against ".join(written(metric, test[name]) for name in ("mean", "baseline_mean"))
     ends = [written(metric, test[end], signed=True) for end in ("low", "high") if not math.isnan(test[end])]
-    interval = f", 95 % interval {' to '.join(ends)}" if ends else ""
+    interval = f", 95% interval {' to '.join(ends)}" if ends else ""
     return f"{title} {means} ({written(metric, test['difference'], signed=True)}{interval}, {p_text(test['p_holm'])})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hardsight.report.formatting import score_title
-from hardsight.report.samples import LENGTH, rank_column, top
-from hardsight.report.sections import Inputs, SampleList, Section
+from hardsight.report.samples import largest, rank_column
+from hardsight.report.sections import Inputs, Section
 from hardsight.report.views import View, rank_axis
 
 
@@ -17,16 +17,11 @@ def build(inputs: Inputs) -> Section | None:
         return None
     angle, logit = score_title(rows.main), score_title(rows.logit)
     gap = np.round(rows.rank_main - rows.rank_logit, 12)  # equal differences must be equal
+    note = "Ranked harder by {} than by {}; the largest difference of ranks first."
     lists = [
-        SampleList(
-            key, title, f"Ranked harder by {harder} than by {easier}; the largest difference of ranks first.",
-            top(np.where(values > 0, values, np.nan), LENGTH),
-        )
-        for key, title, values, harder, easier in (
-            ("angle_hard", "Hard by angle, easy by confidence", gap, angle, logit),
-            ("logit_hard", "Hard by confidence, easy by angle", -gap, logit, angle),
-        )
-    ]  # fmt: skip
+        largest("angle_hard", "Hard by angle, easy by confidence", note.format(angle, logit), gap, gap > 0),
+        largest("logit_hard", "Hard by confidence, easy by angle", note.format(logit, angle), -gap, gap < 0),
+    ]
     saturates = " (confidence itself saturates at 1)" if rows.logit == "nll" else ""
     note = f"Ranks by {angle} and by {logit}{saturates}, from 0 to 1."
     x, y = rank_axis("rank_angle", rows.main), rank_axis("rank_logit", rows.logit)

@@ -51,7 +51,7 @@ def number(value: float | None, digits: int = 4) -> float | None:
 
 
 def flags(harder: np.ndarray, p: np.ndarray) -> list[str]:
-    """``harder`` or ``easier`` where a corrected p value is at most 5 %; `harder` is positive where it is harder."""
+    """``harder`` or ``easier`` where a corrected p value is at most 5%; `harder` is positive where it is harder."""
     return np.where(p <= 0.05, np.where(harder > 0, "harder", "easier"), "").tolist()
 
 
@@ -61,7 +61,7 @@ def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.{digits}f}%"
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:
@@ -73,7 +73,7 @@ def between(low: float | None, high: float | None, form: str = ".3g") -> str:
     """An interval in words, or that there is none."""
     if low is None or high is None or not (np.isfinite(low) and np.isfinite(high)):
         return "too few samples for an interval"
-    return f"95 % interval {low:{form}} to {high:{form}}"
+    return f"95% interval {low:{form}} to {high:{form}}"
 
 
 def written(value: float | None, kind: str) -> str:

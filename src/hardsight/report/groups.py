@@ -38,9 +38,9 @@ def build(inputs: Inputs) -> Section:
     """A table per column."""
     score = score_title(inputs.rows.main)
     note = (
-        f"Mean {score} with Student's 95 % interval. The difference within classes is the mean difference from the "
+        f"Mean {score} with Student's 95% interval. The difference within classes is the mean difference from the "
         "mean of the sample's class, so that a mix of harder classes does not make a group harder, with Welch's "
-        "interval; a group is called harder or easier only if that difference is significant at 5 % after Holm's "
+        "interval; a group is called harder or easier only if that difference is significant at 5% after Holm's "
         "correction over the groups of the column."
         if inputs.groups
         else "This run has no group column. Any column of your own (camera, site, age band) becomes one: pass a table "

@@ -15,7 +15,7 @@ from hardsight.extras import first_line
 from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH
-from hardsight.report.sections import Inputs, Notice, SampleList, Section
+from hardsight.report.sections import Column, Inputs, Notice, SampleList, Section
 
 _MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory
 _RECORDED = (
@@ -49,7 +49,9 @@ def build(inputs: Inputs) -> Section:
     command = f"hardsight clean {shlex.quote(str(inputs.run))}" if inputs.run is not None else "hs.clean(table)"
     data = {"count": suspects.count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
     listed = SampleList("suspects", "Suspect labels", note, suspects.first)
-    return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=[listed])
+    text = "How much speaks against the label; larger is more suspect."
+    columns = {"suspicion": Column(suspects.suspicion, "suspicion", text, "")}
+    return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=[listed], columns=columns)
 
 
 def find_suspects(rows: Rows) -> Suspects | str:

@@ -105,7 +105,7 @@ def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]
     if (n := int(rows.judged.sum())) > 0:
         right = int(rows.right.sum())
         low, high = share_interval(right, n)
-        yield "accuracy", percent(right / n), f"95 % interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
+        yield "accuracy", percent(right / n), f"95% interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
     if (n := int((~np.isnan(rows.value)).sum())) > 0:
         values = rows.value[~np.isnan(rows.value)]
         chance = "; 1 is chance" if rows.main == "avh" else ""

@@ -46,8 +46,6 @@ function makeDialog(report) {
     const lines = [];
     const row = (title, value, meaning) => lines.push([title, value, meaning]);
     const suggested = samples.suggested[i] ?? -1;
-    if (isNumber(points.suspicion?.[i]))
-      row("suspicion", number(points.suspicion[i]), "how much speaks against the label; larger is more suspect");
     const meaning = suggested === samples.label[i] ? "the label it has" : "what the label may have to be";
     if (suggested >= 0) row("suggested label", named(report.className(suggested)), meaning);
     for (const [key, values] of samples.columns) {

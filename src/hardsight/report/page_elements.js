@@ -46,7 +46,7 @@ const named = (text, attributes) => make("bdi", { ...attributes }, visible(text)
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const whole = (value) => (isNumber(value) ? Math.round(value).toLocaleString("en") : "–");
-const percent = (value) => (isNumber(value) ? `${(100 * value).toFixed(1)} %` : "–");
+const percent = (value) => (isNumber(value) ? `${(100 * value).toFixed(1)}%` : "–");
 
 function number(value) {
   if (!isNumber(value)) return "–";

@@ -28,7 +28,7 @@ from hardsight.report.label_errors import Suspects
 from hardsight.report.points import choose_points
 from hardsight.report.recorded import read_recorded, sample_curves
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.sections import Column, Inputs, Notice, as_tiles, by_level
+from hardsight.report.sections import Column, Inputs, Notice, by_level
 from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
 from hardsight.table import SampleTable
 
@@ -83,7 +83,7 @@ def make_payload(
         "n": len(rows),
         "classes": _class_names(inputs, points),
         "labeled": rows.labeled,
-        "tiles": as_tiles(notices.tiles(rows, inputs.suspects)),
+        "tiles": list(notices.tiles(rows, inputs.suspects)),
         "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
         "points": _points(inputs, points, columns),
         "lists": [listed._asdict() for listed in lists],
@@ -157,7 +157,7 @@ def _points(inputs: Inputs, points: np.ndarray, columns: dict[str, Column]) -> d
         if values is not None:
             scale = rows.classes if name.startswith("avh") else 1
             spread[name.replace("_pred", "")] = plain(scale * values[points])
-    found = {
+    drawn: dict[str, Any] = {
         "id": [cut(id_) for id_ in rows.ids_at(points)],
         "label": rows.label[points].tolist(),
         "pred": rows.pred[points].tolist(),
@@ -167,8 +167,8 @@ def _points(inputs: Inputs, points: np.ndarray, columns: dict[str, Column]) -> d
         "groups": {group.column: group.codes[points].tolist() for group in inputs.groups},
     }
     if isinstance(suspects, Suspects):
-        found |= {"suspicion": plain(suspects.suspicion[points]), "suggested": suspects.suggested[points].tolist()}
-    return found
+        drawn["suggested"] = suspects.suggested[points].tolist()
+    return drawn
 
 
 def nothing_yet(table: SampleTable) -> dict[str, Any]:

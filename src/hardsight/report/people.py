@@ -12,8 +12,8 @@ from hardsight.alignment.folder import Aligned, last_epoch, read_alignment
 from hardsight.comparison import floats, mid_ranks
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.report.rows import Rows
-from hardsight.report.samples import LENGTH, top
-from hardsight.report.sections import Column, Inputs, SampleList, Section, table
+from hardsight.report.samples import largest, top
+from hardsight.report.sections import Column, Inputs, Section, table
 from hardsight.report.views import Axis, View, score_axis
 from hardsight.table import harder_end
 
@@ -42,11 +42,8 @@ def build(inputs: Inputs) -> Section | None:
         f"By the difference of ranks: people by the share who chose the label, the model by {score_title(rows.main)}."
     )
     lists = [
-        SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH))
-        for key, title, among, values in (
-            ("people_easy", "People easy, model hard", ~by_people & by_model, gap),
-            ("people_hard", "People hard, model easy", by_people & ~by_model, -gap),
-        )
+        largest("people_easy", "People easy, model hard", note, gap, ~by_people & by_model),
+        largest("people_hard", "People hard, model easy", note, -gap, by_people & ~by_model),
     ]
     views = []
     if rows.main is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 MOST_EPOCHS = 200  # that are drawn
-CURVES_BYTES = 1_500_000  # of the curves of single samples
+CURVES_BYTES = 2_000_000  # of the curves of single samples
 CURVES = ("avh", "confidence", "norm")
 
 # Column of the points: column of the summary, title, meaning.
@@ -37,8 +38,7 @@ _COLUMNS = {
 }  # fmt: skip
 _COUNTS = ("forgetting", "learned", "seen")
 
-_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
-_STEPS = len(_LETTERS) ** 2 - 2  # the last code says that there is no number
+_STEPS = 65_534  # of a curve from the smallest to the largest value; the next code is a gap
 
 
 class Recorded(NamedTuple):
@@ -136,7 +136,7 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
 def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: int) -> dict[str, Any]:
     """Curves of single samples, of as many as fit, at these points of the page's `total`, the most wanted first."""
     dynamics, shown = recorded.dynamics, recorded.shown
-    kept = places[: CURVES_BYTES // (2 * len(CURVES) * len(shown) + 6)]
+    kept = places[: 3 * CURVES_BYTES // (8 * len(CURVES) * len(shown) + 24)]
     wanted = pa.array(ids[: len(kept)], pa.string())
     rows = dynamics.rows_of(wanted, CURVES)
     line = pc.index_in(rows.table["id"], value_set=wanted).to_numpy()
@@ -151,10 +151,13 @@ def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: 
 
 
 def coded(values: np.ndarray) -> dict[str, Any]:
-    """Numbers as steps between the least and the greatest, two letters each, row after row."""
+    """Numbers as 16-bit steps between the smallest and the largest in base64, row after row."""
     valid = np.isfinite(values)
     low, high = (float(values[valid].min()), float(values[valid].max())) if valid.any() else (0.0, 1.0)
     width = high - low if high > low else 1.0
     steps = np.where(valid, np.round((np.where(valid, values, low) - low) / width * _STEPS), _STEPS + 1)
-    letters = _LETTERS[np.stack(np.divmod(steps.astype(np.int64).ravel(), len(_LETTERS)), axis=1)]
-    return {"low": number(low, 9), "width": number(width, 9), "codes": letters.tobytes().decode("ascii")}
+    return {
+        "low": number(low, 9),
+        "width": number(width, 9),
+        "steps": b64encode(steps.astype("<u2").tobytes()).decode(),
+    }

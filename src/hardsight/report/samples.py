@@ -81,11 +81,16 @@ def top(values: np.ndarray, k: int) -> np.ndarray:
     return valid[np.argsort(-values[valid], kind="stable")][: max(k, 0)]
 
 
+def largest(key: str, title: str, note: str, values: np.ndarray, among: np.ndarray | bool = True) -> SampleList:
+    """A list of the samples with the largest values."""
+    return SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH))
+
+
 def hardest_and_easiest(rows: Rows) -> list[SampleList]:
     """The two ends of the main score."""
     where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
-    ends = (("hardest", "Hardest", rows.hardness), ("easiest", "Easiest", -rows.hardness))
-    return [SampleList(*end[:2], f"By {score_title(rows.main)}, taken {where}.", top(end[2], LENGTH)) for end in ends]
+    note = f"By {score_title(rows.main)}, taken {where}."
+    return [largest("hardest", "Hardest", note, rows.hardness), largest("easiest", "Easiest", note, -rows.hardness)]
 
 
 def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:

@@ -22,7 +22,7 @@ function drawCurves(box, { groupings, values, unit, epochs }) {
   const table = foldedTable(() => {
     const { group, shown, selected } = current();
     const at = epochs.flatMap((_, k) => shown.map((line) => [line, k]));
-    const ends = ({ kind }) => (kind === "percent" ? "95 % interval" : "± sd");
+    const ends = ({ kind }) => (kind === "percent" ? "95% interval" : "± sd");
     const columns = selected.map((each) => ({ ...each, title: `${each.title} (${ends(each)})` }));
     const cells = selected.map((each) => [each.key, (_, row) => valueText(each, at[row][0][each.key], at[row][1])]);
     const means = ([line, k]) => selected.map(({ key }) => line[key].mean[k]);
@@ -179,15 +179,13 @@ const epochTable = (key, caption, epochs, unit, columns) => ({
   rows: epochs.map((epoch, k) => [epoch, ...columns.map(({ values }) => values[k])]),
 });
 
-// The curves of one sample: two letters per number, steps between the smallest and the largest of all.
-const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-const MISSING = 64 * 64 - 1;
-
-function decoded({ low, width, codes }, k, length) {
-  return Array.from({ length }, (_, e) => {
-    const at = 2 * (k * length + e);
-    const step = 64 * LETTERS.indexOf(codes[at]) + LETTERS.indexOf(codes[at + 1]);
-    return step === MISSING ? null : low + (width * step) / (MISSING - 1);
+// The curve of one sample: 16-bit steps in base64 between the smallest and the largest value of all.
+function decoded({ low, width, steps }, k, length) {
+  const bytes = atob(steps);
+  return Array.from({ length }, (_, epoch) => {
+    const at = 2 * (k * length + epoch);
+    const step = bytes.charCodeAt(at) + 256 * bytes.charCodeAt(at + 1);
+    return step === 65535 ? null : low + (width * step) / 65534;
   });
 }
 

@@ -85,18 +85,13 @@ class Section:
 
     def as_dict(self) -> dict[str, Any]:
         """What the page shows below its heading, without what is empty."""
-        shown = {"note": self.note, "tiles": as_tiles(self.tiles), "tables": self.tables, "notes": self.notes}
+        shown = {"note": self.note, "tiles": self.tiles, "tables": self.tables, "notes": self.notes}
         return {key: value for key, value in shown.items() if value} | self.data
 
 
 def by_level(notices: Iterable[Notice]) -> list[dict[str, str]]:
     """Notices for the page, the gravest first."""
     return [notice._asdict() for notice in sorted(notices, key=lambda notice: _LEVELS.index(notice.level))]
-
-
-def as_tiles(tiles: Iterable[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """Numbers with a name and a note, for the page."""
-    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 
 
 def table(key: str, caption: str, columns: Sequence[tuple[Any, ...]], **options: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def build(inputs: Inputs) -> Section | None:
     note = (
         f"{counted(len(dynamics), 'sample')} over {counted(len(dynamics.epochs), unit)}.{some} Lines are means over "
         f"the samples seen in an {unit}; bands are one standard deviation to either side, which is how far the samples "
-        "spread and not how sure the mean is. For accuracy the band is Wilson's 95 % interval."
+        "spread and not how sure the mean is. For accuracy the band is Wilson's 95% interval."
     )
     keys = ("title", "text", "kind", "least", "most")
     data = {
