@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from hardsight.answers import Note
 from hardsight.evaluation.maps import read_maps
@@ -17,15 +14,13 @@ from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.report.comparisonpage_charts import charts_of
-from hardsight.report.comparisonpage_numbers import by_metric, highlights, numbers_of, table_of
-from hardsight.report.comparisonpage_verdicts import verdict
-from hardsight.report.formatting import counted, cut
+from hardsight.report.comparisonpage_numbers import by_metric, highlights, numbers_of, table_of, verdict
+from hardsight.report.formatting import counted
 from hardsight.report.page import fill
 from hardsight.report.sections import Notice, Section
 from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
-_LONG = 41  # characters of a group's name
 _NAMED = 3  # runs that a note names
 _INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to people
 
@@ -44,7 +39,7 @@ def write_comparison(evaluation: str | Path | Evaluation) -> Path:
     """
     if not isinstance(evaluation, Evaluation):
         evaluation = read_evaluation(evaluation)
-    page = comparison(_with_short_names(evaluation))
+    page = comparison(evaluation)
     charts = [chart for section in page["sections"] for chart in section.data["charts"]]
     text = fill("comparisonpage.html.jinja", page, {"charts": charts}, _SCRIPTS, ("page.css", "comparisonpage.css"))
     target = evaluation.path / "comparison.html"
@@ -52,22 +47,6 @@ def write_comparison(evaluation: str | Path | Evaluation) -> Path:
     with disk_errors(target):
         write_text(target, text)
     return target
-
-
-def _with_short_names(evaluation: Evaluation) -> Evaluation:
-    """Long names of groups cut in the middle, if they still differ then."""
-    short = {name: cut(name, _LONG) for name in evaluation.groups}
-    if len(set(short.values())) < len(short):
-        return evaluation
-
-    def renamed(table: pa.Table) -> pa.Table:
-        for name in {"group", "baseline"} & set(table.column_names):
-            names = pa.array([short[group] for group in table[name].to_pylist()], pa.string())
-            table = table.set_column(table.column_names.index(name), name, names)
-        return table
-
-    tables = {name: renamed(getattr(evaluation, name)) for name in ("rows", "tests", "points")}
-    return replace(evaluation, **tables)
 
 
 def comparison(evaluation: Evaluation) -> dict[str, Any]:
@@ -85,7 +64,7 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
         sections.append(Section(key, question.title, question.ask, tables=tables, data=data, notices=notices))
     title = " · ".join(groups)
     return {
-        "title": title if len(title) <= 2 * _LONG or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
+        "title": title if len(title) <= 82 or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
         "lead": _lead(evaluation),
         "notices": _notices(evaluation, "warn", "", *order),
         "verdicts": verdicts,

@@ -1,4 +1,4 @@
-"""The tables of the comparison page: one row per number, one column per group, marks where a corrected test is sure."""
+"""The numbers of the comparison page: tables with a column per group, and sentences on what is better or worse."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.evaluation.naming import metric_title, number_title, variant_title, written
+from hardsight.evaluation.naming import meaning, metric_title, number_title, variant_title, written
 from hardsight.evaluation.results import Evaluation
 from hardsight.evaluation.statistics import by_number, flag_of, key_of
 from hardsight.report.formatting import counted
 
+_EACH = 3  # groups that have a sentence each
+_SIDE_BY_SIDE = 2  # numbers shown of what was not tested
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 
 
@@ -26,7 +28,7 @@ def numbers_of(evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
         sizes = sorted({row["n"] for row in rows})
         of_groups = [tests.get((key, group)) for group in evaluation.groups]
         questions.setdefault(question, []).append({
-            "metric": metric, "score": score, "on": on,
+            "metric": metric, "pair": (metric, score), "on": on,
             "title": number_title(metric, score, on, level), "variant": variant_title(score, on, level),
             "better": rows[0]["better"], "mean": float(np.mean([row["value"] for row in rows])),
             "n": "–".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1]))),
@@ -95,7 +97,7 @@ def highlights(numbers: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str
     """The numbers for the first table by metric and score: one per data set, at the level that leaves half right."""
     by_pair: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for number in numbers:
-        by_pair.setdefault((number["metric"], number["score"]), {}).setdefault(number["on"], []).append(number)
+        by_pair.setdefault(number["pair"], {}).setdefault(number["on"], []).append(number)
     selected = [pair for pair in pairs if pair in by_pair] or list(by_pair)[:1]
     return [
         # Where all networks are right, or none, they cannot be told apart.
@@ -103,3 +105,90 @@ def highlights(numbers: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str
         for pair in selected
         for levels in by_pair[pair].values()
     ]
+
+
+def verdict(
+    groups: Sequence[str],
+    numbers: Sequence[Mapping[str, Any]],
+    highlights: Sequence[Mapping[str, Any]],
+    headline: Sequence[tuple[str, str]],
+) -> list[str]:
+    """The result of a question: sentences about every group but the first, or a single group's numbers.
+
+    A sentence is about the headline, which is fixed before any test is looked at: one that picks the first sure
+    difference would call a network better by one number while another falls.
+
+    Args:
+        groups: Their names; the first is the baseline.
+        numbers: All numbers of the question, as `numbers_of` gives them.
+        highlights: Those of the first table.
+        headline: Pairs of metric and score; the first that is among the highlights is the headline.
+    """
+    if len(groups) == 1:
+        return ["; ".join(f"{number['title']} {_value(number['cells'][0])}" for number in highlights) + "."]
+    judged = {
+        name: [test for number in numbers if (test := number["tests"][k]) and test["better"]]
+        for k, name in enumerate(groups)
+    }
+    tested = {name: [test for test in tests if not math.isnan(test["p_holm"])] for name, tests in judged.items()}
+    tested = {name: tests for name, tests in tested.items() if tests}
+    if not tested:
+        reason = next((test["reason"] for tests in judged.values() for test in tests), "no number in common")
+        return [" ".join([*(_side_by_side(groups, n) for n in highlights[:_SIDE_BY_SIDE]), f"Not tested ({reason})."])]
+    if len(tested) <= _EACH:
+        first = next((pair for pair in headline if any(number["pair"] == pair for number in highlights)), None)
+        of_headline = [number for number in highlights if number["pair"] == first]
+        return [
+            " ".join([*(_headline(groups, name, number) for number in of_headline), _total(name, groups[0], tests)])
+            for name, tests in tested.items()
+        ]
+    clear = {name: tests for name, tests in tested.items() if any(map(flag_of, tests))}
+    texts = [f"{name}: {_counts(tests)}." for name, tests in clear.items()]
+    if len(clear) < len(tested):
+        unclear = f"{len(tested) - len(clear)} of {len(tested)}" if clear else f"any of {len(tested)}"
+        texts.append(f"No number tells {unclear} other groups from {groups[0]} for sure.")
+    return texts
+
+
+def _value(cell: Mapping[str, str]) -> str:
+    spread = cell["sd"] or cell["interval"]
+    return f"{cell['text']} ({spread})" if spread else cell["text"]
+
+
+def _side_by_side(groups: Sequence[str], number: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
+    cells = zip(groups, number["cells"], strict=True)
+    texts = [f"{name} {cell['text']}" for name, cell in cells if name in (shown or groups)]
+    return f"{number['title']}: {', '.join(texts)}."
+
+
+def _headline(groups: Sequence[str], name: str, number: Mapping[str, Any]) -> str:
+    """A group against the first in the headline: better, worse, not clear, or not tested."""
+    test = number["tests"][groups.index(name)]
+    if test is None or math.isnan(test["p_holm"]):
+        reason = "not measured in both" if test is None else test["reason"]
+        return f"{_side_by_side(groups, number, (groups[0], name))} Not tested ({reason})."
+    metric = test["metric"]
+    means = " against ".join(written(metric, test[key]) for key in ("mean", "baseline_mean"))
+    change, *ends = (written(metric, test[key], signed=True) for key in ("difference", "low", "high"))
+    interval = f", 95% interval {' to '.join(ends)}" if "–" not in ends else ""
+    difference = f"{number['title']} {means} ({change}{interval}, {p_text(test['p_holm'])})"
+    if not flag_of(test):
+        return f"{name}: no clear difference from {groups[0]} in {difference}."
+    text = meaning(test, flag_of(test) == "better")
+    return f"{text if text.startswith(name) else text[0].upper() + text[1:]}: {difference}."
+
+
+def _total(name: str, first: str, tests: Sequence[Mapping[str, Any]]) -> str:
+    """How many of all numbers that were tested differ."""
+    if any(map(flag_of, tests)):
+        return f"In all, {_counts(tests)}."
+    numbers = "the one number that was tested" if len(tests) == 1 else f"any of {len(tests)} numbers"
+    return f"{name}: no clear difference from {first} in {numbers}."
+
+
+def _counts(tests: Sequence[Mapping[str, Any]]) -> str:
+    """How many numbers are better than those of the first group, and how many worse."""
+    flags = [flag_of(test) for test in tests]
+    (flag, count), *other = [(flag, flags.count(flag)) for flag in ("better", "worse") if flag in flags]
+    more = "".join(f" and {n} {worse}" for worse, n in other)
+    return f"{count} of {counted(len(tests), 'number')} {'is' if count == 1 else 'are'} {flag}{more}"
