@@ -368,9 +368,12 @@ def test_a_killed_run_resumes_and_ends_the_same_to_the_last_bit(tmp_path, steps)
 
 
 def written_by_the_first_edition(run):
-    """Its files called the optimizer otherwise."""
-    plan = run / "training.json"
-    plan.write_text(plan.read_text().replace('"optimizer"', '"optimiser"'))
+    """Its files called the optimizer and the hardness otherwise, and its samplers had a share per process."""
+    path = run / "training.json"
+    plan = json.loads(path.read_text().replace('"optimizer"', '"optimiser"').replace('"_hardness"', '"_ask"'))
+    if plan["sampler"] is not None:
+        plan["sampler"] |= {"num_replicas": "1", "rank": "0"}
+    path.write_text(json.dumps(plan))
     state = torch.load(run / "checkpoint.pt", weights_only=True)
     torch.save(
         {"optimiser" if name == "optimizer" else name: part for name, part in state.items()}, run / "checkpoint.pt"
@@ -413,6 +416,25 @@ def test_global_generators_and_a_samplers_own_are_seeded_anew_in_each_epoch(tmp_
     assert all(torch.equal(weights(again)[name], value) for name, value in weights(whole).items())
 
 
+@pytest.mark.parametrize(
+    "make",
+    [hs.HardnessSampler, lambda hardness: hs.CurriculumSampler(hardness, "root", 3, num_samples=500)],
+    ids=["hardness", "curriculum"],
+)
+def test_a_run_of_the_first_edition_resumes_with_its_sampler(tmp_path, make):
+    def run(name, steps):  # 5 steps an epoch
+        recipe, sampler = Recipe(epochs=3, batch_size=100), make(np.arange(500.0))
+        return trained(tmp_path / name, recipe, sampler=sampler, loss=KilledAfter(steps), record=())
+
+    whole = run("whole", 15)
+    with pytest.raises(_KilledError):
+        run("run", 7)
+    written_by_the_first_edition(tmp_path / "run")
+    again = run("run", 10)  # not the epoch that was finished
+    assert timeless(again.history) == timeless(whole.history)
+    assert all(torch.equal(weights(again)[name], value) for name, value in weights(whole).items())
+
+
 def test_another_sampler_is_another_run(tmp_path):
     hardness, recipe = np.arange(500.0), Recipe(epochs=1, batch_size=100)
 
@@ -422,11 +444,6 @@ def test_another_sampler_is_another_run(tmp_path):
     sampler = hs.HardnessSampler(hardness, power=1.0)
     run(sampler)
     run(sampler)  # its epoch is no part of it
-    run(hs.HardnessSampler(hardness, power=1.0))
-    plan = tmp_path / "run" / "training.json"
-    older = json.loads(plan.read_text())
-    older["sampler"] |= {"num_replicas": "1", "rank": "0"}  # attributes of the first edition
-    plan.write_text(json.dumps(older))
     run(hs.HardnessSampler(hardness, power=1.0))
     with pytest.raises(FileExistsError, match=r"same: sampler.probabilities\)"):
         run(hs.HardnessSampler(hardness, power=2.0))

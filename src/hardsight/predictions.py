@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hardsight.angles import angle_matrix, as_float64
-from hardsight.data import Samples, Source, as_pixels
+from hardsight.data import Samples, Source, warn_unreadable
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
-from hardsight.heads import capture, find_head, logits_of, uncompiled
-from hardsight.models import Model, as_model, input_channels
+from hardsight.heads import capture, find_head, logits_of
+from hardsight.models import Model, as_model
 from hardsight.scores import SCORES, check_labels
 from hardsight.scoring.checks import check_samples
 
@@ -118,12 +117,9 @@ def predict(
     """
     model, device = as_model(model), find_device(device)
     check_samples(samples, None)
-    network = uncompiled(model.module)
-    layer, count = find_head(network), len(samples)
-    pixels = as_pixels(samples, input_channels(network), device) if model.transform is None else None
-    no_labels = torch.zeros(count, dtype=torch.long)
-    workers = loader_workers(workers, device)
-    source = Source(samples, no_labels, pixels, replace(model, module=network), workers, device)
+    source = Source.of(model, samples, device, loader_workers(workers, device))
+    network, count = source.model.module, len(samples)
+    layer = find_head(network)
     columns: dict[str, np.ndarray] = {}
     rows, done = np.empty(count, np.int64), 0
     with evaluating(network, device), capture(network, layer.path) as head, torch.no_grad():
@@ -144,13 +140,7 @@ def predict(
             rows[done : done + len(at)] = at.numpy()
             done += len(at)
         weight, bias = head.weight.float().cpu().numpy(), None if head.bias is None else head.bias.float().cpu().numpy()
-    if bad := source.unreadable:
-        first = ": ".join(next(iter(bad.items())))
-        warnings.warn(
-            f"DATA: {len(bad):,} of {count:,} samples left out because they cannot be read; first: {first}.",
-            UserWarning,
-            stacklevel=2,
-        )
+    warn_unreadable("DATA", source.unreadable, count)
     if not all(np.isfinite(columns[name][:done]).all() for name in ("norms", "probabilities")):
         raise InputError("model: its features or logits hold NaN or infinity; train it again, at a lower rate perhaps.")
     columns = {name: column[:done] for name, column in columns.items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from hardsight.data.samples import Samples
 from hardsight.devices import moved
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.models import Model
+from hardsight.heads import uncompiled
+from hardsight.models import Model, input_channels
 
 # Rows of the data set (on the host); network inputs, labels and training targets (on the device).
 Batch = tuple[Tensor, Any, Tensor, Tensor]
@@ -44,6 +46,16 @@ class Source:
     device: torch.device
     targets: Tensor | None = None
     unreadable: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: Model, samples: Samples, device: torch.device, workers: int = 0, labels: Tensor | None = None
+    ) -> Source:
+        """The batches of a data set for a network; without `labels`, they are all 0."""
+        network = uncompiled(model.module)
+        pixels = as_pixels(samples, input_channels(network), device) if model.transform is None else None
+        labels = torch.zeros(len(samples), dtype=torch.long) if labels is None else labels
+        return cls(samples, labels, pixels, replace(model, module=network), workers, device)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,6 +98,14 @@ class Source:
             rows = torch.tensor(indices)
             y, t = (values[rows].to(self.device, non_blocking=True) for values in (self.labels, targets))
             yield rows, moved(inputs, self.device), y, t
+
+
+def warn_unreadable(argument: str, reasons: Mapping[str, str], count: int, stacklevel: int = 3) -> None:
+    """Warn of the samples, out of `count`, that cannot be read, if there are any."""
+    if reasons:
+        first = ": ".join(next(iter(reasons.items())))
+        message = f"{len(reasons):,} of {count:,} samples left out because they cannot be read; first: {first}."
+        warnings.warn(f"{argument}: {message}", UserWarning, stacklevel)
 
 
 def as_pixels(samples: Samples, channels: int | None, device: torch.device) -> Tensor | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,14 @@ import torch
 from torch import nn
 
 from hardsight.answers import Answer, Point, Row, point, row
-from hardsight.data import Samples, Source, as_pixels
+from hardsight.data import Samples, Source
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.explanation.maps import check_images, explain, on_picture
 from hardsight.explanation.measures import area, entropy, infidelity, insertion_deletion, mass_inside
 from hardsight.explanation.places import Place, find_place
 from hardsight.explanation.regions import read_regions
-from hardsight.heads import uncompiled
-from hardsight.models import Model, as_model, input_channels
+from hardsight.models import Model, as_model
 from hardsight.predictions import Predictions
 from hardsight.stats import moments
 
@@ -152,10 +150,7 @@ def running(
     model: Model | nn.Module, samples: Samples, device: str | torch.device | None, workers: int | None = None
 ) -> Iterator[tuple[nn.Module, Source]]:
     """A network in eval mode on the device, and its data as batches there; then all is as it was."""
-    found, where = as_model(model), find_device(device)
-    network = uncompiled(found.module)
-    pixels = as_pixels(samples, input_channels(network), where) if found.transform is None else None
-    unlabelled = torch.zeros(len(samples), dtype=torch.long)
-    with evaluating(network, where):
-        loading = replace(found, module=network)
-        yield network, Source(samples, unlabelled, pixels, loading, loader_workers(workers, where), where)
+    where = find_device(device)
+    source = Source.of(as_model(model), samples, where, loader_workers(workers, where))
+    with evaluating(source.model.module, where):
+        yield source.model.module, source

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from hardsight.data import Samples, Source, all_labels, as_pixels, class_mapping
+from hardsight.data import Samples, Source, all_labels, class_mapping
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, input_channels
+from hardsight.models import Model
 from hardsight.networks import Normalize
 from hardsight.scoring.checks import check_samples
 
@@ -75,7 +75,7 @@ def _cut(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
 
 
 def pixel_source(model: Model, samples: Samples, device: torch.device, workers: int = 0) -> tuple[PixelModel, Source]:
-    """A network from pixels on, and a labelled data set as its pixels; labels are counted as the network does."""
+    """A network from pixels on, and a labeled data set as its pixels; labels are counted as the network does."""
     if not samples.pixels and model.takes != "items":  # tensors ready to use pass by the preprocessing
         model = replace(model, transform=None, takes="any")
     made, labels = pixel_model(model), all_labels(samples, "DATA")
@@ -87,5 +87,4 @@ def pixel_source(model: Model, samples: Samples, device: torch.device, workers: 
     if labels.max() >= (known := outputs if mapping is None else len(mapping)):
         raise InputError(f"DATA: labels must lie in [0, {known - 1}], one a class, got {labels.max()}.")
     labels = torch.from_numpy(labels if mapping is None else mapping[labels])
-    pixels = as_pixels(samples, input_channels(loading.module), device) if loading.transform is None else None
-    return made, Source(samples, labels, pixels, loading, workers, device)
+    return made, Source.of(loading, samples, device, workers, labels)

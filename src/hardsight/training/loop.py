@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -49,8 +49,7 @@ class Training:
         self.needs_head, self.one_norm = (getattr(loss, name, False) for name in ("needs_head", "one_norm"))
         if self.one_norm:
             equalize_norms(network)
-        self.average = Average(network, recipe.ema) if recipe.ema else None
-        self.result = network if self.average is None else self.average.module
+        self.result, self.update_average = moving_average(network) if recipe.ema else (network, None)
         if recipe.compile:
             compile_parts(network)
         self.wrapped = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
@@ -103,8 +102,8 @@ class Training:
                 if recipe.clip:
                     parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
                 self.optimizer.step()
-                if self.average is not None:
-                    self.average.update(first=not self.history and step == 0)
+                if self.update_average is not None:
+                    self.update_average(1.0 if not self.history and step == 0 else 1 - recipe.ema)
                 meter.add(loss, logits, y, parts)
         broadcast(self.loss_module.buffers())  # each process has averaged over its own samples
         if self.one_norm:
@@ -143,7 +142,7 @@ class Training:
         """The contents of a checkpoint; ``model`` holds the weights to use."""
         return {
             "model": self.result.state_dict(),
-            **({} if self.average is None else {"online": self.network.state_dict()}),
+            **({} if self.result is self.network else {"online": self.network.state_dict()}),
             "loss": self.loss_module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": len(self.history),
@@ -158,22 +157,23 @@ class Training:
         self.history = list(state["history"])
 
 
-class Average:
-    """A moving average of weights and running statistics. (torch's `AveragedModel` makes each step wait for a GPU.)"""
+def moving_average(network: nn.Module) -> tuple[nn.Module, Callable[[float], None]]:
+    """A copy of a network, and a function that moves its weights and running statistics by a share toward the network.
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.module, self._decay = copy.deepcopy(network), decay
-        averages, values = ([*module.parameters(), *module.buffers()] for module in (self.module, network))
-        pairs = list(zip(averages, values, strict=True))
-        self._floats: Any = tuple(zip(*(pair for pair in pairs if pair[1].is_floating_point()), strict=True))
-        self._counts: Any = tuple(zip(*(pair for pair in pairs if not pair[1].is_floating_point()), strict=True))
+    (torch's `AveragedModel` makes each step wait for a GPU.)
+    """
+    average = copy.deepcopy(network)
+    tensors = [[*module.parameters(), *module.buffers()] for module in (average, network)]
+    averages, values = ([tensor for tensor in part if tensor.is_floating_point()] for part in tensors)
+    counts: Any = [[tensor for tensor in part if not tensor.is_floating_point()] for part in tensors]
 
     @torch.no_grad()
-    def update(self, first: bool) -> None:
-        averages, values = self._floats
-        torch._foreach_lerp_(averages, values, 1.0 if first else 1 - self._decay)
-        if self._counts:
-            torch._foreach_copy_(*self._counts)
+    def update(share: float) -> None:
+        torch._foreach_lerp_(averages, values, share)
+        if counts[0]:
+            torch._foreach_copy_(*counts)
+
+    return average, update
 
 
 class Meter:

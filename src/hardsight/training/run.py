@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hardsight.data import Source, open_data
+from hardsight.data import Source, open_data, warn_unreadable
 from hardsight.distributed import by_first_process, gather, rank_and_world, torchrun_job
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
@@ -162,22 +161,17 @@ def train(
         return Trained(network, training.history, out, first)
 
 
-def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> Iterator[str]:
+def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> list[str]:
     """What the user should know before training starts."""
-    if weights is not None:
-        yield f"weights: {weights}."
-    if blended:
-        yield "mixup: a training sample is a blend of two, so training samples are not recorded."
-    if getattr(objective, "endless", False):
-        yield (
-            "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples count "
-            "little; el:normal ends it at a likelihood of 0.99999, as the paper does."
-        )
-    if one_norm:
-        yield (
-            "loss: it uses only directions, so the head has no bias, and after every epoch its class weights are "
-            "scaled to one norm: its predictions are those of the loss."
-        )
+    notes = {
+        f"weights: {weights}.": weights is not None,
+        "mixup: a training sample is a blend of two, so training samples are not recorded.": blended,
+        "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples count "
+        "little; el:normal ends it at a likelihood of 0.99999, as the paper does.": getattr(objective, "endless", 0),
+        "loss: it uses only directions, so the head has no bias, and after every epoch its class weights are scaled "
+        "to one norm: its predictions are those of the loss.": one_norm,
+    }
+    return [note for note, applies in notes.items() if applies]
 
 
 def _run_epochs(
@@ -239,15 +233,10 @@ def _unreadable(source: Source, name: str, warn: bool) -> dict[str, Any]:
         return {}
     reasons = {id_: reason for part in gather(source.unreadable) for id_, reason in part.items()}
     source.unreadable.clear()
+    argument, key = ("DATA", "unreadable") if name == "train" else ("test", "test_unreadable")
+    if warn:
+        warn_unreadable(argument, reasons, len(source), stacklevel=5)
     first = dict(list(reasons.items())[:_MOST_NAMED])
-    if reasons and warn:
-        warnings.warn(
-            f"{'DATA' if name == 'train' else 'test'}: {len(reasons):,} of {len(source):,} samples left out because "
-            f"they cannot be read; first: {': '.join(next(iter(first.items())))}.",
-            UserWarning,
-            stacklevel=4,
-        )
-    key = "unreadable" if name == "train" else "test_unreadable"
     return {key: {"samples": len(reasons), "first": first}} if reasons else {}
 
 
