@@ -13,6 +13,7 @@ from hardsight.report.classes import confusions, medians
 from hardsight.report.payload import make_payload
 from hardsight.report.recorded import recorded_lists
 from hardsight.report.rows import read_rows
+from hardsight.report.sections import Column
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -55,7 +56,7 @@ def test_of_equally_frequent_confusions_the_smaller_class_is_named():
 
 def test_equal_keys_are_ordered_by_the_second_key_and_then_by_row():
     columns = {"forgetting": [1.0, 2, 1, 1, 1, 0], "aum": [5.0, 9, 3, 3, 4, 0], "learned": [1.0] * 6}
-    columns = {name: np.array(values) for name, values in columns.items()}
+    columns = {name: Column(np.array(values), "", "", "") for name, values in columns.items()}
     forgotten = recorded_lists(SimpleNamespace(columns=columns, unit="epoch"))[0].rows
     assert forgotten.tolist() == [1, 2, 3, 4, 0]
 

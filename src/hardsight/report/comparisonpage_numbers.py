@@ -63,14 +63,7 @@ def table_of(
     groups: Mapping[str, Sequence[str]],
     blocks: Iterable[tuple[str, Sequence[Mapping[str, Any]]]],
 ) -> dict[str, Any]:
-    """A table of numbers for the page, as `hardsight.report.sections.table` makes them, with headings between the rows.
-
-    Args:
-        key: Its name in the page.
-        caption: What stands above it.
-        groups: The runs of each group.
-        blocks: Headings, which may be empty, and the numbers below each.
-    """
+    """A table as `hardsight.report.sections.table` makes them, with the headings of the blocks between the rows."""
     columns: list[dict[str, Any]] = [
         {"key": "metric", "title": "metric", "kind": "head"},
         {"key": "n", "title": "samples", "kind": "text"},
@@ -116,13 +109,8 @@ def verdict(
     """The result of a question: sentences about every group but the first, or a single group's numbers.
 
     A sentence is about the headline, which is fixed before any test is looked at: one that picks the first sure
-    difference would call a network better by one number while another falls.
-
-    Args:
-        groups: Their names; the first is the baseline.
-        numbers: All numbers of the question, as `numbers_of` gives them.
-        highlights: Those of the first table.
-        headline: Pairs of metric and score; the first that is among the highlights is the headline.
+    difference would call a network better by one number while another falls. `headline` holds pairs of metric and
+    score: the first that is among the `highlights`, the numbers of the first table, is it.
     """
     if len(groups) == 1:
         return ["; ".join(f"{number['title']} {_value(number['cells'][0])}" for number in highlights) + "."]

@@ -18,8 +18,6 @@ from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
 
 _LENGTH = 400  # characters of a text from outside
 
-_BADGES = {"out": "Out of sample", "in": "In sample", "unknown": "Perhaps in sample"}
-
 
 class Sampling(NamedTuple):
     """Whether samples were scored by a network that had not seen them: ``out``, ``in`` or ``unknown``."""
@@ -45,15 +43,15 @@ def sampling(rows: Rows) -> Sampling:
         text = f"({cut(scored, 80)})"
         if isinstance(scored, Folds):
             text = f"({scored.folds} folds{f', {scored.seeds} seeds' if (scored.seeds or 1) > 1 else ''})"
-            if scored.retrained == "head":
-                text = (
-                    f"for the last layer {text}: it was refitted on the other folds. If the features below it were "
-                    "trained on these very labels, wrong ones still hide."
-                )
-                return Sampling("out", _BADGES["out"], text, "info")
             text += ": the whole network was retrained on the other folds" * (scored.retrained == "model")
-        text += ", so no sample was scored by a network that had learned its label."
-        return Sampling("out", _BADGES["out"], text, "info")
+        if isinstance(scored, Folds) and scored.retrained == "head":
+            text = (
+                f"for the last layer {text}: it was refitted on the other folds. If the features below it were "
+                "trained on these very labels, wrong ones still hide."
+            )
+        else:
+            text += ", so no sample was scored by a network that had learned its label."
+        return Sampling("out", "Out of sample", text, "info")
     text = "Scored by the network as given: if it was trained on these samples, wrong labels hide"
     if recorded:
         last = f" in {cut_name(meta.unit or 'epoch')} {recorded.epochs[-1]:,} of" if recorded.epochs else " during"
@@ -61,8 +59,8 @@ def sampling(rows: Rows) -> Sampling:
             f"Recorded{last} a training{f' ({cut(meta.note, 120)})' if meta.note else ''}. If the network was trained "
             "on these samples, memorized ones look easy and wrong labels hide"
         )
-    kind = "in" if scored is False and not recorded else "unknown"
-    return Sampling(kind, _BADGES[kind], f"{text}; score with --folds to see them.", "warn" if rows.labeled else "info")
+    kind, badge = ("in", "In sample") if scored is False and not recorded else ("unknown", "Perhaps in sample")
+    return Sampling(kind, badge, f"{text}; score with --folds to see them.", "warn" if rows.labeled else "info")
 
 
 def build(inputs: Inputs) -> Section:

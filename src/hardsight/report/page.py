@@ -32,12 +32,7 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 def render(payload: dict[str, Any]) -> str:
     """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
 
-    Args:
-        payload: What the report shows, as plain lists, texts and numbers. Every text in it is untrusted. Without
-            points the page has no script.
-
-    Raises:
-        InputError: A number in the payload is NaN or infinite.
+    Every text in the payload is untrusted. Without points the page has no script.
     """
     return fill("page.html.jinja", payload, payload, _SCRIPTS if "points" in payload else (), ("page.css",))
 
@@ -45,27 +40,24 @@ def render(payload: dict[str, Any]) -> str:
 def fill(
     template: str, shown: dict[str, Any], data: dict[str, Any], scripts: Sequence[str], styles: Sequence[str]
 ) -> str:
-    """A page whose policy allows its own scripts and styles and nothing else.
+    """A page whose policy allows its own scripts and styles, files beside this one, and nothing else.
 
-    Args:
-        template: A file beside this one; so are all `scripts` and `styles`.
-        shown: What it writes, as ``report``.
-        data: What its scripts draw.
+    The template writes `shown`, as ``report``; the scripts draw `data`.
     """
     style = "\n".join(_beside(name) for name in styles)
     script = '(() => {\n"use strict";\n' + "\n".join(_beside(name) for name in scripts) + "\n})();"
     environment = Environment(
-        loader=FunctionLoader(_beside),
-        autoescape=True,
-        undefined=ChainableUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FunctionLoader(_beside), autoescape=True, undefined=ChainableUndefined, finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"zip": zip, "written": written}
+    policy = (  # this script and this style by their hashes, pictures from the page itself, no more
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
     page = environment.get_template(template).render(
         report=shown,
-        policy=_policy(script, style),
+        policy=policy,
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own files
         data=Markup(_embedded(data)),  # noqa: S704 - escaped for a script element
@@ -73,14 +65,6 @@ def fill(
     )
     # A file name may hold bytes that are no text; the page must be encodable all the same.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _policy(script: str, style: str) -> str:
-    """Content Security Policy: this script and this style by their hashes, pictures from the page itself, no more."""
-    return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _hash(text: str) -> str:

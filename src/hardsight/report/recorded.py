@@ -24,19 +24,18 @@ MOST_EPOCHS = 200  # that are drawn
 CURVES_BYTES = 2_000_000  # of the curves of single samples
 CURVES = ("avh", "confidence", "norm")
 
-# Column of the points: column of the summary, title, meaning.
+# Column of the summary: title, meaning, kind. On the page "confidence" is the last epoch's.
 _COLUMNS = {
-    "mean_confidence": ("confidence", "mean confidence", "Probability of the label, mean over the {unit}s."),
-    "variability": ("variability", "variability", "Standard deviation of the label's probability over the {unit}s."),
-    "correctness": ("correctness", "correctness", "Share of the {unit}s in which it was predicted right."),
-    "aum": ("aum", "area under the margin",
-            "The label's logit minus the largest other, mean over the {unit}s (Pleiss et al., 2020)."),
-    "forgetting": ("forgetting", "forgetting events",
-                   "How often it was right and, the next time it was seen, wrong (Toneva et al., 2019)."),
-    "learned": ("learned", "first learned in", "The first {unit} in which it was right; – is never."),
-    "seen": ("seen", "recorded in", "The number of {unit}s in which it was recorded."),
+    "confidence": ("mean confidence", "Probability of the label, mean over the {unit}s.", "number"),
+    "variability": ("variability", "Standard deviation of the label's probability over the {unit}s.", "number"),
+    "correctness": ("correctness", "Share of the {unit}s in which it was predicted right.", "number"),
+    "aum": ("area under the margin",
+            "The label's logit minus the largest other, mean over the {unit}s (Pleiss et al., 2020).", "number"),
+    "forgetting": ("forgetting events",
+                   "How often it was right and, the next time it was seen, wrong (Toneva et al., 2019).", "int"),
+    "learned": ("first learned in", "The first {unit} in which it was right; – is never.", "int"),
+    "seen": ("recorded in", "The number of {unit}s in which it was recorded.", "int"),
 }  # fmt: skip
-_COUNTS = ("forgetting", "learned", "seen")
 
 _STEPS = 65_534  # of a curve from the smallest to the largest value; the next code is a gap
 
@@ -48,7 +47,7 @@ class Recorded(NamedTuple):
     unit: str  # epoch, or whatever lies between two ends
     shown: np.ndarray  # places of the epochs that are drawn, evenly spread where there are many
     hardness: np.ndarray  # (M,) mean AVH of each recorded sample, in the order of the records
-    columns: dict[str, np.ndarray]  # (N,) by name, one value per row of the page; NaN where there is none
+    columns: dict[str, Column]  # one value per row of the page; NaN where there is none
     notices: list[Notice]
 
     @property
@@ -60,8 +59,11 @@ def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     """Take the summary of each sample of the page from its records."""
     summary, epochs, unit = dynamics.summary(), dynamics.epochs, cut_name(dynamics.unit)
     by_row = summary.aligned(rows.ids.combine_chunks())
-    columns = {name: floats(by_row[column]) for name, (column, *_) in _COLUMNS.items()}
-    if (columns["seen"] == len(epochs)).all():
+    columns = {}
+    for column, (title, text, kind) in _COLUMNS.items():
+        name = "mean_confidence" if column == "confidence" else column
+        columns[name] = Column(floats(by_row[column]), title, text.format(unit=unit), harder_end(name), kind)
+    if (columns["seen"].values == len(epochs)).all():
         del columns["seen"]  # the same for all
     last = int(epochs[-1])  # a run that is still being recorded may have more by now
     bad, absent = rows.table.meta.recorded.bad if rows.table.meta.recorded else 0, len(dynamics) - len(rows)
@@ -81,19 +83,10 @@ def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     return Recorded(dynamics, unit, shown, floats(summary.to_arrow()["avh"]), columns, notices)
 
 
-def columns_of(recorded: Recorded) -> dict[str, Column]:
-    """The columns with their meaning."""
-    columns = {}
-    for name, values in recorded.columns.items():
-        _, title, text = _COLUMNS[name]
-        kind = "int" if name in _COUNTS else "number"
-        columns[name] = Column(values, title, text.format(unit=recorded.unit), harder_end(name), kind)
-    return columns
-
-
 def data_map(recorded: Recorded) -> View:
     """Mean confidence against variability (Swayamdipta et al., 2020)."""
-    xs, ys, unit = recorded.columns["variability"], recorded.columns["mean_confidence"], recorded.unit
+    xs, ys = (recorded.columns[name].values for name in ("variability", "mean_confidence"))
+    unit = recorded.unit
     note = (
         f"A data map over {counted(len(recorded.dynamics.epochs), unit)}: high up lie the samples that were easy to "
         "learn, low down those that were hard to learn (wrong labels are among them), to the right the ambiguous ones."
@@ -105,7 +98,7 @@ def data_map(recorded: Recorded) -> View:
 
 def recorded_lists(recorded: Recorded) -> list[SampleList]:
     """Most forgotten; learned last or never; lowest area under the margin; equal ones by the last."""
-    forgetting, learned, aum = (recorded.columns[name] for name in ("forgetting", "learned", "aum"))
+    forgetting, learned, aum = (recorded.columns[name].values for name in ("forgetting", "learned", "aum"))
     valid, unit = ~np.isnan(aum), recorded.unit
 
     def first(key: np.ndarray, among: np.ndarray, k: int) -> np.ndarray:

@@ -32,34 +32,21 @@ _LISTS_SHARE = 0.75  # of the thumbnails, at most, go to the lists while points 
 
 @dataclass
 class Thumbnails:
-    """Thumbnails of rows.
+    """Thumbnails of rows."""
 
-    Attributes:
-        of_row: Place of each row's thumbnail.
-        uris: The thumbnails as data URIs.
-        note: How many have pictures, and why not more.
-        pixelated: Whether the pictures are so small that smoothing would blur them.
-        notices: Sentences about what went wrong.
-    """
-
-    of_row: dict[int, int] = field(default_factory=dict)
-    uris: list[str] = field(default_factory=list)
-    note: str = ""
-    pixelated: bool = False
-    notices: list[str] = field(default_factory=list)
+    of_row: dict[int, int] = field(default_factory=dict)  # the place of each row's thumbnail
+    uris: list[str] = field(default_factory=list)  # the thumbnails as data URIs
+    note: str = ""  # how many have pictures, and why not more
+    pixelated: bool = False  # whether the pictures are so small that smoothing would blur them
+    notices: list[str] = field(default_factory=list)  # what went wrong
 
 
 def choose(
     lists: Sequence[np.ndarray], parts: Sequence[np.ndarray], points: np.ndarray, cells: np.ndarray, cap: int
 ) -> list[int]:
-    """Rows to picture, the most wanted first: heads of the lists in turn, then points spread over the scatter.
+    """At most `cap` rows to picture, the most wanted first: heads of the lists in turn, then points over the scatter.
 
-    Args:
-        lists: Rows of each list over all, in order.
-        parts: Rows of each list of a class or a cluster, in order.
-        points: Rows that are drawn.
-        cells: Cell of each of `points` in the main view.
-        cap: How many.
+    `lists` are over all samples, `parts` of a class or a cluster; `cells` are those of `points` in the main view.
     """
     wanted = list(dict.fromkeys([*_in_turn(lists), *_in_turn(parts)]))
     for_lists = wanted[: max(int(_LISTS_SHARE * cap), cap - len(points))]
@@ -87,15 +74,7 @@ def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
 
 
 def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Thumbnails:
-    """Thumbnails of these rows, as many as fit into `room` bytes.
-
-    Args:
-        samples: The data set.
-        rows: Row numbers, the most wanted first.
-        ids: Their ids.
-        total: How many samples the run has.
-        room: Bytes that all thumbnails may take in the page.
-    """
+    """Thumbnails of these rows, the most wanted first, as many as fit into `room` bytes, of a run of `total`."""
     thumbnails, changes, failed, full = Thumbnails(), Counter(), [], False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

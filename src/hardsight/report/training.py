@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.formatting import counted, plain
 from hardsight.report.groups import MOST_COLUMNS, Group, given_groups
-from hardsight.report.recorded import Recorded, columns_of, data_map, recorded_lists
+from hardsight.report.recorded import Recorded, data_map, recorded_lists
 from hardsight.report.samples import top
 from hardsight.report.sections import Inputs, Section
 from hardsight.stats import moments, wilson
@@ -53,9 +54,9 @@ def build(inputs: Inputs) -> Section | None:
     recorded = inputs.recorded
     if recorded is None:
         return None
-    columns = columns_of(recorded)
+    section = Section("training", columns=recorded.columns, notices=recorded.notices)
     if not recorded.several:
-        return Section("training", columns=columns, notices=recorded.notices)
+        return section
     dynamics, unit, shown = recorded.dynamics, recorded.unit, recorded.shown
     groups = []
     if inputs.group_table is not None:
@@ -84,9 +85,7 @@ def build(inputs: Inputs) -> Section | None:
         "heads": _heads(recorded, inputs.rows.name_of),
     }
     lists, views = recorded_lists(recorded), [data_map(recorded)]
-    return Section(
-        "training", "Training", note, data=data, lists=lists, views=views, columns=columns, notices=recorded.notices
-    )
+    return replace(section, title="Training", note=note, data=data, lists=lists, views=views)
 
 
 def _classes(recorded: Recorded, class_name: Callable[[int], str]) -> list[Parts]:
