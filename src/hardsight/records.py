@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import re
 import secrets
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -310,26 +312,38 @@ def read_rows(
     `columns` are read beside id and epoch, None reads all; `where` is a further condition.
     """
     (first, last), (low, high) = epochs, ids
-    condition = (pc.field("epoch") >= first) & (pc.field("epoch") <= last)
-    condition = condition if where is None else condition & where
-    names = _SCHEMA.names if columns is None else ("id", "epoch", *columns)
+    names = _SCHEMA.names if columns is None else ["id", "epoch", *columns]
     schema = pa.schema([_SCHEMA.field(name) for name in names])
-    coded = schema.set(0, pa.field("id", pa.dictionary(pa.int32(), pa.string())))
-    tables = [coded.empty_table()]
+    schema = schema.set(0, pa.field("id", pa.dictionary(pa.int32(), pa.string())))
+    tables = [schema.empty_table()]
     for entry in index.files:
         path = Path(run) / DYNAMICS / entry["name"]
         (start, end), (lowest, highest) = entry["epochs"], entry["ids"]
         if end < first or start > last or highest < low or (high is not None and lowest >= high):
             continue
-        with damage_errors(path):
-            if low <= lowest and (high is None or highest < high):
-                rows = pq.read_table(path, schema=coded, filters=condition, read_dictionary=["id"])
-            else:  # row groups are skipped by conditions on plain text only
-                between = pc.field("id") >= low if high is None else (pc.field("id") >= low) & (pc.field("id") < high)
-                rows = pq.read_table(path, schema=schema, filters=condition & between)
-                rows = rows.set_column(0, "id", rows["id"].dictionary_encode())
+        conditions = [] if where is None else [where]
+        conditions += [pc.field("epoch") >= first] if start < first else []
+        conditions += [pc.field("epoch") <= last] if end > last else []
+        with damage_errors(path), pq.ParquetFile(path, read_dictionary=["id"]) as file:
+            limits = enumerate(_id_limits(file.metadata))
+            groups = [i for i, (least, most, _) in limits if most >= low and (high is None or least < high)]
+            rows = file.read_row_groups(groups, columns=names)
+            for name in set(names) - set(rows.column_names):  # old files lack some
+                rows = rows.append_column(name, pa.nulls(len(rows)))
+            rows = rows.select(names).cast(schema)
+            rows = _between(rows, low, high) if lowest < low or (high is not None and highest >= high) else rows
+            rows = rows.filter(reduce(operator.and_, conditions)) if conditions else rows
             tables.append(_checked(rows, entry))
     return pa.concat_tables(tables)
+
+
+def _between(rows: pa.Table, low: str, high: str | None) -> pa.Table:
+    """The rows between two ids, of rows sorted by id."""
+    ids = rows.unify_dictionaries()["id"].combine_chunks()
+    inside = pc.greater_equal(ids.dictionary, low)
+    inside = inside if high is None else pc.and_(inside, pc.less(ids.dictionary, high))
+    places = np.flatnonzero(inside.to_numpy(zero_copy_only=False)[ids.indices.to_numpy()])
+    return rows.slice(places[0], places[-1] + 1 - places[0]) if len(places) else rows[:0]
 
 
 def _checked(rows: pa.Table, entry: Entry) -> pa.Table:
@@ -373,16 +387,22 @@ def _ranges(run: str | Path, index: Index, rows: int) -> Iterator[tuple[str, str
         starts = []
         for path in (Path(run) / DYNAMICS / entry["name"] for entry in index.files):
             with damage_errors(path):
-                meta = pq.read_metadata(path)
-                for group in map(meta.row_group, range(meta.num_row_groups)):
-                    limits = group.column(meta.schema.names.index("id")).statistics
-                    starts.append((str(limits.min) if limits and limits.has_min_max else "", group.num_rows))
+                starts += [(first, count) for first, _, count in _id_limits(pq.read_metadata(path))]
     for first, count in sorted(starts):
         if total and total + count > rows and first > low:
             yield low, first
             low, total = first, 0
         total += count
     yield low, None
+
+
+def _id_limits(meta: pq.FileMetaData) -> Iterator[tuple[str, str, int]]:
+    """The first and last id and the number of rows of each row group."""
+    column = meta.schema.names.index("id")
+    for group in map(meta.row_group, range(meta.num_row_groups)):
+        limits = group.column(column).statistics
+        known = limits is not None and limits.has_min_max  # very long ids have no limits
+        yield str(limits.min) if known else "", str(limits.max) if known else chr(sys.maxunicode), group.num_rows
 
 
 def _are_disjoint(entries: list[Entry]) -> bool:

@@ -55,7 +55,9 @@ class Dynamics:
 
     def _opened(self, index: records.Index) -> tuple[records.Index, pa.Array | None]:
         """The index, and the ids that an unfinished epoch holds so far."""
-        last = index.epochs[-1] if index.open else 0
+        if not index.open:
+            return index, None
+        last = index.epochs[-1]
         return index, records.read_rows(self.path, index, (), epochs=(last, last))["id"].cast(pa.string())
 
     @property
@@ -118,8 +120,9 @@ class Dynamics:
             columns: Which to read beside id and epoch.
         """
         first, last = (limit or "" for limit in pc.min_max(ids).as_py().values())
-        selected, span = pc.field("id").isin(ids), {"epochs": (1, int(self.epochs[-1])), "ids": (first, last + "\0")}
-        selected = selected if self._where is None else selected & self._where
+        selected, span = self._where, {"epochs": (1, int(self.epochs[-1])), "ids": (first, last + "\0")}
+        if first < last:
+            selected = pc.field("id").isin(ids) if selected is None else selected & pc.field("id").isin(ids)
         read = partial(records.read_rows, self.path, columns=records.needed(columns), where=selected, **span)
         rows = records.with_text(records.read_with(self.path, read))
         return records.Block(rows, ids, np.arange(len(rows)))
