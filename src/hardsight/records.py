@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import operator
 import re
 import secrets
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -62,7 +60,6 @@ _NAME = re.compile(r"[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
 Result = TypeVar("Result")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The index.
 
 
@@ -162,7 +159,6 @@ def commit(run: Path, index: Index) -> None:
                 stray.unlink(missing_ok=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Writing.
 
 
@@ -244,7 +240,6 @@ def drop_from(run: Path, index: Index, epoch: int) -> None:
         write_rows(run, index, block.table)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Columns.
 
 
@@ -283,18 +278,6 @@ class Block(NamedTuple):
         return self.table[name].to_numpy().astype(np.float64)
 
 
-def scores_of(rows: pa.Table, classes: int) -> pa.Table:
-    """Rows of one epoch as a table of scores: ``id, label, pred`` and every registered score that the records give."""
-    block = Block(rows, rows["id"], np.arange(len(rows)))
-    columns: dict[str, Any] = {name: rows[name].cast(pa.int64()) for name in ("label", "pred")}
-    columns["avh"] = block.column("avh")
-    columns["avc"] = (np.pi - block.column("angle")) / (classes * np.pi - block.column("angle_sum"))
-    names = ["confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n"]
-    names += ["angular_margin"] if rows["other_angle"].null_count < len(rows) else []  # old runs lack it
-    return pa.table({"id": rows["id"], **columns, **{name: block.column(name) for name in names}})
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Reading.
 
 
@@ -322,8 +305,7 @@ def read_rows(
         if end < first or start > last or highest < low or (high is not None and lowest >= high):
             continue
         conditions = [] if where is None else [where]
-        conditions += [pc.field("epoch") >= first] if start < first else []
-        conditions += [pc.field("epoch") <= last] if end > last else []
+        conditions += [pc.field("epoch") >= first, pc.field("epoch") <= last] if start < first or end > last else []
         with damage_errors(path), pq.ParquetFile(path, read_dictionary=["id"]) as file:
             limits = enumerate(_id_limits(file.metadata))
             groups = [i for i, (least, most, _) in limits if most >= low and (high is None or least < high)]
@@ -332,7 +314,8 @@ def read_rows(
                 rows = rows.append_column(name, pa.nulls(len(rows)))
             rows = rows.select(names).cast(schema)
             rows = _between(rows, low, high) if lowest < low or (high is not None and highest >= high) else rows
-            rows = rows.filter(reduce(operator.and_, conditions)) if conditions else rows
+            for condition in conditions:
+                rows = rows.filter(condition)
             tables.append(_checked(rows, entry))
     return pa.concat_tables(tables)
 
@@ -402,7 +385,7 @@ def _id_limits(meta: pq.FileMetaData) -> Iterator[tuple[str, str, int]]:
     for group in map(meta.row_group, range(meta.num_row_groups)):
         limits = group.column(column).statistics
         known = limits is not None and limits.has_min_max  # very long ids have no limits
-        yield str(limits.min) if known else "", str(limits.max) if known else chr(sys.maxunicode), group.num_rows
+        yield str(limits.min) if known else "", str(limits.max) if known else "\U0010ffff", group.num_rows
 
 
 def _are_disjoint(entries: list[Entry]) -> bool:
@@ -428,10 +411,17 @@ def _sorted(table: pa.Table) -> Block:
     return Block(table, names, code)
 
 
-def read_epoch(run: str | Path, index: Index, epoch: int, where: pc.Expression | None = None) -> pa.Table:
-    """All rows of one epoch, by id."""
+def scores_of(run: str | Path, index: Index, epoch: int, classes: int, where: pc.Expression | None = None) -> pa.Table:
+    """One epoch as a table of scores, by id: ``id, label, pred`` and every registered score that the records give."""
     rows = with_text(read_rows(run, index, epochs=(epoch, epoch), where=where))
-    return rows.take(pc.sort_indices(rows["id"]))
+    rows = rows.take(pc.sort_indices(rows["id"]))
+    block = Block(rows, rows["id"], np.arange(len(rows)))
+    columns: dict[str, Any] = {name: rows[name].cast(pa.int64()) for name in ("label", "pred")}
+    columns["avh"] = block.column("avh")
+    columns["avc"] = (np.pi - block.column("angle")) / (classes * np.pi - block.column("angle_sum"))
+    names = ["confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n"]
+    names += ["angular_margin"] if rows["other_angle"].null_count < len(rows) else []  # old runs lack it
+    return pa.table({"id": rows["id"], **columns, **{name: block.column(name) for name in names}})
 
 
 def with_text(rows: pa.Table) -> pa.Table:

@@ -19,7 +19,7 @@ from hardsight.errors import ExistingPathError, InputError, MissingKeyError, Sta
 from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow, read_by_id
 from hardsight.printing import cell, text_table
-from hardsight.records import has_records, read_epoch, read_index, read_with, scores_of
+from hardsight.records import has_records, read_index, read_with, scores_of
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
@@ -392,7 +392,7 @@ def _read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any
             raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
         if (classes := meta.model.classes) is None:
             raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
-        return scores_of(read_with(path, lambda index: read_epoch(path, index, index.epochs[-1])), classes), meta
+        return read_with(path, lambda index: scores_of(path, index, index.epochs[-1], classes)), meta
     samples = tables.get("samples", _no_rows("id", "label", "error"))
     scores = tables.get("scores", _no_rows("id", "model", "pred"))
     names = pc.unique(scores["model"]).to_pylist()

@@ -152,8 +152,8 @@ class Dynamics:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
             raise InputError(f"epoch must be one of {self._span()}, got {epoch}.")
-        rows = records.read_with(self.path, lambda index: records.read_epoch(self.path, index, epoch, self._where))
-        return SampleTable(records.scores_of(rows, self.classes), self.meta)
+        read = partial(records.scores_of, self.path, epoch=epoch, classes=self.classes, where=self._where)
+        return SampleTable(records.read_with(self.path, read), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
