@@ -51,7 +51,7 @@ def test_curves_are_chosen_by_value_and_group_and_read_by_the_pointer(show, whol
     best = max(lines, key=lambda one: one["correct"]["mean"][5])
     mean, low, high = (100 * best["correct"][key][5] for key in ("mean", "low", "high"))
     assert told(page, "correct").startswith("epoch 6 ")
-    assert f"{best['name']} {mean:.1f} % ({low:.1f} % to {high:.1f} %), n = {best['n'][5]}" in told(page, "correct")
+    assert f"{best['name']} {mean:.1f}% ({low:.1f}% to {high:.1f}%), n = {best['n'][5]}" in told(page, "correct")
     page.keyboard.press("Escape")
     assert not tip(page, "correct").is_visible()
 
