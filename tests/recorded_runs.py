@@ -11,7 +11,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.dynamics import Dynamics, Recorder
-from hardsight.dynamics.curves import grouped
+from hardsight.dynamics.summary import grouped
 from hardsight.runs import Meta
 
 

@@ -14,9 +14,8 @@ from recorded import CLASSES, SAMPLES, as_rows, data, train
 from scipy import stats
 
 import hardsight as hs
-from hardsight.dynamics.curves import EpochMoments
 from hardsight.dynamics.dynamics import COLUMNS
-from hardsight.dynamics.summary import MEANS, STANDARDIZED
+from hardsight.dynamics.summary import MEANS, STANDARDIZED, EpochMoments
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +188,7 @@ def test_names_that_are_not_there_and_too_many_groups_are_one_sentence(run, tmp_
         dynamics.matrix("avhh")
     with pytest.raises(ValueError, match="no column"):
         dynamics.curves(values=("loss!",))
-    monkeypatch.setattr("hardsight.dynamics.curves.MOST_GROUPS", 5)
+    monkeypatch.setattr("hardsight.dynamics.summary.MOST_GROUPS", 5)
     with pytest.raises(ValueError, match="5 groups, got 90"):
         dynamics.curves(np.arange(SAMPLES))
     with pytest.raises(FileNotFoundError, match="no records"):

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardsight.dynamics.batches import Rows
+from hardsight.dynamics.batches import Rows, numbered
 from hardsight.dynamics.decomposition import latest, swapped_losses
-from hardsight.dynamics.ids import numbered
 from hardsight.records import softplus
 
 

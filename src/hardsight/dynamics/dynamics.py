@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight import records
-from hardsight.dynamics.curves import EpochMoments, as_table, grouped
-from hardsight.dynamics.summary import STANDARDIZED, USED, places, summarize
+from hardsight.dynamics.summary import STANDARDIZED, USED, EpochMoments, add_block, as_table, grouped, summarize
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.registry import did_you_mean
@@ -95,20 +94,22 @@ class Dynamics:
         heads = records.read_with(self.path, lambda index: records.read_heads(self.path, index))
         return heads.filter(pc.less_equal(heads["epoch"], int(self.epochs[-1])))
 
-    def blocks(self, columns: Collection[str], rows: int = records.FILE_ROWS) -> Iterator[tuple[int, records.Block]]:
+    def blocks(
+        self, columns: Collection[str], rows: int = records.FILE_ROWS, epochs: tuple[int, int] | None = None
+    ) -> Iterator[tuple[int, records.Block]]:
         """All rows, a range of ids at a time.
 
         Args:
             columns: Which to read beside id and epoch.
             rows: About how many rows at a time.
+            epochs: The first and last epoch to read; all if None.
 
         Returns:
-            Blocks, each with the place of its first sample among `ids`.
+            Blocks, each with the number of samples in the blocks before it: its place among `ids` in all epochs.
         """
-        start, last = 0, int(self.epochs[-1])
-        for block in records.blocks(
-            self.path, None, records.needed(columns), rows, epochs=(1, last), where=self._where
-        ):
+        start, (first, last) = 0, epochs or (1, int(self.epochs[-1]))
+        span = {"epochs": (first, min(last, int(self.epochs[-1]))), "where": self._where}
+        for block in records.blocks(self.path, None, records.needed(columns), rows, **span):
             yield start, block
             start += len(block.ids)
 
@@ -183,20 +184,10 @@ class Dynamics:
         for value in values:
             _check_column(value)
         names, group = self.groups(by)
-        return as_table(names, self.epochs, self._moments(values, self.epochs, group, len(names)))
-
-    def _moments(
-        self, columns: Collection[str], epochs: np.ndarray, group: np.ndarray | None = None, groups: int = 1
-    ) -> dict[str, EpochMoments]:
-        """Number, mean and spread of columns by group (None: one group of all samples) and epoch."""
-        moments = {name: EpochMoments(groups, len(epochs)) for name in columns}
-        for start, block in self.blocks(columns):
-            epoch = places(epochs, block.table["epoch"].to_numpy())
-            of_row = np.zeros(len(epoch), np.int64) if group is None else group[start + block.code]
-            of_row = np.where(epoch < 0, -1, of_row)
-            for name, moment in moments.items():
-                moment.add(of_row, epoch, block.column(name))
-        return moments
+        moments = {value: EpochMoments(len(names), len(self.epochs)) for value in values}
+        for start, block in self.blocks(values):
+            add_block(moments, block, self.epochs, group[start:])
+        return as_table(names, self.epochs, moments)
 
     def groups(self, by: Any = None) -> tuple[list[Any], np.ndarray]:
         """Names of the groups in order, and the number of each sample's group in the order of `ids`; −1 for none.
@@ -238,10 +229,12 @@ class Dynamics:
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        low, high = epochs or (self.epochs[0], self.epochs[-1])
+        low, high = epochs or (1, records.MOST_EPOCHS)
         selected = self.epochs[(low <= self.epochs) & (self.epochs <= high)]
-        moments = self._moments(STANDARDIZED, selected)
-        blocks = self.blocks([*USED, "label", "pred"])
+        moments = {name: EpochMoments(1, len(selected)) for name in STANDARDIZED}
+        for _, block in self.blocks(STANDARDIZED, epochs=(low, high)):
+            add_block(moments, block, selected, np.zeros(len(block.ids), np.int64))
+        blocks = self.blocks([*USED, "label", "pred"], epochs=(low, high))
         parts = [summarize(block, selected, moments) for _, block in blocks]
         return SampleTable(pa.concat_tables(parts), self.meta)
 

@@ -22,10 +22,9 @@ from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
 from hardsight.distributed import by_first_process, rank_and_world
-from hardsight.dynamics.batches import STORED, Batches, Rows, joined
+from hardsight.dynamics.batches import STORED, Batches, Rows, joined, numbered
 from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses
 from hardsight.dynamics.dynamics import Dynamics
-from hardsight.dynamics.ids import numbered
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result

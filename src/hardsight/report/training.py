@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.dynamics.batches import MOST_COSINES
-from hardsight.dynamics.curves import EpochMoments
+from hardsight.dynamics.summary import EpochMoments
 from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.formatting import counted, plain
