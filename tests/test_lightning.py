@@ -1,7 +1,5 @@
 """The Lightning callback in real trainers: what is recorded is what a witness inside the training step kept."""
 
-import inspect
-import re
 import subprocess
 import sys
 
@@ -382,9 +380,3 @@ def test_an_unknown_stage_and_two_validation_loaders_are_sentences(tmp_path):
 
 if __name__ == "__main__":
     train_with_two_processes(sys.argv[1])
-
-
-def test_the_options_it_tells_of_are_the_recorders():
-    told = re.search(r"options: (.*?)\n\n", RecorderCallback.__doc__, re.DOTALL).group(1)
-    taken = set(inspect.signature(hs.Recorder).parameters) - {"run", "epoch"}  # the callback knows the epoch
-    assert set(re.findall(r"``(\w+)``", told)) == taken

@@ -22,9 +22,7 @@ _KEY = "hardsight"
 
 
 def with_ids(collator: Callable[[list[Any]], Any], key: str = "id") -> Callable[[Sequence[Any]], Any]:
-    """A collator that keeps the ids of its samples for `RecorderCallback`, because callbacks see no batches.
-
-    It adds ids and labels to the batch; a hook removes them before the model sees them.
+    """A collator that keeps ids and labels in the batch for `RecorderCallback`; a hook hides them from the model.
 
     Args:
         collator: The collator that makes the batch from the other columns.
@@ -39,10 +37,7 @@ def _collate(collator: Callable[[list[Any]], Any], key: str, features: Sequence[
     ids = [feature[key] for feature in features]
     batch = collator([{k: v for k, v in feature.items() if k != key} for feature in features])
     if "labels" not in batch:
-        raise InputError(
-            f"with_ids: the collator returned a batch without labels, got {', '.join(map(str, batch))}; "
-            "dynamics are recorded at the label of each sample."
-        )
+        raise InputError(f"with_ids: the collator must return a batch with labels, got {', '.join(map(str, batch))}.")
     ids = ids if any(isinstance(i, str) for i in ids) else torch.tensor(ids)
     batch[_KEY] = {"ids": ids, "labels": batch["labels"]}
     return batch
@@ -64,24 +59,26 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         run: Folder to write, or a `Recorder`.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the model, if `hardsight.find_head` should not choose.
-        options: Other arguments of `Recorder`: ``overwrite``, ``split``, ``unit``, ``name``, ``class_names``,
-            ``data``, ``held_out``, ``note``.
+        options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
 
     Attributes:
         recorder: The `Recorder`, once training has started.
     """
 
-    def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, *, model: nn.Module, **kwargs: Any) -> None:
         if args.remove_unused_columns:
             raise InputError(
                 "RecorderCallback needs TrainingArguments(remove_unused_columns=False): otherwise the Trainer drops "
                 "the ids before the collator sees them. Remove columns that the model does not take from the data set."
             )
-        if model is not None:
-            _hide_ids_from(model)
+        _hide_ids_from(model)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        _check_supported(args)
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **kwargs: Any) -> None:
+        if args.n_gpu > 1 or args.torch_compile or args.fsdp or args.deepspeed:
+            raise InputError(
+                "RecorderCallback needs torch_compile=False, no FSDP or DeepSpeed, and one process per GPU, as "
+                f"torchrun starts them (nn.DataParallel has {args.n_gpu} GPUs here): else no hook sees whole batches."
+            )
         epoch = None
         if self.recorder is not None and self._hooks is not None:  # an error ended the previous training
             epoch = self.recorder.epoch
@@ -97,28 +94,23 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         if self.stage == "train":
             self._end_epoch()
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: Mapping[str, Any], **kwargs: Any) -> None:
         if self.stage == "validation" and self._hooks is not None:
-            if "eval_runtime" not in (metrics or {}):
-                raise StateError(
-                    f"RecorderCallback records one evaluation set, got metrics {', '.join(metrics or {})}; "
-                    "join the sets, or record with stage='train' only."
-                )
+            if "eval_runtime" not in metrics:
+                got = ", ".join(metrics)
+                raise StateError(f"RecorderCallback records one evaluation set, got metrics {got}; join the sets.")
             self._end_epoch()
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._flush()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._detach()
+    on_save = HeadRecording._flush
+    on_train_end = HeadRecording._detach
 
     def _read_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module.training != (self.stage == "train"):
             return
         if _KEY not in kwargs:
             raise StateError(
-                f"a {self.stage} batch came without ids: give the Trainer data_collator=with_ids(collator), and the "
-                "data set a column of ids (named by with_ids(collator, key='id'))."
+                f"a {self.stage} batch came without ids: give the Trainer data_collator=with_ids(collator, key='id'), "
+                "and the data set this column."
             )
         self._batch = kwargs[_KEY]["ids"], kwargs[_KEY]["labels"]
 
@@ -128,32 +120,18 @@ def _hide_ids_from(model: nn.Module) -> None:
         model.register_forward_pre_hook(_remove_ids, with_kwargs=True)
 
 
-def _check_supported(args: Any) -> None:
-    """Refuse ways of training in which no process sees whole batches, or no hook is called."""
-    if args.n_gpu > 1:
-        raise InputError(
-            f"RecorderCallback cannot record under nn.DataParallel (the Trainer found {args.n_gpu} GPUs): start one "
-            "process per GPU with `torchrun --nproc-per-node`, or choose one with CUDA_VISIBLE_DEVICES=0."
-        )
-    if args.torch_compile:
-        raise InputError("RecorderCallback needs torch_compile=False: compiled code does not run the hook on the head.")
-    if args.fsdp or args.deepspeed:
-        raise InputError("RecorderCallback cannot record under FSDP or DeepSpeed: no process holds the whole head.")
-
-
 def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tensor]:
     """A function for ``Trainer(compute_loss_func=…)`` that applies a loss to the model's logits and the ``labels``.
 
     Logits ``(N, C)`` go with labels ``(N,)``, token logits ``(N, T, C)`` with labels ``(N, T)`` where −100 is padding.
     Labels of the same shape as the logits are probabilities (mixup) or multi-label targets (with a BCE loss).
-    The Trainer counts the labels of all batches that one step accumulates, by default in all processes; the sum of the
-    losses is divided by that count, so accumulation gives the step of one large batch. Class weights multiply the loss
-    of each label; unlike torch's mean, the result is not divided by their sum, so scale them to a mean of 1 over your
-    labels. Changing the loss between steps (``loss.rho = …``) takes effect immediately.
+    The sum of the losses is divided by the number of labels that the Trainer counts in all batches of a step, so
+    accumulation gives the step of one large batch. Unlike torch's mean it is not divided by the sum of class weights:
+    scale them to a mean of 1 over your labels. The loss can be changed between steps (``loss.rho = …``).
 
-    The Trainer passes what the collator calls ``labels`` and hides it from the model. An encoder-decoder model
-    therefore needs decoder inputs from its collator: ``DataCollatorForSeq2Seq(tokenizer, model=model)``. The Trainer's
-    ``label_smoothing_factor`` is not applied; give ``label_smoothing`` to the loss.
+    The Trainer hides ``labels`` from the model, so an encoder-decoder model needs decoder inputs from its collator:
+    ``DataCollatorForSeq2Seq(tokenizer, model=model)``. Instead of the Trainer's ``label_smoothing_factor``, give
+    ``label_smoothing`` to the loss.
 
     Args:
         loss: A loss of logits and labels with ``reduction="mean"``.
@@ -167,17 +145,12 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
         >>> f({"logits": logits}, labels, num_items_in_batch=6)  # half of the labels are in other batches
         tensor(0.6931)
     """
-    reduction = getattr(loss, "reduction", None)
-    if reduction != "mean":
-        raise InputError(
-            f"loss must have reduction='mean', got {reduction!r}: compute_loss itself divides by the number of labels "
-            "that the Trainer counts."
-        )
-    if getattr(loss, "ignore_index", -100) != -100:
-        raise InputError(
-            f"loss must have ignore_index=-100, got {loss.ignore_index}: the Trainer counts every other label; "
-            "let the collator pad labels with -100."
-        )
+    for name, needed, default in (("reduction", "mean", None), ("ignore_index", -100, -100)):
+        if (value := getattr(loss, name, default)) != needed:
+            raise InputError(
+                f"loss must have {name}={needed!r}, got {value!r}: compute_loss divides the sum of the losses by the "
+                "Trainer's count of labels, which are all but -100."
+            )
     return partial(_loss_of_outputs, loss, shift)  # unlike a closure, it can be pickled
 
 
@@ -191,10 +164,8 @@ def _loss_of_outputs(
     if shift:  # shift the labels, because cutting the large logits would copy them
         labels = F.pad(labels[..., 1:], (0, 1), value=-100)
     if labels.shape not in (logits.shape[:-1], logits.shape):
-        raise InputError(
-            f"labels must have the shape of the logits without their last axis, the classes: expected "
-            f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}; truncate or pad both alike."
-        )
+        expected, got = tuple(logits.shape[:-1]), tuple(labels.shape)
+        raise InputError(f"labels must have the shape of the logits without the classes, {expected}, got {got}.")
     indices = labels.ndim < logits.ndim
     logits, labels = logits.flatten(0, -2), labels.flatten() if indices else labels.flatten(0, -2)
     if num_items_in_batch is None:
@@ -211,13 +182,12 @@ def _loss_of_outputs(
 
 
 def _logits(outputs: Any) -> Tensor:
-    if isinstance(outputs, (tuple, list)):
-        logits = outputs[0] if outputs else None
-    else:
-        logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if not isinstance(logits, Tensor):
-        raise InputTypeError(
-            "the model must return logits, as outputs.logits, outputs['logits'] or the first element of a tuple, got "
-            f"a {type(outputs).__name__}."
-        )
-    return logits
+    match outputs:
+        case [Tensor() as logits, *_] | {"logits": Tensor() as logits}:
+            return logits
+        case _ if isinstance(logits := getattr(outputs, "logits", None), Tensor):
+            return logits
+    raise InputTypeError(
+        "the model must return logits, as outputs.logits, outputs['logits'] or the first element of a tuple, got a "
+        f"{type(outputs).__name__}."
+    )

@@ -20,16 +20,14 @@ _LABEL_KEYS = ("label", "labels", "target", "targets", "y")
 
 
 def ids_and_labels(batch: Any) -> tuple[Any, Any]:
-    """Ids and labels of a batch in one of the usual forms.
+    """Ids (strings or integers) and labels of a batch: a triple (ids, inputs, labels), or a mapping.
 
-    A mapping with ``id``, ``ids``, ``index`` or ``idx`` and ``label``, ``labels``, ``target``, ``targets`` or ``y``;
-    or a triple (ids, inputs, labels). Ids are strings or integers, one per sample.
+    Its keys are ``id``, ``ids``, ``index`` or ``idx``, and ``label``, ``labels``, ``target``, ``targets`` or ``y``.
     """
-    ids = labels = None
     if isinstance(batch, Mapping):
         ids, labels = (next((batch[k] for k in keys if k in batch), None) for keys in (_ID_KEYS, _LABEL_KEYS))
-    elif isinstance(batch, (tuple, list)) and len(batch) == 3:
-        ids, _, labels = batch
+    else:
+        ids, _, labels = batch if isinstance(batch, (tuple, list)) and len(batch) == 3 else (None, None, None)
     if isinstance(ids, Tensor):
         valid = ids.ndim == 1 and not ids.is_floating_point()
     else:
@@ -38,20 +36,10 @@ def ids_and_labels(batch: Any) -> tuple[Any, Any]:
         keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         raise InputTypeError(
             "the batch does not say which samples it holds: expected (ids, inputs, labels) or a mapping with id and "
-            f"label, got a {type(batch).__name__}{keys}. Let the data set return the index of each sample too, or pass "
-            "a function that reads batches: RecorderCallback(run, read=lambda batch: (ids, labels))."
+            f"label, got a {type(batch).__name__}{keys}. Return ids from the data set, "
+            "or pass a function from a batch to its ids and labels as read=."
         )
     return ids, labels
-
-
-def _in_stage(stage: str, method: Callable[..., None]) -> Callable[..., None]:
-    """A hook of Lightning that calls a method of the callback if it records this stage."""
-
-    def hook(self: Any, *args: Any) -> None:
-        if self.stage == stage:
-            method(self, *args)
-
-    return hook
 
 
 class RecorderCallback(HeadRecording, pl.Callback):
@@ -67,8 +55,7 @@ class RecorderCallback(HeadRecording, pl.Callback):
         read: Function from a batch to its ids and labels.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the LightningModule, if `hardsight.find_head` should not choose.
-        options: Other arguments of `Recorder`: ``overwrite``, ``split``, ``unit``, ``name``, ``class_names``,
-            ``data``, ``held_out``, ``note``.
+        options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
 
     Attributes:
         recorder: The `Recorder`, once training has started.
@@ -86,6 +73,10 @@ class RecorderCallback(HeadRecording, pl.Callback):
         super().__init__(run, stage=stage, head=head, **options)
         self._read = read
         self._resumed: int | None = None
+        # The hooks that Lightning calls in this stage.
+        hooks = {"batch_start": self._start_batch, "batch_end": self._end_batch, "epoch_end": self._end_epoch}
+        for name, hook in hooks.items():
+            setattr(self, f"on_{stage}_{name}", hook)
 
     @property
     def state_key(self) -> str:
@@ -103,27 +94,17 @@ class RecorderCallback(HeadRecording, pl.Callback):
             self._resumed = self.recorder.epoch
         self._detach()
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._detach()
+    teardown = HeadRecording._detach
 
     def _start_batch(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if self._hooks is None:  # only now is the epoch certain: a checkpoint may be from the very end of one
             if self.stage == "validation" and len(trainer.num_val_batches) > 1:
-                raise InputError(
-                    f"RecorderCallback records one validation loader, got {len(trainer.num_val_batches)}; "
-                    "join their data sets, or call hardsight.Recorder in the validation step."
-                )
+                count = len(trainer.num_val_batches)
+                raise InputError(f"RecorderCallback records one validation loader, got {count}; join their data sets.")
             epoch, self._resumed = self._resumed, None
             if self.stage == "train" and (epoch is not None or (self.recorder is None and trainer.current_epoch)):
                 epoch = trainer.current_epoch + 1
             self._attach(pl_module, epoch)
         self._batch = self._read(batch)
-
-    on_train_batch_start = _in_stage("train", _start_batch)
-    on_train_batch_end = _in_stage("train", HeadRecording._end_batch)
-    on_train_epoch_end = _in_stage("train", HeadRecording._end_epoch)
-    on_validation_batch_start = _in_stage("validation", _start_batch)
-    on_validation_batch_end = _in_stage("validation", HeadRecording._end_batch)
-    on_validation_epoch_end = _in_stage("validation", HeadRecording._end_epoch)

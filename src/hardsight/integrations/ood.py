@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.data import Samples, Source, all_labels, as_pixels
+from hardsight.data import Samples, Source, all_labels
 from hardsight.devices import evaluating, find_device
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, find_head, logits_of, uncompiled
-from hardsight.models import Model, as_model, input_channels
+from hardsight.models import Model, as_model
 from hardsight.ood import DETECTORS, Detection, detection, ood_scores
 from hardsight.predictions import predict
 
@@ -114,9 +115,6 @@ class HeadDetector(_Detector):
         weight = layer.weight.flatten(1)
         return -_scores(self.name, F.linear(x, weight, layer.bias), x, weight)
 
-    def __repr__(self) -> str:
-        return f"HeadDetector({self.name!r})"
-
 
 def detect(
     detector: Any,
@@ -146,49 +144,46 @@ def detect(
     """
     classifier, target = as_model(model), find_device(device)
     kind = next((k for k in ("logits", "features") if hasattr(detector, f"predict_{k}")), None)
-    options: dict[str, Any] = {"batch_size": batch_size, "device": target, "workers": workers}
     detector.to(target)
 
     def outputs(samples: Samples) -> Tensor:
+        options: dict[str, Any] = {"batch_size": batch_size, "device": target, "workers": workers}
         predictions = predict(classifier, samples, logits=True, **options)
         return torch.from_numpy(np.ascontiguousarray(getattr(predictions, str(kind)))).to(target)
+
+    def inputs(samples: Samples, labels: Tensor | None = None) -> _Loader:
+        return _Loader(Source.of(classifier, samples, target, workers, labels), batch_size)
 
     def score(samples: Samples) -> np.ndarray:
         if kind is not None:
             parts = [getattr(detector, f"predict_{kind}")(part) for part in outputs(samples).split(batch_size)]
         else:
-            with evaluating(classifier.module, target):  # gradients stay on: some detectors need them
-                parts = [detector.predict(x) for x, _ in _Loader(samples, classifier, **options)]
+            parts = [detector.predict(x) for x, _ in inputs(samples)]
         return np.concatenate([part.detach().cpu().double().numpy() for part in parts])
 
-    if fit is not None:
-        labels = torch.as_tensor(all_labels(fit, "fit")).long()
-        if kind is not None:
-            getattr(detector, f"fit_{kind}")(outputs(fit), labels.to(target))
-        else:
-            with evaluating(classifier.module, target):
-                detector.fit(_Loader(fit, classifier, labels, **options))
-    try:
-        return detection(-score(inside), -score(outside))
-    except need("pytorch_ood.api").RequiresFittingException as error:
-        name = type(detector).__name__
-        raise InputError(f"detector: {name} must be fitted first; pass labeled data as fit=.") from error
+    with evaluating(classifier.module, target):  # gradients stay on: some detectors need them
+        if fit is not None:
+            labels = torch.as_tensor(all_labels(fit, "fit")).long()
+            if kind is not None:
+                getattr(detector, f"fit_{kind}")(outputs(fit), labels.to(target))
+            else:
+                detector.fit(inputs(fit, labels))
+        try:
+            return detection(-score(inside), -score(outside))
+        except need("pytorch_ood.api").RequiresFittingException as error:
+            name = type(detector).__name__
+            raise InputError(f"detector: {name} must be fitted first; pass labeled data as fit=.") from error
 
 
+@dataclass
 class _Loader:
-    """A data set as a loader of ``(inputs, labels)`` that can be iterated repeatedly."""
+    """Batches ``(inputs, labels)`` that can be iterated repeatedly."""
 
-    def __init__(
-        self, samples: Samples, model: Model, labels: Tensor | None = None, *, batch_size: int, **where: Any
-    ) -> None:
-        labels = torch.zeros(len(samples), dtype=torch.long) if labels is None else labels
-        channels = input_channels(uncompiled(model.module))
-        pixels = as_pixels(samples, channels, where["device"]) if model.transform is None else None
-        self._source = Source(samples, labels, pixels, model, **where)
-        self._batches = torch.arange(len(samples)).split(batch_size)
+    source: Source
+    batch_size: int
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        return ((x, y) for _, x, y, _ in self._source.batches(self._batches))
+        return ((x, y) for _, x, y, _ in self.source.batches(torch.arange(len(self.source)).split(self.batch_size)))
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return -(-len(self.source) // self.batch_size)

@@ -42,8 +42,8 @@ class HeadRecording:
         layer = find_head(model, self._layer)
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in enclosing(model, layer)):
             raise InputError(
-                f"model: the head {layer.path!r} is inside a compiled module, and compiled code does not run hooks; "
-                "compile only the part before the head, or train without compiling."
+                f"model: the head {layer.path!r} is inside a compiled module, which runs no hooks; compile only the "
+                "part before the head."
             )
         self._batch, self._has_run = None, False
         hooks = ExitStack()
@@ -54,7 +54,7 @@ class HeadRecording:
         self._hooks = hooks
         return hooks
 
-    def _detach(self) -> None:
+    def _detach(self, *_: Any, **__: Any) -> None:
         if self._hooks is not None:
             self._hooks.close()
             self._hooks = None
@@ -72,7 +72,7 @@ class HeadRecording:
         if self._hooks is not None and self.recorder is not None:
             self.recorder.end_epoch()
 
-    def _flush(self) -> None:
+    def _flush(self, *_: Any, **__: Any) -> None:
         """Commit what came since the last commit, so that a run resumed inside the epoch is complete."""
         if self._hooks is not None and self.recorder is not None:
             self.recorder.flush()
