@@ -64,9 +64,9 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
-def counted(n: int, one: str, many: str | None = None) -> str:
+def counted(n: int, singular: str, plural: str | None = None) -> str:
     """``1 sample``, ``1,200 samples``."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
 def between(low: float | None, high: float | None, form: str = ".3g") -> str:

@@ -56,9 +56,11 @@ def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group],
     """Group columns that the table holds and those of a table beside it; and what could not be used, in words."""
     arrow, notes = rows.table.to_arrow(), []
     given_names = set() if given is None else set(given.column_names)
-    own = [name for name in arrow.column_names if name not in given_names | _NO_GROUPS]
-    own = [name for name in own if larger_is_harder(name.removesuffix("_sd")) is None]
-    groups = [group for name in own if (group := _coded(name, arrow[name].combine_chunks(), False)) is not None]
+    names = [
+        name for name in arrow.column_names
+        if name not in given_names | _NO_GROUPS and larger_is_harder(name.removesuffix("_sd")) is None
+    ]  # fmt: skip
+    groups = [group for name in names if (group := _coded(name, arrow[name].combine_chunks(), False)) is not None]
     if given is not None:
         more, notes = given_groups(rows.ids, given)
         groups += more
@@ -172,12 +174,13 @@ def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.n
     out = np.full((4, groups), np.nan)
     for k in range(groups):
         inside = codes == k
-        own, rest = residual[inside], residual[~inside]
+        group, rest = residual[inside], residual[~inside]
+        n, m = len(group), len(rest)
         n_gc = np.bincount(at[inside], minlength=classes).astype(np.float64)
         part = 1 - n_gc / n_c  # of each class, outside the group
-        a, b = (float(x.sum()) / max(len(own), 1) ** 2 for x in (n_gc * part**2, n_gc**2 * part / n_c))
-        if len(own) >= FEW and len(rest) >= 2 and a > 0:
-            out[:, k] = student(own.mean(), a * own.var(ddof=1), len(own) - 1, b * rest.var(ddof=1), len(rest) - 1)
-        elif len(own):
-            out[0, k] = own.mean()
+        a, b = (float(x.sum()) / max(n, 1) ** 2 for x in (n_gc * part**2, n_gc**2 * part / n_c))
+        if n >= FEW and m >= 2 and a > 0:
+            out[:, k] = student(group.mean(), a * group.var(ddof=1), n - 1, b * rest.var(ddof=1), m - 1)
+        elif n:
+            out[0, k] = group.mean()
     return Difference(*out)

@@ -48,10 +48,10 @@ def build(inputs: Inputs) -> Section:
     note = f"{first}, by {suspects.by}: the label, and what the network predicts instead."
     command = f"hardsight clean {shlex.quote(str(inputs.run))}" if inputs.run is not None else "hs.clean(table)"
     data = {"count": suspects.count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
-    listed = SampleList("suspects", "Suspect labels", note, suspects.first)
+    lists = [SampleList("suspects", "Suspect labels", note, suspects.first)]
     text = "How much speaks against the label; larger is more suspect."
     columns = {"suspicion": Column(suspects.suspicion, "suspicion", text, "")}
-    return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=[listed], columns=columns)
+    return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=lists, columns=columns)
 
 
 def find_suspects(rows: Rows) -> Suspects | str:

@@ -29,7 +29,7 @@ from hardsight.report.points import choose_points
 from hardsight.report.recorded import read_recorded, sample_curves
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Inputs, Notice, by_level
-from hardsight.report.thumbnails import Thumbnails, choose, make_thumbnails, open_samples
+from hardsight.report.thumbnails import choose, make_thumbnails, open_samples
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
@@ -65,9 +65,10 @@ def make_payload(
     recorded = None if dynamics is None else read_recorded(rows, dynamics)
     inputs = Inputs(rows, run, against, given, columns, group_notes, recorded, label_errors.find_suspects(rows))
     sections = [section for module in SECTIONS if (section := module.build(inputs)) is not None]
-    lists = [listed for section in sections for listed in section.lists]
+    lists = [each for section in sections for each in section.lists]
     views = [view for section in sections for view in section.views]
-    heads = [*(listed.rows for listed in lists), *(part for section in sections for part in section.examples)]
+    notes = [notice for section in sections for notice in section.notices]
+    heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
     parts = [part for section in sections for part in section.parts]
     cells = views[0].cells() if views else np.zeros(len(rows), dtype=np.int64)
     points = choose_points(len(rows), np.concatenate([*heads, *parts]), cells, rows.at)
@@ -78,7 +79,7 @@ def make_payload(
     columns = {name: column for section in sections for name, column in section.columns.items()}
     payload = _with_points({
         "title": notices.title(rows),
-        "notices": by_level(notice for section in sections for notice in section.notices),
+        "notices": by_level(notes),
         "sampling": notices.sampling(rows)._asdict(),
         "n": len(rows),
         "classes": _class_names(inputs, points),
@@ -86,7 +87,7 @@ def make_payload(
         "tiles": list(notices.tiles(rows, inputs.suspects)),
         "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
         "points": _points(inputs, points, columns),
-        "lists": [listed._asdict() for listed in lists],
+        "lists": [each._asdict() for each in lists],
         "views": [view.as_dict(drawn) for view in views],
         "sections": [{"key": section.key, "title": section.title} for section in sections if section.title],
         **{section.key: content for section in sections if (content := section.as_dict())},
@@ -100,27 +101,25 @@ def make_payload(
         wanted = list(dict.fromkeys([*selected, *choose(heads, parts, points, cells, len(points))]))
         places = np.searchsorted(points, wanted).tolist()
         payload["training"]["curves"] = sample_curves(recorded, places, rows.ids_at(wanted), len(points))
-    return _with_thumbnails(payload, rows, points, data, selected) if pictures else payload
+    return _with_thumbnails(payload, rows, points, data, selected, notes) if pictures else payload
 
 
 def _with_thumbnails(
-    payload: dict[str, Any], rows: Rows, points: np.ndarray, data: Any, selected: list[int]
+    payload: dict[str, Any], rows: Rows, points: np.ndarray, data: Any, selected: list[int], notes: list[Notice]
 ) -> dict[str, Any]:
     """The payload with as many thumbnails of the selected rows as fit into the page."""
-    more, thumbnails = [], Thumbnails(note=payload["picture_note"])
     opened, problem = open_samples(rows.table.meta, data)
     if opened is None:
-        thumbnails.notices.append(problem)
-    else:
-        if changed_since(opened, rows.table.meta):
-            changed = f"{opened.origin} has changed since it was scored; pictures may be those of other samples."
-            more.append(Notice("warn", changed))
-        room = MOST_BYTES - _SLACK - len(page.render(payload).encode())
-        thumbnails = make_thumbnails(opened, selected, rows.ids_at(selected), len(rows), room)
-    more += [Notice("info" if thumbnails.uris else "warn", text) for text in thumbnails.notices]
+        return payload | {"notices": by_level([*notes, Notice("warn", problem)])}
+    if changed_since(opened, rows.table.meta):
+        changed = f"{opened.origin} has changed since it was scored; pictures may be those of other samples."
+        notes = [*notes, Notice("warn", changed)]
+    room = MOST_BYTES - _SLACK - len(page.render(payload).encode())
+    thumbnails = make_thumbnails(opened, selected, rows.ids_at(selected), len(rows), room)
+    level = "info" if thumbnails.uris else "warn"
     payload["points"]["picture"] = [thumbnails.of_row.get(row, -1) for row in points.tolist()]
     return payload | {
-        "notices": by_level([*(Notice(**notice) for notice in payload["notices"]), *more]),
+        "notices": by_level([*notes, *(Notice(level, text) for text in thumbnails.notices)]),
         "pictures": thumbnails.uris,
         "picture_note": thumbnails.note,
         "pixelated": thumbnails.pixelated,

@@ -62,7 +62,7 @@ def build(inputs: Inputs) -> Section | None:
             "warning": "" if current else _OLD,
             "histograms": [_histogram(rows, hsf, alignment, name) for name in rows.scores],
         },
-        lists=[listed for listed in lists if len(listed.rows)],
+        lists=[each for each in lists if len(each.rows)],
         views=views,
         columns=columns,
     )

@@ -9,8 +9,8 @@ MOST_POINTS = 10_000
 _SEED = 20260801  # rows are sorted by id, so that the same samples are drawn however the table was ordered
 
 
-def choose_points(n: int, listed: np.ndarray, cell: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Rows to draw, in order: every listed one, then a sample spread over regions, classes, and all rows.
+def choose_points(n: int, required: np.ndarray, cell: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Rows to draw, in order: every required one, then a sample spread over regions, classes, and all rows.
 
     Two fifths go evenly over the occupied cells of the main view, so that rare regions are seen, two fifths evenly
     over the classes, and the rest to all `n` rows alike. `cell` and `group` are those of each row, −1 for none.
@@ -18,7 +18,7 @@ def choose_points(n: int, listed: np.ndarray, cell: np.ndarray, group: np.ndarra
     if n <= MOST_POINTS:
         return np.arange(n)
     selected = np.zeros(n, dtype=bool)
-    selected[listed] = True
+    selected[required] = True
     order = np.random.default_rng(_SEED).permutation(n)
     room = max(MOST_POINTS - int(selected.sum()), 0)
     for strata, share in ((cell, 0.4), (group, 0.4), (np.zeros(n, dtype=np.int64), 1.0)):

@@ -75,7 +75,7 @@ def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
 
 def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Thumbnails:
     """Thumbnails of these rows, the most wanted first, as many as fit into `room` bytes, of a run of `total`."""
-    thumbnails, changes, failed, full = Thumbnails(), Counter(), [], False
+    thumbnails, changes, failed, full = Thumbnails(), Counter[str](), [], False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         places = _places(samples, ids, thumbnails.notices)

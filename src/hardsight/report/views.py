@@ -57,15 +57,9 @@ class View(NamedTuple):
         beyond, cells = self.x.beyond(self.xs) + self.y.beyond(self.ys), self.cells()
         edge = f" {counted(beyond, 'value lies', 'values lie')} beyond the edge and drawn there." if beyond else ""
         counts = np.bincount(cells[cells >= 0], minlength=WIDTH * HEIGHT)
-        return {
-            "key": self.key,
-            "title": self.title,
-            "note": self.note + edge + drawn,
-            "x": self.x._asdict(),
-            "y": self.y._asdict(),
-            "density": {"nx": WIDTH, "ny": HEIGHT, "counts": counts.tolist(), "max": int(counts.max())},
-            "color": self.color,
-        }
+        density = {"nx": WIDTH, "ny": HEIGHT, "counts": counts.tolist(), "max": int(counts.max())}
+        texts = {"key": self.key, "title": self.title, "note": self.note + edge + drawn, "color": self.color}
+        return {**texts, "x": self.x._asdict(), "y": self.y._asdict(), "density": density}
 
 
 def axis(column: str, title: str, values: np.ndarray) -> Axis:
@@ -109,18 +103,15 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
     """Spearman's correlation over the rows that have both, None where it does not exist; and how many have."""
     valid = ~np.isnan(a) & ~np.isnan(b)
     a, b = a[valid], b[valid]
-    if len(a) < 3 or a.min() == a.max() or b.min() == b.max():
-        return None, len(a)
-    return float(spearmanr(a, b).statistic), len(a)
+    exists = len(a) > 2 and a.min() < a.max() and b.min() < b.max()
+    return float(spearmanr(a, b).statistic) if exists else None, len(a)
 
 
 def correlation_note(rows: Rows, values: np.ndarray, title: str, others: tuple[str | None, ...]) -> str:
     """Spearman's correlation of some values with the hardness by other scores, in words."""
-    found = {name: rank_correlation(values, rows.hardness_by(name)) for name in others if name is not None}
-    texts = [
-        f"with hardness by {score_title(name)} is {rho:+.3f}" for name, (rho, _) in found.items() if rho is not None
-    ]
+    pairs = {name: rank_correlation(values, rows.hardness_by(name)) for name in others if name is not None}
+    texts = [f"with hardness by {score_title(k)} is {rho:+.3f}" for k, (rho, _) in pairs.items() if rho is not None]
     if not texts:
         return f"The rank correlation of {title} with hardness does not exist (too few different values)."
-    n = min(n for _, n in found.values())
+    n = min(n for _, n in pairs.values())
     return f"Spearman's rank correlation of {title} {' and '.join(texts)} (n = {n:,})."
