@@ -16,7 +16,7 @@ from hardsight.data import mean_and_std
 from hardsight.devices import moved
 from hardsight.margins import energy_by_class, logit_margin
 from hardsight.ood import ood_scores
-from hardsight.predictions import _told
+from hardsight.predictions import _values
 from hardsight.scores import SCORES, avh_series
 from hardsight.scoring.rows import score_block
 from hardsight.series import angle_sum_series
@@ -45,7 +45,7 @@ WAYS = {
     "rows and probabilities": block(["avh"], "direction"),
     "rows by the series": block(None, "cosines"),
     "rows of features": block(None, "features"),
-    "predictions": lambda x, w, y, b: _told(x @ w.T + b, x, w, True)[0],
+    "predictions": lambda x, w, y, b: _values(x @ w.T + b, x, w, True),
     "ood": lambda x, w, y, b: ood_scores(x @ w.T + b, x, w),
     "brier": lambda x, w, y, b: brier((x @ w.T).softmax(1), y),
     "classwise_ece": lambda x, w, y, b: classwise_ece((x @ w.T).softmax(1), y),

@@ -9,7 +9,7 @@ from scipy import stats
 
 from hardsight.alignment.nets import over_nets
 from hardsight.comparison import mean_change
-from hardsight.evaluation.statistics import compare_groups, wins
+from hardsight.evaluation.statistics import compare_groups, flag_of
 from hardsight.stats import (
     auroc,
     auroc_difference,
@@ -97,7 +97,7 @@ def test_a_head_scaled_by_ten_wins_nothing(seeds):
     [test] = compare_groups(rows, lambda row: columns[row["run"]])
     assert test["p"] == 1.0
     assert test["low"] <= 0 <= test["high"]
-    assert wins(test) is None
+    assert flag_of(test) == ""
 
 
 # McNemar.
