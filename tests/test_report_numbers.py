@@ -24,6 +24,7 @@ from hardsight.report.payload import make_payload
 from hardsight.report.points import MOST_POINTS, choose_points, spread
 from hardsight.report.rows import read_rows
 from hardsight.report.samples import LENGTH, top
+from hardsight.report.sections import Column
 from hardsight.report.views import View, axis, rank_correlation
 from hardsight.stats import holm, moments, wilson
 
@@ -218,7 +219,7 @@ def test_values_beyond_the_axis_are_counted_at_its_edge():
     over = axis("norm", "norm", values)
     assert over.high < 10
     assert over.beyond(values) == 1
-    assert sum(View("", "", "", over, over, values, values).as_dict()["density"]["counts"]) == 5001
+    assert sum(View("", "", "", over, over).as_dict({"norm": Column(values, "", "", "")})["density"]["counts"]) == 5001
 
 
 @pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [-2.0, -2.0], [np.nan], [], [1e-30, 2e-30], [1e30, -1e30]])

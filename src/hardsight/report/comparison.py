@@ -56,7 +56,7 @@ def build(inputs: Inputs) -> Section | None:
             largest("harder", "Became harder", note, harder, harder > 0),
             largest("easier", "Became easier", note, -harder, harder < 0),
         ],
-        views=[View("before-after", f"{name} before and after", where, x, y, before, rows.scores[by])],
+        views=[View("before-after", f"{name} before and after", where, x, y)],
         columns={
             "before": Column(before, x.title, text, harder_end(by)),
             "change": Column(change, "change", "After minus before.", harder_end(f"{by}_change")),

@@ -25,7 +25,7 @@ def build(inputs: Inputs) -> Section | None:
     saturates = " (confidence itself saturates at 1)" if rows.logit == "nll" else ""
     note = f"Ranks by {angle} and by {logit}{saturates}, from 0 to 1."
     x, y = rank_axis("rank_angle", rows.main), rank_axis("rank_logit", rows.logit)
-    view = View("ranks", "Rank by angle against rank by logit", note, x, y, rows.rank_main, rows.rank_logit)
+    view = View("ranks", "Rank by angle against rank by logit", note, x, y)
     columns = {
         "rank_angle": rank_column(rows.rank_main, rows.main, "the angle"),
         "rank_logit": rank_column(rows.rank_logit, rows.logit, logit),

@@ -68,15 +68,15 @@ def make_payload(
     lists = [each for section in sections for each in section.lists]
     views = [view for section in sections for view in section.views]
     notes = [notice for section in sections for notice in section.notices]
+    columns = {name: column for section in sections for name, column in section.columns.items()}
     heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
     parts = [part for section in sections for part in section.parts]
-    cells = views[0].cells() if views else np.zeros(len(rows), dtype=np.int64)
+    cells = views[0].cells(columns) if views else np.zeros(len(rows), dtype=np.int64)
     points = choose_points(len(rows), np.concatenate([*heads, *parts]), cells, rows.at)
     cells = np.maximum(cells[points], 0)
     drawn = f" {len(points):,} of {len(rows):,} are drawn as points, rare ones among them; the shading counts all."
     if len(points) == len(rows):
         drawn = f" All {len(rows):,} are drawn as points."
-    columns = {name: column for section in sections for name, column in section.columns.items()}
     payload = _with_points({
         "title": notices.title(rows),
         "notices": by_level(notes),
@@ -88,7 +88,7 @@ def make_payload(
         "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
         "points": _points(inputs, points, columns),
         "lists": [each._asdict() for each in lists],
-        "views": [view.as_dict(drawn) for view in views],
+        "views": [view.as_dict(columns, drawn) for view in views],
         "sections": [{"key": section.key, "title": section.title} for section in sections if section.title],
         **{section.key: content for section in sections if (content := section.as_dict())},
         "made": notices.made(rows),

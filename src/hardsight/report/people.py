@@ -49,7 +49,7 @@ def build(inputs: Inputs) -> Section | None:
     if rows.main is not None:
         title, text = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
         x = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
-        views.append(View("people", title, text, x, score_axis(rows, rows.main), hsf, rows.value))
+        views.append(View("people", title, text, x, score_axis(rows, rows.main)))
     current = (summary.get("samples"), summary.get("epoch")) == (len(rows), last_epoch(rows.table))
     return Section(
         "people",

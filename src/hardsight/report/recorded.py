@@ -85,15 +85,14 @@ def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
 
 def data_map(recorded: Recorded) -> View:
     """Mean confidence against variability (Swayamdipta et al., 2020)."""
-    xs, ys = (recorded.columns[name].values for name in ("variability", "mean_confidence"))
     unit = recorded.unit
     note = (
         f"A data map over {counted(len(recorded.dynamics.epochs), unit)}: high up lie the samples that were easy to "
         "learn, low down those that were hard to learn (wrong labels are among them), to the right the ambiguous ones."
     )
-    x = axis("variability", f"variability of the confidence over the {unit}s", xs)
+    x = axis("variability", f"variability of the confidence over the {unit}s", recorded.columns["variability"].values)
     y = Axis("mean_confidence", f"mean confidence in the label over the {unit}s", 0.0, 1.0)
-    return View("datamap", "Data map: confidence and its variability", note, x, y, xs, ys, "correctness")
+    return View("datamap", "Data map: confidence and its variability", note, x, y, "correctness")
 
 
 def recorded_lists(recorded: Recorded) -> list[SampleList]:

@@ -52,23 +52,21 @@ def _views(rows: Rows) -> list[View]:
     """AVH against confidence and against the norm; a single score against its own rank."""
     if rows.main is None:
         return []
-    views = []
-    xs, x = rows.value, score_axis(rows, rows.main)
-    name = "AVH" if rows.main == "avh" else score_title(rows.main)
+    views, x, main = [], score_axis(rows, rows.main), score_title(rows.main)
+    name = "AVH" if rows.main == "avh" else main
     second = next((n for n in ("confidence", "nll", "margin", "entropy") if n in rows.scores and n != rows.main), None)
     if second is not None:
-        note = correlation_note(rows, rows.hardness, f"hardness by {score_title(rows.main)}", (second,))
-        if rows.logit is not None:
-            note += " Angle and logit disagree on samples far from the band."
-        ys, y = rows.scores[second], score_axis(rows, second)
-        views.append(View(f"{rows.main}-{second}", f"{name} against {score_title(second)}", note, x, y, xs, ys))
+        note = correlation_note(rows, rows.hardness, f"hardness by {main}", (second,))
+        note += " Angle and logit disagree on samples far from the band." * (rows.logit is not None)
+        title = f"{name} against {score_title(second)}"
+        views.append(View(f"{rows.main}-{second}", title, note, x, score_axis(rows, second)))
     if "norm" in rows.scores and rows.main != "norm":
         note = correlation_note(rows, rows.scores["norm"], "the norm", (rows.main, rows.logit))
-        title, ys, y = f"{name} against the norm of the feature", rows.scores["norm"], score_axis(rows, "norm")
-        views.append(View(f"{rows.main}-norm", title, note, x, y, xs, ys))
+        title = f"{name} against the norm of the feature"
+        views.append(View(f"{rows.main}-norm", title, note, x, score_axis(rows, "norm")))
     if not views and rows.logit is None:
-        note, y = "The table has only one score.", rank_axis("rank_angle", None)
-        views.append(View(f"{rows.main}-rank", score_title(rows.main), note, x, y, xs, rows.rank_main))
+        note = "The table has only one score."
+        views.append(View(f"{rows.main}-rank", main, note, x, rank_axis("rank_angle", None)))
     return views
 
 

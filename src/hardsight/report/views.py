@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -11,6 +12,9 @@ from hardsight.report.formatting import counted, score_title
 from hardsight.report.rows import Rows
 from hardsight.scores import SCORES
 from hardsight.table import harder_end
+
+if TYPE_CHECKING:
+    from hardsight.report.sections import Column
 
 WIDTH, HEIGHT = 60, 48  # cells of a view
 
@@ -36,25 +40,23 @@ class Axis(NamedTuple):
 
 
 class View(NamedTuple):
-    """Two columns against each other; `color` names a column from 0 to 1 that colors the points."""
+    """Two columns of the page against each other; `color` names a column from 0 to 1 that colors the points."""
 
     key: str
     title: str
     note: str
     x: Axis
     y: Axis
-    xs: np.ndarray
-    ys: np.ndarray
     color: str = ""
 
-    def cells(self) -> np.ndarray:
+    def cells(self, columns: Mapping[str, Column]) -> np.ndarray:
         """Cell of each row in the view's grid, row 0 the lowest y; −1 where x or y is NaN."""
-        column, line = self.x.bins(self.xs, WIDTH), self.y.bins(self.ys, HEIGHT)
+        column, line = (a.bins(columns[a.column].values, n) for a, n in ((self.x, WIDTH), (self.y, HEIGHT)))
         return np.where((column >= 0) & (line >= 0), line * WIDTH + column, -1)
 
-    def as_dict(self, drawn: str = "") -> dict[str, Any]:
+    def as_dict(self, columns: Mapping[str, Column], drawn: str = "") -> dict[str, Any]:
         """For the page; `drawn` says how many samples are points."""
-        beyond, cells = self.x.beyond(self.xs) + self.y.beyond(self.ys), self.cells()
+        beyond, cells = sum(a.beyond(columns[a.column].values) for a in (self.x, self.y)), self.cells(columns)
         edge = f" {counted(beyond, 'value lies', 'values lie')} beyond the edge and drawn there." if beyond else ""
         counts = np.bincount(cells[cells >= 0], minlength=WIDTH * HEIGHT)
         density = {"nx": WIDTH, "ny": HEIGHT, "counts": counts.tolist(), "max": int(counts.max())}
