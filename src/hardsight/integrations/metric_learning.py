@@ -16,8 +16,6 @@ from hardsight.triple import check_labels
 
 miners = need("pytorch_metric_learning.miners")
 
-_KINDS = ("hard", "semihard", "all")
-
 
 class AVHMiner(miners.BaseMiner):
     """Mines triplets by angular visual hardness: does the negative look like the anchor's class?
@@ -57,8 +55,8 @@ class AVHMiner(miners.BaseMiner):
         kind: Literal["hard", "semihard", "all"] = "semihard",
         margin: float = 0.5,
     ) -> None:
-        if kind not in _KINDS:
-            raise InputError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}.")
+        if kind not in ("hard", "semihard", "all"):
+            raise InputError(f"kind must be 'hard', 'semihard' or 'all', got {kind!r}.")
         if not margin > 0:
             raise InputError(f"margin must be more than 0, got {margin}.")
         super().__init__()
@@ -79,10 +77,7 @@ class AVHMiner(miners.BaseMiner):
         else:
             weight, width = self._weight().to(ref_emb.device), ref_emb.shape[1]
             if weight.ndim != 2 or weight.shape[1] != width:
-                raise InputError(
-                    f"weight must have shape (C, {width}), one row per class as wide as the embeddings, got "
-                    f"{tuple(weight.shape)}; transpose one of shape (D, C)."
-                )
+                raise InputError(f"weight must have shape (C, {width}), one row per class, got {tuple(weight.shape)}.")
             row = check_labels(ref_labels.long(), len(ref_labels), len(weight))
         # [p, n]: hardness of sample n for the class of sample p, and how much harder it is than p.
         hardness = class_hardness(ref_emb, weight)[:, row].T

@@ -129,8 +129,7 @@ def detect(
 ) -> Detection:
     """Evaluate any detector of pytorch-ood as `ood.detection` does: in-distribution is positive, ties are defined.
 
-    Detectors of logits or features get those of the network's last linear layer; all others get its inputs, in eval
-    mode. The network is left unchanged.
+    Detectors of logits or features get those of the last linear layer, all others the network's inputs, in eval mode.
 
     Args:
         detector: Built on the same network (or on None if it only uses logits or features).
@@ -143,36 +142,30 @@ def detect(
         workers: Loader processes, for data that are not arrays.
     """
     classifier, target = as_model(model), find_device(device)
-    kind = next((k for k in ("logits", "features") if hasattr(detector, f"predict_{k}")), None)
+    kind = next((k for k in ("_logits", "_features") if hasattr(detector, f"predict{k}")), "")
     detector.to(target)
 
     def outputs(samples: Samples) -> Tensor:
-        options: dict[str, Any] = {"batch_size": batch_size, "device": target, "workers": workers}
-        predictions = predict(classifier, samples, logits=True, **options)
-        return torch.from_numpy(np.ascontiguousarray(getattr(predictions, str(kind)))).to(target)
+        predictions = predict(classifier, samples, logits=True, batch_size=batch_size, device=target, workers=workers)
+        return torch.from_numpy(np.ascontiguousarray(getattr(predictions, kind[1:]))).to(target)
 
     def inputs(samples: Samples, labels: Tensor | None = None) -> _Loader:
         return _Loader(Source.of(classifier, samples, target, workers, labels), batch_size)
 
     def score(samples: Samples) -> np.ndarray:
-        if kind is not None:
-            parts = [getattr(detector, f"predict_{kind}")(part) for part in outputs(samples).split(batch_size)]
-        else:
-            parts = [detector.predict(x) for x, _ in inputs(samples)]
+        batches = outputs(samples).split(batch_size) if kind else (x for x, _ in inputs(samples))
+        parts = [getattr(detector, f"predict{kind}")(batch) for batch in batches]
         return np.concatenate([part.detach().cpu().double().numpy() for part in parts])
 
     with evaluating(classifier.module, target):  # gradients stay on: some detectors need them
         if fit is not None:
             labels = torch.as_tensor(all_labels(fit, "fit")).long()
-            if kind is not None:
-                getattr(detector, f"fit_{kind}")(outputs(fit), labels.to(target))
-            else:
-                detector.fit(inputs(fit, labels))
+            data = (outputs(fit), labels.to(target)) if kind else (inputs(fit, labels),)
+            getattr(detector, f"fit{kind}")(*data)
         try:
             return detection(-score(inside), -score(outside))
         except need("pytorch_ood.api").RequiresFittingException as error:
-            name = type(detector).__name__
-            raise InputError(f"detector: {name} must be fitted first; pass labeled data as fit=.") from error
+            raise InputError(f"detector: {type(detector).__name__} needs labeled data to fit, as fit=.") from error
 
 
 @dataclass

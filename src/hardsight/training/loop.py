@@ -68,10 +68,9 @@ class Training:
         if hasattr(self.loss, "at") and self.loss.at(epoch - 1):
             self.graph = None  # it has captured the previous numbers
         self.network.train()
-        if recipe.frozen_norm:
-            for layer in self.network.modules():
-                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                    layer.eval()
+        for layer in self.network.modules() if recipe.frozen_norm else ():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                layer.eval()
         graphed = recipe.graph and device.type == "cuda" and world == 1 and source.pixels is not None
         graphed = graphed and all(len(rows) == recipe.batch_size for rows in batches)
         forward, meter = partial(self.logits, self.wrapped), Meter(epoch)
@@ -158,10 +157,7 @@ class Training:
 
 
 def moving_average(network: nn.Module) -> tuple[nn.Module, Callable[[float], None]]:
-    """A copy of a network, and a function that moves its weights and running statistics by a share toward the network.
-
-    (torch's `AveragedModel` makes each step wait for a GPU.)
-    """
+    """A copy of a network, and how to move it toward the network by a share. (`AveragedModel` waits for the GPU.)"""
     average = copy.deepcopy(network)
     tensors = [[*module.parameters(), *module.buffers()] for module in (average, network)]
     averages, values = ([tensor for tensor in part if tensor.is_floating_point()] for part in tensors)
