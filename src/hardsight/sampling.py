@@ -1,16 +1,8 @@
 """Samplers that order training by hardness: hard samples more often, or easy samples first.
 
-`hardness_of` aligns a run with a data set. The samplers are ordinary torch samplers for a `DataLoader`::
-
-    hardness = hs.sampling.hardness_of("run", data, by="avh")
-    sampler = hs.CurriculumSampler(hardness, "root", epochs=30)
-    loader = DataLoader(data, batch_size=128, sampler=sampler)
-    for epoch in range(90):
-        sampler.set_epoch(epoch)
-        for images, labels in loader: ...
-
-Epochs count from 0, as in torch. An order depends only on the seed, the epoch and the hardness, so a resumed run needs
-no sampler state. Every process draws the same order; `hardsight.train`, Lightning and accelerate shard it themselves.
+They are ordinary torch samplers for a `DataLoader`; call `set_epoch` before each epoch, counted from 0, as in torch. An
+order depends only on the seed, the epoch and the hardness, so a resumed run needs no sampler state. Every process draws
+the same order; `hardsight.train`, Lightning and accelerate shard it themselves.
 """
 
 from __future__ import annotations
@@ -34,8 +26,6 @@ from hardsight.recipes import MOST_EPOCHS
 from hardsight.records import has_records, read_index
 from hardsight.registry import whole_number
 from hardsight.table import SampleTable
-
-_MAX_SAMPLES = 2**31 - 1
 
 
 def hardness_of(
@@ -182,25 +172,23 @@ class _EpochSampler(Sampler[int]):
 
     def __init__(self, seed: int, num_samples: int | None) -> None:
         self.seed, self.epoch, self._started = whole_number("seed", seed, 0), 0, False
-        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, _MAX_SAMPLES)
+        self.num_samples = None if num_samples is None else whole_number("num_samples", num_samples, 1, 2**31 - 1)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that starts next, counted from 0."""
         self.epoch, self._started = whole_number("epoch", epoch, 0), False
 
-    def __iter__(self) -> Iterator[int]:
+    def _generator(self) -> np.random.Generator:
+        """The random numbers of this epoch; a warning if it has started before."""
         if self._started:
             warnings.warn(
                 f"epoch {self.epoch} starts a second time, with the same samples in the same order; call "
                 "sampler.set_epoch(epoch) before each epoch.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self._started = True
-        return iter(self._draw(np.random.default_rng([self.seed, self.epoch])).tolist())
-
-    def _draw(self, random: np.random.Generator) -> np.ndarray:
-        raise NotImplementedError
+        return np.random.default_rng([self.seed, self.epoch])
 
 
 class HardnessSampler(_EpochSampler):
@@ -251,14 +239,14 @@ class HardnessSampler(_EpochSampler):
     def __len__(self) -> int:
         return self.num_samples
 
-    def _draw(self, random: np.random.Generator) -> np.ndarray:
-        p, n = self.probabilities, len(self.probabilities)
+    def __iter__(self) -> Iterator[int]:
+        random, p, n = self._generator(), self.probabilities, len(self.probabilities)
         if self.replacement:
-            return random.choice(n, self.num_samples, p=p)
+            return iter(random.choice(n, self.num_samples, p=p).tolist())
         # Successive draws at once: the earliest arrivals at rate p (Efraimidis and Spirakis, 2006).
         with np.errstate(divide="ignore"):
             arrival = random.exponential(size=n) / p
-        return random.permutation(np.argpartition(arrival, self.num_samples - 1)[: self.num_samples])
+        return iter(random.permutation(np.argpartition(arrival, self.num_samples - 1)[: self.num_samples]).tolist())
 
 
 class CurriculumSampler(_EpochSampler):
@@ -280,14 +268,9 @@ class CurriculumSampler(_EpochSampler):
 
     Examples:
         >>> sampler = CurriculumSampler([0.5, 0.1, 0.9, 0.3], "linear", epochs=4)
-        >>> for epoch in range(5):
-        ...     sampler.set_epoch(epoch)
-        ...     print(len(sampler), sorted(sampler))
-        1 [1]
-        2 [1, 3]
-        2 [1, 3]
-        3 [0, 1, 3]
-        4 [0, 1, 2, 3]
+        >>> sampler.set_epoch(3)
+        >>> len(sampler), sorted(sampler)
+        (3, [0, 1, 3])
     """
 
     def __init__(
@@ -321,8 +304,8 @@ class CurriculumSampler(_EpochSampler):
     def __len__(self) -> int:
         return self.num_samples or self._share()
 
-    def _draw(self, random: np.random.Generator) -> np.ndarray:
-        hardness = self._current()
+    def __iter__(self) -> Iterator[int]:
+        random, hardness = self._generator(), self._current()
         if len(hardness) != self._n:
             raise InputError(f"hardness must be one number per sample, {self._n:,} as at first, got {len(hardness):,}.")
         key = -hardness if self.hardest_first else hardness
@@ -331,4 +314,4 @@ class CurriculumSampler(_EpochSampler):
         tiebreak = np.random.default_rng([self.seed, 0, 1]).permutation(self._n)
         rows = np.lexsort((tiebreak, np.where(np.isnan(key), -np.inf, key)))[: self._share()]
         passes = [random.permutation(rows) for _ in range(-(-len(self) // len(rows)))]
-        return np.concatenate(passes)[: len(self)]
+        return iter(np.concatenate(passes)[: len(self)].tolist())

@@ -279,10 +279,15 @@ class Recorder(Result):
         index, logits, repeated, writers = copy.deepcopy(self._index), self._logits, 0, []
         ids, labels, last_epoch = self._ids, self._labels, self._last_epoch
         if self._pending is not None and self._head is not None:
-            ids, places, at = self._numbered(self._pending)
+            classes = self._pending.heads.shape[2]
+            self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
+            outside, given = self._pending.columns["outside"], self._pending.columns["label"]
+            self._refuse(outside, f"ids must be indices of data, below {len(self._data_ids or ())}")
+            self._refuse(given >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
+            ids, places, at = numbered(self._ids, self._pending.ids)
             labels, last_epoch = np.full(len(ids), -1), np.zeros(len(ids), np.int32)
             labels[places], last_epoch[places] = self._labels, self._last_epoch
-            first, new, given = np.full(len(ids), -1), labels < 0, self._pending.columns["label"]
+            first, new = np.full(len(ids), -1), labels < 0
             first[at[::-1]] = np.arange(len(at))[::-1]  # of equal places the last one written stays
             labels[new] = given[first[new]]
             wrong = labels[at] != given
@@ -333,15 +338,6 @@ class Recorder(Result):
             )
         rows = rows.take(np.flatnonzero(labeled & finite)) if not (labeled & finite).all() else rows
         self._pending = rows if self._pending is None else joined([self._pending, rows])
-
-    def _numbered(self, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-        """All ids sorted, and the places of the old ones and of the rows among them."""
-        classes = rows.heads.shape[2]
-        self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
-        outside, labels = rows.columns["outside"], rows.columns["label"]
-        self._refuse(outside, f"ids must be indices of data, below {len(self._data_ids or ())}")
-        self._refuse(labels >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
-        return numbered(self._ids, rows.ids)
 
     def _refuse(self, refused: np.ndarray, reason: str) -> None:
         """Raise an error about some pending rows, if any. The same call, repeated, commits the others."""

@@ -43,7 +43,8 @@ class EpochMoments:
     def add(self, group: np.ndarray, epoch: np.ndarray, values: np.ndarray) -> None:
         """Values that are not NaN, of groups that are not negative."""
         valid = ~np.isnan(values) & (group >= 0)
-        cell, values = (group * self.n.shape[1] + epoch)[valid], values[valid]
+        cell = group * self.n.shape[1] + epoch
+        cell, values = (cell, values) if valid.all() else (cell[valid], values[valid])
 
         def total_of(weights: np.ndarray | None) -> np.ndarray:
             return np.bincount(cell, weights, minlength=self.n.size).reshape(self.n.shape)
