@@ -36,10 +36,9 @@ class AVHMiner(miners.BaseMiner):
     Mislabeled samples are the hardest positives, so do not mine ``"hard"`` alone if labels may be wrong.
 
     Args:
-        weight: Class weights: a tensor ``(C, D)``, a module with such a ``weight`` (the classifier), or a function that
-            returns it; read at each call, so it can be trained. Labels are then its row numbers. None uses the mean
-            direction of each class in the batch (or in the reference set, if given). Losses of pytorch-metric-learning
-            store the transpose: pass ``lambda: loss.W.T``.
+        weight: Class weights ``(C, D)``, a module that has them (the classifier), or a function that returns them, as
+            ``lambda: loss.W.T``; read at each call, so they can be trained. Labels are then row numbers. None uses the
+            mean direction of each class in the batch (or in the reference set, if given).
         kind: ``"hard"``, ``"semihard"`` or ``"all"``.
         margin: Width of the semi-hard band in ``C·AVH``; 0.5 is halfway from the class to chance.
 
@@ -95,11 +94,7 @@ class AVHMiner(miners.BaseMiner):
 
 
 def class_hardness(features: Tensor, weight: Tensor) -> Tensor:
-    """``C·AVH`` of every sample for every class, ``(N, C)``: 0 on the class, 1 at chance.
-
-    Args:
-        features: ``(N, D)``.
-        weight: ``(C, D)``.
+    """``C·AVH`` ``(N, C)`` of features ``(N, D)`` for class weights ``(C, D)``: 0 on the class, 1 at chance.
 
     Examples:
         >>> class_hardness(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.eye(2)).tolist()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from hardsight.data import Samples, Source, all_labels
 from hardsight.devices import evaluating, find_device
@@ -77,8 +78,6 @@ class Postprocessor(_Postprocessor):
 
     def inference(self, net: nn.Module, data_loader: Any, progress: bool = True) -> tuple[np.ndarray, ...]:
         """Predicted classes, scores and labels of all batches ``{"data": …, "label": …}``, on the network's device."""
-        from tqdm import tqdm
-
         device = next((p.device for p in net.parameters()), torch.device("cpu"))
         batches = tqdm(data_loader, disable=None if progress else True)
         parts = [(*self.postprocess(net, batch["data"].to(device)), batch["label"]) for batch in batches]
@@ -130,6 +129,7 @@ def detect(
     """Evaluate any detector of pytorch-ood as `ood.detection` does: in-distribution is positive, ties are defined.
 
     Detectors of logits or features get those of the last linear layer, all others the network's inputs, in eval mode.
+    The network is left unchanged.
 
     Args:
         detector: Built on the same network (or on None if it only uses logits or features).
