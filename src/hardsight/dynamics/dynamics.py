@@ -122,7 +122,7 @@ class Dynamics:
         """
         first, last = (limit or "" for limit in pc.min_max(ids).as_py().values())
         selected, span = self._where, {"epochs": (1, int(self.epochs[-1])), "ids": (first, last + "\0")}
-        if first < last:
+        if len(ids) != 1:  # of a single sample, the span is enough
             selected = pc.field("id").isin(ids) if selected is None else selected & pc.field("id").isin(ids)
         read = partial(records.read_rows, self.path, columns=records.needed(columns), where=selected, **span)
         rows = records.with_text(records.read_with(self.path, read))
