@@ -1,3 +1,5 @@
+"""What happens in training, with intervals: where scores stop changing, what lowers the loss, whom they agree with."""
+
 from hardsight.phases.agreement import agreement as agreement
 from hardsight.phases.agreement import frequencies as frequencies
 from hardsight.phases.drivers import loss_drivers as loss_drivers

@@ -66,7 +66,7 @@ class Results(Result):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Factors and details: what tells rows of one seed apart."""
+        """Names of the factors and details, which tell rows of one seed apart."""
         names = (*self.study.factors, *self.study.details)
         return tuple(name for name in names if any(row.get(name) not in (None, "") for row in self.rows))
 
