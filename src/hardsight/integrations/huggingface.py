@@ -149,7 +149,7 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
         if (value := getattr(loss, name, default)) != needed:
             raise InputError(
                 f"loss must have {name}={needed!r}, got {value!r}: compute_loss divides the sum of the losses by the "
-                "Trainer's count of labels, which are all but -100."
+                "Trainer's count of labels, which are all but -100: let the collator pad with -100."
             )
     return partial(_loss_of_outputs, loss, shift)  # unlike a closure, it can be pickled
 

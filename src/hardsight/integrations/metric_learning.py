@@ -76,7 +76,8 @@ class AVHMiner(miners.BaseMiner):
         else:
             weight, width = self._weight().to(ref_emb.device), ref_emb.shape[1]
             if weight.ndim != 2 or weight.shape[1] != width:
-                raise InputError(f"weight must have shape (C, {width}), one row per class, got {tuple(weight.shape)}.")
+                got = f"got {tuple(weight.shape)}; transpose one of shape (D, C)"
+                raise InputError(f"weight must have shape (C, {width}), one row per class, {got}.")
             row = check_labels(ref_labels.long(), len(ref_labels), len(weight))
         # [p, n]: hardness of sample n for the class of sample p, and how much harder it is than p.
         hardness = class_hardness(ref_emb, weight)[:, row].T
