@@ -168,6 +168,20 @@ def test_what_16_bits_round_off_is_in_the_slack(classes):
     assert max(short) > 0  # so that without it the bound would not hold
 
 
+@pytest.mark.parametrize("classes", [20, 2000])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_error_of_the_series_is_that_of_the_squared_cosines(dtype, classes):
+    for _ in range(10):
+        w = (torch.linspace(0.1, 3, 24) * torch.randn(classes, 24)).to(dtype)  # some directions hold most weights
+        x = torch.cat([torch.eye(24), torch.randn(40, 24)]).to(dtype)
+        truth = (math.pi / 2 - 1) * (unit(x.double())[0] @ unit(w.double())[0].T).square().sum(1)
+        error = angle_sum_series(x, w)[1]
+        if dtype == torch.float64:
+            torch.testing.assert_close(error, truth, rtol=1e-9, atol=1e-9)
+        assert (error >= truth * (1 - 1e-9)).all()
+        assert (error <= 1.3 * truth + 5e-3 * classes).all()
+
+
 def test_series_of_lengths_that_float32_has_not():
     x, w = torch.tensor([[1e30, 1e30], [1e-30, 1e-30], [1.0, 1.0]]).bfloat16(), torch.randn(5, 2).bfloat16()
     total, error = angle_sum_series(x, w)

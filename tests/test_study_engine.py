@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from hardsight.cli import main
-from hardsight.studies import STUDIES, Measure, Scale, read_results, study
+from hardsight.studies import STUDIES, Measure, Scale, engine, read_results, study
 from hardsight.studies.tables import Results
 
 CALLS = []
@@ -60,8 +60,8 @@ def test_what_is_there_is_not_computed_again_and_a_killed_study_resumes(toy, tmp
     assert (len(CALLS), more.finished) == (9, 8)
 
 
-@pytest.mark.parametrize("change", ["settings", "version", "data", "damage"])
-def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change):
+@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage"])
+def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch):
     (tmp_path / "numbers.csv").write_text("1")
     run = {"scale": "quick", "out": tmp_path / "out", "data": tmp_path, "progress": False}
     study("toy", **run)
@@ -71,6 +71,10 @@ def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_p
         STUDIES["toy"].scales["quick"].settings["factor"] = 2.0
     elif change == "version":
         object.__setattr__(STUDIES["toy"], "version", 2)
+    elif change == "code":
+        monkeypatch.setattr(type(STUDIES["toy"]), "code", "another measure")
+    elif change == "package":
+        monkeypatch.setattr(engine, "package_hash", lambda: "another version")
     elif change == "data":
         (tmp_path / "numbers.csv").write_text("2")
     else:

@@ -13,7 +13,8 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -75,7 +76,7 @@ def study(
     place, folder = Path(out) / f"{name}-{scale}", None if data is None else Path(data)
     settings, where = dict(declared.scale(scale).settings), find_device(device)
     decided = {"format": _FORMAT, "study": name, "version": declared.version, "code": content_hash(declared.code)}
-    decided |= {"settings": settings, "data": _data_identity(settings, folder)}
+    decided |= {"package": package_hash(), "settings": settings, "data": _data_identity(settings, folder)}
     with disk_errors(place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
         missing = list(cells)
         while missing:
@@ -86,15 +87,22 @@ def study(
                     if minutes is not None and time.monotonic() - began > 60 * minutes:
                         return _results(declared, place, scale, decided, cells)
                     bar.set_postfix_str(" ".join([*levels.values(), f"seed {seed}"]))
-                    if not _compute(
-                        declared, Cell(levels, seed, settings, folder, where, file.parent / file.stem), key
-                    ):
+                    cell = Cell(levels, seed, settings, folder, where, file.parent / file.stem)
+                    if not _compute(declared, cell, key):
                         continue  # another process is at it
                 missing.remove((levels, seed))
                 bar.update()
             if len(missing) == left:
                 time.sleep(1.0)
     return _results(declared, place, scale, decided, cells)
+
+
+@cache
+def package_hash() -> str:
+    """The source of hardsight: whatever changes in it may change a result."""
+    package = resources.files("hardsight")
+    with resources.as_file(package) as folder:
+        return content_hash(*(file.read_bytes() for file in sorted(folder.rglob("*.py"))))
 
 
 def _data_identity(settings: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
@@ -166,7 +174,7 @@ def _results(
 
 
 def finished_cells(name: str, out: str | Path = "studies") -> dict[str, int]:
-    """How many cells of a study a folder holds, by scale; those of earlier versions included.
+    """How many cells of a study a folder holds, by scale; those of earlier versions or other data included.
 
     Args:
         name: Of the study.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -62,7 +62,7 @@ class Results(Result):
     @property
     def finished(self) -> int:
         """The number of cells that are there."""
-        return len({(*self._levels(row)[: len(self.study.factors)], row["seed"]) for row in self.rows})
+        return len({(*_levels(row, self.study.factors), row["seed"]) for row in self.rows})
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,16 +70,13 @@ class Results(Result):
         names = (*self.study.factors, *self.study.details)
         return tuple(name for name in names if any(row.get(name) not in (None, "") for row in self.rows))
 
-    def _levels(self, row: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(_level(row.get(name)) for name in (*self.study.factors, *self.study.details))
-
     def lines(self, measure: str) -> list[Line]:
         """A measure of every combination of levels, in the order of the rows."""
         groups: dict[tuple[str, ...], dict[Any, float]] = {}
         for row in self.rows:
             value = row.get(measure)
             if value not in (None, "") and math.isfinite(float(value)):
-                groups.setdefault(tuple(_level(row.get(name)) for name in self.columns), {})[row["seed"]] = float(value)
+                groups.setdefault(_levels(row, self.columns), {})[row["seed"]] = float(value)
         lines = [self._line_of(levels, measure, groups) for levels in groups]
         tested = [k for k, line in enumerate(lines) if math.isfinite(line.p)]
         for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
@@ -169,9 +166,10 @@ class Results(Result):
         return figure
 
 
-def _level(value: Any) -> str:
-    """A level as text: CSV may have read 1.0 where a study says 1."""
-    return "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+def _levels(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Levels of a row as texts: a number 1.0 is the level ``1``."""
+    values = (row.get(name) for name in names)
+    return tuple(f"{v:g}" if isinstance(v, (int, float)) else str("" if v is None else v) for v in values)
 
 
 def published(name: str) -> list[dict[str, str]]:
