@@ -182,6 +182,12 @@ def test_the_error_of_the_series_is_that_of_the_squared_cosines(dtype, classes):
         assert (error <= 1.3 * truth + 5e-3 * classes).all()
 
 
+def test_what_16_bits_round_off_second_moments_is_in_the_error():
+    w = torch.eye(24)[torch.randint(24, (2000,))].bfloat16()  # no row is rounded, but how many there are is
+    error = angle_sum_series(torch.eye(24).bfloat16(), w)[1]
+    assert (error >= (math.pi / 2 - 1) * w.double().sum(0)).all()
+
+
 def test_series_of_lengths_that_float32_has_not():
     x, w = torch.tensor([[1e30, 1e30], [1e-30, 1e-30], [1.0, 1.0]]).bfloat16(), torch.randn(5, 2).bfloat16()
     total, error = angle_sum_series(x, w)
