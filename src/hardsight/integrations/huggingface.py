@@ -48,6 +48,11 @@ def _remove_ids(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return args, kwargs
 
 
+def _hide_ids_from(model: nn.Module) -> None:
+    if _remove_ids not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_remove_ids, with_kwargs=True)
+
+
 class RecorderCallback(HeadRecording, transformers.TrainerCallback):
     """Records every sample of the training or evaluation batches of `Trainer.train`; needs `with_ids`.
 
@@ -68,16 +73,16 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
     def on_init_end(self, args: Any, state: Any, control: Any, *, model: nn.Module, **kwargs: Any) -> None:
         if args.remove_unused_columns:
             raise InputError(
-                "RecorderCallback needs TrainingArguments(remove_unused_columns=False): otherwise the Trainer drops "
-                "the ids before the collator sees them. Remove columns that the model does not take from the data set."
+                "RecorderCallback needs TrainingArguments(remove_unused_columns=False), which keeps the ids; remove "
+                "columns that the model does not take from the data set."
             )
         _hide_ids_from(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **kwargs: Any) -> None:
         if args.n_gpu > 1 or args.torch_compile or args.fsdp or args.deepspeed:
             raise InputError(
-                "RecorderCallback needs torch_compile=False, no FSDP or DeepSpeed, and one process per GPU, as "
-                f"torchrun starts them (nn.DataParallel has {args.n_gpu} GPUs here): else no hook sees whole batches."
+                "RecorderCallback needs torch_compile=False, no FSDP or DeepSpeed, and one process per GPU (as "
+                f"torchrun starts them; this one has {args.n_gpu}): otherwise no hook sees whole batches."
             )
         epoch = None
         if self.recorder is not None and self._hooks is not None:  # an error ended the previous training
@@ -92,14 +97,13 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stage == "train":
-            self._end_epoch()
+            self._epoch_end()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: Mapping[str, Any], **kwargs: Any) -> None:
         if self.stage == "validation" and self._hooks is not None:
             if "eval_runtime" not in metrics:
-                got = ", ".join(metrics)
-                raise StateError(f"RecorderCallback records one evaluation set, got metrics {got}; join the sets.")
-            self._end_epoch()
+                raise StateError(f"join the sets: expected one evaluation set, got the metrics {', '.join(metrics)}.")
+            self._epoch_end()
 
     on_save = HeadRecording._flush
     on_train_end = HeadRecording._detach
@@ -108,16 +112,9 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         if module.training != (self.stage == "train"):
             return
         if _KEY not in kwargs:
-            raise StateError(
-                f"a {self.stage} batch came without ids: give the Trainer data_collator=with_ids(collator, key='id'), "
-                "and the data set this column."
-            )
+            remedy = "give the Trainer data_collator=with_ids(collator, key='id'), and the data set this column"
+            raise StateError(f"a {self.stage} batch came without ids: {remedy}.")
         self._batch = kwargs[_KEY]["ids"], kwargs[_KEY]["labels"]
-
-
-def _hide_ids_from(model: nn.Module) -> None:
-    if _remove_ids not in model._forward_pre_hooks.values():
-        model.register_forward_pre_hook(_remove_ids, with_kwargs=True)
 
 
 def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tensor]:
@@ -125,13 +122,11 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
 
     Logits ``(N, C)`` go with labels ``(N,)``, token logits ``(N, T, C)`` with labels ``(N, T)`` where −100 is padding.
     Labels of the same shape as the logits are probabilities (mixup) or multi-label targets (with a BCE loss).
-    The sum of the losses is divided by the number of labels that the Trainer counts in all batches of a step, so
-    accumulation gives the step of one large batch. Unlike torch's mean it is not divided by the sum of class weights:
-    scale them to a mean of 1 over your labels. The loss can be changed between steps (``loss.rho = …``).
+    The sum of the losses is divided by the Trainer's count of labels in all batches of a step, as in one large batch.
+    It is not divided by the sum of class weights: scale them to a mean of 1 over your labels.
 
-    The Trainer hides ``labels`` from the model, so an encoder-decoder model needs decoder inputs from its collator:
-    ``DataCollatorForSeq2Seq(tokenizer, model=model)``. Instead of the Trainer's ``label_smoothing_factor``, give
-    ``label_smoothing`` to the loss.
+    An encoder-decoder model needs decoder inputs from its collator: ``DataCollatorForSeq2Seq(tokenizer, model=model)``.
+    Instead of the Trainer's ``label_smoothing_factor``, give ``label_smoothing`` to the loss.
 
     Args:
         loss: A loss of logits and labels with ``reduction="mean"``.
@@ -147,10 +142,8 @@ def compute_loss(loss: nn.Module, *, shift: bool = False) -> Callable[..., Tenso
     """
     for name, needed, default in (("reduction", "mean", None), ("ignore_index", -100, -100)):
         if (value := getattr(loss, name, default)) != needed:
-            raise InputError(
-                f"loss must have {name}={needed!r}, got {value!r}: compute_loss divides the sum of the losses by the "
-                "Trainer's count of labels, which are all but -100: let the collator pad with -100."
-            )
+            reason = "the sum of the losses is divided by the Trainer's count of labels that are not -100"
+            raise InputError(f"loss must have {name}={needed!r}, got {value!r}: {reason}.")
     return partial(_loss_of_outputs, loss, shift)  # unlike a closure, it can be pickled
 
 
@@ -164,8 +157,7 @@ def _loss_of_outputs(
     if shift:  # shift the labels, because cutting the large logits would copy them
         labels = F.pad(labels[..., 1:], (0, 1), value=-100)
     if labels.shape not in (logits.shape[:-1], logits.shape):
-        expected, got = tuple(logits.shape[:-1]), tuple(labels.shape)
-        raise InputError(f"labels must have the shape of the logits without the classes, {expected}, got {got}.")
+        raise InputError(f"labels must have the shape {tuple(logits.shape[:-1])}, got {tuple(labels.shape)}.")
     indices = labels.ndim < logits.ndim
     logits, labels = logits.flatten(0, -2), labels.flatten() if indices else labels.flatten(0, -2)
     if num_items_in_batch is None:
@@ -187,7 +179,5 @@ def _logits(outputs: Any) -> Tensor:
             return logits
         case _ if isinstance(logits := getattr(outputs, "logits", None), Tensor):
             return logits
-    raise InputTypeError(
-        "the model must return logits, as outputs.logits, outputs['logits'] or the first element of a tuple, got a "
-        f"{type(outputs).__name__}."
-    )
+    got = type(outputs).__name__
+    raise InputTypeError(f"the model must return logits, as outputs.logits or first in a tuple, got a {got}.")

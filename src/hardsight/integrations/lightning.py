@@ -35,9 +35,8 @@ def ids_and_labels(batch: Any) -> tuple[Any, Any]:
     if not valid or labels is None:
         keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         raise InputTypeError(
-            "the batch does not say which samples it holds: expected (ids, inputs, labels) or a mapping with id and "
-            f"label, got a {type(batch).__name__}{keys}. Return ids from the data set, "
-            "or pass a function from a batch to its ids and labels as read=."
+            "the batch has no ids: expected (ids, inputs, labels) or a mapping with id and label, got a "
+            f"{type(batch).__name__}{keys}. Return ids from the data set, or read them with a function read=."
         )
     return ids, labels
 
@@ -46,9 +45,7 @@ class RecorderCallback(HeadRecording, pl.Callback):
     """Records every sample of the training or validation batches of `Trainer.fit`.
 
     A recorded epoch is an epoch of the trainer, or a pass over the validation data; the sanity check is not recorded.
-    With ``fit(ckpt_path=…)`` the records resume where the checkpoint was made, and later ones are discarded. It works
-    with gradient accumulation, mixed precision, manual optimization and data-parallel strategies; if a training step
-    runs the head several times, the first run is recorded.
+    With ``fit(ckpt_path=…)`` the records resume where the checkpoint was made, and later ones are discarded.
 
     Args:
         run: Folder to write, or a `Recorder`.
@@ -62,21 +59,14 @@ class RecorderCallback(HeadRecording, pl.Callback):
     """
 
     def __init__(
-        self,
-        run: str | Path | Recorder,
-        *,
-        read: Callable[[Any], tuple[Any, Any]] = ids_and_labels,
-        stage: str = "train",
-        head: str | nn.Module | None = None,
-        **options: Any,
-    ) -> None:
+        self, run: str | Path | Recorder, *, read: Callable[[Any], tuple[Any, Any]] = ids_and_labels,
+        stage: str = "train", head: str | nn.Module | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(run, stage=stage, head=head, **options)
         self._read = read
         self._resumed: int | None = None
-        # The hooks that Lightning calls in this stage.
-        hooks = {"batch_start": self._start_batch, "batch_end": self._end_batch, "epoch_end": self._end_epoch}
-        for name, hook in hooks.items():
-            setattr(self, f"on_{stage}_{name}", hook)
+        for name in ("batch_start", "batch_end", "epoch_end"):  # what Lightning calls in this stage
+            setattr(self, f"on_{stage}_{name}", getattr(self, f"_{name}"))
 
     @property
     def state_key(self) -> str:
@@ -96,13 +86,14 @@ class RecorderCallback(HeadRecording, pl.Callback):
 
     teardown = HeadRecording._detach
 
-    def _start_batch(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
+    def _batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if self._hooks is None:  # only now is the epoch certain: a checkpoint may be from the very end of one
             if self.stage == "validation" and len(trainer.num_val_batches) > 1:
-                count = len(trainer.num_val_batches)
-                raise InputError(f"RecorderCallback records one validation loader, got {count}; join their data sets.")
+                raise InputError(
+                    f"join the data sets: expected one validation loader, got {len(trainer.num_val_batches)}."
+                )
             epoch, self._resumed = self._resumed, None
             if self.stage == "train" and (epoch is not None or (self.recorder is None and trainer.current_epoch)):
                 epoch = trainer.current_epoch + 1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hardsight.angles import angle_matrix, unit
 from hardsight.errors import InputError
 from hardsight.extras import need
+from hardsight.registry import Range, check_choice
 from hardsight.triple import check_labels
 
 miners = need("pytorch_metric_learning.miners")
@@ -54,10 +55,8 @@ class AVHMiner(miners.BaseMiner):
         kind: Literal["hard", "semihard", "all"] = "semihard",
         margin: float = 0.5,
     ) -> None:
-        if kind not in ("hard", "semihard", "all"):
-            raise InputError(f"kind must be 'hard', 'semihard' or 'all', got {kind!r}.")
-        if not margin > 0:
-            raise InputError(f"margin must be more than 0, got {margin}.")
+        check_choice(kind, ("hard", "semihard", "all"), "kind")
+        Range(0, ends="(]").check(margin, "margin")
         super().__init__()
         self.kind, self.margin = kind, margin
         # Always a function: the classifier must not become a submodule of the miner, nor its weight a parameter.
@@ -76,8 +75,7 @@ class AVHMiner(miners.BaseMiner):
         else:
             weight, width = self._weight().to(ref_emb.device), ref_emb.shape[1]
             if weight.ndim != 2 or weight.shape[1] != width:
-                got = f"got {tuple(weight.shape)}; transpose one of shape (D, C)"
-                raise InputError(f"weight must have shape (C, {width}), one row per class, {got}.")
+                raise InputError(f"weight must have shape (C, {width}), one row per class, got {tuple(weight.shape)}.")
             row = check_labels(ref_labels.long(), len(ref_labels), len(weight))
         # [p, n]: hardness of sample n for the class of sample p, and how much harder it is than p.
         hardness = class_hardness(ref_emb, weight)[:, row].T

@@ -52,10 +52,7 @@ def _logits_and_scores(name: str, model: nn.Module, x: Tensor) -> tuple[Tensor, 
 class Postprocessor(_Postprocessor):
     """A score of `hardsight.ood.DETECTORS` as an OpenOOD post-processor.
 
-    ::
-
-        evaluator = openood.evaluation_api.Evaluator(net, "cifar10", postprocessor=Postprocessor("avc"))
-        evaluator.eval_ood()
+    Use it as ``openood.evaluation_api.Evaluator(net, "cifar10", postprocessor=Postprocessor("avc")).eval_ood()``.
 
     Args:
         name: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy`` or ``msp``.
@@ -116,20 +113,12 @@ class HeadDetector(_Detector):
 
 
 def detect(
-    detector: Any,
-    model: Model | nn.Module,
-    inside: Samples,
-    outside: Samples,
-    *,
-    fit: Samples | None = None,
-    batch_size: int = 256,
-    device: str | torch.device | None = None,
-    workers: int = 0,
-) -> Detection:
+    detector: Any, model: Model | nn.Module, inside: Samples, outside: Samples, *, fit: Samples | None = None,
+    batch_size: int = 256, device: str | torch.device | None = None, workers: int = 0,
+) -> Detection:  # fmt: skip
     """Evaluate any detector of pytorch-ood as `ood.detection` does: in-distribution is positive, ties are defined.
 
     Detectors of logits or features get those of the last linear layer, all others the network's inputs, in eval mode.
-    The network is left unchanged.
 
     Args:
         detector: Built on the same network (or on None if it only uses logits or features).
@@ -142,8 +131,8 @@ def detect(
         workers: Loader processes, for data that are not arrays.
     """
     classifier, target = as_model(model), find_device(device)
-    kind = next((k for k in ("_logits", "_features") if hasattr(detector, f"predict{k}")), "")
     detector.to(target)
+    kind = next((k for k in ("_logits", "_features") if hasattr(detector, f"predict{k}")), "")
 
     def outputs(samples: Samples) -> Tensor:
         predictions = predict(classifier, samples, logits=True, batch_size=batch_size, device=target, workers=workers)

@@ -38,37 +38,31 @@ class HeadRecording:
         """Hook the head until the result is closed; with an epoch, records resume there and earlier ones are kept."""
         if self.recorder is None or (epoch is not None and not self._given):
             resumed: dict[str, Any] = {} if epoch is None else {"epoch": epoch, "overwrite": False}
-            self.recorder = Recorder(self._path, **{**self._options, **resumed})
+            self.recorder = Recorder(self._path, **(self._options | resumed))
         layer = find_head(model, self._layer)
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in enclosing(model, layer)):
-            raise InputError(
-                f"model: the head {layer.path!r} is inside a compiled module, which runs no hooks; compile only the "
-                "part before the head."
-            )
-        self._batch, self._has_run = None, False
-        hooks = ExitStack()
+            inside = f"the head {layer.path!r} is inside a compiled module, which runs no hooks"
+            raise InputError(f"model: {inside}; compile only the part before the head.")
+        self._batch, self._has_run, self._hooks = None, False, ExitStack()
         # The layer alone: a trainer may call its model through any method.
-        self._head = hooks.enter_context(capture(layer.module))
+        self._head = self._hooks.enter_context(capture(layer.module))
         self._head.path = layer.path
-        hooks.callback(layer.module.register_forward_hook(self._record).remove)
-        self._hooks = hooks
-        return hooks
+        self._hooks.callback(layer.module.register_forward_hook(self._record).remove)
+        return self._hooks
 
     def _detach(self, *_: Any, **__: Any) -> None:
         if self._hooks is not None:
             self._hooks.close()
             self._hooks = None
 
-    def _end_batch(self, *_: Any) -> None:
+    def _batch_end(self, *_: Any) -> None:
         self._batch = None
         if self._hooks is not None and not self._has_run:
-            raise StateError(
-                f"the head {self._head.path!r} did not run in the first batch: another layer computes the output (name "
-                "it with head=), or its weight is used through F.linear."
-            )
+            reasons = "another layer computes the output (name it with head=), or its weight is used through F.linear"
+            raise StateError(f"the head {self._head.path!r} did not run in the first batch: {reasons}.")
 
-    def _end_epoch(self, *_: Any) -> None:
-        self._end_batch()
+    def _epoch_end(self, *_: Any) -> None:
+        self._batch_end()
         if self._hooks is not None and self.recorder is not None:
             self.recorder.end_epoch()
 
@@ -83,9 +77,8 @@ class HeadRecording:
             return
         (ids, labels), self._batch = self._batch, None
         if len(ids) != len(features):
-            raise StateError(
-                f"the head {self._head.path!r} received {len(features)} rows for a batch of {len(ids)} ids: several "
-                "views per sample, or batches cut or mixed after their ids were read, cannot be recorded."
-            )
+            cause = "several views per sample, or batches cut or mixed after their ids were read, cannot be recorded"
+            rows = f"{len(features)} rows for a batch of {len(ids)} ids"
+            raise StateError(f"the head {self._head.path!r} received {rows}: {cause}.")
         self.recorder.update(ids, self._head, labels)
         self._has_run = True
