@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hardsight.robustness import ATTACKS, attack, attacks
-from hardsight.robustness.attacks import LOSSES, loss_gradient
-from hardsight.robustness.balls import within
+from hardsight.robustness.attacks import LOSSES, loss_gradient, project
 
 OURS = [name for name in ATTACKS if name != "autoattack"]
 
@@ -194,10 +193,10 @@ def test_no_picture_leaves_its_ball_or_the_box(network, pictures, name, eps):
 def test_whatever_the_point_it_comes_back_within(eps, norm, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(3, 2, 2, generator=generator)
-    point = within(x + 10 * torch.randn(3, 2, 2, generator=generator), x, eps, norm)
+    point = project(x + 10 * torch.randn(3, 2, 2, generator=generator), x, eps, norm)
     assert distance(point, x, norm).max() <= eps + 1e-6
     assert (point == point.clamp(0, 1)).all()
-    assert torch.allclose(within(point, x, eps, norm), point, atol=1e-6)
+    assert torch.allclose(project(point, x, eps, norm), point, atol=1e-6)
 
 
 def test_a_path_begins_at_the_picture_and_what_was_fooled_on_the_way_stays_fooled(network, pictures):
@@ -208,10 +207,10 @@ def test_a_path_begins_at_the_picture_and_what_was_fooled_on_the_way_stays_foole
     found = attack(network, *pictures, "pgd", eps=0.1, track=True)
     ever = torch.stack([network(point).argmax(1) != pictures[1] for point in found.trajectory]).any(0)
     assert (ever == (found.logits.argmax(1) != pictures[1])).all()
-    assert (found.held == ~ever).all()
+    assert (found.survived == ~ever).all()
     more = attack(network, *pictures, "pgd-margin", eps=0.1)
-    assert (more.logits.argmax(1) == pictures[1]).sum() < more.held.sum()
-    assert (more.held == left(network, pictures, "pgd-margin", eps=0.1, restarts=0)).all()
+    assert (more.logits.argmax(1) == pictures[1]).sum() < more.survived.sum()
+    assert (more.survived == left(network, pictures, "pgd-margin", eps=0.1, restarts=0)).all()
 
 
 @pytest.mark.parametrize("name", ["pgd", "pgd-margin", "pgd-margin-l2", "pgd-dlr", "noise"])
@@ -300,11 +299,11 @@ def test_what_is_no_attack_is_refused(network, pictures, options, words):
 def test_what_is_no_batch_of_pixels_is_refused(network, pictures):
     x, y = pictures
     for bad, words in [
-        ((x * 255).byte(), r"torch\.uint8; .* / 255"),
+        ((x * 255).byte(), r"torch\.uint8 .* / 255"),
         (x * 255, r"\[0, 1\], .*0 to 255; .*Normalize"),
         (x - 0.5, r"\[0, 1\], .*-0\.5 to 0\.5"),
         (x * math.nan, r"\[0, 1\], got nan"),
-        (x[:0], "one picture"),
+        (x[:0], "one image"),
         (x.numpy(), "float tensor"),
     ]:
         with pytest.raises(ValueError, match=words):

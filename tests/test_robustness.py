@@ -90,7 +90,7 @@ def test_a_network_that_always_says_the_same_is_said_to_be_that(samples):
     network[1].weight.data.zero_()
     network[1].bias.data[3] = 1.0
     words = said(network, samples)
-    assert "says class 3" in words
+    assert "predicts class 3" in words
     assert "masking" not in words
 
 
@@ -388,7 +388,7 @@ def test_a_single_class_is_attacked_and_said(network):
     x, y = digits()
     words = said(network, open_data(TensorDataset(x[y == 3], y[y == 3])), limit=50)
     assert "of class 3" in words
-    assert "says class 3" not in words
+    assert "predicts class 3" not in words
 
 
 def test_a_model_in_train_mode_is_attacked_in_eval_mode_and_put_back(network, samples, answer):

@@ -49,13 +49,13 @@ def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table
         return
     models = {case.name: case.opened() for case in first}
     found = cam_gallery(models, data, ids, device=device)
-    maps = [overlay(found.pictures, found.maps[name]) for name in models]
+    maps = [overlay(found.images, found.maps[name]) for name in models]
     classes = models[first[0].name].classes or data.classes
     told = []
     with disk_errors(path):
         remove_files(path / MAPS, INSIDE)
         for k, id_ in enumerate(ids):
-            strip = Image.fromarray(_strip([found.pictures[k], *(one[k] for one in maps)]))
+            strip = Image.fromarray(_strip([found.images[k], *(one[k] for one in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"
             write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"))
             told.append({

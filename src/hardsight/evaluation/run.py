@@ -22,7 +22,7 @@ from hardsight.evaluation.maps import write_maps
 from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_ood, said_by
 from hardsight.evaluation.results import Evaluation
 from hardsight.evaluation.subjects import Case, Subject, open_cases
-from hardsight.explanation.regions import read_regions
+from hardsight.explanation.boxes import read_boxes
 from hardsight.heads import uncompiled
 from hardsight.runs import content_hash
 
@@ -89,7 +89,7 @@ def evaluate(
     check_asked(asked, attacks, eps, dropout, limit, batch_size)
     cases, samples = open_cases(runs, names, data)
     if boxes is not None:
-        read_regions(boxes, samples)  # a mistake in them should not wait for the attacks
+        read_boxes(boxes, samples)  # a mistake in them should not wait for the attacks
     options = Options(
         questions=asked,
         strangers=open_ood([ood] if isinstance(ood, (str, Path)) else ood, samples),

@@ -1,6 +1,6 @@
-"""Numbers for maps: how compact they are, and how much of the network's answer they explain.
+"""Measures of maps: how compact they are, and how much of the network's output they explain.
 
-A map of zeros says nothing of positions, and counts as a flat one.
+A map of zeros counts as a flat one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import math
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.transforms.v2.functional import gaussian_blur
 
 from hardsight.errors import InputError
 from hardsight.heads import logits_of
+from hardsight.registry import whole_number
 
-# Cells a side that `infidelity` hides one by one.
+# `infidelity` hides cells of this many rows and columns.
 _CELLS = 4
 
 
@@ -82,68 +83,65 @@ def insertion_deletion(
     steps: int = 10,
     baseline: Literal["blur", "mean"] = "blur",
 ) -> Curves:
-    """Show, or hide, pixels in the order of the map and watch the probability of the class (Petsiuk et al., 2018).
+    """Show, or hide, pixels in the order of the map and record the probability of the class (Petsiuk et al., 2018).
 
-    Both begin and end with the same two pictures. Therefore an order that has nothing to do with the answer has equal
-    areas on average, and insertion − deletion is 0 for it, however confident the network is. Pixels that tie come in a
-    fixed random order.
+    Both curves begin and end with the same two images, so insertion − deletion is 0 on average for an arbitrary order,
+    however confident the network is. Ties are broken in a fixed random order.
 
     Args:
         network: In eval mode.
         images: ``(N, C, H, W)``.
         maps: ``(N, H, W)``.
-        classes: ``(N,)`` whose probability is watched.
-        steps: Equal parts that the pixels come in.
-        baseline: What hidden pixels show: the blurred picture, or its mean color.
+        classes: ``(N,)`` whose probability is recorded.
+        steps: Number of equal parts of the pixels.
+        baseline: What replaces hidden pixels: the blurred image, or its mean color.
 
     Examples:
         >>> net = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2, bias=False))
         >>> _ = net[2].weight.data.copy_(torch.tensor([[8.0], [0.0]]))
-        >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
-        >>> curves = insertion_deletion(net, picture, picture[:, 0], torch.tensor([0]), steps=4, baseline="mean")
+        >>> image = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
+        >>> curves = insertion_deletion(net, image, image[:, 0], torch.tensor([0]), steps=4, baseline="mean")
         >>> [round(float(area), 2) for area in curves.areas()]
         [0.93, 0.76]
     """
     n, _, height, width = images.shape
     if maps.shape != (n, height, width):
-        raise InputError(f"maps must have the pictures' size {(n, height, width)}, got {tuple(maps.shape)}.")
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}.")
-    hidden = blurred(images) if baseline == "blur" else images.mean((2, 3), keepdim=True).expand_as(images)
+        raise InputError(f"maps must have the images' size {(n, height, width)}, got {tuple(maps.shape)}.")
+    steps = whole_number("steps", steps, 1)
+    hidden = blur(images) if baseline == "blur" else images.mean((2, 3), keepdim=True).expand_as(images)
     shuffled = torch.randperm(height * width, generator=torch.Generator().manual_seed(0)).to(maps.device)
     order = shuffled[maps.flatten(1)[:, shuffled].argsort(dim=1, descending=True, stable=True)]
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(height * width, device=order.device).expand(n, -1))
-    rank = rank.view(n, 1, height, width)
+    rank = order.argsort(dim=1).view(n, 1, height, width)
 
-    def probability(pictures: Tensor) -> Tensor:
-        return logits_of(network, pictures).float().softmax(1).gather(1, classes[:, None])[:, 0]
+    def probability(images: Tensor) -> Tensor:
+        return logits_of(network, images).float().softmax(1).gather(1, classes[:, None])[:, 0]
 
-    whole, nothing = probability(images), probability(hidden)
-    shown, gone = [nothing], [whole]
+    original, baseline_probability = probability(images), probability(hidden)
+    insertion, deletion = [baseline_probability], [original]
     for step in range(1, steps):
         first = rank < round(height * width * step / steps)
-        shown.append(probability(torch.where(first, images, hidden)))
-        gone.append(probability(torch.where(first, hidden, images)))
-    return Curves(torch.stack([*shown, whole], 1), torch.stack([*gone, nothing], 1))
+        insertion.append(probability(torch.where(first, images, hidden)))
+        deletion.append(probability(torch.where(first, hidden, images)))
+    return Curves(torch.stack([*insertion, original], 1), torch.stack([*deletion, baseline_probability], 1))
 
 
 @torch.no_grad()
 def infidelity(network: nn.Module, images: Tensor, maps: Tensor, logits: Tensor, classes: Tensor) -> Tensor:
-    """Share of what the logit does when parts are hidden that the map does not foretell (Yeh et al., 2019).
+    """Share of the change of the logit, when parts are hidden, that the map does not predict (Yeh et al., 2019).
 
-    The parts are 4 × 4 cells, blurred one by one. Were the map right, the logit d would fall in proportion to the map's
-    mass a in the cell. The best factor β ≥ 0 is fitted, as captum does with ``normalize=True``, and what is left is
-    divided by E[d²], so that networks with small and large logits compare: 1 − cos²(a, d). 0 is perfect; 1 where the
-    cosine is not positive, or nothing changes.
+    The parts are 4 × 4 cells, blurred one at a time. For a perfect map the logit falls by d in proportion to the map's
+    mass a in the cell. The best factor β ≥ 0 is fitted, as in captum with ``normalize=True``, and the error is divided
+    by E[d²], so that small and large logits compare: 1 − cos²(a, d). 0 is perfect; 1 means that the cosine is not
+    positive, or that nothing changes.
 
     Args:
         network: In eval mode.
         images: ``(N, C, H, W)``.
         maps: ``(N, H, W)``.
-        logits: ``(N, classes)`` of the pictures as they are.
-        classes: ``(N,)`` whose logit is watched.
+        logits: ``(N, classes)`` of the original images.
+        classes: ``(N,)`` whose logit is recorded.
     """
-    hidden, mass, fall = blurred(images), [], []
+    hidden, mass, fall = blur(images), [], []
     before = logits.gather(1, classes[:, None])[:, 0]
     for cell in cells(images.shape[2], images.shape[3]).to(images.device):
         changed = logits_of(network, torch.where(cell, hidden, images))
@@ -158,18 +156,12 @@ def infidelity(network: nn.Module, images: Tensor, maps: Tensor, logits: Tensor,
 def cells(height: int, width: int) -> Tensor:
     """Masks ``(16, height, width)`` of the cells that `infidelity` hides."""
     row, column = (torch.arange(n) * _CELLS // n for n in (height, width))
-    place = row[:, None] * _CELLS + column
-    return place == torch.arange(_CELLS**2)[:, None, None]
+    return row[:, None] * _CELLS + column == torch.arange(_CELLS**2)[:, None, None]
 
 
-def blurred(images: Tensor) -> Tensor:
-    """Pictures ``(N, C, H, W)`` under a Gaussian an eighth of their shorter side wide: colours stay, forms go."""
-    sigma, planes = min(images.shape[2:]) / 8, images.flatten(0, 1)[:, None]
-    for axis in (2, 3):
-        reach = min(math.ceil(3 * sigma), images.shape[axis] - 1)  # mirrored at the edge, which has no more to give
-        at = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
-        weight = torch.softmax(-(at / sigma).square() / 2, 0)
-        pad = (0, 0, reach, reach) if axis == 2 else (reach, reach, 0, 0)
-        kernel = weight[:, None] if axis == 2 else weight[None]
-        planes = F.conv2d(F.pad(planes, pad, mode="reflect"), kernel[None, None])
-    return planes.view_as(images)
+def blur(images: Tensor) -> Tensor:
+    """Images ``(N, C, H, W)`` under a Gaussian an eighth of their shorter side wide: colors stay, shapes go."""
+    sigma = min(images.shape[2:]) / 8
+    # The border is mirrored, and has no more to mirror than the image.
+    size = [2 * min(math.ceil(3 * sigma), n - 1) + 1 for n in (images.shape[3], images.shape[2])]
+    return gaussian_blur(images, size, [sigma, sigma])

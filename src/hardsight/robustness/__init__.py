@@ -1,4 +1,4 @@
-"""What a network's accuracy becomes when somebody changes the pixels, and whether that number can be believed."""
+"""Accuracy under adversarial attack, and whether it can be believed."""
 
 from hardsight.robustness.answer import robustness_answer as robustness_answer
 from hardsight.robustness.attacks import ATTACKS as ATTACKS

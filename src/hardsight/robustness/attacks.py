@@ -1,18 +1,19 @@
-"""Attacks: the worst picture within ε of a given one, for a network that takes pixels in [0, 1].
+"""Adversarial attacks: the worst image within ε of a given one, for a network that takes pixels in [0, 1].
 
-They climb a loss by signs (L∞) or directions (L2) of its gradient, so that FGSM is PGD of one step. Cross-entropy fades
-where logits are large: in float32 its gradient is exactly 0 once the margin is above 104, and whoever follows it stands
-still. The margin and the DLR loss have no scale, and find the same picture whatever logits are multiplied by.
+Attacks climb a loss along the sign (L∞) or the direction (L2) of its gradient, so FGSM is PGD with one step. The
+gradient of cross-entropy is exactly 0 in float32 once the margin exceeds 104, and attacks that follow it stand still.
+The margin and the DLR loss have no scale: they find the same image whatever the logits are multiplied by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,19 +22,16 @@ from hardsight.devices import evaluating
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.heads import logits_of
-from hardsight.registry import Registry
-from hardsight.robustness.balls import Norm, anywhere, upward, within
+from hardsight.registry import Range, Registry, check_choice, whole_number
 from hardsight.scores import check_labels
 
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
+Norm = Literal["inf", "2"]
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The largest other logit minus that of the label: above 0 is fooled."""
-    own = logits.gather(1, labels[:, None])
-    return logits.scatter(1, labels[:, None], -torch.inf).amax(1) - own[:, 0]
+    """The largest other logit minus that of the label: positive once the network is fooled."""
+    target = logits.gather(1, labels[:, None])
+    return logits.scatter(1, labels[:, None], -torch.inf).amax(1) - target[:, 0]
 
 
 def _difference_of_logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
@@ -44,7 +42,7 @@ def _difference_of_logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ce": _cross_entropy,
+    "ce": partial(F.cross_entropy, reduction="none"),
     "margin": _margin,
     "dlr": _difference_of_logits_ratio,
 }
@@ -52,68 +50,60 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to attack; data only, see `attack`.
+    """The options of an attack; `attack` runs it.
 
     Attributes:
         name: Its name.
-        loss: What it climbs, of `LOSSES`; None: nothing, it draws pictures at random.
-        norm: ``"inf"`` bounds every pixel's change by ε, ``"2"`` the Euclidean length of the whole change.
-        steps: How many.
-        restarts: How many times it begins again, at a random point within ε, for what still is right; first it begins
-            at the picture itself. Along the margin it then aims at one class at a time, the likeliest first.
-        summary: What it is, in one line.
+        loss: The loss it climbs, of `LOSSES`; None for random images.
+        norm: ``"inf"`` bounds the change of every pixel by ε, ``"2"`` the Euclidean length of the whole change.
+        steps: Steps per path.
+        restarts: Paths from random points within ε, after the path from the image itself, for images that still resist.
+            With the margin, each restart aims at one class, the likeliest first.
+        summary: One line about it.
         reference: Where it comes from.
-        first: Length of the first step in units of ε; from there on they shrink to 0 along a cosine.
+        first: Length of the first step in units of ε; steps shrink to 0 along a cosine.
     """
 
     name: str
     loss: str | None
-    norm: Norm = "inf"
-    steps: int = 20
-    restarts: int = 0
-    summary: str = ""
-    reference: str = ""
+    norm: Norm
+    steps: int
+    restarts: int
+    summary: str
+    reference: str
     first: float = 1.0
 
 
-_MADRY = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018"
-_CROCE = "Croce and Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020"
-_CARLINI = "Carlini and Wagner, Towards Evaluating the Robustness of Neural Networks, S&P 2017"
-
 ATTACKS: Registry[Attack] = Registry("attack")
-ATTACKS.update(
-    (attack.name, attack)
-    for attack in (
-        Attack(
-            "noise", None, "inf", 0, 9, "The worst of ten corners of the ε-box at random; no gradients.", "hardsight"
-        ),
-        Attack("fgsm", "ce", "inf", 1, 0, "One step along cross-entropy.", "Goodfellow et al., ICLR 2015"),
-        Attack("pgd", "ce", summary="Steps along cross-entropy.", reference=_MADRY),
-        Attack("pgd-l2", "ce", "2", summary="PGD within a Euclidean ball.", reference=_MADRY),
-        Attack("pgd-margin", "margin", "inf", 20, 3, "Steps along the logit margin, which has no scale.", _CARLINI),
-        Attack("pgd-margin-l2", "margin", "2", 20, 3, "The same within a Euclidean ball.", _CARLINI),
-        Attack("pgd-dlr", "dlr", summary="Steps along the difference of logits ratio.", reference=_CROCE),
-        Attack("autoattack", None, summary="pyautoattack's ensemble: strong and slow.", reference=_CROCE),
-    )
-)
+for _attack in (
+    Attack("noise", None, "inf", 0, 9, "The worst of ten random corners of the ε-box; no gradients.", "hardsight"),
+    Attack("fgsm", "ce", "inf", 1, 0, "One step along cross-entropy.", "Goodfellow et al., ICLR 2015"),
+    Attack("pgd", "ce", "inf", 20, 0, "Steps along cross-entropy.", "Madry et al., ICLR 2018"),
+    Attack("pgd-l2", "ce", "2", 20, 0, "PGD within a Euclidean ball.", "Madry et al., ICLR 2018"),
+    Attack("pgd-margin", "margin", "inf", 20, 3, "Steps along the logit margin.", "Carlini and Wagner, S&P 2017"),
+    Attack("pgd-margin-l2", "margin", "2", 20, 3, "The same within a Euclidean ball.", "Carlini and Wagner, S&P 2017"),
+    Attack("pgd-dlr", "dlr", "inf", 20, 0, "Steps along the difference of logits ratio.", "Croce and Hein, ICML 2020"),
+    Attack("autoattack", None, "inf", 20, 0, "pyautoattack's ensemble; strong, slow.", "Croce and Hein, ICML 2020"),
+):
+    ATTACKS[_attack.name] = _attack
 
 
 class Attacked(NamedTuple):
-    """What an attack found.
+    """The result of an attack.
 
     Attributes:
-        x: ``(N, …)`` pictures: the last point that fools the network, of the first path on which one does, or else the
-            end of the last path.
+        x: ``(N, …)`` images: the last point that fools the network on the first path that has one, or the end of the
+            last path.
         logits: ``(N, C)`` of them.
         end: ``(N, C)`` logits at the end of the first path, fooled or not.
-        held: ``(N,)`` whether it is right all along the first path; of random draws, along all.
-        trajectory: ``(steps + 1, N, …)`` pictures along the first path, where they were asked for.
+        survived: ``(N,)`` whether the network is right all along the first path; for random images, along all paths.
+        trajectory: ``(steps + 1, N, …)`` images along the first path, if tracked.
     """
 
     x: Tensor
     logits: Tensor
     end: Tensor
-    held: Tensor
+    survived: Tensor
     trajectory: Tensor | None = None
 
 
@@ -133,128 +123,118 @@ def attack(
     rows: Tensor | None = None,
     track: bool = False,
 ) -> Attacked:
-    """Look for a picture within ε of each one that the network takes for another class.
+    """Look for an image within ε of each given one that the network misclassifies.
 
-    ε is in pixel units, so the network must take pixels: `pixel_model` puts a normalization into it. A module runs in
-    eval mode where the pictures are, and is put back as it was.
+    ε is in pixel units, so the network must take pixels: `pixel_model` moves a normalization into it. The network runs
+    in eval mode on the device of the images, and is left as it was.
 
     Args:
-        network: Pixels ``(N, …)`` → logits ``(N, C)``, or something that holds them.
-        x: Pictures ``(N, …)``, float, in [0, 1].
+        network: Pixels ``(N, …)`` → logits ``(N, C)``, or an output that holds them.
+        x: Images ``(N, …)``, float, in [0, 1].
         y: ``(N,)`` class indices.
-        name: In `ATTACKS`.
-        eps: How far a picture may be moved: 0 to 1 under L∞.
-        norm: ``"inf"`` or ``"2"``, instead of the attack's own.
-        steps: Instead of the attack's own.
-        first: Length of the first step in units of ε, instead of the attack's own.
-        loss: Of `LOSSES`, instead of the attack's own.
-        restarts: Random starts after the first, instead of the attack's own.
-        seed: Of what is random.
-        rows: ``(N,)`` numbers of the samples; 0, 1, … if not given. What is drawn for a sample follows from the seed
-            and its number, in whatever batch it is (not by autoattack).
-        track: Keep the pictures along the first path.
+        name: A name in `ATTACKS`.
+        eps: Largest distance of an image from the given one: 0 to 1 under L∞.
+        norm: Overrides the attack's norm, as the next four override its other options.
+        steps: Steps per path.
+        first: Length of the first step in units of ε.
+        loss: A name in `LOSSES`.
+        restarts: Random starts after the first path.
+        seed: Seed of the random draws.
+        rows: ``(N,)`` row numbers of the samples, 0, 1, … by default. The draws for a sample depend on the seed and
+            its row number alone, not on its batch (except for autoattack).
+        track: Keep the images along the first path.
 
     Examples:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
         >>> _ = net[1].weight.data.copy_(torch.eye(2, 4))
-        >>> picture = torch.tensor([[[0.8, 0.6], [0.0, 0.0]]])
-        >>> attack(net, picture, torch.tensor([0]), "fgsm", eps=0.2).x
+        >>> image = torch.tensor([[[0.8, 0.6], [0.0, 0.0]]])
+        >>> attack(net, image, torch.tensor([0]), "fgsm", eps=0.2).x
         tensor([[[0.6000, 0.8000],
                  [0.0000, 0.0000]]])
     """
-    options = {"norm": norm, "steps": steps, "first": first, "loss": loss, "restarts": restarts}
-    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
-    how = replace(ATTACKS[name], **given)
+    overrides = {"norm": norm, "steps": steps, "first": first, "loss": loss, "restarts": restarts}
+    given: dict[str, Any] = {option: value for option, value in overrides.items() if value is not None}
     if name == "autoattack" and (track or given.keys() - {"norm"}):
-        raise InputError(
-            "autoattack has its own steps, losses and restarts, and no trajectory; give eps and norm alone."
-        )
-    _check_options(how)
-    check_eps(eps, how.norm)
+        raise InputError("autoattack takes eps and norm only: it has its own steps, losses and restarts.")
+    options = _checked(replace(ATTACKS[name], **given))
+    check_eps(eps, options.norm)
     check_pixels(x)
     if not isinstance(network, nn.Module):
         raise InputTypeError(f"network must be an nn.Module that takes pixels, got {type(network).__name__}.")
     with evaluating(network, x.device):
         x, classes = x.detach().float(), _logits(network, x[:1].float()).shape[1]
-        if classes < (needed := 3 if how.loss == "dlr" else 2):
-            raise InputError(f"network must tell {needed} classes or more apart for {name}, got {classes}.")
+        if classes < (needed := 3 if options.loss == "dlr" else 2):
+            raise InputError(f"network must have {needed} classes or more for {name}, got {classes}.")
         y = check_labels(y, len(x), classes).to(x.device)
         if name == "autoattack":
-            return _autoattack(network, x, y, how.norm, eps, seed, classes)
-        numbers = torch.arange(len(x)) if rows is None else rows.cpu()
-        return _climb(network, x, y, how, eps, (seed, numbers), classes, track)
+            return _autoattack(network, x, y, options.norm, eps, seed, classes)
+        rows = torch.arange(len(x)) if rows is None else rows.cpu()
+        return _climb(network, x, y, options, eps, seed % 2**63, rows, track)
 
 
 def _climb(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    how: Attack,
-    eps: float,
-    seeds: tuple[int, Tensor],
-    classes: int,
-    track: bool,
+    network: nn.Module, x: Tensor, y: Tensor, options: Attack, eps: float, seed: int, rows: Tensor, track: bool
 ) -> Attacked:
-    """From the picture, and for what is still right from random points, as far up as the steps go."""
-    seed, numbers = seeds
-    found, found_logits, path = x.clone(), x.new_zeros(len(x), classes), []
-    end, likeliest = found_logits, found_logits.long()
-    right = held = torch.ones_like(y, dtype=torch.bool)
-    for start in range(how.restarts + 1):
-        target, rows = None, right.nonzero()[:, 0]
-        begin = origin = x[rows]
-        if start or not how.steps:
-            drawn = [(seed % 2**63, number, start) for number in numbers[rows.cpu()].tolist()]
-            begin = within(origin + anywhere(origin, eps, how.norm, drawn, edge=not how.steps), origin, eps, how.norm)
-        if start and how.loss == "margin":
-            target = likeliest[rows, (start - 1) % (classes - 1)]
-        for number, (point, logits) in enumerate(_path(network, begin, origin, y[rows], how, eps, target)):
-            if not start and not number:
-                likeliest = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
-            now = logits.argmax(1) != y[rows]
-            better = now | right[rows]
-            found[rows[better]], found_logits[rows[better]] = point[better], logits[better]
-            right[rows] &= ~now
+    """One path from each image, then paths from random points for the images that still resist."""
+    result, result_logits, path = x.clone(), x.new_empty(0), []
+    end = ranking = result_logits
+    right = survived = torch.ones_like(y, dtype=torch.bool)
+    for start in range(options.restarts + 1):
+        target, left = None, right.nonzero()[:, 0]
+        begin = origin = x[left]
+        if start or not options.steps:
+            changes = [_random_change(x.shape[1:], options, (seed, row, start)) for row in rows[left.cpu()].tolist()]
+            begin = project(origin + eps * torch.from_numpy(np.stack(changes)).to(x.device), origin, eps, options.norm)
+        if start and options.loss == "margin":
+            target = ranking[left, (start - 1) % ranking.shape[1]]
+        for step, (point, logits) in enumerate(_path(network, begin, origin, y[left], options, eps, target)):
+            if not start and not step:
+                result_logits = torch.zeros_like(logits)
+                ranking = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, :-1]
+            fooled = logits.argmax(1) != y[left]
+            update = fooled | right[left]
+            result[left[update]], result_logits[left[update]] = point[update], logits[update]
+            right[left] &= ~fooled
             if not start:
                 end = logits
                 path += [point] if track else []
-        if not start or not how.steps:
-            held = right.clone()
+        if not start or not options.steps:
+            survived = right.clone()
         if not right.any():
             break
-    return Attacked(found, found_logits, end, held, torch.stack(path) if track else None)
+    return Attacked(result, result_logits, end, survived, torch.stack(path) if track else None)
 
 
 def _path(
-    network: nn.Module, point: Tensor, x: Tensor, y: Tensor, how: Attack, eps: float, target: Tensor | None
+    network: nn.Module, point: Tensor, x: Tensor, y: Tensor, options: Attack, eps: float, target: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each point on the way and its logits."""
-    for number in range(how.steps):
-        logits, gradient = loss_gradient(network, point, y, str(how.loss), target)
+    for step in range(options.steps):
+        logits, gradient = loss_gradient(network, point, y, str(options.loss), target)
         yield point, logits
-        length = how.first * eps * (1 + math.cos(math.pi * number / how.steps)) / 2
-        point = within(point + length * upward(gradient, how.norm), x, eps, how.norm)
+        length = options.first * eps * (1 + math.cos(math.pi * step / options.steps)) / 2
+        direction = gradient.sign() if options.norm == "inf" else _unit(gradient)
+        point = project(point + length * direction, x, eps, options.norm)
     yield point, _logits(network, point)
 
 
 def loss_gradient(
     network: nn.Module, x: Tensor, y: Tensor, loss: str, target: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of a loss with respect to pixels: 0 where the network passes none, or no number.
+    """Logits, and the gradient of a loss with respect to the pixels: 0 where the network passes none, or NaN.
 
-    With a target, ``(N,)`` classes, the loss is that of a network which knows no others.
+    With a target, ``(N,)`` classes, the loss is that of a network that has no other classes.
     """
     point = x.detach().requires_grad_()
     with torch.enable_grad():
         logits = logits_of(network, point)
-        seen, at = logits.float(), y
+        values, labels = logits.float(), y
         if target is not None:
-            seen, at = seen.gather(1, torch.stack([y, target], 1)), torch.zeros_like(y)
-        total = LOSSES[loss](seen, at).sum()
+            values, labels = values.gather(1, torch.stack([y, target], 1)), torch.zeros_like(y)
+        total = LOSSES[loss](values, labels).sum()
         gradient = torch.autograd.grad(total, point, allow_unused=True)[0] if total.requires_grad else None
-    if gradient is None:  # the network looks at something that was cut off from its pixels
-        gradient = torch.zeros_like(x)
-    return logits.detach().float(), torch.nan_to_num(gradient, nan=0.0)
+    gradient = torch.zeros_like(x) if gradient is None else torch.nan_to_num(gradient, nan=0.0)
+    return logits.detach().float(), gradient
 
 
 def _logits(network: nn.Module, x: Tensor) -> Tensor:
@@ -263,46 +243,71 @@ def _logits(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def _autoattack(network: nn.Module, x: Tensor, y: Tensor, norm: Norm, eps: float, seed: int, classes: int) -> Attacked:
-    """pyautoattack's standard set, with as many target classes as there are; the targeted ones need four classes."""
+    """pyautoattack's standard set with as many target classes as there are; the targeted ones need four classes."""
     names = ["apgd-ce", "apgd-t", "fab-t", "square"] if classes > 3 else ["apgd-ce", "fab", "square"]
     if not loss_gradient(network, x, y, "margin")[1].any():
-        names = ["square"]  # the one that needs no gradients
-    found, run = x, need("pyautoattack").AutoAttack
-    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # it sets the seed of everything
-        ask = partial(logits_of, network)
-        kind = {"inf": "Linf", "2": "L2"}[norm]
-        made = run(ask, attacks=names, device=x.device, eps=eps, norm=kind, seed=seed, version="custom")
-        made.apgd.n_restarts = made.fab.n_restarts = 1
-        made.apgd_targeted.n_target_classes = made.fab.n_target_classes = min(9, classes - 1)
+        names = ["square"]  # the only one without gradients
+    result, ensemble = x, need("pyautoattack").AutoAttack
+    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # it seeds all generators
+        options = {"eps": eps, "norm": {"inf": "Linf", "2": "L2"}[norm], "seed": seed, "device": x.device}
+        runner = ensemble(partial(logits_of, network), attacks=names, version="custom", **options)
+        runner.apgd.n_restarts = runner.fab.n_restarts = 1
+        runner.apgd_targeted.n_target_classes = runner.fab.n_target_classes = min(9, classes - 1)
         if eps:
-            found, _ = made.run_standard_evaluation(x, y, batch_size=len(x))
-    found = within(torch.where(found.isfinite(), found, x), x, eps, norm)
-    logits = _logits(network, found)
-    return Attacked(found, logits, logits, logits.argmax(1) == y)
+            result, _ = runner.run_standard_evaluation(x, y, batch_size=len(x))
+    result = project(torch.where(result.isfinite(), result, x), x, eps, norm)
+    logits = _logits(network, result)
+    return Attacked(result, logits, logits, logits.argmax(1) == y)
+
+
+def project(point: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
+    """The point brought back into the ε-ball around x, and then into [0, 1], which never moves it away from x.
+
+    Examples:
+        >>> project(torch.tensor([[0.9, 2.0]]), torch.tensor([[0.5, 0.9]]), 0.25, "inf")
+        tensor([[0.7500, 1.0000]])
+    """
+    if norm == "inf":
+        return point.clamp(x - eps, x + eps).clamp(0, 1)
+    return (x + torch.renorm((point - x).flatten(1), 2, 0, eps).view_as(x)).clamp(0, 1)
+
+
+def _unit(values: Tensor) -> Tensor:
+    """Each sample's values at length 1, or 0. The largest is divided out first: squares of small numbers vanish."""
+    scaled = F.normalize(values.flatten(1), torch.inf, eps=torch.finfo(values.dtype).tiny)
+    return F.normalize(scaled).view_as(values)
+
+
+def _random_change(shape: Sequence[int], options: Attack, seed: Sequence[int]) -> np.ndarray:
+    """A random point of the unit ball, or on its edge (under L∞ a corner) for attacks without steps.
+
+    Each sample has its own seed, so its change depends neither on the batch nor on the device.
+    """
+    draw = np.random.default_rng(seed)
+    if options.norm == "inf":
+        change = 2 * draw.random(shape, np.float32) - 1
+        return change if options.steps else np.sign(change)
+    change = draw.standard_normal(shape, np.float32)
+    change /= np.linalg.norm(change)
+    return change * draw.random(dtype=np.float32) ** (1 / change.size) if options.steps else change
 
 
 def check_eps(eps: float, norm: str) -> None:
-    """Refuse an ε that is no distance."""
-    if not isinstance(eps, (int, float)) or not math.isfinite(eps) or eps < 0:
+    """Refuse an ε that is not a distance."""
+    most = 1 if norm == "inf" else math.inf
+    if not isinstance(eps, (int, float)) or not Range(0, most).holds(eps):
         raise InputError(
-            f"eps must be a distance in pixel units, 0 or more, got {eps!r}; 8/255 is usual for photographs."
-        )
-    if norm == "inf" and eps > 1:
-        raise InputError(
-            f"eps must be at most 1 under L∞, where 1 turns any picture into any other, got {eps:g}; pixels are in "
-            "[0, 1], so divide by 255, or attack with pgd-l2."
+            f"eps must be in {Range(0, most)}, for pixels from 0 to 1, got {eps!r}; 8/255 is usual for photographs."
         )
 
 
 def check_pixels(x: Tensor, name: str = "x") -> None:
-    """Refuse what is no batch of pixels in [0, 1]."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+    """Refuse anything but a batch of pixels in [0, 1]."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not x.numel():
+        got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(
-            f"{name} must be a float tensor of pixels in [0, 1], got {got}; of 8 bits give x.float() / 255."
+            f"{name} must be a float tensor of one image or more, (N, C, H, W), got {got}; scale 8-bit images by / 255."
         )
-    if x.ndim < 2 or not x.numel():
-        raise InputError(f"{name} must hold one picture or more, (N, C, H, W) say, got shape {tuple(x.shape)}.")
     if not bool(((x >= 0) & (x <= 1)).all()):
         raise InputError(
             f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalize in the "
@@ -310,18 +315,10 @@ def check_pixels(x: Tensor, name: str = "x") -> None:
         )
 
 
-def _check_options(how: Attack) -> None:
-    if how.norm not in ("inf", "2"):
-        raise InputError(f"norm must be 'inf' or '2', got {how.norm!r}.")
-    if how.name == "autoattack":
-        return
-    for option, least in (("steps", 0 if how.loss is None else 1), ("restarts", 0)):
-        value = getattr(how, option)
-        if not isinstance(value, int) or value < least:
-            raise InputError(f"{option} must be {least} or more, got {value!r}.")
-    if how.steps and how.loss not in LOSSES:
-        raise InputError(f"loss must be one of {', '.join(LOSSES)} for an attack that makes steps, got {how.loss!r}.")
-    if how.steps and not 0 < how.first <= 2:
-        raise InputError(
-            f"first must be above 0 and at most 2, the width of the ball in units of ε, got {how.first!r}."
-        )
+def _checked(options: Attack) -> Attack:
+    check_choice(options.norm, ("inf", "2"), "norm")
+    if options.steps and options.name != "autoattack":
+        check_choice(options.loss, LOSSES, "loss")
+        Range(0, 2, "(]").check(options.first, "first")
+    steps = whole_number("steps", options.steps, 0 if options.loss is None else 1)
+    return replace(options, steps=steps, restarts=whole_number("restarts", options.restarts, 0))
