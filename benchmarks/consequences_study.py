@@ -38,16 +38,13 @@ import torch
 from benchmarks.consequences_report import AUTHORS_EPS, report
 from benchmarks.jobs import locked, work, write_rows
 from benchmarks.measure import hardware
-from hardsight.answers import Answer, row
-from hardsight.calibration import calibration_answer
-from hardsight.clusters import clusters_answer
 from hardsight.data import open_data
 from hardsight.evaluation import evaluate
 from hardsight.explanation import explanation_answer
-from hardsight.margins import margins_answer
-from hardsight.ood import ood_answer
-from hardsight.predictions import predict
 from hardsight.presets import PRESETS
+from hardsight.questions import QUESTIONS, Answer, Subject
+from hardsight.questions.answers import row
+from hardsight.questions.ood import open_ood
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.report.comparisonpage import write_comparison
 from hardsight.robustness import robustness_answer
@@ -170,27 +167,24 @@ def answers(part: Part, trained: Trained, place: Place) -> Iterator[Answer]:
     """All that a part asks a network, on the test set."""
     model, limit = trained.model, 8 if place.smoke else 1000
     samples = open_data(f"{place.file(part.data)}:test")
-    told = predict(model, samples, logits=True, batch_size=1000)
-    labels = np.asarray(samples.labels)[told.rows]
-    right = told.probabilities.argmax(1) == labels
+    subject = Subject("network", model, samples, forward={"batch_size": 1000})
+    right = subject.predictions.probabilities.argmax(1) == subject.labels
     low, high = map(float, wilson(right.sum(), np.array(len(right))))
     yield Answer([row("accuracy", "accuracy", right.mean(), low=low, high=high, n=len(right), better="higher")])
-    if "calibration" in part.questions:
-        yield calibration_answer(told, labels)
-    if "margins" in part.questions:
-        yield margins_answer(told, labels)
+    for question in ("calibration", "margins"):
+        if question in part.questions:
+            yield QUESTIONS[question].ask(subject)
     if "ood" in part.questions and part.strangers and (file := place.file(part.strangers)).exists():
-        strangers = predict(model, open_data(f"{file}:test"), logits=True, batch_size=1000)
-        yield ood_answer(told, strangers, part.strangers)
+        [ood] = open_ood([(part.strangers, f"{file}:test")], samples)
+        yield QUESTIONS["ood"].ask(subject, ood=ood)
     if "clusters" in part.questions:
-        yield clusters_answer(told, labels, 0)
+        yield QUESTIONS["clusters"].ask(subject)
     if "explanation" in part.questions:
         yield explanation_answer(model, samples, limit=limit, seed=0)
     if "robustness" in part.questions:
-        hardness = -told.at("avh", labels)
         for attacks, strengths in _ATTACKS:
             eps = strengths[:2] if place.smoke else strengths
-            yield robustness_answer(model, samples, attacks=attacks, eps=eps, limit=limit, hardness=hardness, seed=0)
+            yield robustness_answer(model, samples, attacks=attacks, eps=eps, limit=limit, hardness=subject.avh, seed=0)
 
 
 def _do(job: Job, place: Place) -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import torch
 
 from benchmarks.measure import interleaved, ratios, row
-from hardsight.calibration import brier, calibration_answer, classwise_ece, ece, fit_temperature, nll
-from hardsight.margins import energy_by_class, logit_margin, margins_answer
-from hardsight.ood import detection, ood_answer, ood_scores
 from hardsight.predictions import Predictions
+from hardsight.questions import (
+    brier,
+    classwise_ece,
+    detection,
+    ece,
+    energy_by_class,
+    fit_temperature,
+    logit_margin,
+    nll,
+    ood_scores,
+)
 
 SAMPLES, CLASSES, WIDTH, MAPS = 50_000, 1000, 512, 10_000
 LIMIT, MAPS_LIMIT = 5, 60  # seconds, on 2 cores and on a GPU
@@ -60,12 +71,17 @@ def evaluation() -> list[dict]:
     labels = torch.randint(0, CLASSES, (SAMPLES,))
     features = 10 * weight[labels] + 2 * torch.randn(SAMPLES, WIDTH)
     logits = features @ weight.T
-    told = _predictions(features, weight, logits)
+    predictions = _predictions(features, weight, logits)
+    network = SimpleNamespace(transform=None)
+    subject: Any = SimpleNamespace(
+        predictions=predictions, labels=labels, network=network, predict=lambda data: predictions
+    )
+    itself: Any = OODData("itself", None, None)
 
     def answers() -> None:
-        ood_answer(told, told, "itself")
-        calibration_answer(told, labels)
-        margins_answer(told, labels)
+        QUESTIONS["ood"].ask(subject, ood=itself)
+        QUESTIONS["calibration"].ask(subject)
+        QUESTIONS["margins"].ask(subject)
 
     theirs = "pytorch-ood, torchmetrics, sklearn"
     cases = {

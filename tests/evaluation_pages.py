@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 from scipy import stats
 
-from hardsight.answers import point, row
+from hardsight.questions.answers import point, row
 
 BETTER = {"accuracy": "higher", "ece": "lower", "nll": "lower", "auroc": "higher", "fpr95": "lower", "mean": "higher"}
 EPS = (0.0, 0.05, 0.1, 0.2, 0.3)

@@ -1,8 +1,26 @@
 """Predictions of a network that is only a last layer: features around the classes' directions, and what follows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from hardsight.predictions import Predictions
+from hardsight.questions import QUESTIONS, OODData
+
+
+def answer_to(question, predictions, labels, **options):
+    """The answer to a question that looks at nothing but predictions and labels."""
+    return QUESTIONS[question].ask(SimpleNamespace(predictions=predictions, labels=labels), **options)
+
+
+def ood_answer(inside, outside, name, detectors=None, training=None):
+    """The answer to the question of OOD data, from predictions for both sets."""
+    network = SimpleNamespace(transform=None)
+    subject = SimpleNamespace(
+        predictions=inside, network=network, predict=lambda data: outside, training_output=training
+    )
+    given = {} if detectors is None else {"detectors": detectors}
+    return QUESTIONS["ood"].ask(subject, ood=OODData(name, None, None), **given)
 
 
 def made(n=300, classes=5, width=16, noise=1.0, seed=0, scale=3.0, signal=1.0):

@@ -2,25 +2,24 @@
 
 import re
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_predictions import made
+from made_predictions import answer_to, made
 from scipy import stats
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from hardsight import avc, calibration
-from hardsight.calibration import (
+from hardsight import avc
+from hardsight.questions import calibration
+from hardsight.questions.calibration import (
     TEMPERATURES,
     brier,
-    calibration_answer,
     classwise_ece,
     ece,
     fit_temperature,
@@ -202,7 +201,7 @@ def test_separable_and_useless_logits_get_the_bounds():
 
 def test_the_answer_judges_each_half_with_the_temperature_of_the_other():
     told, y = made(400, scale=30.0)
-    answer = calibration_answer(told, y, seed=3)
+    answer = answer_to("calibration", told, y, seed=3)
     rows = {(r["metric"], r["score"]): r["value"] for r in answer.rows}
     first, second = np.array_split(np.random.default_rng(3).permutation(400), 2)
     for name, raw in (("softmax", told.logits.astype(np.float64)), ("avc", np.log(told.avc.astype(np.float64)))):
@@ -227,21 +226,21 @@ def test_the_answer_judges_each_half_with_the_temperature_of_the_other():
     for name, column in answer.samples.items():
         metric, score = name.split(":")
         assert column.mean() == pytest.approx(rows[metric, score], rel=1e-9)
-    assert calibration_answer(told, y, seed=3).rows == answer.rows
+    assert answer_to("calibration", told, y, seed=3).rows == answer.rows
     assert "over 5 classes" in answer.notes[-1].text  # where others lie at right angles the largest AVC is 2 / (C + 1)
     assert float(avc(torch.eye(200)[:1], torch.eye(200), [0])) == pytest.approx(2 / 201)
 
 
 def test_separable_data_are_said_and_a_class_exactly_opposite_has_a_finite_loss():
     told, y = made(60, noise=0.01)
-    answer = calibration_answer(told, y)
+    answer = answer_to("calibration", told, y)
     assert any(re.match(r"softmax: .*0\.001", note.text) for note in answer.notes)
     assert all(np.isfinite(r["value"]) for r in answer.rows)
     assert next(r for r in answer.rows if (r["metric"], r["score"]) == ("ece", "softmax+T"))["value"] < 1e-6
     told, y = made(60)
     told.avc[0] = [0, 1, 0, 0, 0]
     y[0] = 0
-    assert all(np.isfinite(r["value"]) for r in calibration_answer(told, y).rows)
+    assert all(np.isfinite(r["value"]) for r in answer_to("calibration", told, y).rows)
 
 
 def test_half_precision_and_tensors_are_read():
@@ -272,8 +271,7 @@ def test_bad_input_is_a_sentence():
         (lambda: brier(p * np.nan, y), "probabilities hold NaN"),
         (lambda: nll(told.logits, y + 9), "labels must lie"),
         (lambda: fit_temperature(told.logits * np.inf, y), "logits .*infinity"),
-        (lambda: calibration_answer(replace(told, logits=None), y), "logits=True"),
-        (lambda: calibration_answer(made(1)[0], [0]), "2 samples"),
+        (lambda: answer_to("calibration", made(1)[0], [0]), "2 samples"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

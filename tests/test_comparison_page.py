@@ -13,9 +13,9 @@ from evaluation_pages import answers_of, write_evaluation
 from report_pages import HOSTILE
 
 import hardsight as hs
-from hardsight.answers import Note
 from hardsight.evaluation import read_evaluation
 from hardsight.evaluation.naming import _MEANINGS, meaning, score_title, variant_title, written
+from hardsight.questions.answers import Note
 from hardsight.report.comparisonpage import comparison, write_comparison
 
 MASKED = "Gradient masking (scale): pgd leaves 90 % right and pgd-margin 3 %."

@@ -1,10 +1,12 @@
 """`evaluate`: what questions say of runs and groups; it stays, it grows, and it refuses in sentences."""
 
+import inspect
 import json
 import math
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +16,25 @@ import torch
 from attacked_networks import untrained as network
 from command_line import failure
 from forked import beside
+from made_predictions import answer_to
 from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hardsight.answers import Answer, row
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
-from hardsight.evaluation import Subject, evaluate, questions, read_evaluation
+from hardsight.evaluation import Subject, evaluate, read_evaluation
 from hardsight.evaluation import run as evaluation_run
 from hardsight.evaluation.statistics import flag_of
-from hardsight.evaluation.subjects import open_cases
-from hardsight.margins import margins_answer
+from hardsight.evaluation.subjects import open_subjects
 from hardsight.models import Model
 from hardsight.networks import build_network
 from hardsight.predictions import predict
+from hardsight.questions import QUESTIONS, Answer
+from hardsight.questions.answers import row
+from hardsight.questions.uncertainty import uncertainty_answer
 from hardsight.runs import folder_lock
-from hardsight.uncertainty import uncertainty_answer
 
 PICTURES, LABELS = load_digits()
 
@@ -66,7 +69,7 @@ def test_rows_are_what_each_question_says_of_each_run(digits, tmp_path):
     found = run(subjects(digits), tmp_path, questions=["margins", "calibration"])
     for i, name in enumerate(("a0", "a1", "b2", "b3")):
         said = predict(network(i), digits, logits=True, device="cpu")
-        expected = margins_answer(said, digits.labels).rows
+        expected = answer_to("margins", said, digits.labels).rows
         own = told(found.rows, run=name, question="margins")
         assert [(one["group"], one["seed"]) for one in own] == [(name[0], i % 2)] * len(own)
         assert [{key: one[key] for key in expected[0] if key != "level"} for one in own] == [
@@ -89,11 +92,12 @@ def test_several_runs_of_a_group_are_an_ensemble(digits, tmp_path):
     found = run(subjects(digits), tmp_path)
     members = [predict(network(i), digits, device="cpu") for i in (2, 3)]
     hardness = np.mean([-one.at("avh", digits.labels) for one in members], axis=0)
-    expected = uncertainty_answer(np.stack([one.probabilities for one in members]), hardness, digits.labels)
+    probabilities = np.stack([one.probabilities for one in members])
+    expected = uncertainty_answer(probabilities, hardness, digits.labels, "ensemble")
     own = told(found.rows, group="b", question="uncertainty")
     assert {(one["run"], one["seed"]) for one in own} == {("", None)}
     assert [(one["metric"], one["score"], one["value"]) for one in own] == [
-        (one["metric"], f"ensemble {one['score']}", pytest.approx(one["value"])) for one in expected.rows
+        (one["metric"], one["score"], pytest.approx(one["value"])) for one in expected.rows
     ]
     how = told(found.tests, metric="mean", score="ensemble epistemic")[0]["how"]
     assert how == "paired t over 60 samples"
@@ -120,22 +124,8 @@ def test_one_run_has_no_tests_and_one_of_each_is_compared_over_samples_and_that_
     said = predict(network(1), digits, logits=True, device="cpu")
     np.testing.assert_allclose(table["avh"].to_numpy(), -said.at("avh", digits.labels))
     np.testing.assert_allclose(
-        table["margins/margin:logit"], margins_answer(said, digits.labels).samples["margin:logit"]
+        table["margins/margin:logit"], answer_to("margins", said, digits.labels).samples["margin:logit"]
     )
-
-
-def test_a_column_is_used_only_where_its_mean_is_the_number(digits, tmp_path, monkeypatch):
-    def odd(seen):
-        column = np.arange(60.0) + float(seen.avh[0])
-        return Answer(
-            [row("margins", "good", column.mean(), n=60, better="higher"), row("margins", "bad", 7.0, n=60)],
-            samples={"good": column, "bad": column},
-        )
-
-    monkeypatch.setitem(questions._ASKED, "margins", odd)
-    found = run(subjects(digits, "ab"), tmp_path)
-    assert told(found.tests, metric="bad")[0]["how"].startswith("no test: one run each")
-    assert not told(found.tests, metric="good")[0]["how"].startswith("no test: one run each")
 
 
 def test_labels_are_those_of_the_network_by_name(digits, tmp_path):
@@ -185,7 +175,7 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
     def hole(seen):
         return Answer([row("margins", "margin", math.nan, score="logit", n=60, better="higher")])
 
-    monkeypatch.setitem(questions._ASKED, "margins", hole)
+    monkeypatch.setitem(QUESTIONS, "margins", replace(QUESTIONS["margins"], ask=hole))
     found = run(subjects(digits, "ab"), tmp_path)
     assert len(found.tests) == 0
     assert "-- & --" in (found.path / "table.tex").read_text()
@@ -196,15 +186,15 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
 
 
 def counted(monkeypatch, fail_at=None):
-    asked, own = [], questions._ASKED["margins"]
+    asked, question = [], QUESTIONS["margins"]
 
     def ask(seen):
         asked.append(len(asked))
         if len(asked) == fail_at:
             raise KeyboardInterrupt
-        return own(seen)
+        return question.ask(seen)
 
-    monkeypatch.setitem(questions._ASKED, "margins", ask)
+    monkeypatch.setitem(QUESTIONS, "margins", replace(question, ask=ask))
     return asked
 
 
@@ -247,11 +237,9 @@ def test_a_second_evaluation_of_a_folder_waits_and_removes_nothing_of_the_first(
 
 
 def test_a_kill_inside_the_ensemble_costs_no_question(digits, tmp_path, monkeypatch):
-    import hardsight.uncertainty
-
     asked = counted(monkeypatch)
     with monkeypatch.context() as broken:
-        broken.setattr(hardsight.uncertainty, "uncertainty_answer", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr(evaluation_run, "uncertainty_answer", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(subjects(digits), tmp_path)
     assert len(asked) == 2
@@ -278,23 +266,71 @@ def test_runs_and_questions_join_and_none_is_lost_unasked(digits, tmp_path, monk
     assert len(asked) == 9
 
 
-def test_whatever_decides_an_answer_is_part_of_its_name(digits, tmp_path, monkeypatch):
-    """Batch sizes where something is drawn batch by batch, the labels as the network counts them, and the format."""
+OPTIONS = {
+    # question: the call, and what changes in it; each must be computed again, and an equal call must not
+    "uncertainty": ({"dropout": 3}, {"dropout": 4}, {"seed": 1}, {"batch_size": 7}),
+    "ood": ({"ood": ["noise"]}, {"ood": ["other"]}, {"detectors": ["msp"]}),
+    "robustness": (
+        {"attacks": ["fgsm"], "eps": [0.1], "limit": 9},
+        {"attacks": ["noise"]}, {"eps": [0.2]}, {"limit": 8}, {"seed": 1},
+    ),
+    "explanation": ({"explain": True, "limit": 3, "boxes": "boxes.csv"}, {"limit": 2}, {"seed": 1}, {"boxes": None}),
+    "calibration": ({"questions": ["calibration"]}, {"seed": 1}),
+    "clusters": ({"questions": ["clusters"]}, {"seed": 1}),
+}  # fmt: skip
 
-    def made_of(size, **options):
-        given = questions.Options(questions=(), batch_size=size, **options)
-        return [job.made_of for job in questions.jobs(given)]
 
-    for options in ({"dropout": 3}, {"attacks": ("fgsm", "autoattack")}):
-        assert made_of(60, **options) != made_of(7, **options)
-    assert made_of(60, attacks=("noise", "pgd-margin")) == made_of(7, attacks=("noise", "pgd-margin"))
+@pytest.mark.parametrize("question", OPTIONS)
+def test_a_changed_option_is_computed_again_and_an_equal_call_is_not(digits, tmp_path, monkeypatch, question):
+    call, *changes = OPTIONS[question]
+    net = nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
+    monkeypatch.chdir(tmp_path)
+    Path("boxes.csv").write_text("id,x0,y0,x1,y1\n" + "".join(f"test:{i},1,1,5,5\n" for i in range(60)))
+    rng = np.random.default_rng(0)
+    sets = {name: ArraySamples(rng.integers(0, 255, (40, 8, 8), dtype=np.uint8), None, "test", name)
+            for name in ("noise", "other")}  # fmt: skip
+    asked, entry = [], QUESTIONS[question]
+
+    def ask(subject, **options):
+        asked.append(options)
+        return entry.ask(subject, **options)
+
+    ask.__signature__ = inspect.signature(entry.ask)
+    monkeypatch.setitem(QUESTIONS, question, replace(entry, ask=ask))
+
+    def count(**options):
+        options = {"questions": (), **call, **options}
+        if "ood" in options:
+            options["ood"] = [("x", sets[name]) for name in options["ood"]]  # the name says nothing of the content
+        run(Subject("net", net, digits), tmp_path, **options)
+        return len(asked)
+
+    assert count() == count() == 1
+    for number, change in enumerate(changes, 2):
+        assert count(**change) == count(**change) == number, change
+    assert count() == len(changes) + 1
+    if question == "explanation":
+        Path("boxes.csv").write_text(Path("boxes.csv").read_text().replace("1,1,5,5", "2,2,6,6"))
+        assert count() == len(changes) + 2
+    monkeypatch.setitem(QUESTIONS, question, replace(QUESTIONS[question], version=99))
+    before = len(asked)
+    assert count() == before + 1
+
+
+def test_labels_devices_and_the_format_decide_an_answer(digits, tmp_path, monkeypatch):
+    for name, options, expected in (
+        ("uncertainty", {}, True), ("robustness", {"attacks": ["autoattack"]}, True),
+        ("robustness", {"attacks": ["pgd"]}, False),  # whose draws belong to each sample
+    ):  # fmt: skip
+        subject = Subject("net", network(), digits, forward={"batch_size": 7, "device": "cpu"})
+        assert (QUESTIONS[name].decided_by(subject, options) == [7, "cpu"]) is expected
     names = list("0123456789")
     named = ArraySamples(digits.images, digits.labels, "test", "digits", names)
-    found = {}
+    values = {}
     for order in (names, names[::-1]):
         given = Subject("net", Model(network(), "net", classes=order), named)
-        found[order[0]] = told(run(given, tmp_path / "named").rows, metric="margin", score="logit")[0]["value"]
-    assert found["0"] != found["9"]
+        values[order[0]] = told(run(given, tmp_path / "named").rows, metric="margin", score="logit")[0]["value"]
+    assert values["0"] != values["9"]
     before = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()}
     monkeypatch.setattr(evaluation_run, "_FORMAT", 10**6)
     after = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()} - before
@@ -385,7 +421,7 @@ def test_strangers_of_another_size_or_colour_are_brought_to_the_runs_own_and_tha
 
     able = Model(network(channels=3), "net", transforms.Compose([transforms.Resize(8), transforms.ToTensor()]), "pil")
     folder = [Subject("net", able, digits)]
-    assert len(told(run(folder, tmp_path / "own", ood=[("noise", strangers)]).rows, question="ood")) == 24
+    assert len(told(run(folder, tmp_path / "own", ood=[("noise", strangers)]).rows, question="ood")) == 28
 
 
 def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_computed(digits, tmp_path, monkeypatch):
@@ -396,7 +432,7 @@ def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_comput
     flat = [Subject("net", nn.Linear(6, 3), TensorDataset(torch.rand(9, 6), torch.arange(9) % 3))]
     for given, ood, words in (
         (None, [odd], "ood: .*brought"),
-        (None, [tensors], "pictures and tensors"),
+        (None, [tensors], "images and tensors"),
         (flat, [TensorDataset(torch.rand(4, 5))], r"\(5,\) .*\(6,\)"),
         (None, ["nowhere.npz"], r"ood: .*nowhere\.npz"),
         (None, [("x", noise), ("x", noise)], "'x' is there twice"),
@@ -442,7 +478,7 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
         ([a], {"attacks": ["fgsm"], "eps": [8]}, "eps .*got 8"),
         ([a], {"explain": True, "boxes": "nowhere.csv"}, "nowhere.csv"),
         ([a], {"batch_size": 0}, "batch_size .*got 0"),
-        ([a], {"eps": [0.1]}, "eps .*attacks.* none"),
+        ([a], {"eps": [0.1]}, "eps .*attacks"),
         ([a], {"dropout": -1}, "dropout .*got -1"),
         ([a], {"dropout": 1}, "one pass"),
         ([a], {"limit": 0}, "limit .*got 0"),
@@ -451,7 +487,7 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=words):
             run(given, tmp_path, **options)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "rows.parquet").exists()
 
 
 @pytest.fixture(scope="module")
@@ -493,27 +529,27 @@ def trained(place, like, seed=0, loss="cross-entropy", epochs=1, done=1, lr=0.1)
 def test_trainings_that_differ_in_the_seed_form_a_group(scored):
     a, b = trained(Path("t/a"), "one"), trained(Path("t/b"), "two", seed=1)
     c = trained(Path("t/c"), "three", loss="el:0.75")
-    cases, samples = open_cases([a, b / "test", c])
+    cases, samples = open_subjects([a, b / "test", c])
     assert [(case.name, case.group, case.seed) for case in cases] == [
         ("a", "cross-entropy", 0), ("b", "cross-entropy", 1), ("c", "c", 0),
     ]  # fmt: skip
     assert len(samples) == 60
-    named, _ = open_cases([a, b, c], ["x", "y", "x"])
+    named, _ = open_subjects([a, b, c], ["x", "y", "x"])
     assert [case.group for case in named] == ["x", "y", "x"]
     faster = trained(Path("u/a"), "three", lr=0.2)
-    assert [case.name for case in open_cases([a, faster])[0]] == ["t/a", "u/a"]
+    assert [case.name for case in open_subjects([a, faster])[0]] == ["t/a", "u/a"]
 
 
 def test_unfinished_runs_and_training_samples_are_told(scored):
     short = trained(Path("short"), "one", epochs=3, done=2)
     with pytest.raises(RuntimeError, match=r"short .*2 of 3 epochs"):
-        open_cases([short])
+        open_subjects([short])
     Path("runs/one/meta.json").unlink()
     with pytest.raises(RuntimeError, match=r"one .*not finished"):
-        open_cases([Path("runs/one")])
+        open_subjects([Path("runs/one")])
     seen = trained(Path("seen"), "two")
     (seen / "test").rename(seen / "train")
-    assert open_cases([seen])[0][0].notes[0].kind == "training samples"
+    assert open_subjects([seen])[0][0].notes[0].kind == "training samples"
 
 
 def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, capsys):
@@ -566,7 +602,7 @@ def test_the_command_takes_a_network_that_the_run_does_not_name(scored, capsys):
     ("args", "words"),
     [
         ("evaluate", "RUN is missing"),
-        ("evaluate runs/one runs/one", "one is .*same"),
+        ("evaluate runs/one runs/one", "'runs/one' repeats"),
         ("evaluate runs/one --names a,b", "names .*1, got 2"),
         ("evaluate runs/one --ood nowhere.npz", r"ood: .*nowhere\.npz"),
         ("evaluate runs/one --attack fgsm --eps 8/0", "--eps .*'8/0'"),

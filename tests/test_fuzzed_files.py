@@ -22,7 +22,7 @@ from hardsight.cleaning import clean
 from hardsight.data import data_of, open_data, read_features
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import HardsightError
-from hardsight.evaluation.rebuilding import folder_of, network_of
+from hardsight.evaluation.subjects import folder_of, network_of
 from hardsight.report import write_report
 
 CASES = 25

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from made_predictions import made
+from made_predictions import answer_to, made
 from scipy import stats
 
-from hardsight.margins import energy_by_class, logit_margin, margins_answer
 from hardsight.predictions import Predictions
+from hardsight.questions.margins import energy_by_class, logit_margin
 from hardsight.scores import SCORES
 
 
@@ -49,7 +49,7 @@ def test_a_class_without_samples_has_no_energy_and_one_class_is_enough():
     assert np.isnan(found[:2]).all()
     assert found[2].tolist() == [0, -2, -1]
     told, y = made(30)
-    answer = margins_answer(told, np.zeros_like(y))
+    answer = answer_to("margins", told, np.zeros_like(y))
     assert all(np.isfinite(r["value"]) for r in answer.rows)
     assert {p["score"] for p in answer.points if p["curve"] == "energy"} == {"mean over classes", "class 0"}
 
@@ -58,7 +58,7 @@ def test_energies_of_very_many_classes_do_not_fill_the_memory():
     classes, draw = 100_000, np.random.default_rng(0)  # a table of classes by classes would take 80 GB
     z, y = draw.normal(size=(6, classes)).astype(np.float32), np.array([5, 5, 70_000, 99_999, 0, 0])
     told = Predictions(list("abcdef"), np.arange(6), z, z, z[:, :2], np.ones(6), z[:2].T, None, logits=z)
-    curve = [p["y"] for p in margins_answer(told, y).points if p["curve"] == "energy"]
+    curve = [p["y"] for p in answer_to("margins", told, y).points if p["curve"] == "energy"]
     means = [-z[y == k].astype(np.float64).mean(0) for k in np.unique(y)]
     own = np.mean([mean[k] for mean, k in zip(means, np.unique(y), strict=True)])
     others = np.mean([np.sort(np.delete(mean, k)) for mean, k in zip(means, np.unique(y), strict=True)], 0)
@@ -68,7 +68,7 @@ def test_energies_of_very_many_classes_do_not_fill_the_memory():
 
 def test_the_answer_has_means_intervals_and_columns():
     told, y = made(300)
-    answer = margins_answer(told, y)
+    answer = answer_to("margins", told, y)
     rows = {(r["metric"], r["score"]): r for r in answer.rows}
     angular = -SCORES["angular_margin"](told.features, told.weight, y).double().numpy()
     for score, values in (("logit", logit_margin(told.logits, y)), ("angular", angular)):
@@ -95,15 +95,15 @@ def test_the_answer_has_means_intervals_and_columns():
 
 def test_the_energy_curve_is_short_and_the_bias_of_the_released_margin_is_said_where_it_matters():
     told, y = made(100, 500)
-    points = [p for p in margins_answer(told, y).points if p["curve"] == "energy"]
+    points = [p for p in answer_to("margins", told, y).points if p["curve"] == "energy"]
     assert len(points) == 100
     assert points[0]["y"] == pytest.approx(np.nanmean(energy_by_class(told.logits, y)[:, 0]), rel=1e-6)
     told, y = made(50)
     told.logits[:] -= 100
-    words = " ".join(note.text for note in margins_answer(told, y).notes)
+    words = " ".join(note.text for note in answer_to("margins", told, y).notes)
     assert "negative in 100.0%" in words
     told.logits[:] += 200
-    assert not margins_answer(told, y).notes
+    assert not answer_to("margins", told, y).notes
 
 
 def test_bad_input_is_a_sentence():
@@ -115,7 +115,7 @@ def test_bad_input_is_a_sentence():
         (lambda: logit_margin(told.logits, y + 5), "labels must lie"),
         (lambda: logit_margin(told.logits, y[:3]), "labels .*shape"),
         (lambda: energy_by_class(told.logits[:, :1], y), "2 classes"),
-        (lambda: margins_answer(made(5)[0], y), "labels .*shape"),
+        (lambda: answer_to("margins", made(5)[0], y), "labels .*shape"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

@@ -11,12 +11,12 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.angles import cosine_matrix
-from hardsight.calibration import brier, classwise_ece, fit_temperature, nll
 from hardsight.data import mean_and_std
 from hardsight.devices import moved
-from hardsight.margins import energy_by_class, logit_margin
-from hardsight.ood import ood_scores
 from hardsight.predictions import _values
+from hardsight.questions.calibration import brier, classwise_ece, fit_temperature, nll
+from hardsight.questions.margins import energy_by_class, logit_margin
+from hardsight.questions.ood import ood_scores
 from hardsight.scores import SCORES, avh_series
 from hardsight.scoring.rows import score_block
 from hardsight.series import angle_sum_series

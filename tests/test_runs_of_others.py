@@ -15,7 +15,7 @@ import hardsight.data.open
 from hardsight.data import data_of, open_data
 from hardsight.errors import HardsightError, InputError
 from hardsight.evaluation import evaluate
-from hardsight.evaluation.rebuilding import network_of
+from hardsight.evaluation.subjects import network_of
 from hardsight.runs import Meta
 
 SECRET = "password-of-the-bank"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from attacked_networks import digits, trained
-from made_predictions import made
+from made_predictions import answer_to, made
 from torch import nn
 
 import hardsight as hs
@@ -19,13 +19,13 @@ from hardsight.alignment.ceiling import ceiling
 from hardsight.alignment.differences import compare_all, compare_scores
 from hardsight.alignment.hypotheses import hypotheses
 from hardsight.alignment.resampling import resampled
-from hardsight.calibration import calibration_answer
 from hardsight.cli import main
-from hardsight.clusters import angular_kmeans, clusters_answer
 from hardsight.data import ArraySamples
 from hardsight.explanation import explanation_answer
 from hardsight.human.answers import as_human, halves
 from hardsight.phases.plateaus import plateau, plateaus
+from hardsight.questions import angular_kmeans
+from hardsight.questions.uncertainty import dropout_predictions
 from hardsight.recipes import Recipe
 from hardsight.robustness import attack, robustness_answer
 from hardsight.scoring.folds import assign_folds
@@ -33,7 +33,6 @@ from hardsight.studies import dip_and_bounce
 from hardsight.studies.avh import embeddings, iterations, two_gaussians
 from hardsight.training import train
 from hardsight.training.loop import seed_of
-from hardsight.uncertainty import dropout_predictions
 
 DRAW = np.random.default_rng(0)
 COUNTS = DRAW.multinomial(20, [0.6, 0.3, 0.1], 80)
@@ -98,9 +97,9 @@ SEEDED = {
     "plateaus": lambda _, s: plateaus(
         SimpleNamespace(matrix=lambda _: CURVES, epochs=np.arange(1, 31)), ("avh", "nll"), draws=50, seed=s
     ),
-    "calibration": lambda _, s: calibration_answer(*PREDICTIONS, seed=s),
+    "calibration": lambda _, s: answer_to("calibration", *PREDICTIONS, seed=s),
     "angular_kmeans": lambda _, s: angular_kmeans(np.random.default_rng(1).normal(size=(90, 6)), 5, s),
-    "clusters": lambda _, s: clusters_answer(*PREDICTIONS, seed=s),
+    "clusters": lambda _, s: answer_to("clusters", *PREDICTIONS, seed=s),
     "dropout": lambda _, s: dropout_predictions(network(), images(), 2, seed=s, device="cpu"),
     "attack": lambda _, s: attacked(s),
     "robustness": lambda _, s: robustness_answer(

@@ -11,7 +11,7 @@ from torch import nn
 
 from hardsight.data import ArraySamples
 from hardsight.predictions import predict
-from hardsight.uncertainty import dropout_predictions, uncertainty, uncertainty_answer
+from hardsight.questions.uncertainty import dropout_predictions, uncertainty, uncertainty_answer
 
 
 def opinions(t=7, n=40, c=4, seed=0):
@@ -110,8 +110,8 @@ def test_the_answer_correlates_with_hardness_and_finds_errors():
     p, draw = opinions(5, 300), np.random.default_rng(1)
     y = np.array([draw.choice(4, p=row) for row in p.mean(0)])
     avh = 1 - p.mean(0)[np.arange(300), y]
-    answer = uncertainty_answer(p, avh, y)
-    rows = {(r["metric"], r["score"]): r for r in answer.rows}
+    answer = uncertainty_answer(p, avh, y, "dropout")
+    rows = {(r["metric"], r["score"].removeprefix("dropout ")): r for r in answer.rows}
     wrong = p.mean(0).argmax(1) != y
     for part, values in uncertainty(p)._asdict().items():
         assert rows["mean", part]["value"] == pytest.approx(values.mean())
@@ -125,10 +125,10 @@ def test_the_answer_correlates_with_hardness_and_finds_errors():
 
 def test_no_errors_and_constant_hardness_are_said_or_nan():
     p = np.tile(np.eye(3)[None, [0, 1, 2, 0, 1]], (2, 1, 1))
-    answer = uncertainty_answer(p, np.ones(5), [0, 1, 2, 0, 1])
+    answer = uncertainty_answer(p, np.ones(5), [0, 1, 2, 0, 1], "dropout")
     assert answer.notes[0].kind == "always right"
     assert all(np.isnan(r["value"]) for r in answer.rows if r["metric"] == "spearman")
-    assert uncertainty_answer(p, np.ones(5), [1, 2, 0, 1, 2]).notes[0].kind == "never right"
+    assert uncertainty_answer(p, np.ones(5), [1, 2, 0, 1, 2], "dropout").notes[0].kind == "never right"
 
 
 def test_bad_input_is_a_sentence():
@@ -140,8 +140,7 @@ def test_bad_input_is_a_sentence():
         (lambda: uncertainty(p * 2), "sum to 1"),
         (lambda: uncertainty(p * np.nan), "NaN"),
         (lambda: uncertainty(-p), "negative"),
-        (lambda: uncertainty_answer(p, np.ones(2), [0, 1, 2]), "avh .*3"),
-        (lambda: uncertainty_answer(p, np.ones(3), [0, 1, 9]), "labels must lie"),
+        (lambda: uncertainty_answer(p, np.ones(3), [0, 1, 9], "dropout"), "labels must lie"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

@@ -22,9 +22,7 @@ _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "alignment": "ceiling compare_all hypotheses leaderboard over_nets",
     "angles": "angle_matrix paired_angle",
-    "calibration": "classwise_ece ece fit_temperature reliability",
     "cleaning": "read_ids to_datalab",
-    "clusters": "cluster_metrics",
     "degradation": "DEGRADATIONS degrade evaluate_degraded",
     "evaluation": "Evaluation Subject",
     "explanation": "cam",
@@ -36,9 +34,9 @@ _MOVED = {
         "deferred_weights effective_number_weights encouraging_loss EncouragingBCELoss "
         "EuclideanContrastiveLoss FocalLoss ldam_margins soft_margin soft_margins sphereface_logits"
     ),
-    "margins": "energy_by_class logit_margin",
-    "ood": "Detection detection DETECTORS ood_scores",
     "presets": "PRESETS",
+    "questions": "classwise_ece cluster_metrics Detection detection DETECTORS ece energy_by_class fit_temperature "
+    "logit_margin ood_scores reliability",
     "robustness": "attack ATTACKS check_masking",
     "sampling": "hardness_of latest_hardness PACINGS within_class",
     "schedules": "deferred ramp_down ramp_up Scheduled",

@@ -3,9 +3,7 @@
 from hardsight import adaptation as adaptation
 from hardsight import alignment as alignment
 from hardsight import angles as angles
-from hardsight import calibration as calibration
 from hardsight import cleaning as cleaning
-from hardsight import clusters as clusters
 from hardsight import comparison as comparison
 from hardsight import correlation as correlation
 from hardsight import data as data
@@ -20,13 +18,12 @@ from hardsight import human as human
 from hardsight import integrations as integrations
 from hardsight import labelerrors as labelerrors
 from hardsight import losses as losses
-from hardsight import margins as margins
 from hardsight import models as models
 from hardsight import networks as networks
-from hardsight import ood as ood
 from hardsight import phases as phases
 from hardsight import predictions as predictions
 from hardsight import presets as presets
+from hardsight import questions as questions
 from hardsight import recipes as recipes
 from hardsight import registry as registry
 from hardsight import report as report
@@ -39,7 +36,6 @@ from hardsight import stats as stats
 from hardsight import studies as studies
 from hardsight import table as table
 from hardsight import training as training
-from hardsight import uncertainty as uncertainty
 from hardsight.adaptation import self_train as self_train
 from hardsight.alignment import align as align
 from hardsight.alignment import compare_scores as compare_scores

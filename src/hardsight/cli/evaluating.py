@@ -61,8 +61,8 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
 
 @command(
     "evaluation:evaluate runs=<RUN…> out=FOLDER names=NAME,… overwrite",
-    "evaluation:evaluate [questions] ood=DATA,… attack:attacks=NAME,… eps=NUMBER,… explain boxes=FILE dropout=N "
-    "limit=N",
+    "evaluation:evaluate [questions] ood=DATA,… detectors=NAME,… attack:attacks=NAME,… eps=NUMBER,… explain "
+    "boxes=FILE dropout=N limit=N",
     "degradation:evaluate_degraded [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
     "evaluation:evaluate [network] model=MODEL checkpoint=FILE data=DATA",
     "evaluation:evaluate [compute] device=NAME batch_size=N workers=N",
@@ -107,17 +107,14 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
         raise InputError("--levels, --gray and --human go with --degrade; name what to do: --degrade noise,contrast.")
     if "boxes" in chosen and "explain" not in chosen:
         raise InputError("--boxes goes with --explain, which makes the maps that are compared with them.")
-    from hardsight.evaluation import Subject
     from hardsight.evaluation import evaluate as evaluate_runs
-    from hardsight.evaluation.rebuilding import rebuilt
+    from hardsight.evaluation.subjects import subject_of
     from hardsight.report.comparisonpage import write_comparison
     from hardsight.report.comparisontext import evaluation_lines
 
     subjects: list[Any] = list(runs)
     if network:
-        subject = rebuilt(runs[0], **network, data=chosen.get("data"))
-        subject.model.module.eval()
-        subjects = [Subject(runs[0].resolve().name, subject.model, subject.samples)]
+        subjects = [subject_of(runs[0], chosen.get("data"), **network)]
     result = evaluate_runs(subjects, **chosen)
     page = write_comparison(result)
     print(*evaluation_lines(result), f"wrote {result.path}/ — next: open {page}", sep="\n")
@@ -135,19 +132,20 @@ def _degrade(
 ) -> dict[str, Any]:
     """Evaluate the network of each run on degraded images; print and return the means by level."""
     from hardsight.degradation import chosen_levels, evaluate_degraded, human_accuracy, level_summary
-    from hardsight.evaluation.rebuilding import has_one_network, rebuilt, warn_of_another_network
+    from hardsight.evaluation.subjects import folder_of, subject_of, warn_of_another_network
 
     chosen_levels(options["degradations"], options.get("levels"))  # before a network is built
     people = human_accuracy(options.pop("human")).to_pylist() if "human" in options else []
     values = {}
     for run in runs:
-        subject = rebuilt(run, **network)
-        print(f"model: {subject.model.name} ({subject.model.weights})\ndata: {subject.samples.origin}")
-        head = subject.meta.model.head if has_one_network(subject.meta) else None
-        place = {"out": subject.folder, "head": head, "use_bias": subject.meta.bias is not False}
-        rows = evaluate_degraded(subject.model, subject.samples, **options, **place, **compute)
+        subject, (folder, meta) = subject_of(run, **network), folder_of(run)
+        model, samples = subject.network, subject.samples()
+        print(f"model: {model.name} ({model.weights})\ndata: {samples.origin}")
+        head = meta.model.head if not meta.nets else None
+        place = {"out": folder, "head": head, "use_bias": meta.bias is not False}
+        rows = evaluate_degraded(model, samples, **options, **place, **compute)
         if "gray" not in options:
-            warn_of_another_network(rows, subject)
+            warn_of_another_network(rows, folder)
         values[str(run)], lines = level_summary(rows, people)
-        print(*lines, f"wrote {subject.folder}/degraded/ — next: hardsight figure degradation {run}", sep="\n")
+        print(*lines, f"wrote {folder}/degraded/ — next: hardsight figure degradation {run}", sep="\n")
     return values

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-BINS = 15  # of the reliability diagram, as `hardsight.calibration` has them
+BINS = 15  # of the reliability diagram, as `hardsight.questions.calibration` has them
 POOLED = ("bins", "ranks")  # shapes of curves whose points are means of samples
 
 

@@ -4,20 +4,20 @@
 
     out/evaluation.json     runs (name, group, seed, network …), data, questions and options, how it was made
     out/parts/              the answer of each run to each question, written as soon as it is computed
-    out/rows.parquet, .csv  a number per line: run, group, seed, and what `hardsight.answers.Row` has; the numbers of a
-                            group's ensemble have no run ("") and no seed
-    out/tests.parquet, .csv a comparison per line: a number of a group against the first group; see `statistics.py`
-    out/points.parquet      curves: run, group, seed, and what `hardsight.answers.Point` has
-    out/samples/*.parquet   a file per run: id, label, pred, avh, and the columns that its questions left, by name
+    out/rows.parquet, .csv  one number per row: run, group, seed, and the keys of `hardsight.questions.Row`; the numbers
+                            of a group's ensemble have no run ("") and no seed
+    out/tests.parquet, .csv one comparison per row: a number of a group against the first group; see `statistics.py`
+    out/points.parquet      curves: run, group, seed, and the keys of `hardsight.questions.Point`
+    out/samples/*.parquet   a file per run: id, label, pred, avh, and the columns of its answers, named
                             ``question/metric:score@level``
-    out/notes.json          what must be known to read the numbers: a list of `hardsight.answers.Note`
+    out/notes.json          what must be known to read the numbers: a list of `hardsight.questions.Note`
     out/table.tex           the numbers of the groups side by side
-    out/maps/               where explanations were asked for: see `maps.py`
+    out/maps/               class activation maps, with the question explanation: see `maps.py`
 
-A part is two files under one name, and a third one for the scores of OOD data. The name is made of what decides the
-content: the network, the data, the labels, the question, its options and the format. So the same call resumes, and more
-runs or questions join what is there. Files are written under a temporary name and renamed; a part is there if and only
-if its ``.json`` is.
+A part is two files under one name, and a third one for the scores of OOD data. Its name is a hash of what decides the
+answer: the network, the data, the labels, the question, its version and its options. So the same call resumes, and
+more runs or questions join what is there. Files are written under a temporary name and renamed; a part is there if
+and only if its ``.json`` is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +36,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from hardsight import untrusted
-from hardsight.answers import Answer, Note
 from hardsight.errors import StateError
+from hardsight.questions import Answer, Note
 from hardsight.runs import begin as begin_folder
 from hardsight.runs import disk_errors, remove_files, sweep, write_json, write_text, write_whole
 
@@ -72,7 +72,7 @@ INSIDE = re.compile(r"[a-z-]+-[0-9a-f]{16,}\.(json|parquet)|\d{2}-[A-Za-z0-9._-]
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
-    """Make the folder ready: an evaluation of the same data grows, one of other runs or data is refused.
+    """Prepare and lock the folder: an evaluation of the same data grows, one of other runs or data is refused.
 
     Args:
         path: The folder, made if needed.
@@ -86,9 +86,9 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
         path / PLAN,
         {**plan, "whole": False},
         "evaluation",
-        finished=lambda: (path / PLAN).is_file() and bool(read_json(path / PLAN).get("whole")),
+        finished=lambda: bool(stored_plan(path).get("whole")),
         discard=lambda: _discard(path),
-        differing=_differing,
+        differing=partial(_differing, path),
         overwrite=overwrite,
     ) as lock:
         for folder in (path, *path.glob("*/")):
@@ -96,10 +96,10 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
         return lock.pop_all()
 
 
-def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """Runs and data that an evaluation lacks; more runs and questions join what is there."""
-    networks = [run.get("network") for run in plan["runs"]]
-    lost = [f"run {run['name']}" for run in stored.get("runs", ()) if run.get("network") not in networks]
+def _differing(path: Path, stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    """Data that differ, and runs whose results would be lost; more runs and questions join what is there."""
+    names = [run["name"] for run in plan["runs"]]
+    lost = [f"run {run['name']}" for run in stored.get("runs", ()) if run["name"] not in names and has_results(path)]
     return [*(["data"] if stored.get("data") != plan["data"] else []), *lost]
 
 
@@ -110,56 +110,63 @@ def _discard(path: Path) -> None:
         remove_files(path / name, INSIDE)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """What a file of the folder says."""
+def has_results(path: Path) -> bool:
+    """Whether an evaluation was finished there once."""
+    return (path / f"{ROWS}.parquet").is_file()
+
+
+def stored_plan(path: Path) -> dict[str, Any]:
+    """The plan of the evaluation in a folder; empty where there is none."""
+    return _read_json(path / PLAN) if (path / PLAN).is_file() else {}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         return untrusted.read_json(file, dict[str, Any], "out")
     except StateError:
         raise StateError(f"out: {file} is damaged; overwrite the evaluation, or choose another folder.") from None
 
 
-def committed(path: Path, key: str) -> bool:
-    """Whether a part is there, and whole: one that is damaged, or whose notes have no kind yet, is computed again."""
-    try:
-        read_part(path, key)
-    except (OSError, ValueError, RuntimeError, KeyError):  # Arrow's errors are ValueErrors
-        return False
-    return True
-
-
-def commit(path: Path, key: str, answer: Answer, ids: Sequence[str]) -> None:
-    """Write the answer of a run to a question."""
+def commit(path: Path, key: str, answer: Answer) -> None:
+    """Write an answer, whose columns begin with the ids of the samples."""
     with disk_errors(path):
-        for start, columns in (("", {"id": np.array(ids), **answer.samples}), (_OOD, answer.ood_samples)):
+        for start, columns in (("", answer.samples), (_OOD, answer.ood_samples)):
             if columns:
-                arrays = {name: _arrow(np.asarray(values)) for name, values in columns.items()}
-                write_table(path / PARTS / f"{start}{key}.parquet", pa.table(arrays))
+                write_table(path / PARTS / f"{start}{key}.parquet", as_table(columns))
         content = {"rows": answer.rows, "points": answer.points, "notes": [asdict(note) for note in answer.notes]}
         write_json(path / PARTS / f"{key}.json", content | {"ood": bool(answer.ood_samples)})
 
 
-def _arrow(values: np.ndarray) -> pa.Array:
-    flat = pa.array(values.ravel())
-    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+def stored_answer(path: Path, key: str, question: str) -> Answer | None:
+    """The answer of that name, if it is there and whole; one that is damaged is computed again."""
+    try:
+        content = _read_json(path / PARTS / f"{key}.json")
+        starts = ("", _OOD) if content.get("ood") else ("",)
+        samples, *ood = (as_columns(pq.read_table(path / PARTS / f"{start}{key}.parquet")) for start in starts)
+        notes = untrusted.typed(content["notes"], list[Note])
+        return Answer(content["rows"], content["points"], samples, notes, ood[0] if ood else {}, question)
+    except (OSError, ValueError, RuntimeError, KeyError):  # Arrow's errors are ValueErrors
+        return None
 
 
-class Part(NamedTuple):
-    """The answer to one question, as it is on disk: columns by sample are tables."""
+def as_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """Arrays of one length as a table; ``(N, K)`` becomes lists of K numbers."""
+    flat = {name: pa.array(np.asarray(values).ravel()) for name, values in columns.items()}
+    return pa.table({
+        name: flat[name] if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat[name], values.shape[1])
+        for name, values in columns.items()
+    })  # fmt: skip
 
-    rows: list[dict[str, Any]]
-    points: list[dict[str, Any]]
-    notes: list[Note]
-    samples: pa.Table
-    ood: pa.Table | None
 
-
-def read_part(path: Path, key: str) -> Part:
-    """Read a part."""
-    content = read_json(path / PARTS / f"{key}.json")
-    starts = ("", _OOD) if content.get("ood") else ("",)
-    samples, *ood = (pq.read_table(path / PARTS / f"{start}{key}.parquet") for start in starts)
-    notes = untrusted.typed(content["notes"], list[Note])
-    return Part(content["rows"], content["points"], notes, samples, ood[0] if ood else None)
+def as_columns(table: pa.Table) -> dict[str, np.ndarray]:
+    """The inverse of `as_table`."""
+    columns = {}
+    for name in table.column_names:
+        values = table[name].combine_chunks()
+        several = pa.types.is_fixed_size_list(values.type)
+        array = (values.flatten() if several else values).to_numpy(zero_copy_only=False)
+        columns[name] = array.reshape(len(table), -1) if several else array
+    return columns
 
 
 def write_table(file: Path, table: pa.Table) -> None:

@@ -1,69 +1,68 @@
-"""Where several networks look in the same pictures, side by side, as pictures."""
+"""Class activation maps of several networks on the same images, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from hardsight.data import Samples
 from hardsight.errors import StateError
 from hardsight.evaluation.folder import INSIDE, MAPS, file_name
-from hardsight.evaluation.subjects import Case
+from hardsight.questions import Subject
 from hardsight.runs import disk_errors, remove_files, write_json, write_whole
 from hardsight.untrusted import check_regular, read_json
 
-# So many pictures, at least so high, with so many white pixels between them.
-_PICTURES, _HEIGHT, _GAP = 12, 96, 4
+# Number of images, their least height, and the white pixels between them.
+_IMAGES, _HEIGHT, _GAP = 12, 96, 4
 
 
-def write_maps(path: Path, cases: Sequence[Case], data: Samples, known: pa.Table, device: torch.device) -> None:
-    """``maps/00-ID.png`` …: each a picture and, right of it, the maps of the first run of every group; ``index.json``.
+def write_maps(
+    path: Path, subjects: Sequence[Subject], columns: Mapping[str, np.ndarray], device: torch.device
+) -> None:
+    """``maps/00-ID.png`` …: each an image and, right of it, the map of every network; and ``index.json``.
 
-    Pictures are chosen from the easiest to the hardest for the first run, at equal distances in the order of their AVH.
-    The index holds ``runs``, in the order of the maps, and of each picture ``file``, ``id``, ``label``, and by run
+    Images are taken from the easiest to the hardest for the first network, at equal distances in the order of AVH. The
+    index holds ``runs``, in the order of the maps, and of each image ``file``, ``id``, ``label``, and by run
     ``classes`` (predicted, by name where they have one) and ``confidence``.
 
     Args:
         path: The evaluation's folder.
-        cases: The networks.
-        data: The data set.
-        known: Columns ``id``, ``avh`` and ``label`` of the first run.
+        subjects: The networks: the first of every group.
+        columns: ``id``, ``avh`` and ``label`` of the first.
         device: Where to run.
     """
     from PIL import Image
 
     from hardsight.explanation import cam_gallery, overlay
 
-    order = np.argsort(known["avh"].to_numpy(), kind="stable")
-    at = order[np.unique(np.linspace(0, len(order) - 1, _PICTURES).round().astype(int))]
-    ids = [known["id"][int(i)].as_py() for i in at]
-    first = list({case.group: case for case in reversed(cases)}.values())[::-1]
-    made_of = {"networks": [case.network for case in first], "ids": ids}
+    order = np.argsort(columns["avh"], kind="stable")
+    rows = order[np.unique(np.linspace(0, len(order) - 1, _IMAGES).round().astype(int))]
+    ids = [str(columns["id"][row]) for row in rows]
+    sources = {"networks": [subject.identity for subject in subjects], "ids": ids}
     index = path / MAPS / "index.json"
-    if index.is_file() and made_of.items() <= read_json(index, dict[str, Any], "out").items():
+    if index.is_file() and sources.items() <= read_json(index, dict[str, Any], "out").items():
         return
-    models = {case.name: case.opened() for case in first}
-    found = cam_gallery(models, data, ids, device=device)
-    maps = [overlay(found.images, found.maps[name]) for name in models]
-    classes = models[first[0].name].classes or data.classes
-    told = []
+    models = {subject.name: subject.network for subject in subjects}
+    gallery = cam_gallery(models, subjects[0].data, ids, device=device)
+    maps = [overlay(gallery.images, gallery.maps[name]) for name in models]
+    classes = subjects[0].network.classes or subjects[0].samples.classes
+    entries = []
     with disk_errors(path):
         remove_files(path / MAPS, INSIDE)
         for k, id_ in enumerate(ids):
-            strip = Image.fromarray(_strip([found.images[k], *(one[k] for one in maps)]))
+            strip = Image.fromarray(_strip([gallery.images[k], *(images[k] for images in maps)]))
             name = f"{k:02d}-{file_name(id_)}.png"
-            write_whole(path / MAPS / name, lambda file, strip=strip: strip.save(file, "PNG"))
-            told.append({
-                "file": name, "id": id_, "label": _class(classes, known["label"][int(at[k])].as_py()),
-                "classes": {run: _class(classes, own[k]) for run, own in found.classes.items()},
-                "confidence": {run: float(own[k]) for run, own in found.confidence.items()},
+            write_whole(path / MAPS / name, partial(strip.save, format="PNG"))
+            entries.append({
+                "file": name, "id": id_, "label": _class(classes, int(columns["label"][rows[k]])),
+                "classes": {run: _class(classes, predicted[k]) for run, predicted in gallery.classes.items()},
+                "confidence": {run: float(values[k]) for run, values in gallery.confidence.items()},
             })  # fmt: skip
-        write_json(index, {**made_of, "runs": list(models), "pictures": told})
+        write_json(index, {**sources, "runs": list(models), "pictures": entries})
 
 
 class _Image(TypedDict):
@@ -106,9 +105,9 @@ def _class(names: Sequence[str] | None, index: int) -> str:
     return f"class {name}" if name.isdigit() else name
 
 
-def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Pictures beside one another, small ones enlarged without blurring."""
-    times = -(-_HEIGHT // pictures[0].shape[0])
-    large = [picture.repeat(times, 0).repeat(times, 1) for picture in pictures]
+def _strip(images: Sequence[np.ndarray]) -> np.ndarray:
+    """Images beside one another, small ones enlarged without blurring."""
+    times = -(-_HEIGHT // images[0].shape[0])
+    large = [image.repeat(times, 0).repeat(times, 1) for image in images]
     gap = np.full((large[0].shape[0], _GAP, 3), 255, np.uint8)
-    return np.concatenate([part for one in large for part in (gap, one)][1:], axis=1)
+    return np.concatenate([part for image in large for part in (gap, image)][1:], axis=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.answers import Note
 from hardsight.errors import InputError, MissingPathError
 from hardsight.evaluation.curves import Curve, mean_curve
-from hardsight.evaluation.folder import NOTES, OLD_NOTES, PLAN, POINTS, ROWS, TESTS
+from hardsight.evaluation.folder import NOTES, OLD_NOTES, PLAN, POINTS, ROWS, TESTS, as_columns
 from hardsight.printing import Result
+from hardsight.questions import Note
 from hardsight.runs import damage_errors
 from hardsight.untrusted import check_table, read_json
 
@@ -32,6 +33,7 @@ class Evaluation(Result):
         notes: What must be known to read the numbers.
         plan: The runs, the data, the questions and their options, and how it was made.
         path: The folder.
+        columns: Of each run, a table with one row per sample; None: `samples` reads them from the folder.
     """
 
     rows: pa.Table
@@ -40,6 +42,7 @@ class Evaluation(Result):
     notes: tuple[Note, ...]
     plan: dict[str, Any]
     path: Path
+    columns: Mapping[str, pa.Table] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         runs = [run for group in self.groups.values() for run in group]
@@ -74,17 +77,23 @@ class Evaluation(Result):
             for key, groups in panels.items()
         }
 
+    @cached_property
+    def samples(self) -> Mapping[str, pa.Table]:
+        """By run, one row per sample: ``id, label, pred, avh`` and columns ``question/metric:score@level``."""
+        if self.columns is not None:
+            return self.columns
+        files = {run["name"]: next(self.path.glob(f"samples/{k:02d}-*.parquet"), None)
+                 for k, run in enumerate(self.plan["runs"])}  # fmt: skip
+        return {name: check_table(pq.read_table(file)) for name, file in files.items() if file is not None}
+
     def features(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """By group, the finite features ``(N, D)`` and labels of its first run; empty without the question clusters."""
         column, result = "clusters/features", {}
-        numbers = {run["name"]: number for number, run in enumerate(self.plan["runs"])}
         for group, runs in self.groups.items():
-            for file in self.path.glob(f"samples/{numbers[runs[0]]:02d}-*.parquet") if runs else ():
-                if column in pq.read_schema(file).names:
-                    table = pq.read_table(file, columns=[column, "label"])
-                    features = table[column].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-                    finite = np.isfinite(features).all(1)
-                    result[group] = features[finite], table["label"].to_numpy()[finite]
+            if runs and runs[0] in self.samples and column in self.samples[runs[0]].column_names:
+                of = as_columns(self.samples[runs[0]].select([column, "label"]))
+                finite = np.isfinite(of[column]).all(1)
+                result[group] = of[column][finite], of["label"][finite]
         return result
 
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from hardsight.answers import Answer
+import hardsight.evaluation.heavy  # noqa: F401 - registers questions
 from hardsight.data import Samples
 from hardsight.devices import evaluating, find_device
-from hardsight.errors import HardsightError, InputError
+from hardsight.errors import ExistingPathError, HardsightError, InputError
 from hardsight.evaluation import folder
-from hardsight.evaluation.gathering import RunPart, gather
+from hardsight.evaluation.latex import latex_table
 from hardsight.evaluation.maps import write_maps
-from hardsight.evaluation.questions import Job, Options, Seen, check_asked, jobs, open_ood, said_by
 from hardsight.evaluation.results import Evaluation
-from hardsight.evaluation.subjects import Case, Subject, open_cases
-from hardsight.explanation.boxes import read_boxes
-from hardsight.heads import uncompiled
-from hardsight.runs import content_hash
+from hardsight.evaluation.statistics import Column, compare_groups
+from hardsight.evaluation.subjects import open_subjects
+from hardsight.questions import QUESTIONS, Answer, Note, OODData, Question, Subject
+from hardsight.questions.uncertainty import uncertainty_answer
+from hardsight.registry import did_you_mean, whole_number
+from hardsight.runs import content_hash, provenance
 
-# Goes up when a question's numbers change their meaning: parts of before are then made again.
-_FORMAT = 2
+# Goes up when stored answers of every question lose their meaning.
+_FORMAT = 3
 
 
 def evaluate(
@@ -35,6 +39,7 @@ def evaluate(
     *,
     questions: Sequence[str] = ("calibration", "margins", "clusters"),
     ood: Sequence[Any] = (),
+    detectors: Sequence[str] | None = None,
     attacks: Sequence[str] = (),
     eps: Sequence[float] | None = None,
     explain: bool = False,
@@ -55,7 +60,7 @@ def evaluate(
 
     Runs of one setting form a group, and every group is compared with the first one: over seeds where there are
     several runs of each, else over samples (see `hardsight.evaluation.statistics`), with Holm's correction over all
-    tests of a question. Several runs of a group are also one ensemble: what it does not know, against AVH.
+    tests of a question. Several runs of a group also form an ensemble, whose uncertainty is compared with AVH.
 
     Killed at any point, the same call resumes. More runs or other questions join what is there.
 
@@ -63,9 +68,10 @@ def evaluate(
         runs: Folders that ``hardsight train`` or ``score`` wrote, or subjects; all over the same data.
         questions: Of ``calibration``, ``margins`` and ``clusters``.
         ood: OOD data, which the networks should tell from their own; in Python also ``(name, data)``.
+        detectors: OOD detectors; all that need no training data if not given.
         attacks: Adversarial attacks; in Python names from `hardsight.robustness.ATTACKS`.
         eps: Strengths of the attacks, in pixel values from 0 to 1 whatever the network's normalization.
-        explain: Where do the networks look (class activation maps), and does their answer rest on it?
+        explain: Where do the networks look (class activation maps), and does their decision depend on it?
         dropout: MC-dropout passes, for uncertainty; 0 for none.
         boxes: Where the objects are, for `explain`: CSV with id, x0, y0, x1, y1, or masks as .npy.
         names: The group of each run, in their order; if not given, trainings that differ only in the seed form one.
@@ -84,138 +90,260 @@ def evaluate(
         >>> evaluation.tests.select(["metric", "score", "group", "difference", "p_holm"])  # doctest: +SKIP
     """
     runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
-    asked = (questions,) if isinstance(questions, str) else tuple(questions)
-    attacks = (attacks,) if isinstance(attacks, str) else tuple(attacks)
-    check_asked(asked, attacks, eps, dropout, limit, batch_size)
-    cases, samples = open_cases(runs, names, data)
-    if boxes is not None:
-        read_boxes(boxes, samples)  # a mistake in them should not wait for the attacks
-    options = Options(
-        questions=asked,
-        strangers=open_ood([ood] if isinstance(ood, (str, Path)) else ood, samples),
-        attacks=attacks,
-        eps=None if eps is None else tuple(float(value) for value in eps),
-        explain=explain,
-        dropout=dropout,
-        boxes=boxes,
-        limit=limit,
-        device=find_device(device),
-        batch_size=batch_size,
-        workers=workers,
-        seed=seed,
-        progress=progress,
-    )
-    asking = jobs(options)
-    if len(asking) == 1:
-        raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
-    path, plan = Path(out), _plan(cases, samples, options)
-    with folder.begin(path, plan, overwrite):
-        return _evaluated(path, plan, cases, samples, options, asking)
-
-
-def _evaluated(
-    path: Path, plan: Mapping[str, Any], cases: Sequence[Case], data: Samples, options: Options, asking: Sequence[Job]
-) -> Evaluation:
-    _ask_all(path, plan, cases, data, options, asking)
-    parts = [
-        RunPart(case.name, case.group, case.seed, job.question, folder.read_part(path, _key(case, plan, job)))
-        for case in cases
-        for job in asking
-    ]
-    parts += [
-        RunPart("", group, None, "uncertainty", folder.read_part(path, key)) for group, key in _ensembles(cases, plan)
-    ]
-    if options.explain:
-        write_maps(path, cases, data, parts[0].part.samples, options.device)
-    return gather(path, plan, cases, options, parts)
-
-
-def _plan(cases: Sequence[Case], data: Samples, options: Options) -> dict[str, Any]:
-    told = {name: getattr(options, name) for name in ("questions", "attacks", "eps", "explain", "dropout", "limit")}
-    return {
+    options = {"ood": ood, "detectors": detectors, "attacks": attacks, "eps": eps, "explain": explain,
+               "dropout": dropout, "boxes": boxes, "limit": limit}  # fmt: skip
+    for name, value, least in (("dropout", dropout, 0), ("limit", limit, 1), ("batch_size", batch_size, 1)):
+        if value is not None:
+            whole_number(name, value, least)
+    subjects, samples = open_subjects(runs, names, data)
+    asked = _asked((questions,) if isinstance(questions, str) else questions, options | {"seed": seed}, samples)
+    forward = {"device": find_device(device), "batch_size": batch_size, "workers": workers}
+    subjects = [replace(subject, samples=samples, forward=forward, progress=progress) for subject in subjects]
+    path = Path(out)
+    earlier = [] if overwrite or not folder.has_results(path) else folder.stored_plan(path).get("runs", ())
+    networks = {run["name"]: run.get("network") for run in earlier}
+    data_sets = [ask.options["ood"] for ask in asked if ask.question.name == "ood"]
+    plan = {
         "format": _FORMAT,
         "runs": [
-            {"name": case.name, "group": case.group, "seed": case.seed, "network": case.network, **case.told}
-            for case in cases
+            {"name": s.name, "group": s.group, "seed": s.seed, "network": networks.get(s.name), "path": s.path}
+            for s in subjects
         ],
-        "data": {"origin": data.origin, "fingerprint": data.identity.key, "samples": len(data)},
-        "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in options.strangers],
-        **told,
-        "seed": options.seed,
-    }  # fmt: skip
+        "data": {"origin": samples.origin, "fingerprint": samples.identity.key, "samples": len(samples)},
+        "questions": list(dict.fromkeys(ask.question.name for ask in asked[1:])),
+        **{name: value for name, value in options.items() if name not in ("ood", "boxes")},
+        "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in data_sets],
+        "seed": seed,
+    }
+    with folder.begin(path, plan, overwrite):
+        answers = _answer_all(path, plan, subjects, asked, networks)
+        return _compared(path, plan, subjects, answers)
 
 
-def _key(case: Case, plan: Mapping[str, Any], job: Job) -> str:
-    """The name of a part: what it is made of."""
-    made_of = json.dumps([*_made_of(plan), case.network, content_hash(case.labels), job.made_of], default=str)
-    return f"{job.question}-{content_hash(made_of)}"
+class _Asked(NamedTuple):
+    """A question with its options."""
+
+    question: Question
+    options: dict[str, Any]
+
+    def key(self, subject: Subject, data: str) -> str:
+        """The name of the stored answer: a hash of everything that decides it."""
+        options = {name: value.name if isinstance(value, OODData) else value for name, value in self.options.items()}
+        also = self.question.decided_by(subject, self.options) if self.question.decided_by else None
+        of = [data, subject.identity, subject.data.labels, _FORMAT, self.question.version, options, also]
+        return f"{self.question.name}-{content_hash(of)}"
 
 
-def _made_of(plan: Mapping[str, Any]) -> list[Any]:
-    """What decides every part."""
-    return [plan["format"], plan["data"]["fingerprint"]]
+def _asked(names: Sequence[str], options: Mapping[str, Any], samples: Samples) -> list[_Asked]:
+    """What is asked of each run, in order; options are checked."""
+    by_name = [question.name for question in QUESTIONS.values() if not question.needs]
+    asked = [_Asked(_SAMPLES, {})]
+    for name in names:
+        if name not in by_name:
+            others = ", ".join(question.needs for question in QUESTIONS.values() if question.needs)
+            raise InputError(
+                f"there is no question {name!r}; {did_you_mean(name, by_name)} Other questions follow from {others}."
+            )
+        asked.append(_Asked(QUESTIONS[name], QUESTIONS[name].options(options)))
+    unused = {name for name in ("eps", "boxes", "detectors") if options[name] is not None}
+    for question in QUESTIONS.values():
+        if question.needs and options[question.needs]:
+            value = question.prepare(options, samples) if question.prepare else options[question.needs]
+            for part in value if question.each else [value]:
+                asked.append(_Asked(question, question.options({**options, question.needs: part})))
+                unused -= asked[-1].options.keys()
+    for question in QUESTIONS.values():
+        if lost := [name for name in question.options({}) if name in unused]:
+            raise InputError(f"{lost[0]} goes with {question.needs}, which is not given.")
+    if len(asked) == 1:
+        raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
+    return asked
 
 
-def _ensembles(cases: Sequence[Case], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Groups of several runs, and the names of their parts."""
-    for group in dict.fromkeys(case.group for case in cases):
-        members = sorted((case.network, content_hash(case.labels)) for case in cases if case.group == group)
-        if len(members) > 1:
-            yield group, f"ensemble-{content_hash(json.dumps([*_made_of(plan), members]))}"
+def _samples_of(subject: Subject) -> Answer:
+    """Label, prediction and AVH of every sample."""
+    predicted = subject.predictions.probabilities.argmax(1)
+    return Answer(samples={"label": subject.labels, "pred": predicted, "avh": subject.avh}, question="samples")
 
 
-def _ask_all(
-    path: Path, plan: Mapping[str, Any], cases: Sequence[Case], data: Samples, options: Options, asking: Sequence[Job]
-) -> None:
-    """Compute and commit every part that is not there."""
-    ensembles = {group: key for group, key in _ensembles(cases, plan) if not folder.committed(path, key)}
-    steps = tqdm(total=len(cases) * len(asking), desc="evaluating", disable=None if options.progress else True)
-    with steps:
-        for group in dict.fromkeys(case.group for case in cases):
-            together: list[_Member] = []
-            for case in (one for one in cases if one.group == group):
-                missing = [job for job in asking if not folder.committed(path, _key(case, plan, job))]
-                steps.update(len(asking) - len(missing))
-                if not missing and group not in ensembles:
-                    continue
-                model = case.opened()
-                network = uncompiled(model.module)
-                seen = Seen(replace(model, module=network), case.counted(data), options)
-                with evaluating(network, options.device):
-                    for job in missing:
-                        steps.set_postfix_str(f"{case.name}: {job.question}")
-                        folder.commit(path, _key(case, plan, job), _asked(case, job, seen), seen.predictions.ids)
+_SAMPLES = Question("samples", _samples_of, "", "")
+
+
+class _RunAnswer(NamedTuple):
+    """The answer of one run, or of the ensemble of a group (whose `run` is empty)."""
+
+    run: str
+    group: str
+    seed: int | None
+    answer: Answer
+
+    def lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows or points with the run they belong to."""
+        return [{"run": self.run, "group": self.group, "seed": self.seed, **line} for line in lines]
+
+
+def _answer_all(
+    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], asked: Sequence[_Asked], stored: Mapping[str, Any]
+) -> list[_RunAnswer]:
+    """Every answer, computed and stored where it is not there yet.
+
+    Each network is built once. Those of a group are kept until its ensemble is done, and the first of each group until
+    the maps are drawn; one at a time is on the device.
+    """
+    answers: dict[str, list[_RunAnswer]] = {subject.name: [] for subject in subjects}
+    ensembles, first = [], {}
+    progress, device = subjects[0].progress, subjects[0].forward["device"]
+    with tqdm(total=len(subjects) * len(asked), desc="evaluating", disable=None if progress else True) as steps:
+        for group in dict.fromkeys(subject.group for subject in subjects):
+            members = [replace(subject) for subject in subjects if subject.group == group]
+            for subject in members:
+                _open(subject, plan, stored)
+                with evaluating(subject.network.module, device):
+                    for ask in asked:
+                        steps.set_postfix_str(f"{subject.name}: {ask.question.name}")
+                        answer = _answer(path, subject, ask, plan["data"]["fingerprint"])
+                        answers[subject.name].append(_RunAnswer(subject.name, str(group), subject.seed, answer))
                         steps.update()
-                    if group in ensembles:
-                        said = seen.predictions
-                        together.append(_Member(said.ids, said.probabilities, seen.avh, seen.labels))
-            if group in ensembles:
-                folder.commit(path, ensembles[group], *_ensemble(together))
+                first.setdefault(group, subject)
+                if len(members) > 1 and "predictions" in vars(subject):
+                    _ = subject.opinion
+                for name in ("predictions", "training_output"):  # large, and not needed again
+                    vars(subject).pop(name, None)
+            if len(members) > 1:
+                answer = _ensemble(path, members, plan["data"]["fingerprint"])
+                ensembles.append(_RunAnswer("", str(group), None, answer))
+    if any(ask.question.name == "explanation" for ask in asked):
+        write_maps(path, list(first.values()), answers[subjects[0].name][0].answer.samples, device)
+    return [*(answer for of_run in answers.values() for answer in of_run), *ensembles]
 
 
-class _Member(NamedTuple):
-    """What an ensemble needs of each of its networks."""
+def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> None:
+    """Build a network and refuse it before anything is computed; what it says of itself goes into the plan."""
+    model, opened = subject.network, [run for run in plan["runs"] if "outputs" in run]
+    for run in opened:
+        if run["outputs"] != subject.outputs:
+            raise InputError(
+                f"runs must have the same classes to be compared: {subject.name} has {subject.outputs} outputs, "
+                f"{run['name']} has {run['outputs']}; evaluate them one by one."
+            )
+        if run["network"] == subject.identity:
+            raise InputError(
+                f"runs must be different networks: {subject.name} is the same as {run['name']}; leave one out."
+            )
+    if stored.get(subject.name) not in (None, subject.identity):
+        raise ExistingPathError(
+            f"out: there is another evaluation (not the same: run {subject.name}); choose another folder, or overwrite "
+            "it (--overwrite)."
+        )
+    if model.module.training:
+        text = "It was in train mode; it is evaluated in eval mode, and left as it was."
+        subject.notes += (Note("train mode", text, "warn"),)
+    run = next(run for run in plan["runs"] if run["name"] == subject.name)
+    run |= {"network": subject.identity, "outputs": subject.outputs, "model": model.name, "weights": model.weights}
+    run |= {"preprocessing": model.preprocessing, "notes": subject.notes}
 
-    ids: list[str]
-    probabilities: np.ndarray
-    avh: np.ndarray
-    labels: np.ndarray
 
-
-def _asked(case: Case, job: Job, seen: Seen) -> Answer:
+def _answer(path: Path, subject: Subject, ask: _Asked, data: str) -> Answer:
     try:
-        return job.ask(seen)
+        key = ask.key(subject, data)
+        answer = folder.stored_answer(path, key, ask.question.name)
+        if answer is None:
+            answer = ask.question.ask(subject, **ask.options)
+            samples = {"id": np.array(subject.predictions.ids), **answer.samples}
+            answer = replace(answer, samples=samples, question=ask.question.name)
+            folder.commit(path, key, answer)
     except HardsightError as error:  # sentences of a question that knows nothing of runs
-        raise type(error)(f"{case.name}, {job.question}: {error}") from error
+        raise type(error)(f"{subject.name}, {ask.question.name}: {error}") from error
+    return answer
 
 
-def _ensemble(members: Sequence[_Member]) -> tuple[Answer, list[str]]:
-    """What a group's networks do not know together, on the samples that all of them could read."""
-    from hardsight.uncertainty import uncertainty_answer
+def _ensemble(path: Path, members: Sequence[Subject], data: str) -> Answer:
+    """The uncertainty of a group's networks together, on the samples that all of them could read."""
+    networks = sorted((member.identity, content_hash(member.data.labels)) for member in members)
+    key = f"ensemble-{content_hash([data, networks, _FORMAT, QUESTIONS['uncertainty'].version])}"
+    answer = folder.stored_answer(path, key, "uncertainty")
+    if answer is None:
+        opinions = [member.opinion for member in members]
+        common = set.intersection(*(set(opinion.ids) for opinion in opinions))
+        rows = [np.flatnonzero([id_ in common for id_ in opinion.ids]) for opinion in opinions]
+        matched = list(zip(opinions, rows, strict=True))
+        avh = np.mean([opinion.avh[at] for opinion, at in matched], axis=0)
+        probabilities, first = np.stack([opinion.probabilities[at] for opinion, at in matched]), opinions[0]
+        answer = uncertainty_answer(probabilities, avh, first.labels[rows[0]], "ensemble")
+        answer = replace(answer, samples={"id": np.array(first.ids)[rows[0]], **answer.samples})
+        folder.commit(path, key, answer)
+    return answer
 
-    common = set.intersection(*(set(member.ids) for member in members))
-    rows = [np.flatnonzero([id_ in common for id_ in member.ids]) for member in members]
-    probabilities = np.stack([member.probabilities[at] for member, at in zip(members, rows, strict=True)])
-    avh = np.mean([member.avh[at] for member, at in zip(members, rows, strict=True)], axis=0)
-    answer = uncertainty_answer(probabilities, avh, members[0].labels[rows[0]])
-    return said_by("ensemble", answer), [members[0].ids[row] for row in rows[0]]
+
+def _compared(
+    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], answers: Sequence[_RunAnswer]
+) -> Evaluation:
+    """Put the answers together, test the groups, and write the evaluation."""
+    rows = [row for of_run in answers for row in of_run.lines(of_run.answer.rows)]
+    tests = compare_groups(rows, partial(_columns, answers))
+    points = [point for of_run in answers for point in of_run.lines(of_run.answer.points)]
+    lines = {folder.ROWS: rows, folder.TESTS: tests, folder.POINTS: points}
+    tables = {name: pa.Table.from_pylist(of, folder.SCHEMAS[name]) for name, of in lines.items()}
+    notes = list(_on_tests(subjects))
+    for run in plan["runs"]:
+        of = {"run": run["name"], "group": run["group"]}
+        notes += [replace(note, **of) for note in run.pop("notes")]
+        del run["outputs"]
+    for each in answers:
+        of = {"question": each.answer.question, "run": each.run, "group": each.group}
+        notes += [replace(note, **of) for note in each.answer.notes]
+    plan = {**provenance(subjects[0].forward["device"]), **plan}  # whose seed is that of this evaluation
+    samples = _samples(answers)
+    folder.write_results(path, tables, samples, notes, latex_table(rows, tests), plan)
+    return Evaluation(
+        tables[folder.ROWS], tables[folder.TESTS], tables[folder.POINTS], tuple(notes), plan, path, samples
+    )
+
+
+def _columns(answers: Sequence[_RunAnswer], row: Mapping[str, Any]) -> list[Column] | None:
+    """The samples whose mean a row is, or the scores of both data sets whose AUROC it is; None of any other number."""
+    same = [
+        a.answer for a in answers if (a.run, a.group, a.answer.question) == (row["run"], row["group"], row["question"])
+    ]
+    if row["on"]:
+        name = f"score:{row['score']}"
+        for answer in same if row["metric"] == "auroc" else ():
+            if answer.ood_samples and answer.rows[0]["on"] == row["on"]:
+                return [(columns["id"], columns[name]) for columns in (answer.samples, answer.ood_samples)]
+        return None
+    name = row["metric"] + (f":{row['score']}" if row["score"] else "")
+    name += "" if math.isnan(row["level"]) else f"@{row['level']:g}"
+    for answer in same:
+        if name in answer.samples:
+            return [(answer.samples["id"], answer.samples[name].astype(np.float64))]
+    return None
+
+
+def _samples(answers: Sequence[_RunAnswer]) -> dict[str, pa.Table]:
+    """A table per run, with a row per sample."""
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for run, _, _, answer in answers:
+        of_run = columns.setdefault(run, {})
+        for name, values in answer.samples.items():
+            plain = name == "id" or answer.question == "samples"
+            of_run.setdefault(name if plain else f"{answer.question}/{name}", values)
+    return {run: folder.as_table(of_run) for run, of_run in columns.items() if run}
+
+
+def _on_tests(subjects: Sequence[Subject]) -> Iterator[Note]:
+    sizes = Counter(subject.group for subject in subjects)
+    if len(sizes) < 2:
+        return
+    if max(sizes.values()) == 1:
+        yield Note(
+            "one run each",
+            "There is one run of each: tests are over samples, and say that these networks differ, not that the "
+            "settings do; for that, give runs of several seeds.",
+            "warn",
+        )
+    elif set(sizes.values()) == {2}:
+        text = "With two runs of each only huge differences stand out from chance; five are a fair start."
+        yield Note("two runs each", text, "warn")
+    elif alone := [str(name) for name, count in sizes.items() if count == 1]:
+        text = f"There is one run only of {', '.join(alone)}, so nothing is tested there; give runs of several seeds."
+        yield Note("one run in a group", text, "warn")

@@ -26,7 +26,7 @@ KEY = ("question", "metric", "score", "on", "level")
 ALPHA = 1 - LEVEL
 
 # Ids and values of samples.
-Column = tuple[Sequence[str], np.ndarray]
+Column = tuple[Sequence[str] | np.ndarray, np.ndarray]
 Columns = Callable[[Mapping[str, Any]], "Sequence[Column] | None"]
 
 
@@ -34,7 +34,7 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
     """Every number of every group against the same number of the first group.
 
     Args:
-        rows: Numbers of runs: ``run, group, seed`` and what `hardsight.answers.Row` has. A NaN is left out.
+        rows: Numbers of runs: ``run, group, seed`` and what `hardsight.questions.Row` has. A NaN is left out.
         columns: Of a row, the samples whose mean it is; of an AUROC, the scores of those that should lie above, and of
             the others; None of any other number.
 

@@ -1,280 +1,220 @@
-"""Who is evaluated: runs and networks by name and group, over the same data; checked before anything is computed."""
+"""Run folders as subjects: their networks and data, built again from what the runs say of themselves."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch import nn
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from hardsight.answers import Note
-from hardsight.data import Samples, View, all_labels, class_mapping, data_of, open_data
-from hardsight.errors import InputError, StateError
-from hardsight.evaluation.rebuilding import folder_of, network_of, training_of
+from hardsight.data import Samples, View, all_labels, data_of, open_data
+from hardsight.degradation import DEGRADATIONS
+from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.extras import printable
-from hardsight.heads import find_head, uncompiled
-from hardsight.models import Model, as_model, network_identity
-from hardsight.runs import content_hash
-from hardsight.scoring.checks import check_label_range, check_samples
-from hardsight.training.checkpoint import HISTORY, training_plan
+from hardsight.models import Model, load_model
+from hardsight.questions import Note, Subject
+from hardsight.runs import Folds, Meta, is_run, read_run
+from hardsight.scoring.checks import check_samples
+from hardsight.table import SampleTable
+from hardsight.training.checkpoint import HISTORY, PLAN, RECORDS, trained_model, training_plan
 from hardsight.untrusted import read_json
 
-
-@dataclass(frozen=True)
-class Subject:
-    """A network to evaluate, for whoever has networks and no runs.
-
-    Attributes:
-        name: What to call it; each its own.
-        model: The network with its preprocessing.
-        samples: Labeled data, the same for all: anything `hardsight.open_data` takes.
-        group: Networks of one group differ in the seed only; None: a group of its own.
-        seed: Groups of the same seeds are compared seed by seed; None: unknown.
-    """
-
-    name: str
-    model: Model | nn.Module
-    samples: Any
-    group: str | None = None
-    seed: int | None = None
+# Names that stand for a library's own network. A run may come from somebody else: no file of Python is run, and
+# nothing that anybody may upload (``hf:``) is fetched, because a run folder names it.
+_LIBRARIES = ("timm:", "torchvision:", "hardsight:")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network that has passed every check, and can be opened.
-
-    Attributes:
-        name: Of the run.
-        group: Of its setting.
-        seed: Or None.
-        network: Fingerprint of weights, code and preprocessing.
-        outputs: Its classes.
-        labels: ``(N,)`` of all samples, as it counts its classes.
-        opened: Builds it.
-        notes: What must be known about it.
-        told: What else the plan says of it.
-    """
-
-    name: str
-    group: str
-    seed: int | None
-    network: str
-    outputs: int
-    labels: np.ndarray
-    opened: Callable[[], Model]
-    notes: tuple[Note, ...]
-    told: dict[str, Any]
-
-    def counted(self, samples: Samples) -> Samples:
-        """The data with labels as the network counts its classes."""
-        return View(samples, labels=self.labels)
-
-
-def open_cases(runs: Sequence[Any], names: Sequence[str] | None = None, data: Any = None) -> tuple[list[Case], Samples]:
-    """Every network, and the data that they share; or a sentence.
-
-    Networks are built to look at them and let go of: many need not fit into memory together.
+def open_subjects(
+    runs: Sequence[Any], names: Sequence[str] | None = None, data: Any = None
+) -> tuple[list[Subject], Samples]:
+    """Subjects with names and groups that tell them apart, and the labeled data that they share; no network is built.
 
     Args:
         runs: Run folders of ``hardsight score`` or ``train``, or subjects.
         names: The group of each; None: trainings that differ in the seed only form a group.
         data: The data of the runs, where they are not what `hardsight.data.data_of` opens because a run names it.
     """
-    runs = list(runs)
     if not runs:
         raise InputError("runs must hold a run folder or more, got none.")
     if names is not None and len(names) != len(runs):
         raise InputError(
-            f"names must be one a run, equal ones for a group: expected {len(runs)}, got {len(names)} "
+            f"names must be one per run, equal ones for a group: expected {len(runs)}, got {len(names)} "
             f"({', '.join(map(printable, names))})."
         )
     if names is not None and not all(str(name).strip() for name in names):
         raise InputError("names must not be empty; give each run the name of its group.")
-    drafts = [_from_subject(run) if isinstance(run, Subject) else _from_run(Path(run), data) for run in runs]
-    known: dict[str, Samples] = {}
-    for draft in drafts:
-        if draft.source not in known:
-            known[draft.source] = _checked_data(draft)
-    first, data = drafts[0], known[drafts[0].source]
-    prints = {source: samples.fingerprint() for source, samples in known.items()}
-    for draft in drafts:
-        if prints[draft.source] != prints[first.source]:
+    subjects = [replace(run) if isinstance(run, Subject) else subject_of(Path(run), data) for run in runs]
+    opened: dict[str, Samples] = {}
+    for subject in subjects:
+        source = _source(subject)
+        if source not in opened:
+            opened[source] = subject.samples() if callable(subject.samples) else open_data(subject.samples)
+            check_samples(opened[source], None)
+        subject.samples = opened[source]
+    first = subjects[0]
+    for subject in subjects:
+        if subject.samples.fingerprint() != first.samples.fingerprint():
             raise InputError(
-                f"runs must be over the same data to be compared: {draft.name} is over "
-                f"{printable(known[draft.source].origin)}, {first.name} over {printable(data.origin)}; evaluate them "
-                "one by one."
+                f"runs must be over the same data to be compared: {subject.name} is over "
+                f"{printable(subject.samples.origin)}, {first.name} over {printable(first.samples.origin)}; evaluate "
+                "them one by one."
             )
-    labels = _labels(data)
-    cases = [_case(draft, data, labels) for draft in drafts]
-    for place, case in enumerate(cases):
-        if case.outputs != cases[0].outputs:
-            raise InputError(
-                f"runs must tell the same classes apart to be compared: {case.name} has {case.outputs} outputs, "
-                f"{cases[0].name} has {cases[0].outputs}; evaluate them one by one."
-            )
-        for other in cases[:place]:
-            if other.network == case.network:
-                raise InputError(
-                    f"runs must be different networks: {case.name} is the same as {other.name}, and one network is "
-                    "not two; leave one out."
-                )
-    return _named(cases, drafts, names), data
+    labels = all_labels(first.samples, "data")
+    if len(np.unique(labels)) < 2:
+        raise InputError(
+            f"data must be of two classes or more, and all {len(labels):,} samples of {first.samples.origin} are of "
+            "one."
+        )
+    counts = Counter(subject.name for subject in subjects)
+    unique = [subject.path if counts[subject.name] > 1 and subject.path else subject.name for subject in subjects]
+    if repeated := [name for name, count in Counter(unique).items() if count > 1]:
+        raise InputError(f"names of runs must differ, but {printable(repeated[0])!r} repeats; leave one out.")
+    groups = [str(name).strip() for name in names] if names is not None else _groups(subjects, unique)
+    for subject, name, group in zip(subjects, unique, groups, strict=True):
+        subject.name, subject.group = name, group
+    samples = first.samples
+    return subjects, samples if samples.labels is not None else View(samples, labels=labels, classes=samples.classes)
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """What is known of a run before its network is built."""
-
-    name: str
-    path: str
-    group: str | None
-    seed: int | None
-    source: str
-    samples: Callable[[], Samples]
-    opened: Callable[[], Model]
-    head: str | None = None
-    setting: str | None = None
-    label: tuple[str, str] = ("", "")
-    notes: tuple[Note, ...] = ()
+def _source(subject: Subject) -> str:
+    """What tells data apart before they are opened."""
+    if callable(subject.samples):  # of a run
+        meta = folder_of(Path(subject.path))[1]
+        return json.dumps([meta.source, meta.data.split], sort_keys=True)
+    return str(subject.samples) if isinstance(subject.samples, (str, Path)) else f"object {id(subject.samples)}"
 
 
-def _from_subject(subject: Subject) -> _Draft:
-    samples = subject.samples
-    return _Draft(
-        name=str(subject.name),
-        path="",
-        group=subject.group,
-        seed=subject.seed,
-        source=str(samples) if isinstance(samples, (str, Path)) else f"object {id(samples)}",
-        samples=lambda: open_data(samples),
-        opened=lambda: as_model(subject.model),
-    )
+def subject_of(run: Path, data: Any = None, model: str | None = None, checkpoint: Path | None = None) -> Subject:
+    """A run folder as a subject, whose network and data are opened when they are needed.
 
-
-def _from_run(run: Path, data: Any = None) -> _Draft:
+    Args:
+        run: The folder; of a training, the whole or its ``test`` or ``train``.
+        data: Where the data are, if they have moved or were not named.
+        model: What to build where the run does not say.
+        checkpoint: Its weights; those of the run if not given.
+    """
     folder, meta = folder_of(run)
     training = training_of(folder)
-    if training is None and meta.unfinished:
-        raise StateError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
-    names = meta.class_names or None
 
-    def opened() -> Model:
-        model = network_of(folder, meta)
-        model.module.eval()
-        return model if model.classes is not None or names is None else replace(model, classes=list(names))
+    def build() -> Model:
+        built = network_of(folder, meta, model, checkpoint)
+        built.module.eval()
+        return built if built.classes is not None or not meta.class_names else replace(built, classes=meta.class_names)
 
-    draft = _Draft(
-        name=(training or folder).resolve().name,
-        path=str(run),
-        group=None,
-        seed=None,
-        source=json.dumps([meta.source, meta.data.split], sort_keys=True),
-        samples=lambda: data_of(meta, data),
-        opened=opened,
-        head=meta.model.head,
-    )
+    subject = Subject(
+        (training or folder).resolve().name, build, lambda: data_of(meta, data), path=str(run),
+        head=meta.model.head if model is None else None,
+    )  # fmt: skip
     if training is None:
-        return draft
-    plan = training_plan(training)
-    recipe, done = plan["recipe"], _epochs(training)
+        if meta.unfinished:
+            raise StateError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
+        return subject
+    recipe = training_plan(training)["recipe"]
+    done = len(read_json(training / HISTORY, list[dict[str, Any]])) if (training / HISTORY).is_file() else 0
     if done < recipe["epochs"]:
         raise StateError(
             f"RUN: {run} is not finished ({done} of {recipe['epochs']} epochs); run the same training again to resume "
             "it, then evaluate it."
         )
-    setting = {**plan, "recipe": {name: value for name, value in recipe.items() if name != "seed"}}
-    notes = ()
-    if folder.name == "train":
-        text = "It is evaluated on the samples that it was trained on; train with --test to see what is new to it."
-        notes = (Note("training samples", text, "warn"),)
-    return replace(
-        draft,
-        seed=recipe["seed"],
-        setting=json.dumps(setting, sort_keys=True),
-        label=(plan["model"]["name"], str(plan["loss"])),
-        notes=notes,
-    )
+    text = "It is evaluated on the samples that it was trained on; train with --test to see what is new to it."
+    notes = (Note("training samples", text, "warn"),) if folder.name == "train" else ()
+    records = training / "train"
+    known = (lambda: data_of(read_run(records, partial=True, kinds=())[1])) if is_run(records) else None
+    return replace(subject, seed=recipe["seed"], training=known, notes=notes)
 
 
-def _epochs(training: Path) -> int:
-    """Epochs that a training has behind it."""
-    return len(read_json(training / HISTORY, list[dict[str, Any]])) if (training / HISTORY).is_file() else 0
+def folder_of(run: Path) -> tuple[Path, Meta]:
+    """The folder that holds the rows of a run, and what it says of itself: of a training those of the test."""
+    folder = run
+    if (run / PLAN).is_file():
+        folder = next((run / name for name in reversed(RECORDS) if is_run(run / name)), run)
+        if folder == run:
+            raise MissingPathError(f"RUN: {run} was trained without records; name what to evaluate: {run}/test.")
+    return folder, read_run(folder, partial=True, kinds=())[1]
 
 
-def _checked_data(draft: _Draft) -> Samples:
-    samples = draft.samples()
-    check_samples(samples, None)
-    return samples
+def training_of(folder: Path) -> Path | None:
+    """The training whose records a folder holds, or None."""
+    return folder.parent if folder.name in RECORDS and (folder.parent / PLAN).is_file() else None
 
 
-def _labels(samples: Samples) -> np.ndarray:
-    """Every label of data that have two classes or more."""
-    labels = all_labels(samples, "data")
-    if len(np.unique(labels)) < 2:
+def network_of(folder: Path, meta: Meta, model: str | None = None, checkpoint: Path | None = None) -> Model:
+    """The network of a run: that of its training, the one that is named, or the library's network that it names."""
+    training = training_of(folder)
+    if training is not None:
+        return trained_model(training, model, checkpoint)
+    if model is not None:
+        return load_model(model, checkpoint)
+    name, built = meta.model.name or "a network", meta.built
+    if meta.nets or isinstance(meta.out_of_sample, Folds):
+        raise InputError(f"RUN: {folder} was made with several networks ({name}); name the one to try with --model.")
+    network = built.get("model") or ""
+    if not network.startswith(_LIBRARIES):
         raise InputError(
-            f"data must be of two classes or more, and all {len(labels):,} samples of {samples.origin} are of one."
+            f"RUN: {folder} was made with {name!r}, which cannot be built again from what it says; name the network "
+            "with --model (and --checkpoint), as when it was scored."
         )
-    return labels
+    return load_model(network, checkpoint or built.get("checkpoint"))
 
 
-def _case(draft: _Draft, samples: Samples, labels: np.ndarray) -> Case:
-    model = draft.opened()
-    network = uncompiled(model.module)
-    head = find_head(network)
-    outputs = head.classes
-    if draft.head not in (None, head.path):
-        raise InputError(
-            f"{draft.name}: it was scored at the layer {draft.head!r}, and evaluating looks at the last linear one, "
-            f"{head.path!r}; evaluate a network whose head that is."
-        )
-    try:
-        mapping = class_mapping(model.classes, samples.classes, outputs)
-        check_label_range(labels, samples.classes if mapping is not None else None, outputs)
-    except InputError as error:
-        raise InputError(f"{draft.name}: {error}") from None
-    notes = draft.notes
-    if network.training:
-        text = "It was in train mode; it is evaluated in eval mode, and left as it was."
-        notes += (Note("train mode", text, "warn"),)
-    return Case(
-        name=draft.name,
-        group=draft.group or draft.name,
-        seed=draft.seed,
-        network=content_hash(network_identity(network).key, model.transform, model.takes),
-        outputs=outputs,
-        labels=labels if mapping is None else mapping[labels],
-        opened=draft.opened,
-        notes=notes,
-        told={"path": draft.path, "model": model.name, "weights": model.weights, "preprocessing": model.preprocessing},
-    )
+class _Setting(NamedTuple):
+    """What trainings of one group share, and what they are called."""
+
+    plan: str = ""
+    network: str = ""
+    loss: str = ""
 
 
-def _named(cases: list[Case], drafts: list[_Draft], names: Sequence[str] | None) -> list[Case]:
-    """The cases with names that tell them apart, and with their groups."""
-    counts = Counter(case.name for case in cases)
-    own = [draft.path if counts[draft.name] > 1 and draft.path else draft.name for draft in drafts]
-    if twice := [name for name, count in Counter(own).items() if count > 1]:
-        raise InputError(f"names of subjects must differ, but {printable(twice[0])!r} repeats.")
-    groups = [str(name).strip() for name in names] if names is not None else _groups(drafts, own)
-    return [replace(case, name=name, group=group) for case, name, group in zip(cases, own, groups, strict=True)]
+def _setting(subject: Subject) -> _Setting:
+    training = training_of(folder_of(Path(subject.path))[0]) if subject.path else None
+    if training is None:
+        return _Setting()
+    plan = training_plan(training)
+    shared = {**plan, "recipe": {name: value for name, value in plan["recipe"].items() if name != "seed"}}
+    return _Setting(json.dumps(shared, sort_keys=True), plan["model"]["name"], str(plan["loss"]))
 
 
-def _groups(drafts: list[_Draft], own: list[str]) -> list[str]:
+def _groups(subjects: Sequence[Subject], names: Sequence[str]) -> list[str]:
     """Trainings of one setting by what they are; whatever stands alone by its own name."""
-    sizes = Counter(draft.setting for draft in drafts)
-    several = {draft.setting: draft.label for draft in drafts if draft.setting and sizes[draft.setting] > 1}
-    short = len({network for network, _ in several.values()}) == 1  # the loss alone tells them apart
-    words = {setting: loss if short else f"{network} {loss}" for setting, (network, loss) in several.items()}
-    repeated = Counter(words.values())
-    groups = []
-    for draft, name in zip(drafts, own, strict=True):
-        label = words.get(draft.setting or "")
-        if label is not None and repeated[label] > 1:  # they differ in something else: the first run names them
-            label = f"{label} ({next(n for d, n in zip(drafts, own, strict=True) if d.setting == draft.setting)})"
-        groups.append(draft.group or label or name)
-    return groups
+    settings = [_setting(subject) for subject in subjects]
+    counts = Counter(settings)
+    several = [setting for setting in dict.fromkeys(settings) if setting.plan and counts[setting] > 1]
+    short = len({setting.network for setting in several}) == 1  # the loss alone tells them apart
+    labels = {setting: setting.loss if short else f"{setting.network} {setting.loss}" for setting in several}
+    repeated = Counter(labels.values())
+    for setting, label in labels.items():
+        if repeated[label] > 1:  # they differ in something else: the first run names them
+            labels[setting] = f"{label} ({names[settings.index(setting)]})"
+    return [
+        subject.group or labels.get(setting) or name
+        for subject, setting, name in zip(subjects, settings, names, strict=True)
+    ]
+
+
+def warn_of_another_network(rows: pa.Table, folder: Path) -> None:
+    """A warning if clean images are not predicted as in the run: then its network was another one.
+
+    Args:
+        rows: What `evaluate_degraded` returned.
+        folder: The folder of the run.
+    """
+    name = rows["degradation"][0].as_py()
+    clean = rows.filter(pc.and_(pc.equal(rows["degradation"], name), pc.equal(rows["level"], DEGRADATIONS[name].clean)))
+    run = SampleTable.load(folder, partial=True).to_arrow()
+    at = pc.index_in(clean["id"], value_set=run["id"].combine_chunks())
+    same = pc.mean(pc.equal(clean["pred"], run["pred"].take(at)).cast("double")).as_py()
+    if len(clean) and (same is None or same < 0.95):
+        share = "none of them is in the run" if same is None else f"{same:.0%} of them the same"
+        warnings.warn(
+            f"RUN: {folder} predicts its clean images differently ({share}): is it the same network, "
+            "preprocessing and data?",
+            UserWarning,
+            stacklevel=2,
+        )

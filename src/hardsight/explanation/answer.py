@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.answers import Answer, point, row
+from hardsight.questions.answers import Answer, point, row
 from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.explanation.boxes import masks_of, read_boxes

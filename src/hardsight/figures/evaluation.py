@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.clusters import layout
 from hardsight.errors import InputError
 from hardsight.evaluation.curves import POOLED, Curve
 from hardsight.evaluation.maps import read_maps
@@ -17,6 +16,7 @@ from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
+from hardsight.questions.clusters import layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

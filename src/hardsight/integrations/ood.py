@@ -1,6 +1,6 @@
 """hardsight's OOD scores in OpenOOD and pytorch-ood, and pytorch-ood's detectors evaluated on hardsight's data.
 
-In `hardsight.ood` and OpenOOD, higher is more in-distribution; in pytorch-ood, higher is more out-of-distribution.
+In `hardsight.questions` and OpenOOD, higher is more in-distribution; in pytorch-ood, higher is more OOD.
 Neither library is needed to import this module. OpenOOD is on no package index.
 """
 
@@ -23,8 +23,8 @@ from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.heads import capture, find_head, logits_of, uncompiled
 from hardsight.models import Model, as_model
-from hardsight.ood import DETECTORS, Detection, detection, ood_scores
 from hardsight.predictions import predict
+from hardsight.questions import DETECTORS, Detection, detection, ood_scores
 
 
 def _base(module: str, name: str) -> Any:
@@ -34,6 +34,12 @@ def _base(module: str, name: str) -> Any:
 
 _Postprocessor: Any = _base("openood.postprocessors", "BasePostprocessor")
 _Detector: Any = _base("pytorch_ood.api", "FeaturesDetector")
+
+
+def _unfitted(name: str) -> str:
+    if DETECTORS[name].needs == "training":
+        raise InputError(f"name: {name!r} is fitted on training data; use that library's own, or hardsight evaluate.")
+    return name
 
 
 def _scores(name: str, logits: Tensor, features: Tensor, weight: Tensor) -> Tensor:
@@ -50,7 +56,7 @@ def _logits_and_scores(name: str, model: nn.Module, x: Tensor) -> tuple[Tensor, 
 
 
 class Postprocessor(_Postprocessor):
-    """A score of `hardsight.ood.DETECTORS` as an OpenOOD post-processor.
+    """A score of `hardsight.questions.DETECTORS` as an OpenOOD post-processor.
 
     Use it as ``openood.evaluation_api.Evaluator(net, "cifar10", postprocessor=Postprocessor("avc")).eval_ood()``.
 
@@ -63,7 +69,7 @@ class Postprocessor(_Postprocessor):
     hyperparam_search_done = True
 
     def __init__(self, name: str) -> None:
-        (self.name,), self.config = DETECTORS.names(name), None
+        self.name, self.config = _unfitted(name), None
 
     def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
         """Nothing to fit."""
@@ -83,7 +89,7 @@ class Postprocessor(_Postprocessor):
 
 
 class HeadDetector(_Detector):
-    """A score of `hardsight.ood.DETECTORS` as a detector of pytorch-ood: ``predict``, ``predict_features``, no fitting.
+    """A score of `hardsight.questions.DETECTORS` as a detector of pytorch-ood: ``predict`` and ``predict_features``.
 
     Args:
         name: ``avc``, ``avh``, ``angular_margin``, ``max_logit``, ``free_energy`` or ``msp``.
@@ -97,7 +103,7 @@ class HeadDetector(_Detector):
     def __init__(self, name: str, model: nn.Module) -> None:
         need("pytorch_ood")
         super().__init__()
-        (self.name,), self.model = DETECTORS.names(name), model
+        self.name, self.model = _unfitted(name), model
         find_head(model)  # an error now rather than at the first batch
 
     def predict(self, x: Tensor) -> Tensor:

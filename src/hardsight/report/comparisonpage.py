@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardsight.answers import Note
 from hardsight.evaluation.maps import read_maps
 from hardsight.evaluation.naming import QUESTIONS, Question
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
+from hardsight.questions import Answer, Note
 from hardsight.report.comparisonpage_charts import charts_of
 from hardsight.report.comparisonpage_numbers import by_metric, highlights, numbers_of, table_of, verdict
 from hardsight.report.formatting import counted
@@ -55,13 +55,13 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
     order = [*(key for key in QUESTIONS if key in numbers), *(key for key in numbers if key not in QUESTIONS)]
     sections, overview, verdicts = [], {}, {}
     for key in order:
-        question = QUESTIONS.get(key, Question(key, ""))
+        question = QUESTIONS.get(key) or Question(key, Answer, key, "")
         selected = overview[question.title] = highlights(numbers[key], question.telling)
         verdicts[question.title] = verdict(groups, numbers[key], selected, question.headline)
         caption = f"All {counted(len(numbers[key]), 'number')} of this question"
         tables = [table_of(key, caption, evaluation.groups, by_metric(numbers[key]))]
         data, notices = {"charts": charts_of(evaluation, key)}, _notices(evaluation, "info", key)
-        sections.append(Section(key, question.title, question.ask, tables=tables, data=data, notices=notices))
+        sections.append(Section(key, question.title, question.about, tables=tables, data=data, notices=notices))
     title = " · ".join(groups)
     return {
         "title": title if len(title) <= 82 or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",

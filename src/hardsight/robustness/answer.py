@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from hardsight.answers import Answer, Note, point, row
+from hardsight.questions.answers import Answer, Note, point, row
 from hardsight.data import Samples, Source
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,12 +12,13 @@ from scipy.special import entr, rel_entr
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from hardsight.answers import Answer, row
 from hardsight.correlation import spearman
 from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.models import Model, as_model
 from hardsight.predictions import predict
+from hardsight.questions.answers import Answer
+from hardsight.questions.subject import QUESTIONS, Metric, Subject
 from hardsight.scores import check_labels
 from hardsight.stats import auroc
 
@@ -144,43 +145,76 @@ def _dropping(layers: list[_DropoutNd]) -> Iterator[set[int]]:
             layer.training = training
 
 
-def uncertainty_answer(probabilities: Any, avh: Any, labels: Any) -> Answer:
-    """How the parts of the uncertainty go with angular visual hardness, and how well each finds the errors.
+def uncertainty_answer(probabilities: Any, avh: Any, labels: Any, source: str) -> Answer:
+    """How the parts of the uncertainty go with angular visual hardness, and how well each detects errors.
 
     Args:
-        probabilities: ``(T, N, C)``: T opinions on N samples.
+        probabilities: ``(T, N, C)``: T predictions for N samples.
         avh: ``(N,)`` angular visual hardness at the label.
         labels: ``(N,)`` class indices.
+        source: Where the predictions come from, ``dropout`` or ``ensemble``: the scores begin with it.
 
     Returns:
-        Rows ``mean`` (nats), ``spearman`` with AVH and ``error_auroc`` (that an error of the mean opinion is more
-        uncertain than a right answer; for ``avh`` itself, too) by part.
+        Rows ``mean`` (nats), ``spearman`` with AVH and ``error_auroc`` (the chance that an error of the mean prediction
+        is more uncertain than a correct one; for ``avh`` itself, too) by part.
     """
     p = _checked(probabilities)
     y = check_labels(labels, p.shape[1], p.shape[2]).numpy()
     hardness = np.asarray(avh, dtype=np.float64)
-    if hardness.shape != y.shape or not np.isfinite(hardness).all():
-        raise InputError(f"avh must hold a finite number for each of the {len(y):,} samples, got {hardness.shape}.")
     parts, wrong = uncertainty(p)._asdict(), p.mean(0, dtype=np.float64).argmax(1) != y
-    answer, n = Answer(), len(y)
+    answer, n = Answer(question="uncertainty"), len(y)
     for part, values in parts.items():
-        answer.rows.append(row("uncertainty", "mean", values.mean(), score=part, n=n))
+        score = f"{source} {part}"
+        answer.number("mean", values.mean(), score=score, n=n)
         value, low, high, _ = spearman(values, hardness)
-        answer.rows.append(row("uncertainty", "spearman", value, score=part, low=low, high=high, n=n))
-        answer.samples[f"mean:{part}"] = values
+        answer.number("spearman", value, score=score, low=low, high=high, n=n)
+        answer.samples[f"mean:{score}"] = values
     if wrong.all() or not wrong.any():
         always = "never" if wrong.all() else "always"
-        answer.note(f"{always} right", f"The mean opinion is {always} right: there is nothing to find.")
+        answer.note(f"{always} right", f"The mean prediction is {always} right: there is nothing to detect.")
         return answer
     for part, values in {**parts, "avh": hardness}.items():
         area = auroc(values[wrong], values[~wrong])
-        answer.rows.append(
-            row(
-                "uncertainty", "error_auroc", area.value, score=part, low=area.low, high=area.high, n=n, better="higher"
-            )
-        )
+        ends = {"low": area.low, "high": area.high}
+        answer.number("error_auroc", area.value, score=f"{source} {part}", **ends, n=n, better="higher")
     answer.note(
         "AVH at the label",
-        "AVH is taken at the label and the other scores are not: it knows the errors that they must find.",
+        "AVH is taken at the label and the other scores are not: it knows the errors that they must detect.",
     )
     return answer
+
+
+def _prepare(options: Mapping[str, Any], samples: Samples) -> int:
+    if options["dropout"] == 1:
+        raise InputError("dropout: one pass has no spread; ask for two or more, 20 say.")
+    return options["dropout"]
+
+
+@QUESTIONS.register(
+    "uncertainty",
+    title="Uncertainty",
+    about="Aleatoric uncertainty (noise in the data) and epistemic uncertainty (what the network has not learned), in "
+    "nats, and their relation to hardness and errors.",
+    telling=(
+        ("spearman", "ensemble epistemic"),
+        ("spearman", "dropout epistemic"),
+        ("error_auroc", "ensemble total"),
+        ("error_auroc", "dropout total"),
+    ),
+    headline=(("error_auroc", "ensemble total"), ("error_auroc", "dropout total")),
+    metrics={
+        "mean": Metric("mean, in nats"),
+        "spearman": Metric("Spearman's ρ with AVH"),
+        "error_auroc": Metric(
+            "AUROC of error detection", "%",
+            ("uncertainty detects the errors of {group} {how} than of {baseline}", "better", "less well"),
+        ),
+    },
+    needs="dropout",
+    prepare=_prepare,
+    decided_by=lambda subject, options: subject.batches,
+)  # fmt: skip
+def ask(subject: Subject, *, dropout: int = 20, seed: int = 0) -> Answer:
+    """The uncertainty of MC-dropout passes."""
+    passes = dropout_predictions(subject.network, subject.readable, dropout, seed=seed, **subject.forward)
+    return uncertainty_answer(passes, subject.avh, subject.labels, "dropout")

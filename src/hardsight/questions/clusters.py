@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from hardsight.angles import angle_matrix, unit
-from hardsight.answers import Answer, Note, row
 from hardsight.errors import InputError, StateError
-from hardsight.predictions import Predictions
-from hardsight.stats import moments
+from hardsight.questions.answers import Answer
+from hardsight.questions.subject import QUESTIONS, Metric, Subject
 
 # Samples whose angles to all others are looked at, those that are drawn, and numbers that are kept of each.
 _ANGLES, _DRAWN, _WIDTH = 2000, 1000, 30
@@ -100,54 +99,63 @@ def angular_kmeans(features: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
         return kind(min(k, len(directions)), n_init=4, random_state=seed).fit_predict(directions)
 
 
-def clusters_answer(predictions: Predictions, labels: np.ndarray, seed: int = 0) -> Answer:
+_TOGETHER = "{group} clusters the samples of a class {how} than {baseline}", "better", "less well"
+
+
+@QUESTIONS.register(
+    "clusters",
+    title="Clusters",
+    about="Are the features of a class close together, and far from those of other classes?",
+    telling=(("v_measure", "kmeans"), ("silhouette", "")),
+    headline=(("v_measure", "kmeans"),),
+    metrics={
+        "homogeneity": Metric(meaning=_TOGETHER),
+        "completeness": Metric(meaning=_TOGETHER),
+        "v_measure": Metric("V-measure", "", _TOGETHER),
+        "nmi": Metric("normalized mutual information", "", _TOGETHER),
+        "silhouette": Metric("silhouette in angle", "", _TOGETHER),
+    },
+)
+def ask(subject: Subject, *, seed: int = 0) -> Answer:
     """How far the features, and the predictions, divide the samples as the labels do.
 
     Args:
-        predictions: Of the network.
-        labels: ``(N,)`` true classes of the samples they are for.
-        seed: Of k-means, and of who is looked at where all would take too long.
+        subject: The network and its data.
+        seed: Of k-means, and of the samples that are drawn where all would take too long.
 
     Returns:
         Rows of `cluster_metrics` for ``kmeans`` (as many clusters as classes) and ``predictions``, and of the mean
-        silhouette in angle. Columns, NaN for those not looked at: ``silhouette``, and ``features`` ``(N, K)``: the
-        features themselves, or for many of them K ≤ 30 numbers with their lengths and nearly their angles; for
-        `layout`, which takes too long for something that is not always drawn.
+        silhouette in angle. Columns, NaN for samples that are not drawn: ``silhouette``, and ``features`` ``(N, K)``:
+        the features, or of many K ≤ 30 numbers with their norms and nearly their angles, for `layout`.
     """
-    features, labels = predictions.features, np.asarray(labels)
-    if len(labels) != len(features):
-        raise InputError(f"labels must be one a sample, {len(features):,}, got {len(labels):,}.")
-    classes = len(np.unique(labels))
+    predictions, labels, answer = subject.predictions, np.asarray(subject.labels), Answer(question="clusters")
+    features, classes = predictions.features, len(np.unique(labels))
     if classes < 2 or classes >= len(labels):
-        found = "all samples are of one class" if classes < 2 else "every class has one sample"
-        return Answer(notes=[Note("no clusters", f"Clusters cannot be compared with classes: {found}.")])
-    divided = {
+        reason = "all samples are of one class" if classes < 2 else "every class has one sample"
+        answer.note("no clusters", f"Clusters cannot be compared with classes: {reason}.")
+        return answer
+    divisions = {
         "kmeans": angular_kmeans(features, classes, seed),
         "predictions": predictions.probabilities.argmax(1),
     }
-    rows = [
-        row("clusters", name, value, score=score, n=len(labels), better="higher")
-        for score, assignments in divided.items()
-        for name, value in cluster_metrics(labels, assignments)._asdict().items()
-    ]
-    looked = np.random.default_rng(seed).permutation(len(labels))[:_ANGLES]
-    columns: dict[str, np.ndarray] = {}
-    answer = Answer(rows, samples=columns)
-    if 2 <= len(np.unique(labels[looked])) < len(looked):
-        silhouette = _column(len(labels), looked, angular_silhouette(features[looked], labels[looked]))
-        of = moments(silhouette, np.zeros(len(labels), np.int64), 1)
-        (low,), (high,) = of.interval()
-        rows.append(row("clusters", "silhouette", of.mean[0], low=low, high=high, n=len(looked), better="higher"))
-        columns["silhouette"] = silhouette
-        if len(looked) < len(labels):
-            text = f"The silhouette is that of {len(looked):,} samples among one another, chosen at random."
+    for score, assignments in divisions.items():
+        for name, value in cluster_metrics(labels, assignments)._asdict().items():
+            answer.number(name, value, score=score, n=len(labels), better="higher")
+    drawn = np.random.default_rng(seed).permutation(len(labels))[:_ANGLES]
+    if 2 <= len(np.unique(labels[drawn])) < len(drawn):
+        silhouette = angular_silhouette(features[drawn], labels[drawn])
+        answer.mean("silhouette", silhouette, better="higher", rows=drawn, count=len(labels))
+        if len(drawn) < len(labels):
+            text = f"The silhouette is that of {len(drawn):,} samples among one another, drawn at random."
             answer.note("silhouette", text)
     if (empty := int((predictions.norms == 0).sum())) > 0:
         text = f"{empty:,} features are zero and have no direction: k-means sees them at the origin."
         answer.note("zero features", text)
-    drawn = looked[:_DRAWN]
+    drawn = drawn[:_DRAWN]
     if features.shape[1] in (2, 3) or len(drawn) >= 5:
-        columns["features"] = _column(len(labels), drawn, _narrowed(features[drawn], seed))
+        narrowed = _narrowed(features[drawn], seed)
+        answer.samples["features"] = np.full((len(labels), narrowed.shape[1]), np.nan, narrowed.dtype)
+        answer.samples["features"][drawn] = narrowed
     return answer
 
 
@@ -218,9 +226,3 @@ def _narrowed(features: np.ndarray, seed: int) -> np.ndarray:
     with threadpool_limits(1):
         axes, sizes, _ = randomized_svd(directions, _WIDTH, random_state=seed)
     return lengths * _directions(axes * sizes)
-
-
-def _column(length: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    column = np.full((length, *values.shape[1:]), np.nan, values.dtype)
-    column[at] = values
-    return column

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.answers import Answer, point, row
 from hardsight.errors import InputError
-from hardsight.predictions import Predictions
+from hardsight.questions.answers import Answer
+from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.scores import check_labels, check_logits
-from hardsight.stats import mean_interval, share_interval, wilson
+from hardsight.stats import wilson
 
 Binning = Literal["width", "mass"]
+BINS = 15
 
 # Where a temperature is looked for.
 TEMPERATURES = (1e-3, 1e3)
@@ -241,7 +242,7 @@ class _ClasswiseGaps:
 
 
 class _Judged(NamedTuple):
-    """``(N,)`` float64 arrays of one way to make probabilities, and the class-wise calibration error."""
+    """``(N,)`` arrays of one way to make probabilities, and the class-wise calibration error."""
 
     confidence: np.ndarray
     correct: np.ndarray
@@ -250,29 +251,60 @@ class _Judged(NamedTuple):
     classwise: float
 
 
-def _judged(z: Tensor, y: Tensor, temperature: Tensor, bins: int) -> _Judged:
-    gaps, columns = _ClasswiseGaps(z.shape[1], bins), []
+def _judge(z: Tensor, y: Tensor, temperature: Tensor) -> _Judged:
+    gaps, columns = _ClasswiseGaps(z.shape[1], BINS), []
     for part in _blocks(z):
         log_p = (z[part] / temperature[part, None]).log_softmax(1)
-        p, at = log_p.exp(), y[part]
+        p, target = log_p.exp(), y[part]
         confidence, predicted = p.max(1)
-        gaps.add(p, at)
-        columns.append((confidence, predicted == at, -log_p.gather(1, at[:, None])[:, 0], _brier(p, at)))
-    sure, correct, nll, brier = (torch.cat(part).double().cpu().numpy() for part in zip(*columns, strict=True))
-    return _Judged(sure, correct, nll, brier, gaps.mean(len(z)))
+        gaps.add(p, target)
+        columns.append((confidence, predicted == target, -log_p.gather(1, target[:, None])[:, 0], _brier(p, target)))
+    confidence, correct, nll, brier = (torch.cat(part).cpu() for part in zip(*columns, strict=True))
+    columns = [x.double().numpy() for x in (confidence, correct, nll, brier)]
+    return _Judged(columns[0], columns[1], columns[2], columns[3], gaps.mean(len(z)))
 
 
-def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) -> Answer:
+_CALIBRATED = "{group} is {how} calibrated than {baseline}", "better", "less well"
+
+
+@QUESTIONS.register(
+    "calibration",
+    title="Calibration",
+    about="Is the network calibrated? Of the samples with a confidence of 0.9, nine in ten should be right. “+T” is "
+    "after temperature scaling, fitted on other samples.",
+    telling=(("accuracy", "softmax"), ("ece", "softmax"), ("ece", "softmax+T"), ("nll", "softmax")),
+    headline=(("ece", "softmax"),),
+    metrics={
+        "accuracy": Metric("accuracy", "%", ("{group} is correct {how} often than {baseline}", "more", "less")),
+        "ece": Metric("ECE", "%", _CALIBRATED),
+        "ace": Metric("adaptive ECE", "%", _CALIBRATED),
+        "classwise_ece": Metric("class-wise ECE", "%", _CALIBRATED),
+        "nll": Metric(
+            "negative log-likelihood", "",
+            ("{group} gives the correct class {how} probability than {baseline}", "more", "less"),
+        ),
+        "brier": Metric(
+            "Brier score", "",
+            ("probabilities of {group} are {how} the truth than of {baseline}", "nearer to", "farther from"),
+        ),
+    },
+    curves={
+        "reliability": CurveKind(
+            "Reliability", "confidence", "accuracy", "%", 0, 1, "bins", diagonal=True,
+            note="Below the dashed line the network is overconfident, above it underconfident.",
+        ),
+    },
+)  # fmt: skip
+def ask(subject: Subject, *, seed: int = 0) -> Answer:
     """Calibration of a network's softmax and of its angular visual confidence, as they are and with a temperature.
 
-    Temperatures are fitted on one half of the samples and used on the other, both halves in turn, so that every sample
-    is judged by a temperature it had no part in. AVC is a share of ``π − angle``, which no class has much more of than
-    another: its largest value is at most about ``2 / C`` where the other classes lie at right angles, .01 for 200
-    classes. As a probability it is therefore far too modest; ``avc+T`` is ``AVC^(1/T)``, scaled to sum to 1.
+    Temperatures are fitted on one half of the samples and used on the other, both halves in turn, so that no sample
+    is judged by a temperature fitted on it. AVC is a share of ``π − angle``, which no class has much more of than
+    another: its largest value is at most about ``2 / C`` where the other classes lie at right angles, 0.01 for 200
+    classes. As a probability it is far too low; ``avc+T`` is ``AVC^(1/T)``, scaled to sum to 1.
 
     Args:
-        predictions: With logits.
-        labels: ``(N,)`` class indices, in the order of the predictions.
+        subject: The network and its data.
         seed: Of the halves.
 
     Returns:
@@ -280,64 +312,52 @@ def calibration_answer(predictions: Predictions, labels: Any, *, seed: int = 0) 
         scores ``softmax``, ``softmax+T``, ``avc`` and ``avc+T``, ``accuracy`` and ``temperature`` (geometric mean of
         both halves); curve ``reliability`` (x: confidence, y: accuracy).
     """
-    if predictions.logits is None:
-        raise InputError("predictions hold no logits; make them with predict(…, logits=True).")
-    n = len(predictions.rows)
+    predictions, n = subject.predictions, len(subject.predictions.rows)
     if n < 2:
         raise InputError(f"predictions must be of 2 samples or more, a half to fit and a half to judge, got {n}.")
-    y = check_labels(labels, n, len(predictions.weight))
+    y = check_labels(subject.labels, n, len(predictions.weight))
     halves = torch.from_numpy(np.random.default_rng(seed).permutation(n)).tensor_split(2)
-    answer = Answer()
+    answer = Answer(question="calibration")
     tiny = np.finfo(np.float32).tiny  # a class exactly opposite has AVC 0
     for name, raw in (("softmax", predictions.logits), ("avc", np.log(np.maximum(predictions.avc, tiny)))):
         z = check_logits(raw)
-        one = torch.ones(n, dtype=z.dtype)
         fitted = [_fit(z[half], y[half]) for half in halves]
-        other = one.clone()
-        other[halves[0]], other[halves[1]] = fitted[1], fitted[0]
-        for score, temperature in ((name, one), (f"{name}+T", other)):
-            _add(answer, score, _judged(z, y, temperature, 15))
-        value = float(np.sqrt(fitted[0] * fitted[1]))
-        answer.rows.append(row("calibration", "temperature", value, score=name, n=n))
+        plain = torch.ones(n, dtype=z.dtype)
+        crossed = plain.clone()
+        crossed[halves[0]], crossed[halves[1]] = fitted[1], fitted[0]
+        for score, temperature in ((name, plain), (f"{name}+T", crossed)):
+            _add(answer, score, _judge(z, y, temperature))
+        answer.number("temperature", float(np.sqrt(fitted[0] * fitted[1])), score=name, n=n)
         if bound := set(fitted) & set(TEMPERATURES):
             answer.note(
                 f"temperature bound: {name}",
-                f"{name}: the temperature went to {bound.pop():g}, the end of what is searched: every label of a half "
-                "has the largest value, or the values tell nothing of the labels. Calibrating takes more samples.",
+                f"{name}: the temperature reached {bound.pop():g}, the end of its range: in one half every label "
+                "has the largest value, or the values say nothing about the labels. Calibration needs more samples.",
             )
     classes, largest = len(predictions.weight), float(predictions.avc.max(1).mean())
     answer.note(
         "AVC",
         f"AVC is a share of angles over {classes} classes: its largest is {largest:.3g} on average, and chance is "
-        f"{1 / classes:.3g}. As it stands it is no probability of being right; avc+T can be one.",
+        f"{1 / classes:.3g}. It is not a probability of being right; avc+T can be one.",
     )
     return answer
 
 
 def _add(answer: Answer, score: str, judged: _Judged) -> None:
-    n, better = len(judged.correct), "" if score == "avc" else "lower"  # which is no probability to begin with
+    n, better = len(judged.correct), "" if score == "avc" else "lower"  # AVC is no probability to begin with
     errors = {
         "ece": ece(judged.confidence, judged.correct),
         "ace": ece(judged.confidence, judged.correct, binning="mass"),
         "classwise_ece": judged.classwise,
     }
     for metric, value in errors.items():
-        answer.rows.append(row("calibration", metric, value, score=score, n=n, better=better))
-    for metric, values in (("nll", judged.nll), ("brier", judged.brier)):
-        low, high = mean_interval(values)
-        answer.rows.append(
-            row("calibration", metric, values.mean(), score=score, low=low, high=high, n=n, better=better)
-        )
-        answer.samples[f"{metric}:{score}"] = values
-    if not score.endswith("+T"):  # which changes no prediction
-        low, high = share_interval(judged.correct.sum(), n)
-        accuracy = judged.correct.mean()
-        answer.rows.append(
-            row("calibration", "accuracy", accuracy, score=score, low=low, high=high, n=n, better="higher")
-        )
-        answer.samples[f"accuracy:{score}"] = judged.correct
-    for x, y, low, high, count in zip(*reliability(judged.confidence, judged.correct), strict=True):
-        answer.points.append(point("calibration", "reliability", x, y, score=score, low=low, high=high, n=count))
+        answer.number(metric, value, score=score, n=n, better=better)
+    answer.mean("nll", judged.nll, score=score, better=better)
+    answer.mean("brier", judged.brier, score=score, better=better)
+    if not score.endswith("+T"):  # a temperature changes no prediction
+        answer.mean("accuracy", judged.correct > 0, score=score, better="higher")
+    x, y, low, high, count = reliability(judged.confidence, judged.correct)
+    answer.curve("reliability", x, y, score=score, low=low, high=high, n=count)
 
 
 def _brier(p: Tensor, y: Tensor) -> Tensor:

@@ -9,18 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.answers import Answer, Point, point, row
-from hardsight.errors import InputError
-from hardsight.predictions import Predictions
+from hardsight.questions.answers import Answer
+from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.scores import check_labels, check_logits
-from hardsight.stats import mean_interval, share_interval
 
 # Numbers read at a time, bars of a histogram, classes whose energies are kept one by one, and points of a long curve.
 _NUMBERS, _BARS, _CLASSES, _CURVE = 4_096_000, 50, 20, 100
-
-
-# Whoever multiplies all logits by ten changes no answer, so a larger margin in logits is not a better one.
-_BETTER = {"logit": "", "angular": "higher"}
 
 
 def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndarray:
@@ -95,45 +89,58 @@ def _checked(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return z, check_labels(labels, len(z), z.shape[1]).to(z.device)
 
 
-def margins_answer(predictions: Predictions, labels: Any) -> Answer:
-    """Margins in logits and in angles, and energies, of a network on labelled data.
+@QUESTIONS.register(
+    "margins",
+    title="Margins and energy",
+    about="By how much the correct class beats the best other class; below 0 the prediction is wrong.",
+    telling=(("margin", "angular"), ("margin_below_zero", "logit")),
+    headline=(("margin", "angular"),),
+    metrics={
+        "margin": Metric(
+            "mean margin", "", ("with {group} the correct class wins by {how} than with {baseline}", "more", "less")
+        ),
+        "margin_below_zero": Metric(
+            "share with a margin below 0", "%",
+            ("with {group} the correct class loses {how} often than with {baseline}", "less", "more"),
+        ),
+        "energy": Metric("mean energy"),
+    },
+    curves={
+        "margin": CurveKind(
+            "Margins", "margin", "density", least=0, shape="bars",
+            note="Left of 0 the prediction is wrong. Logit margins grow with the scale of the logits, angular ones do "
+            "not.",
+        ),
+        "energy": CurveKind(
+            "Energy by rank", "rank of the class", "mean energy (−logit)",
+            note="Rank 0 is the class itself, the others follow by their mean energy: the steeper, the sharper.",
+        ),
+    },
+)  # fmt: skip
+def ask(subject: Subject) -> Answer:
+    """Margins in logits and in angles, and energies, of a network on labeled data.
 
     Logit margins and energies grow with the scale of the logits, which a network may change without changing any
-    answer; the angular margin does not.
-
-    Args:
-        predictions: With logits.
-        labels: ``(N,)`` class indices, in the order of the predictions.
+    prediction, so a larger one is not better; the angular margin does not.
 
     Returns:
         Rows ``margin`` (mean) and ``margin_below_zero`` (share) for ``logit`` and ``angular``, and ``energy`` of the
         target (mean); curves ``margin`` (shares in bars of equal width) and ``energy`` (by rank, 0 is the class itself;
         the mean over all classes, and each one where there are few).
     """
-    if predictions.logits is None:
-        raise InputError("predictions hold no logits; make them with predict(…, logits=True).")
-    labels = check_labels(labels, len(predictions.rows), len(predictions.weight)).numpy()
-    answer, n = Answer(), len(labels)
-    kinds = {
-        "logit": logit_margin(predictions.logits, labels),
-        "angular": predictions.at("angular_margin", labels),
-    }
-    for score, margin in kinds.items():
-        below = (margin < 0).astype(np.float64)
-        ends = {"margin": mean_interval(margin), "margin_below_zero": share_interval(below.sum(), n)}
-        for (metric, (low, high)), values in zip(ends.items(), (margin, below), strict=True):
-            better = "lower" if metric == "margin_below_zero" else _BETTER[score]
-            answer.rows.append(
-                row("margins", metric, values.mean(), score=score, low=low, high=high, n=n, better=better)
-            )
-            answer.samples[f"{metric}:{score}"] = values
-        answer.points.extend(_bars(margin, score))
-    energy = -predictions.logits[np.arange(n), labels].astype(np.float64)
-    low, high = mean_interval(energy)
-    answer.rows.append(row("margins", "energy", energy.mean(), score="target", low=low, high=high, n=n))
-    answer.samples["energy:target"] = energy
-    answer.points.extend(_energies(*_checked(predictions.logits, labels)))
-    released = (logit_margin(predictions.logits, labels, released=True) < kinds["logit"]).mean()
+    logits, (z, y) = subject.predictions.logits, _checked(subject.predictions.logits, subject.labels)
+    answer, margins = Answer(question="margins"), logit_margin(logits, subject.labels)
+    for score, margin, better in (
+        ("logit", margins, ""),
+        ("angular", subject.predictions.at("angular_margin", subject.labels), "higher"),
+    ):
+        answer.mean("margin", margin, score=score, better=better)
+        answer.mean("margin_below_zero", margin < 0, score=score, better="lower")
+        counts, edges = np.histogram(margin, _BARS)
+        answer.curve("margin", (edges[1:] + edges[:-1]) / 2, counts / len(margin), score=score, n=counts)
+    answer.mean("energy", -z.gather(1, y[:, None])[:, 0].double().cpu().numpy(), score="target")
+    _add_energies(answer, z, y)
+    released = (logit_margin(logits, subject.labels, released=True) < margins).mean()
     if released:
         answer.note(
             "released margin",
@@ -143,21 +150,12 @@ def margins_answer(predictions: Predictions, labels: Any) -> Answer:
     return answer
 
 
-def _bars(margin: np.ndarray, score: str) -> list[Point]:
-    counts, edges = np.histogram(margin, _BARS)
-    middle = (edges[1:] + edges[:-1]) / 2
-    return [
-        point("margins", "margin", x, count / len(margin), score=score, n=count)
-        for x, count in zip(middle, counts, strict=True)
-    ]
-
-
-def _energies(z: Tensor, y: Tensor) -> list[Point]:
+def _add_energies(answer: Answer, z: Tensor, y: Tensor) -> None:
     total, count, curves = np.zeros(z.shape[1]), 0, {}
     for classes, energy in _by_class(z, y):
         total, count = total + energy.sum(0), count + len(classes)
         if z.shape[1] <= _CLASSES:
             curves |= {f"class {k}": values for k, values in zip(classes, energy, strict=True)}
-    curves = {"mean over classes": total / count} | curves
     ranks = np.unique(np.linspace(0, z.shape[1] - 1, _CURVE).round().astype(int))
-    return [point("margins", "energy", r, values[r], score=name) for name, values in curves.items() for r in ranks]
+    for name, values in ({"mean over classes": total / count} | curves).items():
+        answer.curve("energy", ranks, values[ranks], score=name)

@@ -1,0 +1,180 @@
+"""The answer to a question about a network: rows of numbers, curves, columns per sample, and notes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import numpy as np
+
+from hardsight.stats import moments, share_interval
+
+
+class Row(TypedDict):
+    """One number: a metric of one score on one set at one level, with its interval over samples."""
+
+    question: str  # ood, calibration, …
+    metric: str  # auroc, ece, …
+    score: str  # msp, avc, pgd, …; "" where there is only one
+    on: str  # the OOD data set; "" for other numbers
+    level: float  # strength (ε, …); NaN where there is none
+    value: float
+    low: float  # 95% interval over samples; NaN where there is none
+    high: float
+    n: int  # samples
+    better: str  # "higher", "lower", or "" where neither is
+
+
+class Point(TypedDict):
+    """One point of a curve, or one bar of a histogram."""
+
+    question: str
+    curve: str  # reliability, attack, energy, margin, …
+    score: str
+    on: str
+    x: float
+    y: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence that goes with the numbers.
+
+    Attributes:
+        kind: What it is about. Notes of one kind from several runs differ in numbers alone, and are shown once.
+        text: The sentence.
+        level: ``warn`` for what must not be overlooked, else ``info``.
+        question: The question it belongs to; empty if to none.
+        run: The run it is about; empty if about all runs.
+        group: The group of that run.
+    """
+
+    kind: str = ""
+    text: str = ""
+    level: str = "info"
+    question: str = ""
+    run: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question about one network.
+
+    Attributes:
+        rows: The numbers.
+        points: The curves.
+        samples: Columns per sample, in the order of the predictions, on which two networks are compared in pairs. A
+            column is named after the row whose value is its mean (``metric``, ``metric:score`` or
+            ``metric:score@level``); the scores of a detector are ``score:name``.
+        notes: What must be known to read the numbers.
+        ood_samples: Columns per sample of the OOD data, ``id`` among them, named as those of `samples`.
+        question: Which question it answers; the methods need it.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    samples: dict[str, np.ndarray] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    ood_samples: dict[str, np.ndarray] = field(default_factory=dict)
+    question: str = ""
+
+    def note(self, kind: str, text: str, level: str = "info") -> None:
+        """Add a note."""
+        self.notes.append(Note(kind, text, level))
+
+    def number(self, metric: str, value: float, **of: Any) -> None:
+        """Add a row; keywords as for `row`."""
+        self.rows.append(row(self.question, metric, value, **of))
+
+    def mean(
+        self,
+        metric: str,
+        values: np.ndarray,
+        *,
+        score: str = "",
+        level: float = math.nan,
+        better: str = "",
+        rows: np.ndarray | None = None,
+        count: int = 0,
+    ) -> None:
+        """Add a column per sample and the row that is its mean, with Wilson's interval of booleans, else Student's.
+
+        Args:
+            metric: Of the row.
+            values: NaN are left out.
+            score: Of the row.
+            level: Of the row.
+            better: Of the row.
+            rows: The samples that the values are of, where not all were looked at.
+            count: How many samples there are, with `rows`.
+        """
+        low, high, value, n = mean_of(values)
+        self.number(metric, value, score=score, level=level, low=low, high=high, n=n, better=better)
+        column = values.astype(np.float64) if values.dtype == bool else values
+        if rows is not None:
+            column = np.full((count, *values.shape[1:]), np.nan, column.dtype)
+            column[rows] = values
+        name = f"{metric}:{score}" if score else metric
+        self.samples[name if math.isnan(level) else f"{name}@{level:g}"] = column
+
+    def curve(self, curve: str, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, **of: Any) -> None:
+        """Add the points of a curve; keywords as for `point`, arrays (``low``, ``high``, ``n``) one value per point."""
+        arrays = {name: values for name, values in of.items() if isinstance(values, np.ndarray)}
+        for k, (at, value) in enumerate(zip(x, y, strict=True)):
+            self.points.append(
+                point(self.question, curve, at, value, **of | {name: values[k] for name, values in arrays.items()})
+            )
+
+
+def mean_of(values: np.ndarray) -> tuple[float, float, float, int]:
+    """The 95% interval of a mean, the mean, and its number of samples; NaN are left out."""
+    if values.dtype == bool:
+        return *share_interval(values.sum(), len(values)), float(values.mean()), len(values)
+    of = moments(values.astype(np.float64), np.zeros(len(values), np.int64), 1)
+    (low,), (high,) = of.interval()
+    return float(low), float(high), float(of.mean[0]), int(of.n[0])
+
+
+def row(
+    question: str,
+    metric: str,
+    value: float,
+    *,
+    score: str = "",
+    on: str = "",
+    level: float = math.nan,
+    low: float = math.nan,
+    high: float = math.nan,
+    n: int,
+    better: str = "",
+) -> Row:
+    """A row with what does not apply left out."""
+    return Row(
+        question=question, metric=metric, score=score, on=on, level=float(level), value=float(value),
+        low=float(low), high=float(high), n=int(n), better=better,
+    )  # fmt: skip
+
+
+def point(
+    question: str,
+    curve: str,
+    x: float,
+    y: float,
+    *,
+    score: str = "",
+    on: str = "",
+    low: float = math.nan,
+    high: float = math.nan,
+    n: int = 0,
+) -> Point:
+    """A point with what does not apply left out."""
+    return Point(
+        question=question, curve=curve, score=score, on=on, x=float(x), y=float(y), low=float(low), high=float(high),
+        n=int(n),
+    )  # fmt: skip

@@ -1,0 +1,473 @@
+"""Out-of-distribution detection: which samples are like the training data, and how well a score tells.
+
+Every score here is **higher for what is more like the training data**; in-distribution samples are the positive class.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.angles import unit
+from hardsight.data import Samples, in_form_of, open_data
+from hardsight.errors import InputError, MissingPathError
+from hardsight.extras import printable
+from hardsight.questions.answers import Answer
+from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
+from hardsight.registry import Registry
+from hardsight.runs import is_users
+from hardsight.scores import SCORES, Reading, check_logits, check_triple, read_classes
+from hardsight.scoring.checks import check_samples
+from hardsight.stats import auroc, fpr_at_95_tpr
+
+# Numbers read at a time, bars of a histogram, and points of a ROC curve.
+_NUMBERS, _BARS, _CURVE = 4_096_000, 50, 200
+# Share of pairs that tie, above which a note says so.
+_TIED = 0.01
+
+
+class Training(NamedTuple):
+    """What a network gives for its training data: features ``(N, D)``, logits ``(N, C)`` and labels ``(N,)``."""
+
+    features: Any
+    logits: Any
+    labels: Any
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A score that says how much a sample is like the training data.
+
+    Attributes:
+        name: Its name in `DETECTORS`.
+        needs: ``logits``; ``features``: also features and the class weights; ``training``: also `Training`.
+        function: Of a `hardsight.scores.Reading` at the predicted class; of those fitted on training data,
+            ``(features, logits, weight, bias, training) → scores``, float64 tensors. Higher is more in-distribution.
+        summary: What it is, in one line.
+        reference: Where it comes from.
+    """
+
+    name: str
+    needs: str
+    function: Callable[..., Tensor]
+    summary: str
+    reference: str
+
+
+def _entry(name: str, function: Callable[..., Tensor], *, reference: str, needs: str = "logits") -> Detector:
+    return Detector(name, needs, function, str(function.__doc__), reference)
+
+
+DETECTORS: Registry[Detector] = Registry("detector", _entry)
+_AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
+
+
+@DETECTORS.register("max_logit", reference="Zhao et al., Encouraging Loss, AAAI 2022, Section 5")
+def _max_logit(r: Reading) -> Tensor:
+    """Largest logit: minus the smallest conditional energy."""
+    return SCORES["max_logit"].of_reading(r)
+
+
+@DETECTORS.register("free_energy", reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020")
+def _free_energy(r: Reading) -> Tensor:
+    """Minus the free energy: logsumexp of the logits."""
+    return -SCORES["free_energy"].of_reading(r)
+
+
+@DETECTORS.register(
+    "msp", reference="Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017"
+)
+def _msp(r: Reading) -> Tensor:
+    """Log of the largest softmax probability: the ranks of the probability, without the ties where that rounds to 1."""
+    return -SCORES["nll"].of_reading(r)
+
+
+@DETECTORS.register("avc", needs="features", reference=f"{_AVH}, Eq. 3")
+def _avc(r: Reading) -> Tensor:
+    """Largest angular visual confidence: that of the class nearest in angle, which need not be the predicted one."""
+    return SCORES["avc"].of_reading(replace(r, angle=torch.minimum(r.angle, r.other_angle)))
+
+
+@DETECTORS.register("avh", needs="features", reference=f"{_AVH}, Eq. 1")
+def _avh(r: Reading) -> Tensor:
+    """1 − AVH at the predicted class."""
+    return 1 - SCORES["avh"].of_reading(r)
+
+
+@DETECTORS.register("angular_margin", needs="features", reference="angular gap between the two nearest classes")
+def _angular_margin(r: Reading) -> Tensor:
+    """Angle to the nearest other class minus the angle to the predicted one, in radians."""
+    return -SCORES["angular_margin"].of_reading(r)
+
+
+@DETECTORS.register("norm", needs="features", reference=f"{_AVH}, Section 5: the feature norm")
+def _norm(r: Reading) -> Tensor:
+    """Norm of the feature."""
+    return r.norm
+
+
+@DETECTORS.register(
+    "mahalanobis", needs="training", reference="Lee et al., A Simple Unified Framework for Detecting OOD, NeurIPS 2018"
+)
+def _mahalanobis(features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor, training: Training) -> Tensor:
+    """Minus the squared Mahalanobis distance to the nearest class mean, with one covariance for all classes."""
+    classes, members = training.labels.unique(return_inverse=True)
+    count = torch.bincount(members)[:, None]
+    means = torch.zeros(len(classes), features.shape[1]).to(features).index_add_(0, members, training.features) / count
+    centered = training.features - means[members]
+    values, vectors = torch.linalg.eigh(centered.T @ centered / len(centered))
+    kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps  # features that are never active
+    whiten = vectors[:, kept] / values[kept].sqrt()
+    return -torch.cdist(features @ whiten, means @ whiten).amin(1).square()
+
+
+@DETECTORS.register(
+    "knn", needs="training", reference="Sun et al., OOD Detection with Deep Nearest Neighbors, ICML 2022"
+)
+def _knn(features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor, training: Training) -> Tensor:
+    """Minus the distance to the 50th nearest training feature, all of norm 1."""
+    known, k = unit(training.features)[0], min(50, len(training.features))
+    rows = unit(features)[0].split(max(1, _NUMBERS // len(known)))
+    return torch.cat([-torch.cdist(part, known).kthvalue(k, dim=1).values for part in rows])
+
+
+@DETECTORS.register("vim", needs="training", reference="Wang et al., ViM: OOD with Virtual-logit Matching, CVPR 2022")
+def _vim(features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor, training: Training) -> Tensor:
+    """Logsumexp of the logits minus a virtual logit: the norm outside the principal subspace of training features."""
+    width = features.shape[1]
+    kept = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+    origin = -torch.linalg.pinv(weight) @ bias
+    centered = training.features - origin
+    outside = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, : width - kept]  # in ascending order
+    scale = training.logits.amax(1).mean() / (centered @ outside).norm(dim=1).mean()
+    return logits.logsumexp(1) - scale * ((features - origin) @ outside).norm(dim=1)
+
+
+def ood_scores(
+    logits: Any,
+    features: Any = None,
+    weight: Any = None,
+    names: Iterable[str] | None = None,
+    *,
+    bias: Any = None,
+    training: Training | None = None,
+) -> dict[str, np.ndarray]:
+    """Scores of every sample, ``(N,)`` float64 by name; higher is more like the training data.
+
+    Logits alone give ``max_logit``, ``free_energy`` and ``msp``; the angles and the norm also need the features and the
+    class weights; ``mahalanobis``, ``knn`` and ``vim`` are fitted on training data. One pass serves all but these.
+
+    Args:
+        logits: ``(N, C)``; half precision is read as float32.
+        features: ``(N, D)`` input of the last linear layer.
+        weight: ``(C, D)`` of that layer.
+        names: In `DETECTORS`; None takes all that can be computed.
+        bias: ``(C,)`` of that layer, for ``vim``; None: it has none.
+        training: What the network gives for its training data; never use test data here.
+
+    Examples:
+        >>> {name: values.round(3).tolist() for name, values in ood_scores([[2.0, 0.0], [0.1, 0.0]]).items()}
+        {'max_logit': [2.0, 0.1], 'free_energy': [2.127, 0.744], 'msp': [-0.127, -0.644]}
+    """
+    available = ["logits"]
+    if features is not None and weight is not None:
+        available += ["features"] if training is None else ["features", "training"]
+    if names is None:
+        names = [name for name, detector in DETECTORS.items() if detector.needs in available]
+    names = DETECTORS.names(names)
+    for name in names:
+        if DETECTORS[name].needs not in available:
+            also = ", and training=Training(features, logits, labels)" * (DETECTORS[name].needs == "training")
+            raise InputError(f"names: {name!r} needs features (N, D) and the last layer's weight (C, D){also}.")
+    reading = _read(check_logits(logits))
+    if any(DETECTORS[name].needs != "logits" for name in names):
+        features, weight, *_ = check_triple(features, weight)
+        if (len(features), len(weight)) != (len(reading.target), reading.classes):
+            raise InputError(
+                f"features and weight must go with logits {(len(reading.target), reading.classes)}, got "
+                f"{len(features):,} features and {len(weight):,} classes; take all three from one forward."
+            )
+        with torch.no_grad():
+            angles = read_classes(features.detach(), weight.detach(), reading.target)
+        reading = replace(
+            reading, angle=angles.angle, angle_sum=angles.angle_sum, other_angle=angles.other_angle, norm=angles.norm
+        )
+    arguments: dict[str, list[Any]] = {"logits": [reading], "features": [reading]}
+    if training is not None and weight is not None:
+        arrays = [_float64(x) for x in (features, logits, weight, np.zeros(len(weight)) if bias is None else bias)]
+        labels = torch.as_tensor(training.labels, dtype=torch.int64)
+        arguments["training"] = [*arrays, Training(_float64(training.features), _float64(training.logits), labels)]
+    detectors = {name: DETECTORS[name] for name in names}
+    return {
+        name: detector.function(*arguments[detector.needs]).double().cpu().numpy()
+        for name, detector in detectors.items()
+    }
+
+
+def _float64(values: Any) -> Tensor:
+    return torch.as_tensor(values).detach().to("cpu", torch.float64)
+
+
+def _read(logits: Tensor) -> Reading:
+    """What logits alone tell, at the predicted class; the angles are NaN.
+
+    Sums are taken relative to the runner-up, so that float32 keeps the digits of ``1 − p`` however sure a network is.
+    """
+    parts = []
+    for z in logits.split(max(1, _NUMBERS // logits.shape[1])):
+        logit, target = z.max(1)
+        others = z.scatter(1, target[:, None], -torch.inf)
+        other = others.amax(1)
+        exp_sum = others.sub_(other[:, None]).exp_().sum(1)
+        parts.append((target, logit.double(), other.double(), exp_sum.double()))
+    target, logit, other, exp_sum = map(torch.cat, zip(*parts, strict=True))
+    nan, nobody = torch.full_like(logit, torch.nan), torch.full_like(target, -1)  # nothing here asks who comes second
+    return Reading(logits.shape[1], target, nan, nan, nan, nan, logit, other, nobody, exp_sum, nan, nan)
+
+
+class Detection(NamedTuple):
+    """How well a score tells the inside from the outside.
+
+    Attributes:
+        auroc: The chance that an inside sample scores above an outside one; pairs that tie count half.
+        aupr_in: Average precision of finding the inside.
+        aupr_out: The same of finding the outside.
+        fpr95: False-positive rate at 95 % TPR: the smallest share of the outside that any threshold lets in which keeps
+            95 % of the inside or more.
+        n_in: Samples inside.
+        n_out: Samples outside.
+        auroc_low: DeLong's 95 % interval.
+        auroc_high: Its upper end.
+        fpr95_low: 95 % interval, the threshold's own uncertainty included; see `hardsight.stats.fpr_at_95_tpr`.
+        fpr95_high: Its upper end.
+        tied: Share of the pairs of an inside and an outside sample whose scores are equal; 1: the scores are constant.
+    """
+
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    fpr95: float
+    n_in: int
+    n_out: int
+    auroc_low: float
+    auroc_high: float
+    fpr95_low: float
+    fpr95_high: float
+    tied: float
+
+
+def detection(inside: Any, outside: Any) -> Detection:
+    """How well scores tell the inside from the outside; the inside is the positive class.
+
+    Samples that tie are kept or refused together, so the result does not depend on the order of the samples and nothing
+    is random. Constant scores have AUROC .5 and FPR95 1. Average precision does not interpolate: the trapezes of other
+    libraries are a little higher, and give constant scores more than the share of the positives.
+
+    Args:
+        inside: ``(N,)`` scores of samples like the training data; higher must mean more inside.
+        outside: ``(M,)`` scores of strangers.
+
+    Examples:
+        >>> found = detection([4.0, 3.0, 2.0], [1.0, 2.5])
+        >>> round(found.auroc, 3), found.fpr95
+        (0.833, 0.5)
+    """
+    from sklearn.metrics import average_precision_score
+
+    inside, outside = _scores("inside", inside), _scores("outside", outside)
+    n_in, n_out = len(inside), len(outside)
+    area, (fpr95, *fpr95_ends) = auroc(inside, outside), fpr_at_95_tpr(inside, outside)
+    values, is_inside = np.concatenate([inside, outside]), np.arange(n_in + n_out) < n_in
+    aupr_in, aupr_out = average_precision_score(is_inside, values), average_precision_score(~is_inside, -values)
+    ends = {"auroc_low": area.low, "auroc_high": area.high, "fpr95_low": fpr95_ends[0], "fpr95_high": fpr95_ends[1]}
+    return Detection(area.value, float(aupr_in), float(aupr_out), fpr95, n_in, n_out, tied=area.tied, **ends)
+
+
+def _scores(name: str, values: Any) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.ndim != 1 or not len(scores):
+        raise InputError(f"{name} must be scores (N,), one or more, got shape {scores.shape}.")
+    if not np.isfinite(scores).all():
+        raise InputError(
+            f"{name} hold NaN or infinity at {(~np.isfinite(scores)).sum():,} of {len(scores):,} samples (first: "
+            f"{int(np.flatnonzero(~np.isfinite(scores))[0])}); leave those samples out."
+        )
+    return scores
+
+
+class OODData(NamedTuple):
+    """A data set that a network was not trained for.
+
+    Attributes:
+        name: What rows call it.
+        samples: The data.
+        resized: In the size and colors of the network's own data, for networks that take arrays as they are.
+        notes: What must be known about it, as kind and text.
+    """
+
+    name: str
+    samples: Samples
+    resized: Samples
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+def open_ood(ood: Any, own: Samples) -> list[OODData]:
+    """OOD data sets, checked against the networks' own data.
+
+    Args:
+        ood: What `hardsight.open_data` takes, or ``(name, data)``; several of them.
+        own: The networks' own data.
+    """
+    opened: list[OODData] = []
+    for data in [ood] if isinstance(ood, (str, Path)) else ood:
+        name, data = data if isinstance(data, tuple) else (None, data)
+        try:
+            samples = open_data(data)
+            check_samples(samples, None)
+            name = name or (Path(data).name if isinstance(data, (str, Path)) else samples.origin)
+            opened.append(_matched(printable(name), samples, own))
+        except (InputError, MissingPathError) as error:
+            raise type(error)(f"ood: {str(error).removeprefix('DATA: ')}") from None
+        if opened[-1].name in [other.name for other in opened[:-1]]:
+            raise InputError(f"ood: {opened[-1].name!r} is there twice; give each data set a name: (name, data).")
+    return opened
+
+
+def _matched(name: str, samples: Samples, own: Samples) -> OODData:
+    if samples.pixels != own.pixels:
+        raise InputError(f"{name}: raw images and tensors cannot be mixed; give it in the form of the run's own data.")
+    notes, shapes = [], [_shape(samples), _shape(own)]
+    resized = in_form_of(samples, own)  # refused where that is impossible
+    if resized is not samples:
+        size, wanted = (" × ".join(map(str, shape or ())) for shape in shapes)
+        text = (
+            f"{name}: its images are {size} and were resized to {wanted}, as the run's own are: a network may detect "
+        )
+        notes.append((f"resized: {name}", f"{text}the resizing, not the content. Better give images of that size."))
+    elif None not in shapes and shapes[0] != shapes[1]:
+        raise InputError(f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give that shape.")
+    if samples.fingerprint() == own.fingerprint() or _same(samples.tensor(), own.tensor()):
+        text = f"{name}: these are the run's own data, so nothing is out of distribution; give others."
+        notes.append((f"same data: {name}", text))
+        warnings.warn(f"ood: {text}", UserWarning, stacklevel=6)
+    return OODData(name, samples, resized, tuple(notes))
+
+
+def _shape(samples: Samples) -> tuple[int, ...] | None:
+    """The shape of a sample that is a tensor or an array; None of an image that the preprocessing will resize."""
+    values = samples.tensor()
+    if values is not None:
+        return tuple(values.shape[1:])
+    first = samples.first()
+    return tuple(first.shape) if isinstance(first, Tensor) else None
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def _decided_by(subject: Subject, options: Mapping[str, Any]) -> list[Any]:
+    detectors = [DETECTORS[name] for name in options["detectors"]]
+    fitted = any(detector.needs == "training" for detector in detectors)
+    functions = [detector.function for detector in detectors if is_users(detector.function)]
+    return [options["ood"].samples.identity.key, functions, subject.training_data.identity.key if fitted else None]
+
+
+_DETECTED = "{group} detects OOD data {how} than {baseline}", "better", "less well"
+_AVAILABLE = ("max_logit", "free_energy", "msp", "avc", "avh", "angular_margin", "norm")
+
+
+@QUESTIONS.register(
+    "ood",
+    title="Out of distribution",
+    about="Can the network tell OOD data from in-distribution data? Every score is higher for in-distribution data.",
+    telling=(("auroc", "max_logit"), ("auroc", "avc"), ("fpr95", "max_logit")),
+    headline=(("auroc", "max_logit"),),
+    metrics={
+        "auroc": Metric("AUROC", "%", _DETECTED),
+        "aupr_in": Metric("AUPR, in-distribution positive", "%", _DETECTED),
+        "aupr_out": Metric("AUPR, OOD positive", "%", _DETECTED),
+        "fpr95": Metric("FPR at 95% TPR", "%", ("{group} accepts {how} OOD data than {baseline}", "less", "more")),
+    },
+    curves={
+        "roc": CurveKind(
+            "ROC curves", "OOD data accepted", "in-distribution data accepted", "%", 0, 1, diagonal=True,
+            note="The closer a line is to the upper left corner, the better the detector; the dashed line is chance.",
+        ),
+        "inside": CurveKind(
+            "Scores of in-distribution and OOD data", "score", "density", least=0, shape="bars", against="outside",
+            note="The less the two overlap, the better the detector.",
+        ),
+    },
+    needs="ood",
+    each=True,
+    prepare=lambda options, samples: open_ood(options["ood"], samples),
+    decided_by=_decided_by,
+)  # fmt: skip
+def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] = _AVAILABLE) -> Answer:
+    """How well every detector tells OOD data from the network's own.
+
+    Args:
+        subject: The network and its data.
+        ood: One set of OOD data.
+        detectors: In `DETECTORS`; those fitted on training data need `Subject.training`.
+
+    Returns:
+        Rows ``auroc``, ``aupr_in``, ``aupr_out``, ``fpr95`` by detector; curves ``inside`` and ``outside`` (shares of
+        each set in bars of equal width) and ``roc`` (x: OOD accepted, y: in-distribution accepted); the scores
+        themselves as columns ``score:detector`` of both sets.
+    """
+    # A preprocessing brings images of any size to what the network takes.
+    outside = subject.predict(ood.resized if subject.network.transform is None else ood.samples)
+    names = DETECTORS.names(detectors)
+    training = subject.training_output if any(DETECTORS[name].needs == "training" for name in names) else None
+    scores = [
+        ood_scores(of.logits, of.features, of.weight, names, bias=of.bias, training=training and Training(*training))
+        for of in (subject.predictions, outside)
+    ]
+    answer, on = Answer(question="ood", ood_samples={"id": np.array(outside.ids)}), ood.name
+    for kind, text in ood.notes:
+        answer.note(kind, text, "warn")
+    for name in names:
+        inside, ood_values = scores[0][name], scores[1][name]
+        answer.samples[f"score:{name}"], answer.ood_samples[f"score:{name}"] = inside, ood_values
+        result = detection(inside, ood_values)
+        of = {"score": name, "on": on, "n": result.n_in + result.n_out}
+        answer.number("auroc", result.auroc, low=result.auroc_low, high=result.auroc_high, better="higher", **of)
+        answer.number("aupr_in", result.aupr_in, better="higher", **of)
+        answer.number("aupr_out", result.aupr_out, better="higher", **of)
+        answer.number("fpr95", result.fpr95, low=result.fpr95_low, high=result.fpr95_high, better="lower", **of)
+        _add_curves(answer, inside, ood_values, name, on)
+        if result.tied == 1:
+            text = f"{name} is the same for every sample of {on} and in-distribution: it tells nothing."
+            answer.note(f"constant: {name}, {on}", text)
+        elif result.tied > _TIED:
+            text = f"{name} ties in {result.tied:.0%} of the pairs of an in-distribution sample and one of {on}; "
+            answer.note(f"ties: {name}, {on}", f"{text}each counts half.")
+    return answer
+
+
+def _add_curves(answer: Answer, inside: np.ndarray, outside: np.ndarray, name: str, on: str) -> None:
+    """Histograms of both sets over the same bars, and the ROC curve at points evenly along it."""
+    from sklearn.metrics import roc_curve
+
+    scores = np.concatenate([inside, outside])
+    low, high = scores.min(), scores.max()
+    if high - low < 1e-12 * max(abs(low), abs(high)):  # too near one another for bars between
+        low, high = low - 0.5, high + 0.5
+    edges = np.histogram_bin_edges(scores, _BARS, (low, high))
+    for curve, values in (("inside", inside), ("outside", outside)):
+        counts = np.histogram(values, edges)[0]
+        answer.curve(curve, (edges[1:] + edges[:-1]) / 2, counts / len(values), score=name, on=on, n=counts)
+    accepted_ood, accepted, _ = roc_curve(np.arange(len(scores)) < len(inside), scores)
+    along = np.unique(np.searchsorted(accepted_ood + accepted, np.linspace(0, 2, _CURVE)).clip(max=len(accepted) - 1))
+    answer.curve("roc", accepted_ood[along], accepted[along], score=name, on=on)
