@@ -11,6 +11,8 @@ import torch
 from benchmarks.measure import interleaved, ratios, row
 from hardsight.predictions import Predictions
 from hardsight.questions import (
+    QUESTIONS,
+    OODData,
     brier,
     classwise_ece,
     detection,

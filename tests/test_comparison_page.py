@@ -14,7 +14,7 @@ from report_pages import HOSTILE
 
 import hardsight as hs
 from hardsight.evaluation import read_evaluation
-from hardsight.evaluation.naming import _MEANINGS, meaning, score_title, variant_title, written
+from hardsight.evaluation.naming import QUESTIONS, meaning, score_title, variant_title, written
 from hardsight.questions.answers import Note
 from hardsight.report.comparisonpage import comparison, write_comparison
 
@@ -288,7 +288,7 @@ def test_numbers_are_written_with_their_units_and_strengths_as_people_write_them
 
 @pytest.mark.parametrize("better", [True, False])
 def test_every_number_that_is_judged_has_a_meaning_in_plain_words(better):
-    for question, metric in _MEANINGS:
+    for question, metric in ((name, metric) for name, entry in QUESTIONS.items() for metric in entry.metrics):
         said = meaning({"question": question, "metric": metric, "group": "{7} [a|b]", "baseline": "CE"}, better)
         assert said.count("{7} [a|b]") == said.count("CE") == 1
 
