@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.questions.answers import Answer, point, row
 from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.explanation.boxes import masks_of, read_boxes
@@ -17,6 +16,7 @@ from hardsight.explanation.maps import Layer, check_images, explain, find_layer,
 from hardsight.explanation.measures import area, entropy, infidelity, insertion_deletion, mass_inside
 from hardsight.models import Model
 from hardsight.predictions import Predictions
+from hardsight.questions.answers import Answer, point, row
 from hardsight.stats import moments
 
 # Which way is better; a compact map is not a better one.

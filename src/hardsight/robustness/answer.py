@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from hardsight.questions.answers import Answer, Note, point, row
 from hardsight.data import Samples, Source
 from hardsight.devices import evaluating, find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.heads import capture, find_head, logits_of
 from hardsight.models import Model, as_model
+from hardsight.questions.answers import Answer, Note, point, row
 from hardsight.registry import whole_number
 from hardsight.robustness.attacks import ATTACKS, attack, check_eps, check_pixels, loss_gradient
 from hardsight.robustness.masking import check_masking
