@@ -12,7 +12,7 @@ from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.runs import content_hash
 
 
-def _prepare_attacks(options: Mapping[str, Any], samples: Any) -> list[str]:
+def _prepare_attacks(options: Mapping[str, Any], samples: Any) -> list[dict[str, Any]]:
     from hardsight.robustness.attacks import ATTACKS, check_eps
 
     attacks, eps = options["attacks"], options["eps"]
@@ -22,7 +22,7 @@ def _prepare_attacks(options: Mapping[str, Any], samples: Any) -> list[str]:
             check_eps(value, norm)
     if eps is not None and not any(eps):
         raise InputError(f"eps must hold a distance above 0, got {', '.join(map(str, eps)) or 'none'}.")
-    return attacks
+    return [{"attacks": attacks}]
 
 
 _UNDER_ATTACK = "{how} predictions of {group} stay correct under attack than of {baseline}", "more", "fewer"
@@ -79,12 +79,12 @@ def ask_robustness(
     )  # fmt: skip
 
 
-def _prepare_maps(options: Mapping[str, Any], samples: Any) -> bool:
+def _prepare_maps(options: Mapping[str, Any], samples: Any) -> list[dict[str, Any]]:
     from hardsight.explanation.boxes import read_boxes
 
     if options["boxes"] is not None:
         read_boxes(options["boxes"], samples)  # a mistake in them should not wait for the attacks
-    return options["explain"]
+    return [{}]
 
 
 def _content(subject: Subject, options: Mapping[str, Any]) -> str | None:

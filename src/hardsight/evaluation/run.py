@@ -148,9 +148,8 @@ def _asked(names: Sequence[str], options: Mapping[str, Any], samples: Samples) -
     unused = {name for name in ("eps", "boxes", "detectors") if options[name] is not None}
     for question in QUESTIONS.values():
         if question.needs and options[question.needs]:
-            value = question.prepare(options, samples) if question.prepare else options[question.needs]
-            for part in value if question.each else [value]:
-                asked.append(_Asked(question, question.options({**options, question.needs: part})))
+            for prepared in question.prepare(options, samples):
+                asked.append(_Asked(question, question.options({**options, **prepared})))
                 unused -= asked[-1].options.keys()
     for question in QUESTIONS.values():
         if lost := [name for name in question.options({}) if name in unused]:

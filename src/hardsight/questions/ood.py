@@ -409,8 +409,7 @@ _AVAILABLE = ("max_logit", "free_energy", "msp", "avc", "avh", "angular_margin",
         ),
     },
     needs="ood",
-    each=True,
-    prepare=lambda options, samples: open_ood(options["ood"], samples),
+    prepare=lambda options, samples: [{"ood": ood} for ood in open_ood(options["ood"], samples)],
     decided_by=_decided_by,
 )  # fmt: skip
 def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] = _AVAILABLE) -> Answer:

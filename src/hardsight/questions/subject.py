@@ -206,8 +206,8 @@ class Question:
         metrics: How its metrics are shown.
         curves: How its curves are drawn.
         needs: The option of `hardsight.evaluate` that asks it; empty: its name in ``questions``.
-        each: Whether it is asked once per value of that option, with one value at a time.
-        prepare: ``(options, samples) → value`` of that option, checked before any network is opened.
+        prepare: ``(options, samples)`` → the options of each time it is asked, as dictionaries; it checks them before
+            any network is opened.
         decided_by: ``(subject, options)`` → what decides the answer beside the network, its data and the options:
             `Subject.batches` where random draws depend on them, the content of a file that an option names.
         version: Goes up when its numbers change their meaning: stored answers are then computed again.
@@ -222,8 +222,7 @@ class Question:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     curves: Mapping[str, CurveKind] = field(default_factory=dict)
     needs: str = ""
-    each: bool = False
-    prepare: Callable[[Mapping[str, Any], Samples], Any] | None = None
+    prepare: Callable[[Mapping[str, Any], Samples], list[dict[str, Any]]] = lambda options, samples: [{}]
     decided_by: Callable[[Subject, Mapping[str, Any]], Any] | None = None
     version: int = 1
 

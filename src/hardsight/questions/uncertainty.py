@@ -184,10 +184,10 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any, source: str) -
     return answer
 
 
-def _prepare(options: Mapping[str, Any], samples: Samples) -> int:
+def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
     if options["dropout"] == 1:
         raise InputError("dropout: one pass has no spread; ask for two or more, 20 say.")
-    return options["dropout"]
+    return [{}]
 
 
 @QUESTIONS.register(
