@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 import hardsight as hs
 from benchmarks.cleaning_nets import HUMAN, NETS, PLANTED
-from hardsight.labelerrors.confident import Beliefs
+from hardsight.labelerrors.confident import Probabilities
 
 
 def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[str, float | str]:
@@ -32,15 +32,15 @@ def rows_of(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray) -> dict[s
     label, right = labels[at], truth[at]
     relabel, suspect = action == "relabel", action != "keep"
     after = np.where(relabel, suggested, label)
-    beliefs, gate = Beliefs(table), todo.meta.label_errors["automatic"]
-    sure = beliefs.sure[at] & suspect
+    probabilities, gate = Probabilities(table), todo.meta.label_errors["automatic"]
+    sure = probabilities.confident[at] & suspect
     dropped = suspect & ~sure
     old = np.where(sure, rows["pred"].to_numpy(), label)
     estimate = todo.meta.label_errors["estimate"]
     return {
         "n": len(labels),
-        "accuracy": float(np.mean(beliefs.pred == labels)),
-        "accuracy on the truth": float(np.mean(beliefs.pred == truth)),
+        "accuracy": float(np.mean(probabilities.pred == labels)),
+        "accuracy on the truth": float(np.mean(probabilities.pred == truth)),
         "errors before": float(np.mean(label != right)),
         "errors after --auto": float(np.mean(after != right)),
         "errors after review": float(np.mean(np.where(suspect, right, label) != right)),

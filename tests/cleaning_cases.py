@@ -9,8 +9,8 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import hardsight as hs
-from hardsight.cleaning import clean
-from hardsight.cleaning.targets import MARK
+from hardsight.labelerrors import clean
+from hardsight.labelerrors.copies import MARK
 
 
 def scored(samples, labels, wrong, *, classes, names=(), mapping=None, bad=(), source=None, unsure=()):

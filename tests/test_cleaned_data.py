@@ -19,9 +19,10 @@ from torch.utils.data import TensorDataset
 from torchvision.datasets import ImageFolder
 
 import hardsight as hs
-from hardsight.cleaning import clean, in_words
+from hardsight.cli.pages import cleaning_lines
 from hardsight.data import open_data
 from hardsight.errors import InputError
+from hardsight.labelerrors import clean
 from hardsight.runs import DataInfo
 
 
@@ -88,7 +89,7 @@ def test_files_that_went_and_files_that_came_are_counted(photos, tmp_path):
     done = summary["dataset"]
     assert (done["missing"], done["unscored"]) == (1, 1)
     assert done["kept"] + done["relabeled"] == len(samples) - 1 == len(shades(tmp_path / "cleaned"))
-    words = "\n".join(in_words(summary))
+    words = "\n".join(cleaning_lines(summary))
     assert "1 more are left out because they are no longer among the data" in words
     assert "1 more are left out because the run did not score them" in words
 

@@ -13,10 +13,9 @@ from cleaning_cases import cleaned, files_of, run_on, scored
 from PIL import Image
 
 import hardsight as hs
-from hardsight.cleaning import clean, in_words, read_ids, to_datalab, viewers
-from hardsight.cleaning.decisions import ACTIONS
+from hardsight.cli.pages import cleaning_lines
 from hardsight.data import open_data
-from hardsight.labelerrors import actions, label_errors
+from hardsight.labelerrors import ACTIONS, actions, clean, copies, label_errors, read_ids, to_datalab
 from hardsight.runs import DataInfo
 
 FILES = ["actions.csv", "actions.parquet", "drop.txt", "keep.txt", "relabel.txt", "review.txt", "samples.parquet"]
@@ -143,7 +142,7 @@ def test_arrays_become_pictures_for_viewers(noisy, tmp_path, monkeypatch):
     plain = (pa.types.is_string, pa.types.is_binary, pa.types.is_floating, pa.types.is_integer)
     assert all(any(check(field.type) for check in plain) for field in seen.schema)
     assert {"filepath", "prediction", "suggested", "action", "avh", "confidence", "p_pred"} <= set(seen.column_names)
-    monkeypatch.setattr(viewers, "PICTURE_BYTES", 2_000)
+    monkeypatch.setattr(copies, "IMAGE_BYTES", 2_000)
     few = clean(noisy.table, tmp_path / "few", data="digits")["pictures"]
     assert 5 < few < 30
     images = pq.read_table(tmp_path / "few" / "samples.parquet")["image"].to_pylist()
@@ -159,7 +158,7 @@ def test_moved_data_leave_lists_without_pictures(noisy, tmp_path):
     with pytest.raises(ValueError, match=r"dataset: .*opened"):
         cleaned(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
-    with pytest.raises(ValueError, match=r"none .*samples"):
+    with pytest.raises(ValueError, match="no sample of the run"):
         clean(other, tmp_path / "other", by="avh", count=1, data="digits")
     assert not (tmp_path / "other").exists()
 
@@ -175,17 +174,17 @@ def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
     other = tmp_path / "photos" / "=cat" / "another.png"
     other.parent.mkdir(parents=True)
     Image.new("L", (4, 4)).save(other)
-    assert any("none of the run's samples" in note for note in clean(table, tmp_path / "other")["notes"])
+    assert any("no sample of the run" in note for note in clean(table, tmp_path / "other")["notes"])
 
 
 def test_the_closing_lines_say_what_was_done_and_what_is_next(noisy, archive, tmp_path):
     table = run_on(noisy.table, f"{archive}:test", "test")
     summary = cleaned(table, tmp_path / "lists", dataset=tmp_path / "cleaned.npz")
-    text = "\n".join(in_words(summary))
+    text = "\n".join(cleaning_lines(summary))
     assert all(f"{action} {summary[action]:,}" in text for action in ACTIONS)
     assert str(tmp_path / "cleaned.npz") in text
     assert str(tmp_path / "lists") in text
-    lists_alone = "\n".join(in_words(clean(table, tmp_path / "lists", overwrite=True)))
+    lists_alone = "\n".join(cleaning_lines(clean(table, tmp_path / "lists", overwrite=True)))
     assert "--decisions" in lists_alone  # what to do next
 
 

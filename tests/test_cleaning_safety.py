@@ -7,17 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cleaning_cases import files_of, scored, shades
+from cleaning_cases import scored, shades
 from command_line import run as command
 from scipy import stats
 
 import hardsight as hs
 from hardsight.chance import ChanceWarning, chance_agreement
-from hardsight.cleaning import clean
-from hardsight.cleaning.decisions import ACTIONS
 from hardsight.data import open_data
-from hardsight.errors import ExistingPathError, HardsightError, InputError
-from hardsight.labelerrors import actions, label_errors
+from hardsight.errors import HardsightError, InputError
+from hardsight.labelerrors import ACTIONS, actions, clean, label_errors
 from hardsight.report.payload import make_payload
 from hardsight.report.rows import read_rows
 from hardsight.runs import Folds
@@ -352,9 +350,3 @@ def test_killed_between_the_two_renames_the_old_result_comes_back(photos, tmp_pa
     assert (lists / "actions.parquet").read_bytes() == before
     clean(table, lists, data=photos, count=0, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
-    mine = tmp_path / ".lists.old"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExistingPathError, match="not written by"):
-        clean(table, lists, data=photos, overwrite=True)
-    assert files_of(mine) == ["thesis.txt"]

@@ -3,8 +3,8 @@
 import pytest
 
 from hardsight import SampleTable
-from hardsight.cleaning import read_ids
 from hardsight.cli import main
+from hardsight.labelerrors import read_ids
 from hardsight.runs import Folds
 from hardsight.scoring.folds import assign_folds
 

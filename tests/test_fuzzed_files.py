@@ -18,11 +18,11 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.checkpoints import load_weights, read_checkpoint, read_head
-from hardsight.cleaning import clean
 from hardsight.data import data_of, open_data, read_features
 from hardsight.dynamics import Dynamics, Recorder
 from hardsight.errors import HardsightError
 from hardsight.evaluation.subjects import folder_of, network_of
+from hardsight.labelerrors import clean
 from hardsight.report import write_report
 
 CASES = 25

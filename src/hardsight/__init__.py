@@ -22,13 +22,12 @@ _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "alignment": "ceiling compare_all hypotheses leaderboard over_nets",
     "angles": "angle_matrix paired_angle",
-    "cleaning": "read_ids to_datalab",
     "degradation": "DEGRADATIONS degrade evaluate_degraded",
     "evaluation": "Evaluation Subject",
     "explanation": "cam",
     "heads": "Head HeadLayer",
     "human": "coarser Human",
-    "labelerrors": "actions confident_joint Noise noise Ranking RANKINGS",
+    "labelerrors": "actions confident_joint Noise noise Ranking RANKINGS read_ids to_datalab",
     "losses": (
         "adjusted_logits arcface_logits CenterLoss CompositeLoss cosface_logits cosine_logits "
         "deferred_weights effective_number_weights encouraging_loss EncouragingBCELoss "

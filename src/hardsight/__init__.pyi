@@ -3,7 +3,6 @@
 from hardsight import adaptation as adaptation
 from hardsight import alignment as alignment
 from hardsight import angles as angles
-from hardsight import cleaning as cleaning
 from hardsight import comparison as comparison
 from hardsight import correlation as correlation
 from hardsight import data as data
@@ -39,7 +38,6 @@ from hardsight import training as training
 from hardsight.adaptation import self_train as self_train
 from hardsight.alignment import align as align
 from hardsight.alignment import compare_scores as compare_scores
-from hardsight.cleaning import clean as clean
 from hardsight.comparison import compare as compare
 from hardsight.data import Columns as Columns
 from hardsight.data import open_data as open_data
@@ -51,6 +49,7 @@ from hardsight.evaluation import evaluate as evaluate
 from hardsight.heads import capture as capture
 from hardsight.heads import find_head as find_head
 from hardsight.human import read_human as read_human
+from hardsight.labelerrors import clean as clean
 from hardsight.labelerrors import label_errors as label_errors
 from hardsight.losses import AMCLoss as AMCLoss
 from hardsight.losses import AVHLoss as AVHLoss

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hardsight.cli.options import command
+from hardsight.extras import printable
 from hardsight.printing import alarm, text_table
 
 
@@ -46,7 +48,7 @@ def report(run: Path, **chosen: Any) -> dict[str, Any]:
 
 
 @command(
-    "cleaning:clean run=<RUN> out=FOLDER dataset=PATH data=DATA by=RANKING count=N share=SHARE decisions=FILE "
+    "labelerrors:clean run=<RUN> out=FOLDER dataset=PATH data=DATA by=RANKING count=N share=SHARE decisions=FILE "
     "auto overwrite"
 )
 def clean(**chosen: Any) -> dict[str, Any]:
@@ -63,13 +65,42 @@ def clean(**chosen: Any) -> dict[str, Any]:
         hardsight clean run
         hardsight clean run --decisions edited.csv --dataset cleaned
     """
-    from hardsight import cleaning
+    from hardsight import labelerrors
 
-    summary = cleaning.clean(**chosen)
+    summary = labelerrors.clean(**chosen)
     if summary["chance"]:
         alarm(summary["chance"])
-    print("\n".join(cleaning.in_words(summary)))
+    print("\n".join(cleaning_lines(summary)))
     return summary
+
+
+def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The summary of `clean` as lines to print."""
+    counts = ", ".join(f"{action} {summary[action]:,}" for action in ("relabel", "review", "keep", "drop"))
+    lost = f" ({summary['unreadable']:,} could not be read)" if summary["unreadable"] else ""
+    lines = [f"{summary['samples']:,} samples by {summary['by']}: {counts}{lost}"]
+    if estimate := summary["estimate"]:
+        lines.append(
+            f"confident learning counts {round(estimate['count']):,} labels as wrong, among them confident mistakes of "
+            "the network"
+        )
+    gate, dataset = summary["automatic"], summary.get("dataset")
+    if summary["relabel"] and not summary["decided"]:
+        lines.append(
+            f"safe to relabel without a person: {summary['relabel']:,}, of which about {gate['precision']:.0%} get the "
+            f"right label (at least {gate['low']:.0%})"
+        )
+    elif summary["review"] and not summary["decided"]:
+        lines.append(f"none is safe to relabel without a person: {gate['reason']}")
+    lines += [f"note: {printable(note)}" for note in summary["notes"] if note != summary["chance"]]
+    if dataset:
+        written, relabeled, dropped = dataset["kept"] + dataset["relabeled"], dataset["relabeled"], dataset["dropped"]
+        lines.append(f"wrote {dataset['path']}: {written:,} samples, {relabeled:,} relabeled; {dropped:,} dropped")
+        reasons = {"missing": "they are no longer among the data", "unscored": "the run did not score them"}
+        lines += [f"  {dataset[k]:,} more are left out because {why}" for k, why in reasons.items() if dataset[k]]
+    then = f" — next: edit the column action of {summary['lists']}/actions.csv, and give it back with --decisions FILE "
+    then = f"{then}--dataset COPY" if summary["review"] and not dataset else ""
+    return [*lines, f"wrote {summary['lists']}/{then}"]
 
 
 @command("figures:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE seed=N")

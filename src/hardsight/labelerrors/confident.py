@@ -1,10 +1,9 @@
-"""Confident learning (Northcutt et al., JAIR 2021): how many labels are wrong, counted from what the net is sure of."""
+"""Confident learning (Northcutt et al., JAIR 2021): how many labels are wrong, counted from confident predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,160 +12,111 @@ from scipy import sparse
 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.stats import wilson
+from hardsight.stats import moments, wilson
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
-SURE = 0.9  # a probability at which a prediction is taken for a label whatever the class
-_SLACK = 1e-6  # a probability this close below its threshold reaches it, as in confident learning's released code
-_BLOCK = 1 << 16  # rows at a time: the probabilities of a million samples need not be in memory twice
+CONFIDENT = 0.9  # a prediction of this probability is confident in every class
+_SLACK = 1e-6  # a probability this close below its threshold reaches it, as in the released code
+_BLOCK = 1 << 16  # rows at a time, so that the probabilities of a million samples are not in memory twice
 
 
-class Beliefs:
-    """What the net believes of each sample, as far as the table tells.
+class Probabilities:
+    """Probabilities of label and prediction, exact where the table keeps those of all classes.
 
-    Where the probabilities of all classes were kept they are used, and everything is exact. Else ``confidence`` is
-    the label's probability and ``exp(max_logit + free_energy)`` the prediction's. For one net this is exact, too; for
-    means over several the latter is the geometric mean of what each net gives its own prediction.
+    Otherwise ``confidence`` is the label's and ``exp(max_logit + free_energy)`` the prediction's. For one network this
+    is exact, too; for means over several the latter is a geometric mean. NaN where a column is `missing`.
     """
 
     def __init__(self, table: SampleTable) -> None:
-        self.table, self.labels, self.pred = table, labels_of(table), predictions_of(table)
-        seen = int(max(self.labels.max(initial=0), self.pred.max(initial=0))) + 1
-        self.classes = max(table.meta.model.classes or 0, seen)
-        rows = probability_rows(table, seen)
-        self.exact, self._rows = rows is not None, np.empty(0, dtype=np.int64) if rows is None else rows
-        if not self.exact and (missing := [name for name in NEEDED if name not in table]):
-            raise InputError(
-                f"the probabilities of label and prediction come from {', '.join(NEEDED)}; the table lacks "
-                f"{', '.join(missing)}."
-            )
-        p_label, p_pred, p_other = self._from_matrix() if self.exact else self._from_columns()
-        self.p_label, self.p_pred = np.where(self.labels >= 0, p_label, np.nan), p_pred
-        self.p_other = p_other  # of the most probable class that is not the label
+        self.table, self.labels = table, labels_of(table)
+        if "pred" not in table or table.to_arrow()["pred"].null_count:
+            raise InputError("label errors need a prediction for every sample; score the data again.")
+        self.pred = table["pred"].astype(np.int64)
+        self.labeled = self.labels >= 0
+        self.contradicted = self.labeled & (self.labels != self.pred)
+        used = int(max(self.labels.max(), self.pred.max())) + 1
+        self.classes = max(table.meta.model.classes or 0, used)
+        self.counts = np.bincount(self.labels[self.labeled], minlength=self.classes)  # samples of each label
+        rows = probability_rows(table, used)
+        self.exact, self._rows = rows is not None, np.empty(0, np.int64) if rows is None else rows
+        self.missing = [] if self.exact else [name for name in NEEDED if name not in table]
+        values = np.full((4, len(table)), np.nan)
+        if self.exact:
+            for part, p in self.blocks():
+                values[:, part] = self._from_matrix(part, p)
+        elif not self.missing:
+            values[:3] = self._from_columns()
+        # `other` is the most probable class but the label. The label's rank is among the classes that were not
+        # predicted, from 0 (the most probable) to 1; ties count in its favor, because small probabilities vanish.
+        self.label, self.prediction, self.other, self.label_rank = values
+        self.label[~self.labeled] = np.nan
+        # Mean confidence of the samples of each class; 2, which nothing reaches, without samples.
+        mean = np.nan_to_num(moments(self.label, self.labels, self.classes).mean)
+        self.thresholds = np.maximum(np.where(self.counts > 0, mean, 2.0), 2 * _SLACK)
+        self.reached = self.prediction >= self.thresholds[self.pred] - _SLACK
+        self.confident = self.reached | (self.prediction >= CONFIDENT)
 
-    def _from_matrix(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        p_label, p_pred, p_other = (np.empty(len(self.table)) for _ in range(3))
-        for part, p in self._blocks():
-            row, label = np.arange(len(p)), np.maximum(self.labels[part], 0)
-            p_label[part], p_pred[part] = p[row, label], p[row, self.pred[part]]
-            p[row, label] = -np.inf
-            p_other[part] = p.max(axis=1) if p.shape[1] > 1 else 0.0
-        return p_label, p_pred, p_other
-
-    def _from_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        table, right = self.table, self.labels == self.pred
-        p_label = table["confidence"].astype(np.float64)
-        p_max = np.exp(np.minimum(table["max_logit"] + table["free_energy"], 0.0))
-        p_pred = np.where(right, p_label, np.minimum(p_max, 1 - p_label))  # over several nets the two may exceed 1
-        second = p_label * np.exp(-np.maximum(table["margin"], 0.0)) if "margin" in table else np.nan
-        return p_label, p_pred, np.where(right, second, p_pred)
-
-    def _blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Probabilities of all classes, some rows at a time."""
         for start in range(0, len(self.table), _BLOCK):
             part = slice(start, start + _BLOCK)
             yield part, matrix(self.table.vectors, "probabilities", self._rows[part])
 
-    @property
-    def contradicted(self) -> np.ndarray:
-        """Whether a sample has a label, and the prediction is another class."""
-        return (self.labels >= 0) & (self.labels != self.pred)
+    def _from_matrix(self, part: slice, p: np.ndarray) -> np.ndarray:
+        row, labels = np.arange(len(p)), np.maximum(self.labels[part], 0)
+        label, pred = p[row, labels], p[row, self.pred[part]]
+        rank = ((p > label[:, None]).sum(axis=1) - (pred > label)) / max(p.shape[1] - 2, 1)
+        p[row, labels] = -np.inf if p.shape[1] > 1 else 0.0
+        return np.stack([label, pred, p.max(axis=1), rank])
 
-    def label_rank(self) -> np.ndarray:
-        """``(N,)`` where each label stands among the classes that were not predicted, from 0 (the most probable) to 1.
-
-        Equal probabilities count in the label's favor, because those of a very confident network vanish together. Exact
-        tables only; NaN without a label, and where the label is the prediction.
-        """
-        rank = np.full(len(self.table), np.nan)
-        for part, p in self._blocks():
-            row, label = np.arange(len(p)), np.maximum(self.labels[part], 0)
-            at = p[row, label][:, None]
-            p[row, self.pred[part]] = -np.inf  # among networks that vote it need not be the most probable
-            rank[part] = (p > at).sum(axis=1) / max(p.shape[1] - 2, 1)
-        return np.where(self.contradicted, rank, np.nan)
-
-    @cached_property
-    def samples(self) -> np.ndarray:
-        """``(C,)`` how many samples have each label."""
-        return np.bincount(self.labels[self.labels >= 0], minlength=self.classes)
-
-    @cached_property
-    def thresholds(self) -> np.ndarray:
-        """``(C,)`` mean confidence of the samples of each class; 2, which nothing reaches, where there are none."""
-        known = (self.labels >= 0) & np.isfinite(self.p_label)
-        n = np.bincount(self.labels[known], minlength=self.classes)
-        mean = np.bincount(self.labels[known], self.p_label[known], minlength=self.classes) / np.maximum(n, 1)
-        return np.maximum(np.where(self.samples > 0, mean, 2.0), 2 * _SLACK)
-
-    @property
-    def reached(self) -> np.ndarray:
-        """Whether the prediction reaches the threshold of its class."""
-        return self.p_pred >= self.thresholds[self.pred] - _SLACK
-
-    @property
-    def sure(self) -> np.ndarray:
-        """Whether the net would give the prediction as a label: it reaches its threshold, or `SURE` if that is less.
-
-        Where a net is nearly always right its usual confidence is more than anyone would ask for.
-        """
-        return self.reached | (self.p_pred >= SURE)
-
-    def true_class(self) -> np.ndarray:
-        """The class whose threshold each sample reaches, the most probable if several, −1 if none."""
-        if not self.exact:
-            label_reached = self.p_label >= self.thresholds[self.labels] - _SLACK
-            return np.where(self.reached, self.pred, np.where(label_reached, self.labels, -1))
-        true = np.empty(len(self.table), dtype=np.int64)
-        for part, p in self._blocks():
-            reached = p >= self.thresholds[: p.shape[1]] - _SLACK
-            several = reached.sum(axis=1)
-            true[part] = np.where(several > 1, p.argmax(axis=1), np.where(several == 1, reached.argmax(axis=1), -1))
-        return true
-
-    def unsure(self) -> int:
-        """In how many samples a third class might have been counted, had its probability been known."""
-        if self.exact:
-            return 0
-        left = 1 - self.p_pred - np.where(self.labels == self.pred, 0.0, self.p_label)
-        possible = np.minimum(left, self.p_pred) >= self.thresholds.min() - _SLACK
-        return int((possible & ~self.reached & (self.labels >= 0)).sum())
+    def _from_columns(self) -> np.ndarray:
+        table, right = self.table, self.labels == self.pred
+        label = table["confidence"].astype(np.float64)
+        largest = np.exp(np.minimum(table["max_logit"] + table["free_energy"], 0.0))
+        pred = np.where(right, label, np.minimum(largest, 1 - label))  # over several networks the sum may exceed 1
+        second = label * np.exp(-np.maximum(table["margin"], 0.0)) if "margin" in table else np.nan
+        return np.stack([label, pred, np.where(right, second, pred)])
 
 
-def confident_joint(table: SampleTable, *, calibrate: bool = False) -> sparse.csr_array:
+def known_probabilities(table: SampleTable | Probabilities) -> Probabilities:
+    """The probabilities of a table, or an error that says which columns they need."""
+    p = table if isinstance(table, Probabilities) else Probabilities(table)
+    if p.missing:
+        raise InputError(
+            f"wrong labels are estimated from the columns {', '.join(NEEDED)}, and the table lacks "
+            f"{', '.join(p.missing)}; score the data with them, or give label_errors a count or share."
+        )
+    return p
+
+
+def confident_joint(table: SampleTable | Probabilities, *, calibrate: bool = False) -> sparse.csr_array:
     """Counts of (label, true class), ``(C, C)`` and sparse: the confident joint.
 
-    With the probabilities of all classes at hand this is its definition: a sample counts for the class whose
-    threshold its probability reaches, for the most probable class when it reaches several, and not at all when it
-    reaches none. Without them only the probabilities of label and prediction are known. That suffices unless a third
-    class reaches its threshold while the prediction does not reach its own: such a sample is not counted, or counted
-    as rightly labelled. `Noise.unsure` bounds how many there are.
+    A sample counts for the class whose threshold its probability reaches, for the most probable one if it reaches
+    several. A third class counts only where the table keeps the probabilities of all (see `Noise.unsure`).
 
     Args:
         table: Scores of labeled samples.
         calibrate: Scale each row to the number of samples with that label.
-
-    Examples:
-        >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1],
-        ...            "confidence": [0.9, 0.1, 0.8, 0.8], "max_logit": [0.0] * 4,
-        ...            "free_energy": np.log([0.9, 0.9, 0.8, 0.8])}
-        >>> confident_joint(SampleTable.from_columns(columns)).toarray()
-        array([[1., 1.],
-               [0., 2.]])
     """
-    return _joint(Beliefs(table), calibrate)
-
-
-def _joint(beliefs: Beliefs, calibrate: bool = False) -> sparse.csr_array:
-    labels, true, classes = beliefs.labels, beliefs.true_class(), beliefs.classes
-    counted = (labels >= 0) & (true >= 0)
-    places = (labels[counted], true[counted])
-    joint = sparse.coo_array((np.ones(counted.sum()), places), shape=(classes, classes)).tocsr()  # equal places add up
-    # Every class has at least one rightly labelled sample, whatever was counted.
+    p = known_probabilities(table)
+    if p.exact:
+        true = np.empty(len(p.table), dtype=np.int64)
+        for part, block in p.blocks():
+            reached = block >= p.thresholds[: block.shape[1]] - _SLACK
+            n = reached.sum(axis=1)
+            true[part] = np.where(n > 1, block.argmax(axis=1), np.where(n == 1, reached.argmax(axis=1), -1))
+    else:
+        label_reached = p.label >= p.thresholds[p.labels] - _SLACK
+        true = np.where(p.reached, p.pred, np.where(label_reached, p.labels, -1))
+    counted = p.labeled & (true >= 0)
+    places = (p.labels[counted], true[counted])
+    joint = sparse.coo_array((np.ones(counted.sum()), places), shape=(p.classes, p.classes)).tocsr()  # adds up
+    # Every class has at least one sample that is labeled right, whatever was counted.
     joint = joint + sparse.diags_array(np.maximum(1 - joint.diagonal(), 0), format="csr")
     if calibrate:
-        joint = sparse.diags_array(beliefs.samples / joint.sum(axis=1), format="csr") @ joint
+        joint = sparse.diags_array(p.counts / joint.sum(axis=1), format="csr") @ joint
     return sparse.csr_array(joint)
 
 
@@ -175,17 +125,13 @@ class Noise:
     """How many labels are wrong.
 
     Attributes:
-        rows: One row per class: ``class``, ``n`` (samples labelled so), ``count`` and ``share`` of them that are wrong,
-            ``low`` and ``high`` (95 % interval of the share), ``true_class`` (what most of the wrong ones are; null
-            where there are none).
+        rows: One row per class: ``class``, ``n`` (samples with this label), ``count`` and ``share`` of wrong ones,
+            ``low`` and ``high`` (95% interval of the share), ``true_class`` of most of them (null if there are none).
         count: Wrong labels in all.
-        share: Their share of the labeled samples.
-        low: Lower end of its 95 % interval.
-        high: Upper end of it.
-        exact: Whether the probabilities of all classes were there to count with.
-        unsure: In how many samples a class that is neither label nor prediction might have been counted, had its
-            probability been known; 0 where it was.
-        thresholds: ``(C,)`` the net's usual confidence in each class; 2 for a class without samples.
+        share: Their share of the labeled samples; `low` and `high` are its 95% interval.
+        exact: Whether the probabilities of all classes were used.
+        unsure: In how many samples a third class might have counted, had its probability been there.
+        thresholds: ``(C,)`` mean confidence in each class; 2 for a class without samples.
     """
 
     rows: pa.Table
@@ -198,83 +144,66 @@ class Noise:
     thresholds: np.ndarray
 
 
-def noise(table: SampleTable) -> Noise:
+def noise(table: SampleTable | Probabilities) -> Noise:
     """How many labels of each class are wrong, and what they should be, by confident learning.
 
-    The counts of `confident_joint` are scaled so that each class has as many samples as labels. Intervals are
-    Wilson's for a class, from the samples that were counted, and their distances squared and added over classes for
-    all (the method of variance estimates recovery). They hold the chance in the counting, not the net's errors: a
-    class that the net systematically takes for another one counts as wrongly labelled.
+    The counts of `confident_joint` are scaled to the number of samples with each label. Intervals are Wilson's for a
+    class; their distances, squared and added, give the total's. They cover chance in the counting, not the network's
+    errors: a class that it systematically takes for another one counts as labeled wrong.
 
     Args:
-        table: Scores of labeled samples, best taken out of sample.
+        table: Scores of labeled samples, best out of sample.
 
     Examples:
-        >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1],
-        ...            "confidence": [0.9, 0.1, 0.8, 0.8], "max_logit": [0.0] * 4,
-        ...            "free_energy": np.log([0.9, 0.9, 0.8, 0.8])}
-        >>> found = noise(SampleTable.from_columns(columns))
-        >>> found.count, found.rows["share"].to_pylist(), found.rows["true_class"].to_pylist()
+        >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1], "max_logit": [0.0] * 4,
+        ...            "confidence": [0.9, 0.1, 0.8, 0.8], "free_energy": np.log([0.9, 0.9, 0.8, 0.8])}
+        >>> estimate = noise(SampleTable.from_columns(columns))
+        >>> estimate.count, estimate.rows["share"].to_pylist(), estimate.rows["true_class"].to_pylist()
         (1.0, [0.5, 0.0], [1, None])
     """
-    return noise_of(Beliefs(table))
-
-
-def noise_of(beliefs: Beliefs) -> Noise:
-    """`noise` from what was read of a table already."""
-    joint, n = _joint(beliefs), beliefs.samples
+    p = known_probabilities(table)
+    joint, n, total = confident_joint(p), p.counts, int(p.counts.sum())
     counted = joint.sum(axis=1)
     wrong = counted - joint.diagonal()
     share, (low, high) = wrong / counted, wilson(wrong, counted)
     low, high = np.minimum(low, share), np.maximum(high, share)  # rounding must not put the share outside
-    total = int(n.sum())
     overall = float(n @ share / total)
     below, above = (float(np.linalg.norm(n * (end - share)) / total) for end in (low, high))
     joint.setdiag(0)
     absent = n == 0
-    rows = {
-        "class": pa.array(np.arange(len(n))),
-        "n": pa.array(n),
-        "count": pa.array(n * share),
-        "share": pa.array(share, mask=absent),
-        "low": pa.array(low, mask=absent),
-        "high": pa.array(high, mask=absent),
-        "true_class": pa.array(np.ravel(joint.argmax(axis=1)).astype(np.int64), mask=absent | (wrong == 0)),
-    }
+    rows = {"class": pa.array(np.arange(len(n))), "n": pa.array(n), "count": pa.array(n * share)}
+    rows |= {name: pa.array(v, mask=absent) for name, v in (("share", share), ("low", low), ("high", high))}
+    likely = np.ravel(joint.argmax(axis=1)).astype(np.int64)
+    rows["true_class"] = pa.array(likely, mask=absent | (wrong == 0))
+    unsure = np.zeros(0, bool)
+    if not p.exact:
+        rest = 1 - p.prediction - np.where(p.labels == p.pred, 0.0, p.label)
+        unsure = p.labeled & ~p.reached & (np.minimum(rest, p.prediction) >= p.thresholds.min() - _SLACK)
     ends = max(overall - below, 0.0), min(overall + above, 1.0)
-    return Noise(pa.table(rows), overall * total, overall, *ends, beliefs.exact, beliefs.unsure(), beliefs.thresholds)
+    return Noise(pa.table(rows), overall * total, overall, *ends, p.exact, int(unsure.sum()), p.thresholds)
 
 
 def labels_of(table: SampleTable) -> np.ndarray:
     """Labels, −1 where a sample has none; a table without any is refused."""
     if "label" not in table or table.to_arrow()["label"].null_count == len(table):
-        raise InputError("label errors need labels, and this table has none; score data that have them.")
+        raise InputError("label errors need labels, and this table has none; score labeled data.")
     return pc.fill_null(table.to_arrow()["label"].cast(pa.int64()), -1).to_numpy()
 
 
-def predictions_of(table: SampleTable) -> np.ndarray:
-    """Predicted classes; a table that lacks any is refused."""
-    if "pred" not in table or table.to_arrow()["pred"].null_count:
-        raise InputError("label errors need a prediction per sample, and this table lacks some; score the data again.")
-    return table["pred"].astype(np.int64)
-
-
 def probability_rows(table: SampleTable, classes: int = 0) -> np.ndarray | None:
-    """Where the probabilities of each sample lie in the vectors; None unless they are there for all of them."""
+    """Rows of the vectors that hold each sample's probabilities; None unless all samples and classes are there."""
     vectors = table.vectors
     if vectors is None or "probabilities" not in vectors.column_names or vectors["probabilities"].null_count:
         return None
     if vectors.schema.field("probabilities").type.list_size < classes:
         return None
-    where = pc.index_in(table.to_arrow()["id"].cast(pa.string()), value_set=vectors["id"].combine_chunks())
-    return None if where.null_count else where.to_numpy()
+    rows = pc.index_in(table.to_arrow()["id"].cast(pa.string()), value_set=vectors["id"].combine_chunks())
+    return None if rows.null_count else rows.to_numpy()
 
 
 def probability_matrix(table: SampleTable) -> np.ndarray:
-    """Probabilities of all classes, ``(N, C)``, row by row of the table."""
-    where = probability_rows(table)
-    if where is None:
-        raise InputError(
-            "the table does not keep the probabilities of all classes (runs keep them for up to 100 classes)."
-        )
-    return matrix(table.vectors, "probabilities", where)
+    """Probabilities of all classes, ``(N, C)``, in the order of the table."""
+    rows = probability_rows(table)
+    if rows is None:
+        raise InputError("the run does not keep the probabilities of all classes (runs keep them for up to 100).")
+    return matrix(table.vectors, "probabilities", rows)

@@ -5,22 +5,28 @@ To add one, write a function ``table → suspicion`` under ``@RANKINGS.register(
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StateError
 from hardsight.extras import need
-from hardsight.labelerrors.confident import NEEDED, Beliefs, labels_of, probability_matrix, probability_rows
+from hardsight.labelerrors.confident import NEEDED, known_probabilities, labels_of, probability_matrix, probability_rows
 from hardsight.registry import Registry
-from hardsight.scores import SCORES, Score
+from hardsight.scores import SCORES
+from hardsight.stats import moments
 from hardsight.table import SampleTable
 
-# Chosen on CIFAR-10N's labelling random2, confirmed on aggregate, random1 and worst: docs/results/label-errors.md.
+# Selected on CIFAR-10N's labels random2, confirmed on aggregate, random1 and worst: docs/results/label-errors.md.
 DEFAULT = "margin"
-
-Suspicion = Callable[[SampleTable], np.ndarray]
+_CONFIDENT = "Northcutt et al., Confident Learning, JAIR 2021"
+_CLEANLAB = {"needs": ("probabilities",), "reference": f"cleanlab; {_CONFIDENT}"}
 
 
 @dataclass(frozen=True)
@@ -39,39 +45,31 @@ class Ranking:
     summary: str
     reference: str
     needs: tuple[str, ...]
-    function: Suspicion
+    function: Callable[[SampleTable], np.ndarray]
 
 
-def _entry(name: str, function: Suspicion, *, needs: tuple[str, ...], reference: str, summary: str = "") -> Ranking:
+def _entry(name: str, function: Any, *, needs: tuple[str, ...], reference: str, summary: str = "") -> Ranking:
     return Ranking(name, summary or str(function.__doc__), reference, needs, function)
 
-
-_CONFIDENT = "Northcutt et al., Confident Learning, JAIR 2021"
 
 RANKINGS: Registry[Ranking] = Registry("ranking of label errors", _entry)
 
 
-@RANKINGS.register(
-    "disagreement",
-    needs=(*NEEDED, "margin"),
-    reference=f"normalized margin; {_CONFIDENT}",
-)
+@RANKINGS.register("disagreement", needs=(*NEEDED, "margin"), reference=f"normalized margin; {_CONFIDENT}")
 def _disagreement(table: SampleTable) -> np.ndarray:
     """How much more probable another class is than the label."""
-    beliefs = Beliefs(table)
-    return beliefs.p_other - beliefs.p_label
+    p = known_probabilities(table)
+    return p.other - p.label
 
 
 @RANKINGS.register(
-    "angular_disagreement",
-    needs=("angular_margin", "angle", "avh"),
-    reference="angular margin over AVH's denominator",
+    "angular_disagreement", needs=("angular_margin", "angle", "avh"), reference="angular margin over AVH's denominator"
 )
 def _angular_disagreement(table: SampleTable) -> np.ndarray:
     """How much nearer another class is than the label, as a share of the sum of the angles to all classes."""
-    angle, share = table["angle"], table["avh"]
-    total = np.divide(angle, share, out=np.full(len(table), np.nan), where=share > 0)
-    # A feature on its class's axis (angle 0) does not tell the sum; sums differ little between samples.
+    angle, avh = table["angle"], table["avh"]
+    total = np.divide(angle, avh, out=np.full(len(table), np.nan), where=avh > 0)
+    # A feature on its class's axis (angle 0) does not give the sum; sums differ little between samples.
     usual = np.nanmedian(total) if np.isfinite(total).any() else 1.0
     return table["angular_margin"] / np.where(np.isfinite(total), total, usual)
 
@@ -84,11 +82,7 @@ def _angle_and_logit(table: SampleTable) -> np.ndarray:
     return np.mean([rankdata(table[name], nan_policy="omit") for name in ("avh", "nll")], axis=0) / len(table)
 
 
-@RANKINGS.register(
-    "confidence_adjusted",
-    needs=("confidence",),
-    reference=f"class thresholds; {_CONFIDENT}",
-)
+@RANKINGS.register("confidence_adjusted", needs=("confidence",), reference=f"class thresholds; {_CONFIDENT}")
 def _confidence_adjusted(table: SampleTable) -> np.ndarray:
     """How far the confidence lies below the mean of its class: a hard class is not suspect as a whole."""
     return _above_class_mean(table, -table["confidence"])
@@ -102,71 +96,76 @@ def _avh_adjusted(table: SampleTable) -> np.ndarray:
 
 def _above_class_mean(table: SampleTable, values: np.ndarray) -> np.ndarray:
     labels = labels_of(table)
-    known = (labels >= 0) & np.isfinite(values)
-    n = np.bincount(labels[known], minlength=labels.max() + 1)
-    mean = np.bincount(labels[known], values[known], minlength=len(n)) / np.maximum(n, 1)
-    return values - mean[labels]
+    return values - moments(values, labels, labels.max() + 1).mean[labels]
 
 
-def _by_score(score: Score) -> Suspicion:
-    return lambda table: table[score.name] if score.higher_is_harder else -table[score.name]
+def _by_score(table: SampleTable, name: str) -> np.ndarray:
+    return table[name] if SCORES[name].higher_is_harder else -table[name]
 
 
 for _score in SCORES.values():
     if _score.needs_labels:
         _facts = {"needs": (_score.name,), "reference": _score.reference, "summary": _score.summary}
-        RANKINGS.register(_score.name, **_facts)(_by_score(_score))
+        RANKINGS.register(_score.name, **_facts)(partial(_by_score, name=_score.name))
 
 
-# cleanlab, the witness: its own code on our probabilities.
-
-_CLEANLAB = f"cleanlab; {_CONFIDENT}"
-
-
-def _cleanlab(table: SampleTable, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-    """What cleanlab says of the labelled rows; NaN for the others."""
+def _cleanlab(table: SampleTable, method: str, issues_first: bool = False) -> np.ndarray:
     labels, p = labels_of(table), probability_matrix(table)
     if p.shape[1] < 2:
         raise InputError("cleanlab's rankings need two classes or more, and this table has one.")
-    suspicion = np.full(len(table), np.nan)
-    suspicion[labels >= 0] = function(labels[labels >= 0], p[labels >= 0])
+    labeled, suspicion = labels >= 0, np.full(len(table), np.nan)
+    arguments = labels[labeled], p[labeled]
+    issues = need("cleanlab.filter").find_label_issues(*arguments, n_jobs=1) if issues_first else 0
+    suspicion[labeled] = issues + 1 - need("cleanlab.rank").get_label_quality_scores(*arguments, method=method)
     return suspicion
 
 
-def _by_quality(method: str) -> Suspicion:
-    def function(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
-        return 1 - need("cleanlab.rank").get_label_quality_scores(labels, p, method=method)
-
-    return lambda table: _cleanlab(table, function)
-
-
 for _method in ("self_confidence", "normalized_margin", "confidence_weighted_entropy"):
-    _facts = {"needs": ("probabilities",), "reference": _CLEANLAB}
     _summary = f"cleanlab's label quality by {_method.replace('_', ' ')}, reversed."
-    RANKINGS.register(f"cleanlab_{_method}", **_facts, summary=_summary)(_by_quality(_method))
-
-
-@RANKINGS.register("cleanlab_issues", needs=("probabilities",), reference=_CLEANLAB)
-def _cleanlab_issues(table: SampleTable) -> np.ndarray:
-    """What cleanlab's find_label_issues lists, before the rest, each by normalised margin."""
-
-    def function(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
-        listed = need("cleanlab.filter").find_label_issues(labels, p, n_jobs=1)
-        return listed + 1 - need("cleanlab.rank").get_label_quality_scores(labels, p, method="normalized_margin")
-
-    return _cleanlab(table, function)
+    RANKINGS.register(f"cleanlab_{_method}", **_CLEANLAB, summary=_summary)(partial(_cleanlab, method=_method))
+_summary = "What cleanlab's find_label_issues lists, before the rest, each by normalized margin."
+_function = partial(_cleanlab, method="normalized_margin", issues_first=True)
+RANKINGS.register("cleanlab_issues", **_CLEANLAB, summary=_summary)(_function)
 
 
 def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
-    """The ranking of that name (the default for None), if the table holds what it needs."""
-    by = DEFAULT if by is None else by
-    ranking = RANKINGS[by]
-    if ranking.needs == ("probabilities",):
-        if probability_rows(table) is None:
-            raise InputError(f"{by} needs the probabilities of all classes, which runs keep for up to 100 classes.")
-    elif missing := [name for name in ranking.needs if name not in table]:
+    """The ranking of that name (the default for None), if the table has what it needs."""
+    ranking = RANKINGS[DEFAULT if by is None else by]
+    missing = [name for name in ranking.needs if name not in table]
+    if missing == ["probabilities"]:
+        missing = [] if probability_rows(table) is not None else ["probabilities of all classes (kept for up to 100)"]
+    if missing:
         raise InputError(
-            f"{by} needs the column{'s' * (len(missing) > 1)} {', '.join(missing)}, which the table lacks; score the "
-            "data with them, or rank by another name."
+            f"{ranking.name} needs the {', '.join(missing)}, which the table lacks; score the data with them, or rank "
+            "by another name."
         )
     return ranking
+
+
+def to_datalab(table: SampleTable, by: str | None = None) -> Any:
+    """A ``cleanlab.Datalab`` that has looked for issues in the labels of a run.
+
+    Its data are ``id``, ``label``, ``suspicion`` (by the ranking `by`) and the scores, so that
+    ``lab.data.to_pandas().join(lab.get_issues("label"))`` shows cleanlab's judgment beside ours. Classes without
+    samples are left out, and the other probabilities scaled to one, because Datalab takes no others.
+
+    Args:
+        table: Scores of labeled samples of a run that keeps probabilities (up to 100 classes), best out of sample.
+        by: A name from `RANKINGS`.
+    """
+    datalab, ranking = need("cleanlab.datalab.datalab"), check_ranking(table, by)
+    p, labels = probability_matrix(table).astype(np.float64), labels_of(table)
+    labeled = labels >= 0
+    p = p[labeled][:, np.unique(labels[labeled])]
+    columns = {"id": table["id"], "label": labels, "suspicion": ranking.function(table)}
+    columns |= {name: table[name] for name in table.scores}
+    lab = datalab.Datalab({k: v[labeled].tolist() for k, v in columns.items()}, label_name="label", verbosity=0)
+    printed = io.StringIO()  # it prints errors instead of raising them
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):  # of pandas, for cleanlab to fix
+            warnings.simplefilter("ignore", category)
+        lab.find_issues(pred_probs=p / p.sum(axis=1, keepdims=True))
+    if "label" not in set(lab.get_issue_summary()["issue_type"]):
+        errors = [line for line in printed.getvalue().splitlines() if line.startswith("Error in label")]
+        raise StateError(f"cleanlab's Datalab could not judge the labels ({'; '.join(errors) or 'no reason given'}).")
+    return lab

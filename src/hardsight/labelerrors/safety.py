@@ -1,16 +1,15 @@
 """When may a label be changed without a person? Only where the run itself shows that the new labels are right.
 
-A network that contradicts a label is either wrong itself or has met a wrong label. The two differ in where the label
-stands among the classes that the network did *not* predict. When the network errs, the true class, which is the label,
-usually comes next; the place of a label that was given by mistake says little about the image, and it stands in the
-lower half as often as in the upper one. So the share of contradicted labels in the lower half tells how many of them
-are wrong:
+A network that contradicts a label either errs or has met a wrong label. The two differ in where the label ranks among
+the classes that were *not* predicted. When the network errs, the true class, which is the label, usually comes next; a
+label that was given by mistake says little about the image and ranks in the lower half as often as in the upper one.
+So the share of contradicted labels in the lower half gives the share of them that are wrong:
 
     wrong = (lower − lower_net) / (1/2 − lower_net)
 
 ``lower`` is counted where the network is confident, ``lower_net`` where it is not and its own errors prevail. Errors
-of people who confuse similar classes stand high, too, and are taken for the network's: the estimate is too low for
-them, and what it allows is safe. Measured in ``docs/results/cleaning.md``.
+of people who confuse similar classes rank high, too, and are taken for the network's, so the estimate is too low for
+them, which is the safe side. Measured in ``docs/results/cleaning.md``.
 """
 
 from __future__ import annotations
@@ -20,18 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hardsight.chance import chance_agreement
-from hardsight.labelerrors.confident import Beliefs, Noise
+from hardsight.labelerrors.confident import Noise, Probabilities
 from hardsight.stats import wilson
-from hardsight.table import SampleTable
 
 SAFE = 0.8  # lower bound of the share of new labels that must be right
 LEAST_ACCURACY = 0.6  # a network that contradicts more labels than this leaves cannot tell its errors from theirs
 LARGEST_SHARE = 0.5  # of one class: more contradicted labels than these are another numbering, not errors
 _THRESHOLDS = (0.7, 0.8, 0.9, 0.95, 0.99)
 _LEVEL = 1 - 0.05 / len(_THRESHOLDS)  # the intervals hold for all thresholds together
-_UNSURE = (
-    0.2  # of the contradicted labels, those with the least confident predictions: the network's own errors prevail
-)
+_LEAST_CONFIDENT = 0.2  # of the contradicted labels, by their predictions: here the network's own errors prevail
 _ROOM = 0.1  # how far the network's own errors must lie from chance for the two to be told apart
 
 
@@ -55,28 +51,25 @@ class Automatic:
     reason: str = ""
 
 
-def automatic(table: SampleTable, beliefs: Beliefs | None, estimate: Noise | None) -> Automatic:
+def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
     """Which labels of a run may be changed without a person, if any."""
-    if beliefs is None or estimate is None or not beliefs.exact:
-        text = "the run keeps no probabilities of all classes (they are kept for up to 100), so nothing can be tested."
-        return Automatic(kind="probabilities", reason=text)
-    if objection := _objection(table, beliefs, estimate):
+    if objection := _objection(p, estimate):
         return Automatic(kind=objection[0], reason=objection[1])
-    lower, contradicted = _lower_half(beliefs), beliefs.contradicted
-    few = np.quantile(beliefs.p_pred[contradicted], _UNSURE) if contradicted.any() else 0.0
-    unsure = contradicted & (beliefs.p_pred < few)
-    # The network's own errors: the upper end, because the more of them stand low, the fewer labels are wrong.
-    net = _share(lower[unsure])[1] if unsure.any() else 0.5
+    # The label's rank: 1 in the lower half, 1/2 in the very middle.
+    lower = np.where(p.contradicted, (np.sign(p.label_rank - 0.5) + 1) / 2, 0.0)
+    limit = np.quantile(p.prediction[p.contradicted], _LEAST_CONFIDENT) if p.contradicted.any() else 0.0
+    doubtful = lower[p.contradicted & (p.prediction < limit)]
+    # The network's own errors: the upper end, because the more of them rank low, the fewer labels are wrong.
+    net = _interval(doubtful)[1] if len(doubtful) else 0.5
     for threshold in _THRESHOLDS if 0.5 - net >= _ROOM else ():
-        confident = (beliefs.labels >= 0) & (beliefs.p_pred >= threshold)
-        against = confident & contradicted
-        if not against.any():
+        reached = p.labeled & (p.prediction >= threshold)
+        contradicted = lower[reached & p.contradicted]
+        if not len(contradicted):
             continue
-        value, low = (
-            _fixed(x, net, against.sum() / confident.sum()) for x in (lower[against].mean(), _share(lower[against])[0])
-        )
+        share = len(contradicted) / reached.sum()
+        precision, low = (_right(x, net, share) for x in (contradicted.mean(), _interval(contradicted)[0]))
         if low >= SAFE:
-            return Automatic(threshold, value, low)
+            return Automatic(threshold, precision, low)
     reason = (
         f"it cannot be shown that {SAFE:.0%} of the new labels would be right: what the network contradicts may be its "
         "own mistakes. Review the suspects, and give your decisions back with --decisions."
@@ -84,9 +77,12 @@ def automatic(table: SampleTable, beliefs: Beliefs | None, estimate: Noise | Non
     return Automatic(kind="not shown", reason=reason)
 
 
-def _objection(table: SampleTable, beliefs: Beliefs, estimate: Noise) -> tuple[str, str] | None:
-    """What speaks against changing any label without a person, the gravest first: a kind and a sentence."""
-    chance = chance_agreement(beliefs.labels, beliefs.pred)
+def _objection(p: Probabilities, estimate: Noise | None) -> tuple[str, str] | None:
+    """The gravest reason against changing any label without a person: its kind and a sentence."""
+    if estimate is None or not p.exact:
+        text = "the run keeps no probabilities of all classes (they are kept for up to 100), so nothing can be tested."
+        return "probabilities", text
+    chance = chance_agreement(p.labels, p.pred)
     if chance.near:
         return "chance", str(chance)
     if chance.accuracy < LEAST_ACCURACY or estimate.share > chance.accuracy / 2:
@@ -95,20 +91,19 @@ def _objection(table: SampleTable, beliefs: Beliefs, estimate: Noise) -> tuple[s
             f"{chance.accuracy:.1%} of the labels: most of what it contradicts may be its own mistakes. Use a better "
             "network."
         )
-    n = beliefs.samples
-    against = np.bincount(beliefs.labels[beliefs.contradicted & beliefs.sure], minlength=len(n))
-    if len(classes := np.flatnonzero((n >= 10) & (against > LARGEST_SHARE * n))):
+    contradicted = np.bincount(p.labels[p.contradicted & p.confident], minlength=p.classes)
+    if len(classes := np.flatnonzero((p.counts >= 10) & (contradicted > LARGEST_SHARE * p.counts))):
         return "implausible", (
-            f"the network is sure that most labels of class {classes[0]} are wrong: the data and the model probably "
-            "count their classes differently."
+            f"the network is confident that most labels of class {classes[0]} are wrong: the data and the model "
+            "probably number their classes differently."
         )
-    if not table.meta.out_of_sample:
+    if not p.table.meta.out_of_sample:
         return "in sample", "the run does not say that its samples were kept out of training; score with --folds."
     return None
 
 
-def _fixed(lower: float, net: float, contradicted: float) -> float:
-    """Share of the new labels that are right, from the shares of contradicted labels that stand low.
+def _right(lower: float, net: float, contradicted: float) -> float:
+    """Share of the new labels that are right, from the shares of contradicted labels in the lower half.
 
     A new label is right if the old one is wrong and the prediction right. The prediction is wrong at most as often as
     the network contradicts a label that is right.
@@ -117,13 +112,7 @@ def _fixed(lower: float, net: float, contradicted: float) -> float:
     return wrong * (1 - float(contradicted) * (1 - wrong))
 
 
-def _share(hits: np.ndarray) -> tuple[float, float]:
+def _interval(hits: np.ndarray) -> tuple[float, float]:
     """Wilson's interval of a mean of zeros and ones, at the level that all thresholds share."""
     low, high = wilson(hits.sum(), np.array(len(hits)), _LEVEL)
     return float(low), float(high)
-
-
-def _lower_half(beliefs: Beliefs) -> np.ndarray:
-    """Whether the label stands in the lower half of the classes that were not predicted; 1/2 in the very middle."""
-    place = beliefs.label_rank()
-    return np.where(place > 0.5, 1.0, np.where(place == 0.5, 0.5, 0.0))
