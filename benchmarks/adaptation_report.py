@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.jobs import read_rows, write_rows
-from hardsight.adaptation.folder import SELECTION
+from hardsight.adaptation.rounds import SELECTION
 from hardsight.adaptation.validators import picked
 from hardsight.stats import holm, paired_difference
 

@@ -42,8 +42,8 @@ from benchmarks.adaptation_report import report
 from benchmarks.jobs import locked, write_rows
 from benchmarks.jobs import work as share
 from benchmarks.measure import hardware
-from hardsight.adaptation.folder import SELECTION, read_rounds, round_folder
 from hardsight.adaptation.loop import self_train
+from hardsight.adaptation.rounds import SELECTION, read_rounds, round_folder
 from hardsight.data import mean_and_std
 from hardsight.models import Model
 from hardsight.networks import NETWORKS, Normalize

@@ -47,7 +47,7 @@ def selection() -> list[dict]:
     soft = {"crst, with its soft labels": lambda: select("crst", p, portion=PORTION).targets}
     rows += [row("selection", name, seconds, "s") for name, seconds in interleaved(soft, 11).items()]
     features = draw.normal(size=(SAMPLES, 512)).astype(np.float32)
-    validated = {name: lambda v=v: v.function(p, features) for name, v in VALIDATORS.items()}
+    validated = {name: lambda v=v: v(p, features) for name, v in VALIDATORS.items()}
     rows += [row("selection", f"validator {n}", s, "s", limit=5) for n, s in interleaved(validated, 3).items()]
     wide = np.lib.stride_tricks.sliding_window_view(draw.random(MANY + WIDE - 1, dtype=np.float32), WIDE)
     tracemalloc.start()  # NumPy reports its arrays there

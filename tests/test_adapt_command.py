@@ -7,8 +7,7 @@ import pytest
 import torch
 from command_line import run
 
-from hardsight.adaptation.folder import read_rounds
-from hardsight.adaptation.rounds import round_tables
+from hardsight.adaptation.rounds import read_rounds, round_tables
 from hardsight.data import load_digits
 from hardsight.models import load_model
 from hardsight.networks import build_network
@@ -59,7 +58,7 @@ def test_it_says_who_is_who_a_line_a_round_and_a_table_with_last_and_oracle_apar
     assert re.match(r"test: test\.npz.* 150 samples", lines[2])
     assert lines[3].startswith("method: cbst+avh")
     assert lines[4].startswith("round 0/2 ")
-    assert lines[5].startswith("round 1/2  chose ")
+    assert lines[5].startswith("round 1/2  selected ")
     [head] = [i for i, line in enumerate(lines) if line.startswith("round  selected")]
     titles = "round selected share imbalance confidence C·AVC C·AVH norm right of the hard"
     assert lines[head].split() == titles.split()

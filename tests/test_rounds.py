@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 
 from hardsight.adaptation.rounds import (
+    accuracy_row,
     alarm,
     best,
-    chosen_row,
     collapse,
     conclusions,
     effective_classes,
-    outcome_row,
-    total_variation,
+    selection_row,
 )
 from hardsight.adaptation.validators import VALIDATORS
 
@@ -27,7 +26,7 @@ def table_of(labels, predicted, true, avh):
 def test_what_was_chosen_is_counted_by_hand():
     # Chosen: 0, 0, 1, 1, of which the second is wrong; the two with the higher AVH are the second and the fourth.
     table = table_of([0, 0, 1, 1, None], [0, 0, 1, 1, 0], [0, 1, 1, 1, 0], [0.1, 0.4, 0.2, 0.3, 0.9])
-    row = chosen_row(table, 3)
+    row = selection_row(table, 3)
     assert (row["selected"], row["selected_share"]) == (4, 0.8)
     assert (row["tp_rate"], row["hard_tp_rate"]) == (0.75, 0.5)
     assert row["avh"] == pytest.approx(0.25)
@@ -36,22 +35,22 @@ def test_what_was_chosen_is_counted_by_hand():
     z = 1.959963984540054
     centre, half = (3 / 4 + z**2 / 8) / (1 + z**2 / 4), z / (1 + z**2 / 4) * (3 / 64 + z**2 / 64) ** 0.5
     assert (row["tp_rate_low"], row["tp_rate_high"]) == pytest.approx((centre - half, centre + half))
-    unknown = chosen_row(table_of([0], [0], [None], [0.5]), 2)
+    unknown = selection_row(table_of([0], [0], [None], [0.5]), 2)
     assert "tp_rate" not in unknown
-    none = chosen_row(table_of([None], [0], [0], [0.5]), 2)
+    none = selection_row(table_of([None], [0], [0], [0.5]), 2)
     assert (none["selected"], none["avh"], none["balance_distance"]) == (0, None, None)
 
 
 def test_accuracies_agree_with_a_plain_loop():
     rng = np.random.default_rng(0)
     p, y = rng.dirichlet(np.ones(4), 50), rng.integers(0, 3, 50)  # nothing of the fourth class
-    row = outcome_row("test", p, y)
+    row = accuracy_row("test", p, y)
     right = [int(np.argmax(p[i])) == int(y[i]) for i in range(50)]
     by_class = [np.mean([right[i] for i in range(50) if y[i] == k]) for k in range(3)]
     assert row["test_accuracy"] == pytest.approx(sum(right) / 50)
     assert row["test_by_class"] == pytest.approx([*by_class, None])
     assert row["test_mean_class"] == pytest.approx(np.mean(by_class))
-    assert outcome_row("test", p, None) == {}
+    assert accuracy_row("test", p, None) == {}
 
 
 def test_last_round_and_oracle_are_always_apart():
@@ -72,11 +71,9 @@ def test_last_round_and_oracle_are_always_apart():
 
 
 def test_alarms_and_distances_by_hand():
-    assert total_variation(np.array([3, 1]), np.array([1, 1])) == pytest.approx(0.25)
-    assert total_variation(np.array([0, 0]), np.array([1, 1])) is None
     assert effective_classes([4, 4, 4, 4]) == pytest.approx(4)
     assert alarm([10, 10, 10], [9, 11, 10], [3, 3, 2]) is None
-    uneven = "the chosen are as uneven as 1.0 equal classes, 3.0 of the predictions"
+    uneven = "the selection is as uneven as 1.0 equal classes, 3.0 in the predictions"
     assert alarm([10, 10, 10], [9, 11, 10], [3, 0, 0]) == uneven
     assert re.search(r"1\.3 .*classes, 3\.0 before", alarm([28, 1, 1], [10, 10, 10]))
     names = list("abcdefgh")

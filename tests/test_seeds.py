@@ -13,7 +13,7 @@ from made_predictions import answer_to, made
 from torch import nn
 
 import hardsight as hs
-from hardsight.adaptation.retraining import recipe_at, to_train_on
+from hardsight.adaptation.loop import recipe_at, training_samples
 from hardsight.adaptation.roles import open_roles
 from hardsight.alignment.ceiling import ceiling
 from hardsight.alignment.differences import compare_all, compare_scores
@@ -214,14 +214,14 @@ def test_images_are_changed_in_another_way_in_every_epoch_and_the_same_in_a_repe
 
 
 def test_each_round_draws_its_part_of_the_source_anew():
-    from hardsight.adaptation.methods import parse_method
+    from hardsight.adaptation.selection import parse_method
 
     roles = open_roles(images(50), images(60, "other"))
     ids = [f"other:{i}" for i in range(4)]
     chosen = pa.table({"id": ids, "label": pa.array([0, 1, 2, 3], pa.int64())})
 
     def source(number, seed):
-        samples, _ = to_train_on(roles, chosen, parse_method("cbst"), 0.3, number, seed)
+        samples, _ = training_samples(roles, chosen, parse_method("cbst"), 0.3, number, seed)
         return [id_ for id_ in samples.ids if "other" not in id_]
 
     drawn = {(number, seed): source(number, seed) for number in (1, 2, 3) for seed in (0, 1)}
@@ -238,7 +238,7 @@ def test_the_alarm_compares_every_round_with_the_network_before_any_adaptation(t
     """Predictions that lose a fifth of their classes in each round never lose much against the round before."""
     from hardsight.adaptation import loop
 
-    real, count = loop._seen, [0]
+    real, count = loop._evaluate, [0]
     shares = [[100, 100, 100], [140, 100, 60], [180, 90, 30], [220, 65, 15]]
 
     def seen(*given):
@@ -247,7 +247,7 @@ def test_the_alarm_compares_every_round_with_the_network_before_any_adaptation(t
         count[0] += 1
         return found, row
 
-    monkeypatch.setattr(loop, "_seen", seen)
+    monkeypatch.setattr(loop, "_evaluate", seen)
     angle = torch.arange(300) % 3 * 2 * np.pi / 3
     x = torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * torch.randn(300, 2)
     data = torch.utils.data.TensorDataset(x, torch.arange(300) % 3)

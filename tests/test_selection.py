@@ -11,11 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardsight.adaptation import pseudolabels
-from hardsight.adaptation.methods import METHODS, Method, parse_method
-from hardsight.adaptation.pseudolabels import lrent_chosen, lrent_labels, pseudo_labels, target_rows
-from hardsight.adaptation.selection import portion_at, select
-from hardsight.adaptation.thresholds import chosen, class_thresholds
+from hardsight.adaptation import selection
+from hardsight.adaptation.selection import (
+    METHODS,
+    Method,
+    chosen,
+    class_thresholds,
+    lrent_chosen,
+    lrent_labels,
+    parse_method,
+    portion_at,
+    pseudo_labels,
+    select,
+    target_rows,
+)
 from hardsight.scores import SCORES
 
 # Six samples, three classes; nobody is predicted to the last one.
@@ -208,13 +217,13 @@ def test_blocks_and_files_change_nothing(name, monkeypatch, tmp_path):
     draw = np.random.default_rng(1)
     p, avc = (draw.dirichlet(np.full(5, 0.3), 333).astype(np.float32) for _ in range(2))
     whole = select(name, p, avc)
-    monkeypatch.setattr(pseudolabels, "_BLOCK", 64)
+    monkeypatch.setattr(selection, "_BLOCK", 64)
     np.save(tmp_path / "p.npy", p)
     found = select(name, np.load(tmp_path / "p.npy", mmap_mode="r"), avc)
     np.testing.assert_array_equal(found.rows, whole.rows)
     np.testing.assert_array_equal(found.labels, whole.labels)
     np.testing.assert_array_equal(found.targets, whole.targets)
-    monkeypatch.setattr(pseudolabels, "_BLOCK", 6)  # rows in a sentence are counted over all blocks
+    monkeypatch.setattr(selection, "_BLOCK", 6)  # rows in a sentence are counted over all blocks
     with pytest.raises(ValueError, match="in row 4"):
         select("cbst", with_value(np.nan))
 
@@ -377,8 +386,8 @@ def with_value(value):
         (lambda: select("cbst", P, balance=[1.5, -0.5, 0.0]), "balance must"),
         (lambda: select("cbst", P, balance=[0.5, 0.5]), "balance .*3 shares"),
         (lambda: select("cbst", P, balance=[np.nan, 0.5, 0.5]), "balance .*3 shares"),
-        (lambda: class_thresholds([1.0, 2.0], [0, 5], 2, 0.5), "labels .*got 0 to 5"),
-        (lambda: class_thresholds([1.0], [0.5], 2, 0.5), "whole numbers"),
+        (lambda: class_thresholds([1.0, 2.0], [0, 5], 2, 0.5), "labels .*0 to 1, got"),
+        (lambda: class_thresholds([1.0], [0.5], 2, 0.5), "integers"),
         (lambda: class_thresholds([[1.0]], [0], 2, 0.5), "values and classes"),
         (lambda: pseudo_labels(P, [0.5, 0.5, 0.0]), "thresholds .*\\(3,\\)"),
         (lambda: pseudo_labels(P, [0.5, 0.5, np.nan]), "thresholds must"),
@@ -392,7 +401,7 @@ def with_value(value):
         (lambda: portion_at(0, 0.5, 0.05, 0.2), "not shrink"),
         (lambda: portion_at(0, 0.5, -0.05, 0.6), "not shrink"),
         (lambda: portion_at(0, 0.5, float("nan"), 0.6), "not shrink"),
-        (lambda: portion_at(-1), "round must"),
+        (lambda: portion_at(-1), "in round -1"),
     ],
 )
 def test_bad_input_is_one_sentence(bad, words):

@@ -11,12 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hardsight.adaptation import folder, loop
-from hardsight.adaptation.folder import read_rounds, read_selection
-from hardsight.adaptation.loop import self_train
-from hardsight.adaptation.methods import METHODS
-from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds
-from hardsight.adaptation.rounds import schema
+from hardsight.adaptation import loop, rounds
+from hardsight.adaptation.loop import recipe_at, recipe_for_rounds, self_train
+from hardsight.adaptation.rounds import read_rounds, read_selection, round_folder, schema
+from hardsight.adaptation.selection import METHODS
 from hardsight.adaptation.validators import VALIDATORS
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.errors import StateError
@@ -158,8 +156,8 @@ def test_labels_of_the_target_never_reach_training(net, tmp_path):
     assert results["permuted"].rounds["tp_rate"][1].as_py() < 0.6 < first.rounds["tp_rate"][1].as_py()
     unknown = ["tp_rate", "hard_tp_rate_low", "target_accuracy", "target_mean_class", "target_by_class"]
     assert all(results["none"].rounds[name].null_count == 3 for name in unknown)
-    assert any(re.match("target: .*300 .*without labels", words) for words in results["none"].words)
-    assert any("reporting only" in words for words in first.words)
+    assert any(re.match("target: .*300 .*without labels", words) for words in results["none"].notes)
+    assert any("reporting only" in words for words in first.notes)
 
 
 def test_the_test_never_reaches_training(net, tmp_path):
@@ -178,7 +176,7 @@ def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
             adapted(net, tmp_path / "run", test=same)
     assert not (tmp_path / "run").exists()
     result = adapted(net, tmp_path / "run", test=some, same_images=True)
-    assert any(re.match(r"test: .*100\.0%", words) for words in result.words)
+    assert any(re.match(r"test: .*100\.0%", words) for words in result.notes)
     few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
     for roles, named in (
         ({"labeled": some, "test": some, "same_images": True}, "labeled"),
@@ -248,7 +246,7 @@ def killed_at(monkeypatch, name, time):
 
 KILLS = [
     *(("predict", 1), ("select", 1), ("train", 1), ("train", 2), ("predict", 3), ("select", 2)),
-    *(("alarm", 2), ("score", 1), ("provenance", 1)),
+    *(("alarm", 2), ("score", 1), ("picked", 1)),
 ]
 
 
@@ -277,7 +275,7 @@ def test_killed_inside_a_training_and_inside_a_write_it_goes_on(net, tmp_path, m
     from hardsight.training.loop import Training
 
     whole = adapted(net, tmp_path / "whole")
-    for number, (home, name) in enumerate(((Training, "train_epoch"), (folder, "write_whole"))):
+    for number, (home, name) in enumerate(((Training, "train_epoch"), (rounds, "write_whole"))):
         made, calls = getattr(home, name), []
 
         def broken(*args, made=made, calls=calls, name=name):
@@ -301,7 +299,7 @@ def test_killed_inside_a_training_and_inside_a_write_it_goes_on(net, tmp_path, m
 def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, capsys):
     first = adapted(net, tmp_path / "run")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    stray = folder.round_folder(tmp_path / "run", 1) / ".selection.parquet.0badf00d.tmp"  # of a kill
+    stray = round_folder(tmp_path / "run", 1) / ".selection.parquet.0badf00d.tmp"  # of a kill
     stray.write_bytes(b"half")
     for name in ("train", "predict", "score", "select"):
         monkeypatch.setattr(loop, name, lambda *_, **__: pytest.fail("nothing is left to do"))
@@ -309,7 +307,7 @@ def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, cap
     assert not stray.exists()
     assert "all 2 rounds" in capsys.readouterr().out
     assert torch.equal(weights(first), weights(again))
-    assert again.words == first.words
+    assert again.notes == first.notes
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
@@ -447,7 +445,7 @@ def test_what_no_round_can_begin_with_is_refused(net, tmp_path, monkeypatch):
         adapted(nn.Sequential(nn.ReLU()), tmp_path / "run")
     source, target = digits("train", 0, 50), TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(ValueError, match=r"target: .*pictures .*tensors"):
+    with pytest.raises(ValueError, match=r"target: .*images .*tensors"):
         adapted(flat, tmp_path / "mixed", source=source, target=target, test=None)
     assert not (tmp_path / "mixed").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -15,9 +15,9 @@ from hardsight.extras import first_line, printable
 from hardsight.untrusted import check_regular
 
 
-def read_by_id(source: Any, name: str) -> pa.Table:
+def read_by_id(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:
     """What `as_arrow` reads, with ids as text and one row per id. `name` is what errors call it."""
-    table = as_arrow(source, name)
+    table = as_arrow(source, name, text)
     columns = [printable(column)[:80] for column in table.column_names]
     if repeated := [column for column in columns if columns.count(column) > 1]:
         raise InputError(f"{name} must have each column once, but {repeated[0]} repeats.")
@@ -44,10 +44,10 @@ def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:
     return table[columns[0]].combine_chunks().take(pc.index_in(ids, value_set=table["id"].combine_chunks()))
 
 
-def as_arrow(source: Any, name: str) -> pa.Table:
-    """A CSV or Parquet file, data frame, Arrow table or mapping of columns as it is."""
+def as_arrow(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:
+    """A CSV or Parquet file, data frame, Arrow table or mapping of columns as it is; columns of a CSV that are text."""
     if isinstance(source, (str, Path)):
-        return _read_file(Path(source), name)
+        return _read_file(Path(source), name, text)
     if isinstance(source, pa.Table):
         return source
     try:
@@ -66,7 +66,7 @@ def as_arrow(source: Any, name: str) -> pa.Table:
     raise InputTypeError(f"{name} must be a CSV or Parquet file, a frame or a mapping, got {type(source).__name__}.")
 
 
-def _read_file(path: Path, name: str) -> pa.Table:
+def _read_file(path: Path, name: str, text: tuple[str, ...]) -> pa.Table:
     from pyarrow import csv, parquet
 
     check_regular(path, name)
@@ -74,7 +74,8 @@ def _read_file(path: Path, name: str) -> pa.Table:
         if path.suffix.lower() in (".parquet", ".pq"):
             table = parquet.read_table(path)
         else:  # ids that look like numbers keep their leading zeros
-            table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={"id": pa.string()}))
+            options = csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string()))
+            table = csv.read_csv(path, convert_options=options)
         table.validate(full=True)  # Parquet does not check that text is text
     except (pa.ArrowException, OSError, ValueError) as error:  # not quoted: it may quote the file
         raise InputError(f"{name}: {path.name} is not a CSV or Parquet file, or its rows differ in length.") from error

@@ -44,6 +44,32 @@ def share_interval(successes: float, n: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def weighted_share(successes: np.ndarray, n: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+    """A share in a population of groups of known size, from a random sample of each, with its interval.
+
+    The distances of Wilson's limits from the share of each group are squared and added (Zou and Donner 2008).
+
+    Args:
+        successes: ``(G,)`` per group.
+        n: ``(G,)`` samples per group, one or more.
+        weights: ``(G,)`` sizes of the groups.
+    """
+    shares, limits = successes / n, wilson(successes, n)
+    value = float(np.average(shares, weights=weights))
+    below, above = (float(np.linalg.norm(weights * (end - shares)) / weights.sum()) for end in limits)
+    return value, max(value - below, 0.0), min(value + above, 1.0)
+
+
+def detectable_difference(n: int, level: float = 1 - LEVEL, power: float = 0.8) -> float:
+    """The smallest difference of two shares, of n samples on which they disagree, that `mcnemar` detects so often.
+
+    inf where not even the largest is detected.
+    """
+    wins = np.linspace(0.5, 1, 2001)
+    detected = stats.binom.sf(stats.binom.isf(level / 2, n, 0.5), n, wins) >= power
+    return float(2 * wins[detected.argmax()] - 1) if detected.any() else math.inf
+
+
 class Moments(NamedTuple):
     """Number, mean and sample variance of the values in each group; NaN where they do not exist."""
 

@@ -1,9 +1,11 @@
-"""`self_train`: label the target, choose the surest class by class, retrain, and again."""
+"""`self_train`: label the target, select the most confident samples of each class, retrain, and again."""
 
 from __future__ import annotations
 
 import copy
+import json
 import os
+import re
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -14,71 +16,93 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import nn
 
-from hardsight.adaptation import folder
-from hardsight.adaptation.methods import Method, parse_method
-from hardsight.adaptation.retraining import recipe_at, recipe_for_rounds, to_train_on
+from hardsight import runs
+from hardsight.adaptation import check as checks
+from hardsight.adaptation import rounds as tables
 from hardsight.adaptation.roles import Roles, open_roles
-from hardsight.adaptation.rounds import (
-    alarm,
-    chosen_row,
-    collapse,
-    conclusions,
-    outcome_row,
-    round_line,
-    round_tables,
-    selection_table,
-    validator_row,
+from hardsight.adaptation.rounds import ROUNDS, SELECTION, TABLE, TRAINING, alarm, read_rounds, round_folder
+from hardsight.adaptation.selection import (
+    Method,
+    check_balance,
+    parse_method,
+    portion_at,
+    round_down,
+    select,
+    target_rows,
 )
-from hardsight.adaptation.selection import portion_at, select
-from hardsight.adaptation.thresholds import check_balance
-from hardsight.adaptation.validators import picked
+from hardsight.adaptation.validators import VALIDATORS, picked
 from hardsight.chance import chance_agreement
 from hardsight.checkpoints import load_weights, read_checkpoint
-from hardsight.data import View, class_mapping
+from hardsight.data import JoinedSamples, Samples, View, class_mapping
 from hardsight.errors import InputError, StateError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, network_identity
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
 from hardsight.printing import Result
-from hardsight.recipes import MOST_EPOCHS, Recipe
+from hardsight.recipes import MOST_EPOCHS, Recipe, learning_rate
 from hardsight.registry import whole_number
-from hardsight.runs import SUMMARY, gaps_entry, provenance
 from hardsight.scoring.score import score
 from hardsight.training import train
-from hardsight.training.checkpoint import CHECKPOINT, is_training, trained_model
+from hardsight.training.checkpoint import CHECKPOINT, discard, is_training, trained_model, trained_recipe
+from hardsight.training.loop import seed_of
+
+PLAN, SOURCE, TEST = "adaptation.json", "source", "test"
+_CONSTANT: dict[str, Any] = {"schedule": "constant", "warmup": 0.0, "steps": (), "rampdown": 0.0}
+_CHECKED = 2000  # source samples that show whether the network is better than chance
+_NOTHING = "target: no sample lies above its threshold; use a larger portion, or leave strict out."
 
 
 @dataclass(frozen=True)
 class Adapted(Result):
-    """What `self_train` returns.
+    """What `self_train` returns."""
 
-    Attributes:
-        model: The network of the last round with its preprocessing, in eval mode.
-        rounds: A row per round, 0 is the source model; see `hardsight.adaptation.rounds`.
-        path: The run folder; ``rounds/03/training/checkpoint.pt`` in it holds the weights of the third round.
-        words: Which data played which role; the last round, the best by true labels, and what validators pick.
-    """
-
-    model: Model
-    rounds: pa.Table
-    path: Path
-    words: tuple[str, ...]
+    model: Model  #: The network of the last round or, where labels were checked, of the selected one, in eval mode.
+    rounds: pa.Table  #: One row per round (0 is the source model); see :doc:`/reference/run-folder` for the columns.
+    path: Path  #: The run folder; ``rounds/03/training/checkpoint.pt`` in it holds the weights of the third round.
+    notes: tuple[str, ...]  #: The role of each data set, and the outcome in sentences.
+    source: Model  #: The network before any adaptation.
+    checked: checks.Checked | None = None  #: The accuracy of every round, estimated from labeled samples.
 
     def __repr__(self) -> str:
-        last = self.rounds.to_pylist()[-1]  # the source model is round 0
-        shown = {of: last.get(f"{of}_accuracy") for of in ("target", "test")}
-        known = [f"{of} accuracy {value:.1%}" for of, value in shown.items() if value is not None]
-        return self._line(self.path, self.model.name, f"{last['round']} rounds", *known)
+        rows = self.rounds.to_pylist()
+        columns = {name: f"{name}_accuracy" for name in ("target", "test")}
+        parts = [
+            f"{name} accuracy {rows[0][column]:.1%} → {rows[-1][column]:.1%}"
+            for name, column in columns.items()
+            if rows[-1].get(column) is not None
+        ]
+        outcome = parts or ["accuracy unknown"] if self.checked is None else [str(self.checked)]
+        return self._line(self.path, self.model.name, f"{rows[-1]['round']} rounds", *outcome)
 
     def text(self) -> str:
-        """The table of the rounds, and what came out, as lines for a terminal."""
+        """The table of the rounds and the outcome, as lines for a terminal."""
         rows = self.rounds.to_pylist()
-        sentences = (textwrap.fill(line, 100, subsequent_indent="  ") for line in conclusions(rows))
-        return "\n".join(["", *round_tables(rows), *sentences])
+        sentences = [textwrap.fill(line, 100, subsequent_indent="  ") for line in tables.conclusions(rows)]
+        return "\n".join(["", *tables.round_tables(rows), *sentences, *(self.checked.lines() if self.checked else ())])
+
+    def check(self, labels: Any = None) -> Adapted:
+        """Estimate the accuracy of every round from labeled samples, and select one.
+
+        It is the best of the rounds that are better than the source model beyond chance, or else the source model. Its
+        weights are written to ``selected.pt`` in the run folder.
+
+        Args:
+            labels: ``check.csv`` with the column ``label`` filled in: class names, or numbers where classes have no
+                names; or any CSV or Parquet file, frame or mapping with the columns id and label. If None, the
+                ``check.csv`` of the run.
+        """
+        checked = checks.evaluate(self.path, labels)
+        network = copy.deepcopy(self.model.module)
+        network.load_state_dict(self.source.module.state_dict())
+        if checked.selected:
+            _load_round(network, self.path, checked.selected)
+        checks.save(self.path, checked, network)
+        return replace(self, model=replace(self.model, module=network.eval()), checked=checked)
 
 
 def self_train(
@@ -96,6 +120,8 @@ def self_train(
     balance: str | Sequence[float] = "class",
     strict: bool = False,
     recipe: Recipe | str | None = None,
+    check: int | None = None,
+    labels: Any = None,
     out: str | Path = "run",
     device: str | torch.device | None = None,
     workers: int | None = None,
@@ -107,13 +133,14 @@ def self_train(
 ) -> Adapted:
     """Adapt a classifier to a domain without labels by class-balanced self-training.
 
-    In each round the network labels the target, the surest samples of each class are chosen, and the network is
-    trained on them together with some of the source. Killed at any point, the same call goes on where it stopped, on a
-    CPU to the same bits. A network given as an object is left as it is.
+    In each round the network labels the target, the most confident samples of each class are selected, and the network
+    is trained on them together with some of the source. Killed at any point, the same call resumes, on a CPU with
+    exactly the same result. A network given as an object is not changed. Without target labels nothing can tell
+    whether a round helped: label a few samples (`check`).
 
     Args:
         model: A trained network; the folder of a training run; or a name that `train` takes (``cifar-resnet18``): it is
-            then trained on the source first, as its preset says, into ``out/source``.
+            then first trained on the source, as its preset says, into ``out/source``.
         source: Labeled samples: anything `hardsight.open_data` takes; a name without a split means its ``train``.
         target: Samples to adapt to, likewise. Labels they may have are for reporting only.
         test: Other samples of the target domain, for reporting only.
@@ -127,10 +154,13 @@ def self_train(
         source_portion: Share of the source to train on beside it, drawn anew in each round; likewise.
         balance: ``class``: the portion of each class; ``global``: of all together; or the share of each class.
         strict: Select only above the threshold, as the papers print, not at it.
-        recipe: How to retrain; its schedule goes over all rounds, each at the rate it begins with, and its epochs and
+        recipe: How to retrain; its schedule covers all rounds, each at the rate it begins with, and its epochs and
             seed are those given here. If None, as the source model was trained, with plain cross-entropy at a constant
-            tenth of the rate. Where it mirrors pictures, predictions are means over both. Batches are smaller where a
+            tenth of the rate. If it flips images, predictions are means over both. Batches are smaller where a
             round has fewer samples.
+        check: Write so many target samples to ``out/check.csv`` to be labeled: with their labels, the same call
+            reports the accuracy of every round and selects one.
+        labels: The labeled samples, if they are in another file; see `Adapted.check`.
         out: Run folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -138,10 +168,10 @@ def self_train(
         same_images: The test may hold images of the target.
         overwrite: Replace an existing run in the folder, unless it is an unfinished one of the same adaptation.
         log: Called with each round's row.
-        progress: Print who is who, and a line per round.
+        progress: Print the role of each data set, and a line per round.
 
     Raises:
-        RuntimeError: All of the target is predicted to one class, or nothing can be chosen; ``rounds.parquet`` holds
+        RuntimeError: All of the target is predicted to one class, or nothing can be selected; ``rounds.parquet`` holds
             the rounds until then.
 
     Examples:
@@ -151,162 +181,202 @@ def self_train(
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")
     rounds, epochs = whole_number("rounds", rounds, 1, MOST_EPOCHS), whole_number("epochs", epochs, 1, MOST_EPOCHS)
-    way = parse_method(method)
+    rule, out, where = parse_method(method), Path(out), {"device": device, "workers": workers}
     portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
-    whole = recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs)
+    schedule = replace(recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs), seed=seed)
     roles = open_roles(source, target, test, labeled, same_images=same_images)
     shares = check_balance(balance, roles.classes)
-    settings = _Settings(way, rounds, epochs, *portions, shares, strict, replace(whole, seed=seed), seed)
-    given, out, where = _given(model), Path(out), {"device": device, "workers": workers}
-    if given is not None:
-        roles = _agreed(given, roles)
-    data = {name: getattr(roles, name) for name in ("source", "target", "test", "labeled")}
-    data["labelled"] = data.pop("labeled")  # as runs on disk spell it
+    checks.check_request(out, check, labels, len(roles.target))
+    given = _trained(model)
+    roles = roles if given is None else _numbered_as(given, roles)
+    data = {"source": roles.source, "target": roles.target, "test": roles.test, "labelled": roles.labeled}
     plan = {
         "model": str(model) if given is None else f"{given.name} {network_identity(given.module).key}",
-        **{name: role and f"{role.samples.split} {role.samples.fingerprint()}" for name, role in data.items()},
-        **asdict(settings),
-        "balance": shares if isinstance(shares, str) else shares.tolist(),
-        "format": 1,
-        **gaps_entry(*(role.samples.identity for role in data.values() if role)),
+        **{name: samples and f"{samples.split} {samples.fingerprint()}" for name, samples in data.items()},
+        **{"method": asdict(rule), "rounds": rounds, "epochs": epochs, "target_portion": portions[0]},
+        **{"source_portion": portions[1], "balance": shares if isinstance(shares, str) else shares.tolist()},
+        **{"strict": strict, "recipe": asdict(schedule), "seed": seed, "format": 1},
+        **runs.gaps_entry(*(samples.identity for samples in data.values() if samples)),
     }
     locks = ExitStack()
-    rows = folder.begin(out, plan, overwrite, locks)
+    rows = _begin(out, plan, overwrite, locks)
     say = print if progress else lambda *_, **__: None
-    summary = way.summary if way.summary[1:2].isupper() else way.summary[:1].lower() + way.summary[1:]
-    say("\n".join([*roles.words, f"method: {way.name}: {summary}"]))
+    say("\n".join([*roles.notes, f"method: {rule.name}: {rule.summary}"]))
     if given is None:
-        own, at = recipe_of(str(model)), out / folder.SOURCE
-        own = replace(own, seed=seed, batch_size=min(own.batch_size, len(roles.source.samples)))
-        given = train(str(model), roles.source.samples, out=at, recipe=own, record=(), progress=progress, **where).model
-        roles = _agreed(given, roles)
+        first = recipe_of(str(model))
+        first = replace(first, seed=seed, batch_size=min(first.batch_size, len(roles.source)))
+        options: dict[str, Any] = {"recipe": first, "record": (), "progress": progress, **where}
+        given = train(str(model), roles.source, out=out / SOURCE, **options).model
+        roles = _numbered_as(given, roles)
     network = replace(given, module=copy.deepcopy(given.module))
-    if not rows:
-        _check_source(network, roles, seed, where)
     if rows:
         say(f"{out}: {'all' if len(rows) > rounds else f'{len(rows) - 1} of'} {rounds} rounds are done already.")
-        _go_on(out, rows, rounds, network)
+        _resume(out, rows, rounds, network)
+    else:
+        _check_source(network, roles, seed, where)
     for number in range(len(rows), rounds + 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         row: dict[str, Any] = {"round": number}
         if number:
-            network, told = _retrained(network, roles, settings, number, out, where)
-            row |= told
-        found, told = _seen(network, roles, whole.flip, where)
-        row |= told
-        counts, chosen = row["predicted_by_class"], None
-        stop = collapse(counts, roles.names)
+            table = tables.read_selection(out, number)
+            samples, targets = training_samples(roles, table, rule, portion_at(number - 1, *portions[1]), number, seed)
+            options = {"recipe": recipe_at(schedule, number, epochs, len(samples)), "record": (), "progress": False}
+            place = round_folder(out, number) / TRAINING
+            trained = train(network, samples, out=place, targets=targets, **options, **where)
+            network = trained.model
+            row |= tables.selection_row(table, roles.classes) | {"loss": trained.history[-1]["loss"]}
+            row |= {"portion": portion_at(number - 1, *portions[0]), "trained_on": len(samples)}
+        predictions, outcome = _evaluate(network, roles, schedule.flip, where)
+        row |= outcome
+        counts, selected = row["predicted_by_class"], None
+        stop = tables.collapse(counts, roles.names)
         if number < rounds and stop is None:
-            chosen = _choose(found, roles, settings, number + 1, out)
-            stop = _NOTHING if not sum(chosen) else None
-        row["alarm"] = stop or alarm(counts, (rows or [row])[0]["predicted_by_class"], chosen, roles.names)
-        row["seconds"] = time.perf_counter() - began
+            arrays, portion = (predictions.probabilities, predictions.avc), portion_at(number, *portions[0])
+            selection = select(rule, *arrays, predictions.at, portion, balance=shares, strict=strict)
+            selected, stop = selection.counts.tolist(), None if len(selection.rows) else _NOTHING
+            if stop is None:  # a training that another selection had begun is discarded
+                discard(round_folder(out, number + 1) / TRAINING)
+                table = tables.selection_table(selection, predictions, _labels_of(roles.target, predictions))
+                tables.write(round_folder(out, number + 1) / SELECTION, table)
+        row["alarm"] = stop or alarm(counts, (rows or [row])[0]["predicted_by_class"], selected, roles.names)
+        row["seconds"] = time.perf_counter() - start
         rows.append(row)
-        folder.write_rounds(out, rows, roles.names)
-        say(round_line(row if stop is None else row | {"alarm": None}, rounds), flush=True)  # the error has the words
+        columns = tables.schema().with_metadata({"classes": json.dumps(roles.names)})
+        tables.write(out / TABLE, pa.Table.from_pylist(rows, schema=columns))
+        say(tables.round_line(row if stop is None else row | {"alarm": None}, rounds), flush=True)  # it is the error
         if log is not None:
             log(row)
         if stop is not None:
             raise StateError(stop)
-    words = (*roles.words, *conclusions(rows))
-    if not (out / SUMMARY).exists():
+    notes = (*roles.notes, *tables.conclusions(rows))
+    if not (out / runs.SUMMARY).exists():
         if roles.test is not None:
-            score(network, roles.test.counted_as(roles.names), out=out / folder.TEST, progress=False, **where)
-        folder.write_summary(out, {"words": words, "picked": picked(rows), "made": provenance()})
+            score(network, roles.test, out=out / TEST, progress=False, **where)
+        with runs.disk_errors(out):
+            runs.write_json(out / runs.SUMMARY, {"words": notes, "picked": picked(rows), "made": runs.provenance()})
+    if check is not None:
+        last = predict(network, roles.target, flip=schedule.flip, **where)
+        notes += (checks.write_check(out, roles.target, last, rounds, check, seed),)
+        labels = checks.labeled_file(out) if labels is None else labels
     locks.close()
-    return Adapted(replace(network, module=network.module.eval()), folder.read_rounds(out), out, words)
+    adapted = Adapted(replace(network, module=network.module.eval()), read_rounds(out), out, notes, given)
+    return adapted if labels is None else adapted.check(labels)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """What decides the weights, beside the data and the network that it begins with."""
+def _begin(path: Path, plan: dict[str, Any], overwrite: bool, locks: ExitStack) -> list[dict[str, Any]]:
+    """Prepare and lock the folder; returns the rows of the finished rounds.
 
-    method: Method
-    rounds: int
-    epochs: int
-    target_portion: tuple[float, float, float]
-    source_portion: tuple[float, float, float]
-    balance: str | np.ndarray
-    strict: bool
-    recipe: Recipe
-    seed: int
+    The selection of a round is written before the row of the round before it: between any two files the call resumes.
+    """
 
+    def remove() -> None:
+        for name in (runs.SUMMARY, TABLE, *checks.FILES):  # first what would allow resuming
+            (path / name).unlink(missing_ok=True)
+        for folder in (path / ROUNDS).glob("*/"):
+            discard(folder / TRAINING)
+            runs.remove_files(folder, re.compile(re.escape(SELECTION)))
+        runs.remove_files(path / ROUNDS, re.compile(re.escape(SELECTION)))
+        discard(path / SOURCE)
+        runs.discard(path / TEST)
 
-def _retrained(
-    network: Model, roles: Roles, settings: _Settings, number: int, out: Path, where: dict[str, Any]
-) -> tuple[Model, dict[str, Any]]:
-    """The network after a round's training, and what was trained on."""
-    table = folder.read_selection(out, number)
-    share = portion_at(number - 1, *settings.source_portion)
-    samples, targets = to_train_on(roles, table, settings.method, share, number, settings.seed)
-    trained = train(
-        network,
-        samples,
-        out=folder.round_folder(out, number) / folder.TRAINING,
-        recipe=recipe_at(settings.recipe, number, settings.epochs, len(samples)),
-        targets=targets,
-        record=(),
-        progress=False,
-        **where,
-    )
-    told = {"portion": portion_at(number - 1, *settings.target_portion), "trained_on": len(samples)}
-    return trained.model, chosen_row(table, roles.classes) | told | {"loss": trained.history[-1]["loss"]}
+    def differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+        described = {name: plan["method"][name] for name in ("summary", "reference")}  # which decide nothing
+        return runs.differing({**stored, "method": {**stored.get("method", {}), **described}}, plan)
+
+    finished = (path / runs.SUMMARY).exists
+    options: dict[str, Any] = {"finished": finished, "discard": remove, "differing": differing, "overwrite": overwrite}
+    locks.enter_context(runs.begin(path / PLAN, plan, "adaptation", **options))
+    for folder in (path, *path.glob(f"{ROUNDS}/*/")):
+        runs.sweep(folder)
+    return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
-def _seen(network: Model, roles: Roles, flip: bool, where: dict[str, Any]) -> tuple[Predictions, dict[str, Any]]:
-    """Predictions on the target, and how good they and those on the test are."""
-    found = predict(network, roles.target.samples, flip=flip, **where)
-    row = outcome_row("target", found.probabilities, roles.target.known(found.rows)) | validator_row(found)
+def recipe_for_rounds(model: Any, recipe: Recipe | str | None = None) -> Recipe:
+    """A recipe or the recipe of a preset; otherwise as the model was trained, gently and with plain cross-entropy.
+
+    Examples:
+        >>> recipe_for_rounds("cifar-resnet18").lr
+        0.08
+    """
+    if recipe is not None:
+        return recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
+    if is_training(model):
+        base = trained_recipe(Path(model))
+    else:
+        base = recipe_of(str(model)) if isinstance(model, (str, Path)) else Recipe()
+    # Rounds start from a trained network: a tenth of its rate.
+    return replace(base, lr=round(base.lr * 0.1, 12), loss="ce", label_smoothing=0.0, mixup=0.0, **_CONSTANT)
+
+
+def recipe_at(schedule: Recipe, number: int, epochs: int, samples: int) -> Recipe:
+    """The recipe of a round, counted from 1, with so many samples: at the rate that the schedule has when it begins.
+
+    Examples:
+        >>> steps = Recipe(epochs=20, lr=1.0, schedule="step", steps=(7, 14))
+        >>> [round(recipe_at(steps, number, 1, 1000).lr, 3) for number in (1, 7, 8, 15)]
+        [1.0, 1.0, 0.1, 0.01]
+    """
+    rate, batch = learning_rate(schedule, (number - 1) * epochs), min(schedule.batch_size, samples)
+    return replace(schedule, epochs=epochs, lr=rate, batch_size=batch, seed=seed_of(schedule.seed, number), **_CONSTANT)
+
+
+def training_samples(
+    roles: Roles, table: pa.Table, method: Method, portion: float, number: int, seed: int
+) -> tuple[JoinedSamples, np.ndarray]:
+    """What a round trains on, and a row of targets for each: some of the source, the selected, and the labeled."""
+    selected, classes = table.filter(pc.is_valid(table["label"])), roles.classes
+    labels = selected["label"].to_numpy()
+    if method.soft:
+        targets = selected["target"].combine_chunks().flatten().to_numpy().reshape(-1, classes)
+    else:
+        targets = target_rows(labels, classes, method.mrkld)
+    count = len(roles.source)
+    drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(round_down(portion * count)))]
+    rows = np.array(roles.target.find(selected["id"].to_pylist()), dtype=np.int64)
+    # The source comes first: images of other sizes are resized to its own, which the network knows.
+    parts: dict[str, Samples] = {
+        "source": View(roles.source, np.sort(drawn)),
+        "target": View(roles.target, rows, labels=labels),
+    }
+    if roles.labeled is not None:
+        parts["labelled"] = View(roles.labeled, np.arange(len(roles.labeled)))
+    all_targets = [targets if name == "target" else target_rows(part.labels, classes) for name, part in parts.items()]
+    return JoinedSamples(parts), np.concatenate(all_targets)
+
+
+def _labels_of(samples: Samples, predictions: Predictions) -> np.ndarray | None:
+    return None if samples.labels is None else samples.labels[predictions.rows]
+
+
+def _evaluate(network: Model, roles: Roles, flip: bool, where: dict[str, Any]) -> tuple[Predictions, dict[str, Any]]:
+    """Predictions on the target, and how good they and those on the test set are."""
+    predictions = predict(network, roles.target, flip=flip, **where)
+    probabilities, features = predictions.probabilities, predictions.features
+    row = tables.accuracy_row("target", probabilities, _labels_of(roles.target, predictions))
+    row |= {name: float(validator(probabilities, features)) for name, validator in VALIDATORS.items()}
     if roles.test is not None:
-        tested = predict(network, roles.test.samples, flip=flip, **where)
-        row |= outcome_row("test", tested.probabilities, roles.test.known(tested.rows))
-    counts = np.bincount(found.probabilities.argmax(1), minlength=roles.classes)
-    return found, row | {"predicted_by_class": counts.tolist()}
-
-
-_CHECKED = 2000  # source samples that tell whether the network knows anything
+        tested = predict(network, roles.test, flip=flip, **where)
+        row |= tables.accuracy_row("test", tested.probabilities, _labels_of(roles.test, tested))
+    counts = np.bincount(probabilities.argmax(1), minlength=roles.classes)
+    return predictions, row | {"predicted_by_class": counts.tolist()}
 
 
 def _check_source(network: Model, roles: Roles, seed: int, where: dict[str, Any]) -> None:
-    """Refuse a network at or near chance: all that it would teach itself is noise."""
-    samples = roles.source.samples
-    rows = np.sort(np.random.default_rng(seed).permutation(len(samples))[:_CHECKED])
-    predictions = predict(network, View(samples, rows), **where)
-    labels = roles.source.known(rows[predictions.rows])
+    """Refuse a network at or near chance: it could only teach itself noise."""
+    rows = np.sort(np.random.default_rng(seed).permutation(len(roles.source))[:_CHECKED])
+    samples = View(roles.source, rows)
+    predictions = predict(network, samples, **where)
+    labels = _labels_of(samples, predictions)
     if labels is not None and (chance := chance_agreement(labels, predictions.probabilities.argmax(1))).near:
         raise StateError(f"model: {chance}")
 
 
-_NOTHING = (
-    "target: no sample lies above its threshold, so there is nothing to train on; choose a larger portion, or leave "
-    "strict out."
-)
-
-
-def _choose(found: Predictions, roles: Roles, settings: _Settings, number: int, out: Path) -> list[int]:
-    """Write what is chosen for a round, unless that is nothing; how many of each class."""
-    chosen = select(
-        settings.method,
-        found.probabilities,
-        found.avc,
-        found.at,
-        portion_at(number - 1, *settings.target_portion),
-        balance=settings.balance,
-        strict=settings.strict,
-    )
-    if len(chosen.rows):
-        table = selection_table(chosen, found, roles.target.known(found.rows), settings.method.soft)
-        folder.write_selection(out, number, table)
-    return chosen.counts.tolist()
-
-
 def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, float, float]:
     """First, step and last of a portion that grows; of a single number, itself."""
-    told = [float(value) for value in (given if isinstance(given, Sequence) else (given,))]
-    told = [told[0], 0.0, told[0]] if len(told) == 1 else told
-    if len(told) != 3:
-        raise InputError(f"{argument} must be one number, or three: at first, more a round, at most; got {len(told)}.")
-    first, step, most = told
+    values = [float(value) for value in np.atleast_1d(given)]
+    if len(values) not in (1, 3):
+        raise InputError(f"{argument} must be one number or three (first, more per round, at most), got {len(values)}.")
+    first, step, most = values if len(values) == 3 else (values[0], 0.0, values[0])
     try:
         portion_at(0, first, step, most)
     except InputError as error:
@@ -314,18 +384,18 @@ def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, flo
     return first, step, most
 
 
-def _given(model: Any) -> Model | None:
-    """The trained network that was given; None where a name stands for one that is still to be trained."""
+def _trained(model: Any) -> Model | None:
+    """The trained network; None for a name that is still to be trained."""
     if is_training(model):
         model = trained_model(Path(model))
     elif isinstance(model, (str, Path)):
         return None
-    found = as_model(model)
-    return replace(found, module=uncompiled(found.module))
+    network = as_model(model)
+    return replace(network, module=uncompiled(network.module))
 
 
-def _agreed(model: Model, roles: Roles) -> Roles:
-    """The roles with labels as the network counts its classes; or a sentence where it has others."""
+def _numbered_as(model: Model, roles: Roles) -> Roles:
+    """The roles with labels as the network numbers its classes, if it has the same."""
     outputs = find_head(model.module).classes
     if outputs != roles.classes:
         raise InputError(
@@ -336,12 +406,15 @@ def _agreed(model: Model, roles: Roles) -> Roles:
     return roles.renumbered(order, list(model.classes or roles.names or ()) or None)
 
 
-def _go_on(out: Path, rows: list[dict[str, Any]], rounds: int, network: Model) -> None:
-    """Give the network the weights of the last round that is whole; a sentence where self-training ended there."""
-    last = rows[-1]
-    chosen = folder.round_folder(out, len(rows)) / folder.SELECTION
-    if np.count_nonzero(last["predicted_by_class"]) < 2 or (len(rows) <= rounds and not chosen.exists()):
-        raise StateError(last["alarm"])
+def _resume(out: Path, rows: list[dict[str, Any]], rounds: int, network: Model) -> None:
+    """Load the weights of the last finished round; if self-training ended there, raise the reason again."""
+    selection = round_folder(out, len(rows)) / SELECTION
+    if np.count_nonzero(rows[-1]["predicted_by_class"]) < 2 or (len(rows) <= rounds and not selection.exists()):
+        raise StateError(rows[-1]["alarm"])
     if len(rows) > 1:
-        weights = folder.round_folder(out, len(rows) - 1) / folder.TRAINING / CHECKPOINT
-        load_weights(network.module, read_checkpoint(weights), str(weights))
+        _load_round(network.module, out, len(rows) - 1)
+
+
+def _load_round(module: nn.Module, out: Path, number: int) -> None:
+    weights = round_folder(out, number) / TRAINING / CHECKPOINT
+    load_weights(module, read_checkpoint(weights), str(weights))

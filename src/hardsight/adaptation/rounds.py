@@ -1,45 +1,37 @@
-"""What a round of self-training says of itself: what was chosen, how good it was, and what became of the network.
+"""The rounds of self-training: how each is measured, stored and printed.
 
-A row per round; round 0 is the network before any adaptation, which chooses nothing. Columns:
-
-- ``round``, ``portion`` (asked for), ``selected``, ``selected_share`` (of the target), ``trained_on`` (samples, with
-  those of the source);
-- ``balance_distance``: total variation between the class shares of the chosen and of the predictions they were chosen
-  from, 0 (the chosen have the prediction's prior) to 1;
-- ``confidence``, ``avc``, ``avh``, ``norm``: means of the chosen, at their pseudo-labels;
-- ``tp_rate``: share of the chosen whose pseudo-label is right, and ``hard_tp_rate``: of the half of them with the
-  higher AVH; both with ``_low`` and ``_high`` (Wilson, 95 %);
-- ``target_accuracy`` (with ``_low``, ``_high``), ``target_mean_class``, ``target_by_class``, and ``test_…`` the same,
-  after the round's training;
-- a column per label-free validator, after the round's training; ``loss`` of that training, ``seconds``;
-- ``predicted_by_class``: how many target samples the round's network predicts to each class; ``alarm``: what is wrong
-  with that, or with what is chosen of it for the next round; or null.
-
-What needs labels that are not there is null.
+``docs/reference/run-folder.md`` lists the files of a run and the columns of its tables. Round 0 is the network before
+any adaptation, which selects nothing. What needs labels that are not there is null.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from hardsight.adaptation.selection import Selection
 from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
+from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.predictions import Predictions
-from hardsight.printing import text_table
-from hardsight.stats import wilson
+from hardsight.printing import interval, text_table
+from hardsight.runs import disk_errors, write_whole
+from hardsight.stats import share_interval
 
-# Predictions that have lost this share of their classes, measured by the entropy of their shares, are collapsing.
+ROUNDS, TABLE, TRAINING, SELECTION = "rounds", "rounds.parquet", "training", "selection.parquet"
+# Predictions that have lost this share of their effective number of classes are collapsing.
 _LOST = 0.3
-
 _SHARES = ("tp_rate", "hard_tp_rate", "target_accuracy", "test_accuracy")
 _NUMBERS = ("portion", "selected_share", "balance_distance", "confidence", "avc", "avh", "norm", "loss", "seconds")
+Row = Mapping[str, Any]
 
 
 def schema() -> pa.Schema:
@@ -52,26 +44,46 @@ def schema() -> pa.Schema:
     return pa.schema([*counts, *((name, pa.float64()) for name in (*_NUMBERS, *shares, *means)), *lists])
 
 
-def selection_table(selection: Selection, predictions: Predictions, truth: np.ndarray | None, soft: bool) -> pa.Table:
-    """A row a target sample: what it was taken for, whether it was chosen, and how sure that was.
+def round_folder(path: Path, number: int) -> Path:
+    """The folder of a round."""
+    return path / ROUNDS / f"{number:02d}"
 
-    Columns: ``id``; ``label``, the pseudo-label of what was chosen, null otherwise; ``predicted``, the plain argmax;
-    ``confidence``, ``avc`` and ``avh`` at the label, or at the prediction where there is none; ``norm``; ``true``, null
-    where it is unknown; and, for soft labels, ``target``, the row to train toward. The thresholds are in its metadata.
 
-    Args:
-        selection: What was chosen.
-        predictions: What it was chosen from.
-        truth: ``(N,)`` labels of the target, for reporting only; None: unknown.
-        soft: Whether to keep the rows to train toward.
-    """
+def read_rounds(run: str | Path) -> pa.Table:
+    """The finished rounds of a run of self-training, one row per round; round 0 is the source model."""
+    return read(Path(run) / TABLE)
+
+
+def read_selection(run: str | Path, number: int) -> pa.Table:
+    """What was selected for a round, counted from 1: one row per target sample."""
+    return read(round_folder(Path(run), number) / SELECTION)
+
+
+def read(file: Path) -> pa.Table:
+    """A table of a run."""
+    if not file.is_file():
+        raise MissingPathError(f"RUN: there is no {file}; run hardsight adapt first.")
+    try:
+        return pq.read_table(file)
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        raise StateError(f"RUN: {file} is damaged ({error}); restore it, or adapt again with --overwrite.") from None
+
+
+def write(file: Path, table: pa.Table) -> None:
+    """Write a table of a run, whole or not at all."""
+    with disk_errors(file.parent):
+        write_whole(file, partial(pq.write_table, table))
+
+
+def selection_table(selection: Selection, predictions: Predictions, truth: np.ndarray | None) -> pa.Table:
+    """One row per target sample: labels and scores at the pseudo-label, or at the prediction if it is not selected."""
     count, everyone = len(predictions.ids), np.arange(len(predictions.ids))
     predicted = np.asarray(predictions.probabilities.argmax(1))
-    labels, is_chosen = predicted.copy(), np.zeros(count, bool)
-    labels[selection.rows], is_chosen[selection.rows] = selection.labels, True
+    labels, selected = predicted.copy(), np.zeros(count, bool)
+    labels[selection.rows], selected[selection.rows] = selection.labels, True
     columns: dict[str, Any] = {
         "id": pa.array(predictions.ids, pa.string()),
-        "label": pa.array(labels, pa.int64(), mask=~is_chosen),
+        "label": pa.array(labels, pa.int64(), mask=~selected),
         "predicted": pa.array(predicted, pa.int64()),
         "confidence": np.asarray(predictions.probabilities[everyone, labels], np.float32),
         "avc": np.asarray(predictions.avc[everyone, labels], np.float32),
@@ -79,169 +91,127 @@ def selection_table(selection: Selection, predictions: Predictions, truth: np.nd
         "norm": np.asarray(predictions.norms, np.float32),
         "true": pa.nulls(count, pa.int64()) if truth is None else pa.array(truth, pa.int64()),
     }
-    if soft:
-        ends = np.concatenate([[0], np.cumsum(is_chosen) * selection.targets.shape[1]]).astype(np.int64)
+    if selection.method.soft:
+        ends = np.concatenate([[0], np.cumsum(selected) * selection.targets.shape[1]]).astype(np.int64)
         columns["target"] = pa.LargeListArray.from_arrays(ends, selection.targets.ravel())
-    told = {name: json.dumps(list(getattr(selection, name))) for name in ("label_thresholds", "select_thresholds")}
-    return pa.table(columns).replace_schema_metadata(told)
+    names = ("label_thresholds", "select_thresholds")
+    return pa.table(columns).replace_schema_metadata({k: json.dumps(getattr(selection, k).tolist()) for k in names})
 
 
-def chosen_row(table: pa.Table, classes: int) -> dict[str, Any]:
-    """What was chosen, and how much of it is right.
-
-    Args:
-        table: What `selection_table` made.
-        classes: How many there are.
-    """
-    chosen = table.filter(pc.is_valid(table["label"]))
-    labels = chosen["label"].to_numpy()
-    predicted = np.bincount(table["predicted"].to_numpy(), minlength=classes)
+def selection_row(table: pa.Table, classes: int) -> dict[str, Any]:
+    """What a `selection_table` selects, and how much of it is correct."""
+    selected = table.filter(pc.is_valid(table["label"]))
+    labels = selected["label"].to_numpy()
+    shares = [np.bincount(x, minlength=classes) / max(len(x), 1) for x in (labels, table["predicted"].to_numpy())]
     row: dict[str, Any] = {
-        "selected": len(chosen),
-        "selected_share": len(chosen) / len(table),
-        "balance_distance": total_variation(np.bincount(labels, minlength=classes), predicted),
-        **{name: _mean(chosen[name].to_numpy()) for name in ("confidence", "avc", "avh", "norm")},
+        "selected": len(selected),
+        "selected_share": len(selected) / len(table),
+        "balance_distance": float(np.abs(shares[0] - shares[1]).sum() / 2) if len(selected) else None,
+        **{name: _mean(selected[name].to_numpy()) for name in ("confidence", "avc", "avh", "norm")},
     }
-    if chosen["true"].null_count or not len(chosen):
+    if selected["true"].null_count or not len(selected):
         return row
-    right = chosen["true"].to_numpy() == labels
-    hard = np.argsort(-chosen["avh"].to_numpy(), kind="stable")[: max(1, len(chosen) // 2)]
-    return row | share("tp_rate", right) | share("hard_tp_rate", right[hard])
+    correct = selected["true"].to_numpy() == labels
+    hard = np.argsort(-selected["avh"].to_numpy(), kind="stable")[: max(1, len(selected) // 2)]
+    return row | _share("tp_rate", correct) | _share("hard_tp_rate", correct[hard])
 
 
-def outcome_row(name: str, probabilities: np.ndarray, truth: np.ndarray | None) -> dict[str, Any]:
-    """Accuracy overall with its interval, by class, and the mean over the classes that have samples.
-
-    Args:
-        name: What the columns begin with: ``target`` or ``test``.
-        probabilities: ``(N, C)``.
-        truth: ``(N,)`` labels; None: unknown, and nothing is said.
-
-    Examples:
-        >>> row = outcome_row("test", np.eye(3)[[0, 1, 1]], np.array([0, 1, 0]))
-        >>> row["test_by_class"], row["test_mean_class"]
-        ([0.5, 1.0, None], 0.75)
-    """
+def accuracy_row(name: str, probabilities: np.ndarray, truth: np.ndarray | None) -> dict[str, Any]:
+    """Accuracy with its interval, by class, and the mean over classes that have samples; nothing without labels."""
     if truth is None:
         return {}
-    right = probabilities.argmax(1) == truth
-    classes = probabilities.shape[1]
-    each, hits = np.bincount(truth, minlength=classes), np.bincount(truth, right, minlength=classes)
-    by_class = [float(hit / n) if n else None for hit, n in zip(hits, each, strict=True)]
-    known = [value for value in by_class if value is not None]
-    return share(f"{name}_accuracy", right) | {f"{name}_mean_class": _mean(known), f"{name}_by_class": by_class}
+    correct, classes = probabilities.argmax(1) == truth, probabilities.shape[1]
+    counts, hits = np.bincount(truth, minlength=classes), np.bincount(truth, correct, minlength=classes)
+    by_class = [float(hit / n) if n else None for hit, n in zip(hits, counts, strict=True)]
+    mean = _mean([value for value in by_class if value is not None])
+    return _share(f"{name}_accuracy", correct) | {f"{name}_mean_class": mean, f"{name}_by_class": by_class}
 
 
-def validator_row(predictions: Predictions) -> dict[str, float]:
-    """Every label-free validator of a network's predictions on the target."""
-    told = predictions.probabilities, predictions.features
-    return {name: float(validator.function(*told)) for name, validator in VALIDATORS.items()}
-
-
-def share(name: str, right: np.ndarray) -> dict[str, float]:
+def _share(name: str, correct: np.ndarray) -> dict[str, float]:
     """A share with Wilson's interval, as three columns."""
-    low, high = wilson(np.array(right.sum()), np.array(len(right)))
-    return {name: float(right.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+    low, high = share_interval(correct.sum(), len(correct))
+    return {name: float(correct.mean()), f"{name}_low": low, f"{name}_high": high}
 
 
-def total_variation(first: np.ndarray, second: np.ndarray) -> float | None:
-    """Half the sum of differences between two distributions that are given as counts; None where one is empty.
-
-    Examples:
-        >>> total_variation(np.array([1, 1]), np.array([3, 1]))
-        0.25
-    """
-    if not first.sum() or not second.sum():
-        return None
-    return float(np.abs(first / first.sum() - second / second.sum()).sum() / 2)
+def _mean(values: Any) -> float | None:
+    return float(np.mean(values, dtype=np.float64)) if len(values) else None
 
 
 def effective_classes(counts: Sequence[int]) -> float:
-    """How many classes of equal size have the same entropy as these counts.
-
-    Examples:
-        >>> effective_classes([5, 5, 0]), effective_classes([7, 0, 0])
-        (2.0, 1.0)
-    """
+    """The number of equally large classes that would have the entropy of these counts."""
     shares = np.array([count for count in counts if count]) / sum(counts)
     return float(np.exp(-(shares * np.log(shares)).sum()).round(12))
 
 
 def alarm(
-    predicted: Sequence[int],
-    before: Sequence[int],
-    chosen: Sequence[int] | None = None,
-    names: Sequence[str] | None = None,
+    predicted: Sequence[int], first: Sequence[int], selected: Sequence[int] | None = None, names: Any = None
 ) -> str | None:
-    """Whether predictions, or what is chosen of them, degenerate, in words.
-
-    Args:
-        predicted: ``(C,)`` how many target samples are predicted to each class.
-        before: The same of the network before any adaptation.
-        chosen: How many are chosen for each class; None: nothing is chosen any more.
-        names: Of the classes.
+    """Whether the predictions per class degenerate against those of the `first` network, or the selection does.
 
     Examples:
         >>> alarm([40, 0, 0], [20, 10, 10])
         'nothing is predicted to 1, 2 (2 of 3 classes); predictions are as uneven as 1.0 equal classes, 2.8 before'
     """
     empty = [_name(k, names) for k in np.flatnonzero(np.asarray(predicted) == 0).tolist()]
-    now, then = effective_classes(predicted), effective_classes(before)
-    told = []
+    now, before = effective_classes(predicted), effective_classes(first)
+    parts = []
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        told.append(f"nothing is predicted to {', '.join(empty[:5])}{more} ({len(empty)} of {len(predicted)} classes)")
-    if now < (1 - _LOST) * then:
-        told.append(f"predictions are as uneven as {now:.1f} equal classes, {then:.1f} before")
-    if chosen is not None and (kept := effective_classes(chosen)) < (1 - _LOST) * now:
-        told.append(f"the chosen are as uneven as {kept:.1f} equal classes, {now:.1f} of the predictions")
-    return "; ".join(told) or None
+        parts.append(f"nothing is predicted to {', '.join(empty[:5])}{more} ({len(empty)} of {len(predicted)} classes)")
+    if now < (1 - _LOST) * before:
+        parts.append(f"predictions are as uneven as {now:.1f} equal classes, {before:.1f} before")
+    if selected is not None and (kept := effective_classes(selected)) < (1 - _LOST) * now:
+        parts.append(f"the selection is as uneven as {kept:.1f} equal classes, {now:.1f} in the predictions")
+    return "; ".join(parts) or None
 
 
-def collapse(predicted: Sequence[int], names: Sequence[str] | None = None) -> str | None:
-    """The sentence that ends self-training where every sample is predicted to one class; None otherwise."""
+def collapse(predicted: Sequence[int], names: Any = None) -> str | None:
+    """The sentence that ends self-training if every sample is predicted to one class; else None."""
     counts = np.asarray(predicted)
     if np.count_nonzero(counts) > 1:
         return None
     return (
-        f"target: all {counts.sum():,} samples are predicted to one class ({_name(int(counts.argmax()), names)}), and "
-        "self-training would only make it worse; check the source model and its preprocessing, lower the learning "
-        "rate, or freeze batch norm."
+        f"target: all {counts.sum():,} samples are predicted to one class ({_name(int(counts.argmax()), names)}); "
+        "check the source model and its preprocessing, lower the learning rate, or freeze batch norm."
     )
 
 
-def best(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
-    """The round that is best by true labels, which in earnest nobody has, and the column that says so.
+def _name(k: int, names: Sequence[str] | None) -> str:
+    return str(k) if names is None else printable(names[k])
 
-    Of equal ones it is the first; None where there are no labels.
-    """
+
+def best(rows: Sequence[Row]) -> tuple[str, Row] | None:
+    """The best round by true labels (the first in a tie) and the column that says so; None without labels."""
     measure = measure_of(rows)
     return None if measure is None else (measure, max(rows, key=lambda row: row[measure]))
 
 
-def conclusions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What came out, in sentences: the last round, the best by labels apart from it, and what validators pick."""
-    found = best(rows)
-    picks = picked(list(rows))
-    if found is None:
-        each = ", ".join(f"{one['validator']} {one['round']}" for one in picks)
-        return (f"without labels of the target or a test set there is no accuracy; validators pick round: {each}.",)
-    name, oracle = found
-    of = name.removesuffix("_accuracy")
+NO_LABELS = (
+    "without labels of the target nothing can tell whether a round helped: self-training can lower accuracy by 10 to "
+    "25 points, and no label-free validator notices. Label a few samples to find out: --check 200 draws them."
+)
 
-    def told(row: Mapping[str, Any]) -> str:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        return f"{row[name]:.2%} [{low:.2%}, {high:.2%}], by class {row[f'{of}_mean_class']:.2%}"
 
-    first, last = rows[0], rows[-1]
-    gain = f"{100 * (last[name] - first[name]):+.2f} points by adapting"
+def conclusions(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The outcome in sentences: the last round, the best by labels apart from it, and what validators pick."""
+    oracle, picks = best(rows), picked(rows)
+    if oracle is None:
+        each = ", ".join(f"{pick['validator']} {pick['round']}" for pick in picks)
+        return (f"label-free validators pick round: {each}.", NO_LABELS)
+    (name, top), last = oracle, rows[-1]
+    domain = name.removesuffix("_accuracy")
+
+    def described(row: Row) -> str:
+        accuracy = interval(row[name], row[f"{name}_low"], row[f"{name}_high"], ".2%")
+        return f"{accuracy}, by class {row[f'{domain}_mean_class']:.2%}"
+
+    gain = 100 * (last[name] - rows[0][name])
+    each = ", ".join(f"{pick['validator']} picks round {pick['round']} ({pick['accuracy']:.2%})" for pick in picks)
     return (
-        f"source model: {of} accuracy {told(first)}.",
-        f"last round ({last['round']}): {of} accuracy {told(last)}; {gain}.",
-        f"best by labels (oracle, for comparison only), round {oracle['round']}: {told(oracle)}.",
-        "chosen without labels: "
-        + ", ".join(f"{one['validator']} picks round {one['round']} ({rows[one['round']][name]:.2%})" for one in picks)
-        + ".",
+        f"source model: {domain} accuracy {described(rows[0])}.",
+        f"last round ({last['round']}): {domain} accuracy {described(last)}; {gain:+.2f} points by adapting.",
+        f"best by labels (oracle, for comparison only), round {top['round']}: {described(top)}.",
+        f"selected without labels: {each}.",
     )
 
 
@@ -254,48 +224,32 @@ _OUTCOME = {
     "round": "round", "target_accuracy": "target", "target_mean_class": "target by class", "test_accuracy": "test",
     "test_mean_class": "test by class",
 }  # fmt: skip
-_PERCENTAGES = tuple(name for name in (*_SELECTED, *_OUTCOME) if name.endswith(("_rate", "_accuracy", "_class")))
+_NEED_LABELS = tuple(name for name in (*_SELECTED, *_OUTCOME) if name.endswith(("_rate", "_accuracy", "_class")))
 
 
-def round_tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was selected in each round, and the accuracy after it, as lines to print; only what is known."""
+def round_tables(rows: Sequence[Row]) -> list[str]:
+    """What was selected in each round, and the accuracy after it, as lines to print, as far as it is known."""
     classes = len(rows[0]["predicted_by_class"])
 
-    def cell(name: str, value: Any) -> str | int | None:
-        if value is None or isinstance(value, int):
+    def cell(name: str, value: Any) -> Any:
+        if not isinstance(value, float):
             return value
-        if name in _PERCENTAGES or name == "selected_share":
-            return f"{value:.1%}" if name == "selected_share" else f"{value:.2%}"
-        return f"{value * classes if name in ('avc', 'avh') else value:.3f}"
+        style = {"selected_share": ".1%"}.get(name, ".2%" if name in _NEED_LABELS else ".3f")
+        return format(value * classes if name in ("avc", "avh") else value, style)
 
-    lines = []
+    lines, unknown = [], [name for name in _NEED_LABELS if all(row[name] is None for row in rows)]
     for titles in (_SELECTED, _OUTCOME):
-        known = {
-            name: title
-            for name, title in titles.items()
-            if name not in _PERCENTAGES or any(row[name] is not None for row in rows)
-        }
-        if len(known) > 1:
-            lines += [*text_table([{name: cell(name, row[name]) for name in known} for row in rows], known), ""]
+        shown = {name: title for name, title in titles.items() if name not in unknown}
+        if len(shown) > 1:
+            lines += [*text_table([{name: cell(name, row[name]) for name in shown} for row in rows], shown), ""]
     return lines
 
 
-def round_line(row: Mapping[str, Any], rounds: int) -> str:
-    """The status of a round, and its alarm."""
+def round_line(row: Row, rounds: int) -> str:
+    """The progress line of a round, and its alarm."""
     parts = [f"round {row['round']:>{len(str(rounds))}}/{rounds}"]
-    if row["round"]:
-        parts.append(f"chose {row['selected']:,} ({row['selected_share']:.1%})")
-        parts += [f"right {row['tp_rate']:.2%}"] if "tp_rate" in row else []
-    else:
-        parts.append("source model")
-    parts += [f"{of} {row[f'{of}_accuracy']:.2%}" for of in ("target", "test") if f"{of}_accuracy" in row]
+    parts.append(f"selected {row['selected']:,} ({row['selected_share']:.1%})" if row["round"] else "source model")
+    parts += [f"right {row['tp_rate']:.2%}"] if "tp_rate" in row else []
+    parts += [f"{name} {row[f'{name}_accuracy']:.2%}" for name in ("target", "test") if f"{name}_accuracy" in row]
     line = "  ".join([*parts, f"{row['seconds']:.1f} s"])
     return line if row["alarm"] is None else f"{line}\nalarm: {row['alarm']}"
-
-
-def _name(k: int, names: Sequence[str] | None) -> str:
-    return str(k) if names is None else printable(names[k])
-
-
-def _mean(values: Any) -> float | None:
-    return float(np.mean(values, dtype=np.float64)) if len(values) else None

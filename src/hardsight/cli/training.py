@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hardsight import training
 from hardsight.adaptation import loop
-from hardsight.adaptation.folder import TRAINING, round_folder
-from hardsight.adaptation.retraining import recipe_for_rounds
-from hardsight.adaptation.rounds import best, conclusions
+from hardsight.adaptation.check import CHECK, SELECTED
+from hardsight.adaptation.loop import recipe_for_rounds
+from hardsight.adaptation.rounds import TRAINING, best, conclusions, round_folder
 from hardsight.cli.options import command, numbers, take
 from hardsight.cli.scoring import READING, READING_OPTIONS, open_named
 from hardsight.errors import InputError
@@ -94,12 +95,17 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
     "adaptation:self_train [selection] method=METHOD rounds=N portion:target_portion=NUMBER,… "
     "source_portion=NUMBER,… balance=HOW strict",
     "adaptation:self_train [retraining] epochs=N recipe=PRESET batch_size=N lr=RATE set=NAME=VALUE… seed=N",
+    "adaptation:self_train [checking] check=N labels=FILE",
 )
 def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]:
-    """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and again.
+    """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and repeat.
 
     If it is interrupted, run the same command again to resume. Labels of the target are never trained on; they and
     --test are only for the table that is printed.
+
+    Without labels of the target nothing can tell whether a round helped, and it may have done harm. --check 200 writes
+    200 samples to RUN/check.csv: label them, run the same command again, and it reports the accuracy of every round and
+    selects one, or the unadapted network, whose weights are then in RUN/selected.pt.
 
     MODEL is the RUN of hardsight train, or what hardsight score takes with its --checkpoint: a trained network. A
     preset or a name alone is trained on the source first, into RUN/source.
@@ -116,9 +122,11 @@ def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]
         batch_size: Samples per step.
         lr: Learning rate of the rounds.
         set: Any other setting of the recipe: frozen_norm=true, flip=true, …
+        check: Write so many target samples to RUN/check.csv to be labeled.
+        labels: The labeled samples, if they are in another file than RUN/check.csv.
 
     Examples:
-        hardsight adapt --source photos/train --target sketches --model trained -o adapted
+        hardsight adapt --source photos/train --target sketches --model trained -o adapted --check 200
         hardsight adapt --source mnist.npz --target usps.npz --test usps.npz:test --model small-cnn --method cbst
     """
     if Path(model).is_dir() and not is_training(model):
@@ -136,11 +144,16 @@ def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]
         name = PRESETS[model].network if model in PRESETS else model
         network = load_model(name if ":" in name else f"hardsight:{name}", checkpoint)
     adapted = loop.self_train(network, source, target, recipe=recipe, **chosen)
-    out, rounds = adapted.path, adapted.rounds.to_pylist()
+    out, rounds, checked = adapted.path, adapted.rounds.to_pylist(), adapted.checked
     then = f"the network is in {round_folder(out, len(rounds) - 1) / TRAINING}"
-    if "test" in chosen:
+    if checked is not None:
+        then = f"the weights of round {checked.selected} are in {out / SELECTED}"
+    elif "check" in chosen:
+        then = f"next: fill in the column label of {out / CHECK}, and run the same command again"
+    elif "test" in chosen:
         then = f"next: hardsight report {out / 'test'}"
     elif best(rounds) is not None:
         then = f"next: hardsight figure adaptation {out}"
     print(f"{adapted.text()}\nwrote {out}/ — {then}")
-    return {"run": out, "rounds": rounds, "conclusions": conclusions(rounds)}
+    result = {"run": out, "rounds": rounds, "conclusions": conclusions(rounds)}
+    return result if checked is None else result | {"checked": asdict(checked)}
