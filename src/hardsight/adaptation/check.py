@@ -180,11 +180,11 @@ def read_labels(source: Any, ids: list[str], names: list[str]) -> np.ndarray:
         raise InputError(f"labels: sample {printable(unknown[0])!r} is not among the {len(ids):,} that were drawn.")
     if missing := [printable(id_) for id_ in ids if id_ not in labels]:
         raise InputError(f"labels: {len(missing):,} of {len(ids):,} samples have no label yet, such as {missing[0]!r}.")
-    different = list(dict.fromkeys(labels.values()))
-    places = [places_by_name([text], names) for text in different]
-    if wrong := [text for text, place in zip(different, places, strict=True) if place is None]:
-        raise InputError(f"labels: {printable(wrong[0])!r} is not a class; {did_you_mean(wrong[0], map(str, names))}")
-    index = dict(zip(different, np.concatenate(places).tolist(), strict=True))
+    index: dict[str, int] = {}
+    for text in dict.fromkeys(labels.values()):
+        if (place := places_by_name([text], names)) is None:
+            raise InputError(f"labels: {printable(text)!r} is not a class; {did_you_mean(text, map(str, names))}")
+        index[text] = int(place[0])
     return np.array([index[labels[id_]] for id_ in ids])
 
 
