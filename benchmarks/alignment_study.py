@@ -32,10 +32,10 @@ from benchmarks.neighbours import neighbours
 from hardsight.alignment.candidates import epoch_means
 from hardsight.alignment.derived import uncertainty, within_class
 from hardsight.data import all_labels, as_pixels, open_data
-from hardsight.degradation import DEGRADATIONS, degrade
 from hardsight.dynamics import Dynamics
 from hardsight.heads import capture, find_head
 from hardsight.presets import PRESETS
+from hardsight.questions import DEGRADATIONS, degrade
 from hardsight.recipes import Recipe, parse_settings
 from hardsight.records import rounded
 from hardsight.scores import SCORES, compute_scores

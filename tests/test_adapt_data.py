@@ -10,10 +10,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from hardsight.checkpoints import start_from
 from hardsight.data import ArraySamples, JoinedSamples, View, as_pixels, in_form, in_form_of, load_digits, open_data
-from hardsight.degradation.views import DegradedSamples
 from hardsight.heads import find_head
 from hardsight.networks import build_network, small_cnn
 from hardsight.presets import PRESETS
+from hardsight.questions import DegradedSamples
 from hardsight.recipes import Recipe
 from hardsight.training import train
 from hardsight.training.prepare import prepare

@@ -26,9 +26,9 @@ import hardsight
 from hardsight import SampleTable
 from hardsight.cli import COMMANDS, main
 from hardsight.cli.options import plain, structure
-from hardsight.degradation import DEGRADATIONS
 from hardsight.figures import FIGURES
 from hardsight.labelerrors import RANKINGS
+from hardsight.questions import DEGRADATIONS
 from hardsight.robustness import ATTACKS
 
 MODEL = """

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from scipy import ndimage, stats
 
-from hardsight.degradation import DEGRADATIONS, chosen_levels, degrade
-from hardsight.degradation.randomness import sample_keys, threefry, uniform
+from hardsight.questions import DEGRADATIONS, degrade
+from hardsight.questions.degradations import chosen_levels, sample_keys, threefry, uniform
 
 IDS = [f"test:{i}" for i in range(40)]
 

@@ -17,7 +17,9 @@ from torch.utils.data import TensorDataset
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.data import ArraySamples, load_digits, open_data
-from hardsight.degradation import (
+from hardsight.figures import draw, plot_degradation, plot_degraded_avh
+from hardsight.networks import build_network
+from hardsight.questions import (
     DegradedSamples,
     at_every_level,
     degrade,
@@ -27,8 +29,6 @@ from hardsight.degradation import (
     mean_by_level,
     read_degraded,
 )
-from hardsight.figures import draw, plot_degradation, plot_degraded_avh
-from hardsight.networks import build_network
 from hardsight.scoring.blocks import row_blocks
 
 
@@ -150,7 +150,7 @@ def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_pa
     evaluate("contrast", [1.0], seed=1, overwrite=True)
     with pytest.raises(RuntimeError, match=r"several .*gray"):
         read_degraded(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match="no degraded pictures"):
+    with pytest.raises(FileNotFoundError, match="no degraded images"):
         read_degraded(tmp_path)
 
 
@@ -313,33 +313,43 @@ def here(tmp_path, monkeypatch):
     main(["score", "net.py:build", "digits.npz", "-o", "run"])
 
 
-def test_evaluate_tells_the_levels_and_what_to_do_next(here, capsys):
+def test_the_command_asks_of_degraded_images_and_figures_draw_them(here, capsys):
     Path("trials.csv").write_text(TRIALS)
     main(["evaluate", "run", "--degrade", "noise,contrast", "--model", "net.py:build", "--human", "trials.csv"])
     told = capsys.readouterr().out
-    for words in ("C·AVH and level: Spearman", "people: 0.3: 75%", "next: hardsight figure degradation run", "  0.4 "):
+    for words in ("C·AVH and level: Spearman", "people: 0.3: 75%", "hardsight figure degradation evaluation", "  0.4 "):
         assert words in told
-    main(["figure", "degradation", "run", "--human", "trials.csv", "-o", "d.png"])
-    main(["figure", "degradation-avh", "run", "-o", "a.svg"])
+    main(["figure", "degradation", "evaluation", "--human", "trials.csv", "-o", "d.png"])
+    main(["figure", "degradation-avh", "evaluation", "-o", "a.svg"])
     assert Path("d.png").stat().st_size > 10_000
-    main(["score", "net.py:build", "digits.npz", "-o", "run"])  # degraded pictures in it are no strangers
-    assert "was complete already" in capsys.readouterr().out
-    main(["score", "net.py:other", "digits.npz", "-o", "run", "--overwrite"])
-    with pytest.raises(FileNotFoundError, match="no degraded pictures"):  # they were of a network that is gone
-        read_degraded("run")
+    main(["evaluate", "run", "--degrade", "blur", "--levels", "0,0.1", "--gray", "--model", "net.py:build"])
+    assert "blur · level 0.1" in Path("evaluation/comparison.html").read_text()
 
 
-def test_levels_of_other_data_stop_an_evaluation_before_it_writes(here, capsys):
-    main(["evaluate", "run", "--degrade", "noise", "--levels", "0.3", "--model", "net.py:build"])
-    pictures, _ = load_digits()
-    np.savez("more.npz", test_images=pictures[:90])
-    given = ["evaluate", "run", "--degrade", "noise", "--levels", "0,0.3", "--model", "net.py:build"]
-    for more in (["--data", "more.npz"], ["--gray"]):
-        assert re.search(r"noise=0\.3 .*another", failure(capsys, *given, *more))
-    assert [path.name for path in Path("run/degraded").iterdir()] == ["noise=0.3"]
-    main([*given, "--data", "more.npz", "--overwrite"])
-    assert "without labels" in capsys.readouterr().out
-    assert len(read_degraded("run")) == 180
+def test_the_question_says_what_evaluate_degraded_says(here, tmp_path):
+    nets = [hs.Model(network(seed), f"net{seed}") for seed in (0, 1)]
+    data = open_data("digits.npz:test")
+    evaluation = hs.evaluate(
+        [hs.evaluation.Subject(f"n{k}", net, data) for k, net in enumerate(nets)], questions=(),
+        degradations=["noise", "contrast"], levels={"noise": [0, 0.3]}, out="out", device="cpu", progress=False,
+    )  # fmt: skip
+    for k, net in enumerate(nets):
+        expected = evaluate_degraded(net, data, ["noise", "contrast"], {"noise": [0, 0.3]}, device="cpu")
+        found = evaluation.levels()[f"n{k}"]
+        for name in ("degradation", "level", "id", "label", "correct"):
+            assert found[name].to_pylist() == expected[name].to_pylist()
+        for name in ("avh", "angle", "confidence", "norm"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+        rows = {(row["metric"], row["score"], row["level"]): row for row in evaluation.rows.to_pylist()
+                if row["run"] == f"n{k}"}  # fmt: skip
+        for mean in mean_by_level(found).to_pylist():
+            metric = "accuracy" if mean["value"] == "correct" else mean["value"]
+            row = rows[metric, mean["degradation"], mean["level"]]
+            assert [row[end] for end in ("value", "low", "high")] == [mean[end] for end in ("mean", "low", "high")]
+    how = {(test["metric"], test["level"]): test["test"] for test in evaluation.tests.to_pylist()}
+    assert how["accuracy", 0.3] == "McNemar's exact test over samples"
+    assert how["avh", 0.3] == "paired t over samples"
+    assert hs.evaluation.read_evaluation("out").levels()["n1"].equals(evaluation.levels()["n1"])
 
 
 def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypatch, capsys):
@@ -352,7 +362,8 @@ def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypa
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     main(["evaluate", "../run", "--degrade", "noise", "--levels", "0"])
-    assert "model: small-cnn (checkpoint net.pt)" in capsys.readouterr().out
+    plan = json.loads(Path("evaluation/evaluation.json").read_text())
+    assert (plan["runs"][0]["model"], plan["runs"][0]["weights"]) == ("small-cnn", "checkpoint net.pt")
     meta = json.loads(Path("../run/meta.json").read_text())
     meta["built"]["model"] = "evil.py:build"  # a run folder makes no code run
     Path("../run/meta.json").write_text(json.dumps(meta))
@@ -394,12 +405,8 @@ def test_a_training_is_evaluated_with_its_own_checkpoint(tmp_path, monkeypatch, 
     given = ["digits.npz", "--model", "small-cnn", "--test", "digits.npz", "-o", "run", "--epochs", "1"]
     main(["train", *given])
     main(["evaluate", "run", "--degrade", "contrast", "--levels", "1,0.3"])
-    assert "wrote run/test/degraded/" in capsys.readouterr().out
-    rows = read_degraded("run")
-    clean = rows.filter(pc.equal(rows["level"], 1.0))
+    rows = hs.evaluation.read_evaluation("evaluation").samples["run"]
     recorded = hs.SampleTable.load("run/test")
     assert dict(zip(recorded["id"], recorded["pred"], strict=True)) == dict(
-        zip(clean["id"].to_pylist(), clean["pred"].to_pylist(), strict=True)
+        zip(rows["id"].to_pylist(), rows["pred"].to_pylist(), strict=True)
     )
-    main(["evaluate", "run/test", "--degrade", "contrast", "--levels", "1"])
-    assert open_data("digits.npz").origin in capsys.readouterr().out

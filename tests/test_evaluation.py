@@ -275,6 +275,10 @@ OPTIONS = {
         {"attacks": ["noise"]}, {"eps": [0.2]}, {"limit": 8}, {"seed": 1},
     ),
     "explanation": ({"explain": True, "limit": 3, "boxes": "boxes.csv"}, {"limit": 2}, {"seed": 1}, {"boxes": None}),
+    "degradation": (
+        {"degradations": ["noise"], "levels": [0, 0.1]}, {"levels": [0, 0.2]}, {"gray": True},
+        {"degradations": ["blur"]},
+    ),
     "calibration": ({"questions": ["calibration"]}, {"seed": 1}),
     "clusters": ({"questions": ["clusters"]}, {"seed": 1}),
 }  # fmt: skip

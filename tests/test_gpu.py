@@ -144,7 +144,7 @@ def test_folds_on_the_gpu_agree_with_the_cpu(tmp_path):
 
 def test_a_gpu_degrades_like_a_cpu():
     pytest.importorskip("tyro")
-    from hardsight.degradation import DEGRADATIONS, degrade
+    from hardsight.questions import DEGRADATIONS, degrade
 
     images, ids = torch.rand(40, 3, 12, 10), [f"test:{i}" for i in range(40)]
     for name, level in ((name, level) for name, how in DEGRADATIONS.items() for level in how.levels):

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 import hardsight as hs
 from hardsight import models
 from hardsight.data import ArraySamples, Columns, View, load_digits, open_data
-from hardsight.degradation.views import DegradedSamples
+from hardsight.questions import DegradedSamples
 from hardsight.scores import SCORES
 from hardsight.scoring import network as network_module
 

@@ -22,7 +22,6 @@ _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "alignment": "ceiling compare_all hypotheses leaderboard over_nets",
     "angles": "angle_matrix paired_angle",
-    "degradation": "DEGRADATIONS degrade evaluate_degraded",
     "evaluation": "Evaluation Subject",
     "explanation": "cam",
     "heads": "Head HeadLayer",
@@ -34,7 +33,8 @@ _MOVED = {
         "EuclideanContrastiveLoss FocalLoss ldam_margins soft_margin soft_margins sphereface_logits"
     ),
     "presets": "PRESETS",
-    "questions": "classwise_ece cluster_metrics Detection detection DETECTORS ece energy_by_class fit_temperature "
+    "questions": "classwise_ece cluster_metrics degrade DEGRADATIONS Detection detection DETECTORS ece energy_by_class "
+    "evaluate_degraded fit_temperature "
     "logit_margin ood_scores reliability",
     "robustness": "attack ATTACKS check_masking",
     "sampling": "hardness_of latest_hardness PACINGS within_class",

@@ -6,7 +6,6 @@ from hardsight import angles as angles
 from hardsight import comparison as comparison
 from hardsight import correlation as correlation
 from hardsight import data as data
-from hardsight import degradation as degradation
 from hardsight import dynamics as dynamics
 from hardsight import errors as errors
 from hardsight import evaluation as evaluation

@@ -63,7 +63,7 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
     "evaluation:evaluate runs=<RUN…> out=FOLDER names=NAME,… overwrite",
     "evaluation:evaluate [questions] ood=DATA,… detectors=NAME,… attack:attacks=NAME,… eps=NUMBER,… explain "
     "boxes=FILE dropout=N limit=N",
-    "degradation:evaluate_degraded [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
+    "evaluation:evaluate [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
     "evaluation:evaluate [network] model=MODEL checkpoint=FILE data=DATA",
     "evaluation:evaluate [compute] device=NAME batch_size=N workers=N",
 )
@@ -74,10 +74,12 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     Welch test over runs, or over samples where there is one run of each, corrected for the number of tests. The folder
     holds the numbers (Parquet, CSV, LaTeX) and a page. Results that are already there are not computed again.
 
+    --detectors takes {hardsight.questions.DETECTORS}; mahalanobis, knn and vim are fitted on the training samples that
+    the run recorded.
+
     --attack takes {hardsight.robustness.ATTACKS}.
 
-    --degrade takes {hardsight.degradation.DEGRADATIONS}. Degradations act on raw pixels, before preprocessing; the
-    results go to RUN/degraded.
+    --degrade takes {hardsight.questions.DEGRADATIONS}. Degradations act on raw pixels, before preprocessing.
 
     Args:
         runs: Run folders that hardsight score or hardsight train wrote; others are compared with the first.
@@ -85,7 +87,6 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
         human: Trial table of people on degraded images (Geirhos et al.), to show their accuracy too.
         model: The network, where RUN does not say: what hardsight score takes.
         checkpoint: Its weights.
-        overwrite: Delete another evaluation in the folder, or degraded images of another network in RUN.
 
     Examples:
         hardsight evaluate ce-0 ce-1 el-0 el-1 --ood fashion.npz --attack fgsm,pgd -o compared
@@ -93,59 +94,32 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     """
     if not runs:
         raise InputError("RUN is missing: hardsight evaluate RUN [RUN …].")
-    network = take(chosen, "model", "checkpoint")
+    network, human = take(chosen, "model", "checkpoint"), chosen.pop("human", None)
     if len(runs) != 1 and network:
         raise InputError(f"--model and --checkpoint go with one RUN, got {len(runs)}.")
-    degradation = take(chosen, "degradations", "levels", "gray", "human")
-    values: dict[str, Any] = {}
-    if "degradations" in degradation:
-        compute = {name: chosen[name] for name in ("device", "batch_size", "workers", "overwrite") if name in chosen}
-        values["degraded"] = _degrade(runs, network | {"data": chosen.get("data")}, degradation, compute)
-        if not chosen.keys() & {"ood", "attacks", "explain", "dropout"}:
-            return values
-    elif degradation:
-        raise InputError("--levels, --gray and --human go with --degrade; name what to do: --degrade noise,contrast.")
-    if "boxes" in chosen and "explain" not in chosen:
-        raise InputError("--boxes goes with --explain, which makes the maps that are compared with them.")
+    for option, needed in (("levels", "degrade"), ("gray", "degrade"), ("boxes", "explain"), ("detectors", "ood")):
+        if option in chosen and {"degrade": "degradations"}.get(needed, needed) not in chosen:
+            raise InputError(f"--{option} goes with --{needed}, which is not given.")
+    if human is not None and "degradations" not in chosen:
+        raise InputError("--human goes with --degrade, which is not given.")
     from hardsight.evaluation import evaluate as evaluate_runs
-    from hardsight.evaluation.subjects import subject_of
+    from hardsight.evaluation.subjects import subject_of, warn_of_another_network
+    from hardsight.questions.degradation import human_accuracy, level_summary
     from hardsight.report.comparisonpage import write_comparison
     from hardsight.report.comparisontext import evaluation_lines
 
-    subjects: list[Any] = list(runs)
-    if network:
-        subjects = [subject_of(runs[0], chosen.get("data"), **network)]
+    people = [] if human is None else human_accuracy(human).to_pylist()
+    subjects = [subject_of(runs[0], chosen.get("data"), **network)] if network else list(runs)
     result = evaluate_runs(subjects, **chosen)
-    page = write_comparison(result)
-    print(*evaluation_lines(result), f"wrote {result.path}/ — next: open {page}", sep="\n")
-    return {
-        **values,
-        "page": page,
-        "rows": result.rows,
-        "tests": result.tests,
-        "notes": [asdict(note) for note in result.notes],
-    }
-
-
-def _degrade(
-    runs: Sequence[Path], network: dict[str, Any], options: dict[str, Any], compute: dict[str, Any]
-) -> dict[str, Any]:
-    """Evaluate the network of each run on degraded images; print and return the means by level."""
-    from hardsight.degradation import chosen_levels, evaluate_degraded, human_accuracy, level_summary
-    from hardsight.evaluation.subjects import folder_of, subject_of, warn_of_another_network
-
-    chosen_levels(options["degradations"], options.get("levels"))  # before a network is built
-    people = human_accuracy(options.pop("human")).to_pylist() if "human" in options else []
-    values = {}
-    for run in runs:
-        subject, (folder, meta) = subject_of(run, **network), folder_of(run)
-        model, samples = subject.network, subject.samples()
-        print(f"model: {model.name} ({model.weights})\ndata: {samples.origin}")
-        head = meta.model.head if not meta.nets else None
-        place = {"out": folder, "head": head, "use_bias": meta.bias is not False}
-        rows = evaluate_degraded(model, samples, **options, **place, **compute)
-        if "gray" not in options:
-            warn_of_another_network(rows, folder)
-        values[str(run)], lines = level_summary(rows, people)
-        print(*lines, f"wrote {folder}/degraded/ — next: hardsight figure degradation {run}", sep="\n")
-    return values
+    if network or "data" in chosen:
+        for run, samples in zip(runs, result.samples.values(), strict=True):
+            warn_of_another_network(run, samples)
+    page, values = write_comparison(result), {}
+    print(*evaluation_lines(result), sep="\n")
+    for run, rows in result.levels().items() if "degradations" in chosen else ():
+        values.setdefault("degraded", {})[run], lines = level_summary(rows, people)
+        print("", run, *lines, sep="\n")
+    figure = f", or: hardsight figure degradation {result.path}" if values else ""
+    print(f"wrote {result.path}/ — next: open {page}{figure}")
+    notes = [asdict(note) for note in result.notes]
+    return {**values, "page": page, "rows": result.rows, "tests": result.tests, "notes": notes}

@@ -69,20 +69,25 @@ def number(value: float) -> str:
     return f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}".replace("-", "−")
 
 
-def variant_title(score: str, on: str, level: float | None) -> str:
-    """Which of a metric's numbers it is: the score or attack, the OOD data set, and ε.
+def variant_title(score: str, on: str, level: float | None, question: str = "") -> str:
+    """Which of a metric's numbers it is: the score or attack, the OOD data set, and the level.
 
     Examples:
         >>> variant_title("max_logit", "noise", None), variant_title("pgd", "", 8 / 255)
         ('max logit · noise', 'pgd · ε = 8/255')
+        >>> variant_title("contrast", "", 0.3, "degradation")
+        'contrast · level 0.3'
     """
-    eps = f"ε = {_strength(level)}" if level and level > 0 else ""
-    return " · ".join(part for part in (score_title(score), on, eps) if part)
+    name = QUESTIONS[question].level if question in QUESTIONS else "ε"
+    at = ""
+    if level is not None and math.isfinite(level):
+        at = f"{name} {level:g}" if name != "ε" else f"ε = {_strength(level)}" if level > 0 else ""
+    return " · ".join(part for part in (score_title(score), on, at) if part)
 
 
-def number_title(metric: str, score: str, on: str, level: float | None) -> str:
+def number_title(metric: str, score: str, on: str, level: float | None, question: str = "") -> str:
     """A metric and its variant."""
-    return ", ".join(filter(None, (metric_title(metric), variant_title(score, on, level))))
+    return ", ".join(filter(None, (metric_title(metric), variant_title(score, on, level, question))))
 
 
 def _strength(eps: float) -> str:

@@ -18,6 +18,7 @@ from hardsight.evaluation.curves import Curve, mean_curve
 from hardsight.evaluation.folder import NOTES, OLD_NOTES, PLAN, POINTS, ROWS, TESTS, as_columns
 from hardsight.printing import Result
 from hardsight.questions import Note
+from hardsight.questions.degradation import levels_of
 from hardsight.runs import damage_errors
 from hardsight.untrusted import check_table, read_json
 
@@ -86,6 +87,11 @@ class Evaluation(Result):
                  for k, run in enumerate(self.plan["runs"])}  # fmt: skip
         return {name: check_table(pq.read_table(file)) for name, file in files.items() if file is not None}
 
+    def levels(self) -> dict[str, pa.Table]:
+        """By run, one row per degradation, level and sample, like those of `hardsight.questions.evaluate_degraded`."""
+        classes = {run["name"]: run.get("classes", 1) for run in self.plan["runs"]}
+        return {run: levels_of(table, classes[run]) for run, table in self.samples.items()}
+
     def features(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """By group, the finite features ``(N, D)`` and labels of its first run; empty without the question clusters."""
         column, result = "clusters/features", {}
@@ -95,6 +101,11 @@ class Evaluation(Result):
                 finite = np.isfinite(of[column]).all(1)
                 result[group] = of[column][finite], of["label"][finite]
         return result
+
+
+def is_evaluation(path: str | Path) -> bool:
+    """Whether a folder holds an evaluation."""
+    return Path(path, PLAN).is_file()
 
 
 class _OldNote(TypedDict):

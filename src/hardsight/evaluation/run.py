@@ -45,6 +45,9 @@ def evaluate(
     explain: bool = False,
     dropout: int = 0,
     boxes: Any = None,
+    degradations: Sequence[str] = (),
+    levels: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    gray: bool = False,
     names: Sequence[str] | None = None,
     data: Any = None,
     limit: int | None = None,
@@ -74,6 +77,10 @@ def evaluate(
         explain: Where do the networks look (class activation maps), and does their decision depend on it?
         dropout: MC-dropout passes, for uncertainty; 0 for none.
         boxes: Where the objects are, for `explain`: CSV with id, x0, y0, x1, y1, or masks as .npy.
+        degradations: Degradations of the images, level by level; in Python names from
+            `hardsight.questions.DEGRADATIONS`.
+        levels: Levels of one degradation, instead of the defaults; in Python also by name.
+        gray: Remove color before degrading, as Geirhos et al. did.
         names: The group of each run, in their order; if not given, trainings that differ only in the seed form one.
         data: Where the images are, unless the runs name a folder or an .npz that is still there.
         limit: Samples that are attacked (200 if not given) and explained (500).
@@ -91,7 +98,8 @@ def evaluate(
     """
     runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
     options = {"ood": ood, "detectors": detectors, "attacks": attacks, "eps": eps, "explain": explain,
-               "dropout": dropout, "boxes": boxes, "limit": limit}  # fmt: skip
+               "dropout": dropout, "boxes": boxes, "degradations": degradations, "levels": levels,
+               "gray": gray or None, "limit": limit}  # fmt: skip
     for name, value, least in (("dropout", dropout, 0), ("limit", limit, 1), ("batch_size", batch_size, 1)):
         if value is not None:
             whole_number(name, value, least)
@@ -145,7 +153,7 @@ def _asked(names: Sequence[str], options: Mapping[str, Any], samples: Samples) -
                 f"there is no question {name!r}; {did_you_mean(name, by_name)} Other questions follow from {others}."
             )
         asked.append(_Asked(QUESTIONS[name], QUESTIONS[name].options(options)))
-    unused = {name for name in ("eps", "boxes", "detectors") if options[name] is not None}
+    unused = {name for name in ("eps", "boxes", "detectors", "levels", "gray") if options[name] is not None}
     for question in QUESTIONS.values():
         if question.needs and options[question.needs]:
             for prepared in question.prepare(options, samples):
@@ -218,12 +226,12 @@ def _answer_all(
 
 def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Build a network and refuse it before anything is computed; what it says of itself goes into the plan."""
-    model, opened = subject.network, [run for run in plan["runs"] if "outputs" in run]
+    model, opened = subject.network, [run for run in plan["runs"] if "classes" in run]
     for run in opened:
-        if run["outputs"] != subject.outputs:
+        if run["classes"] != subject.outputs:
             raise InputError(
                 f"runs must have the same classes to be compared: {subject.name} has {subject.outputs} outputs, "
-                f"{run['name']} has {run['outputs']}; evaluate them one by one."
+                f"{run['name']} has {run['classes']}; evaluate them one by one."
             )
         if run["network"] == subject.identity:
             raise InputError(
@@ -238,7 +246,7 @@ def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> 
         text = "It was in train mode; it is evaluated in eval mode, and left as it was."
         subject.notes += (Note("train mode", text, "warn"),)
     run = next(run for run in plan["runs"] if run["name"] == subject.name)
-    run |= {"network": subject.identity, "outputs": subject.outputs, "model": model.name, "weights": model.weights}
+    run |= {"network": subject.identity, "classes": subject.outputs, "model": model.name, "weights": model.weights}
     run |= {"preprocessing": model.preprocessing, "notes": subject.notes}
 
 
@@ -287,7 +295,6 @@ def _compared(
     for run in plan["runs"]:
         of = {"run": run["name"], "group": run["group"]}
         notes += [replace(note, **of) for note in run.pop("notes")]
-        del run["outputs"]
     for each in answers:
         of = {"question": each.answer.question, "run": each.run, "group": each.group}
         notes += [replace(note, **of) for note in each.answer.notes]

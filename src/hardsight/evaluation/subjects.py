@@ -6,6 +6,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.data import Samples, View, all_labels, data_of, open_data
-from hardsight.degradation import DEGRADATIONS
-from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.errors import HardsightError, InputError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.models import Model, load_model
 from hardsight.questions import Note, Subject
@@ -130,6 +130,20 @@ def subject_of(run: Path, data: Any = None, model: str | None = None, checkpoint
     return replace(subject, seed=recipe["seed"], training=known, notes=notes)
 
 
+def warn_of_another_network(run: Path, samples: pa.Table) -> None:
+    """A warning if the samples of an evaluation are not predicted as in the run: then its network was another one."""
+    folder, stored = folder_of(run)[0], None
+    with suppress(HardsightError):  # of a run without rows nothing is known
+        stored = SampleTable.load(folder, partial=True).to_arrow()
+    if stored is not None and "pred" in stored.column_names:
+        at = pc.index_in(samples["id"], value_set=stored["id"].combine_chunks())
+        same = pc.mean(pc.equal(samples["pred"], stored["pred"].take(at)).cast("double")).as_py()
+        if same is None or same < 0.95:
+            share = "none of them is in the run" if same is None else f"{same:.0%} of them the same"
+            text = f"RUN: {folder} predicts its samples differently ({share}): is it the same network, preprocessing "
+            warnings.warn(f"{text}and data?", UserWarning, stacklevel=2)
+
+
 def folder_of(run: Path) -> tuple[Path, Meta]:
     """The folder that holds the rows of a run, and what it says of itself: of a training those of the test."""
     folder = run
@@ -196,25 +210,3 @@ def _groups(subjects: Sequence[Subject], names: Sequence[str]) -> list[str]:
         subject.group or labels.get(setting) or name
         for subject, setting, name in zip(subjects, settings, names, strict=True)
     ]
-
-
-def warn_of_another_network(rows: pa.Table, folder: Path) -> None:
-    """A warning if clean images are not predicted as in the run: then its network was another one.
-
-    Args:
-        rows: What `evaluate_degraded` returned.
-        folder: The folder of the run.
-    """
-    name = rows["degradation"][0].as_py()
-    clean = rows.filter(pc.and_(pc.equal(rows["degradation"], name), pc.equal(rows["level"], DEGRADATIONS[name].clean)))
-    run = SampleTable.load(folder, partial=True).to_arrow()
-    at = pc.index_in(clean["id"], value_set=run["id"].combine_chunks())
-    same = pc.mean(pc.equal(clean["pred"], run["pred"].take(at)).cast("double")).as_py()
-    if len(clean) and (same is None or same < 0.95):
-        share = "none of them is in the run" if same is None else f"{same:.0%} of them the same"
-        warnings.warn(
-            f"RUN: {folder} predicts its clean images differently ({share}): is it the same network, "
-            "preprocessing and data?",
-            UserWarning,
-            stacklevel=2,
-        )

@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 from hardsight.alignment.folder import read_alignment
 from hardsight.comparison import class_count
 from hardsight.correlation import spearman
-from hardsight.degradation import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError
+from hardsight.evaluation.results import is_evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.curves import VALUES, plot_dynamics
 from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
 from hardsight.human import match, read_human
+from hardsight.questions import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED
 from hardsight.table import SampleTable
@@ -91,7 +92,7 @@ def plot_degradation(runs: Mapping[str, str | Path], human: str | Path | None = 
     Runs that recorded a training `at_every_level` are drawn per epoch, by level.
 
     Args:
-        runs: Run folders with the levels of `hardsight evaluate --degrade`, by name.
+        runs: Folders that `hardsight evaluate --degrade` wrote, by name.
         human: A file of trials (`human_accuracy`), drawn beside the networks' accuracy.
     """
     if all(has_records(Path(run)) and not Path(run, DEGRADED).is_dir() for run in runs.values()):
@@ -136,7 +137,7 @@ def plot_degraded_avh(runs: Mapping[str, str | Path]) -> Figure:
     One row per degradation, one column per network; the shares at each level add up to 1.
 
     Args:
-        runs: Run folders with the levels of `hardsight evaluate --degrade`, by name.
+        runs: Folders that `hardsight evaluate --degrade` wrote, by name.
     """
     nets, names = _read_levels(runs)
     figure, axes = new_figure(len(names), len(nets))
@@ -170,8 +171,10 @@ def _draw_levels(axis: Axes, rows: pa.Table, values: np.ndarray) -> None:
 
 
 def _read_levels(runs: Mapping[str, str | Path]) -> tuple[dict[str, pa.Table], list[str]]:
-    """The tables of `evaluate_degraded` by run, and the degradations in them."""
-    tables = {name: read_degraded(run) for name, run in runs.items()}
+    """One row per level and sample of each run or, of an evaluation, of each of its runs; and their degradations."""
+    tables: dict[str, pa.Table] = {}
+    for name, run in runs.items():
+        tables |= read_evaluation(run).levels() if is_evaluation(run) else {name: read_degraded(run)}
     present = {name for rows in tables.values() for name in pc.unique(rows["degradation"]).to_pylist()}
     return tables, [name for name in DEGRADATIONS if name in present]
 

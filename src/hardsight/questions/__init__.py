@@ -17,14 +17,16 @@ opened. A new question needs its import below, nothing else::
         return answer
 """
 
-# isort: off (the order of their sections on a page)
+# In the order of their sections on a page.
+# isort: off
 from hardsight.questions import calibration as calibration
-from hardsight.questions import clusters as clusters
-from hardsight.questions import margins as margins
 from hardsight.questions import ood as ood
 from hardsight.questions import uncertainty as uncertainty
-
+from hardsight.questions import degradation as degradation
+from hardsight.questions import margins as margins
+from hardsight.questions import clusters as clusters
 # isort: on
+
 from hardsight.questions.answers import Answer as Answer
 from hardsight.questions.answers import Note as Note
 from hardsight.questions.answers import Point as Point
@@ -41,6 +43,16 @@ from hardsight.questions.clusters import angular_kmeans as angular_kmeans
 from hardsight.questions.clusters import angular_silhouette as angular_silhouette
 from hardsight.questions.clusters import cluster_metrics as cluster_metrics
 from hardsight.questions.clusters import layout as layout
+from hardsight.questions.degradation import evaluate_degraded as evaluate_degraded
+from hardsight.questions.degradation import follows_level as follows_level
+from hardsight.questions.degradation import human_accuracy as human_accuracy
+from hardsight.questions.degradation import mean_by_level as mean_by_level
+from hardsight.questions.degradation import read_degraded as read_degraded
+from hardsight.questions.degradations import DEGRADATIONS as DEGRADATIONS
+from hardsight.questions.degradations import Degradation as Degradation
+from hardsight.questions.degradations import DegradedSamples as DegradedSamples
+from hardsight.questions.degradations import at_every_level as at_every_level
+from hardsight.questions.degradations import degrade as degrade
 from hardsight.questions.margins import energy_by_class as energy_by_class
 from hardsight.questions.margins import logit_margin as logit_margin
 from hardsight.questions.ood import DETECTORS as DETECTORS

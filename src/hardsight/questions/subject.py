@@ -205,6 +205,7 @@ class Question:
         headline: The first of these pairs that was measured is what its sentence is about, whatever the tests find.
         metrics: How its metrics are shown.
         curves: How its curves are drawn.
+        level: What the levels of its rows are called.
         needs: The option of `hardsight.evaluate` that asks it; empty: its name in ``questions``.
         prepare: ``(options, samples)`` → the options of each time it is asked, as dictionaries; it checks them before
             any network is opened.
@@ -221,6 +222,7 @@ class Question:
     headline: tuple[tuple[str, str], ...] = ()
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     curves: Mapping[str, CurveKind] = field(default_factory=dict)
+    level: str = "ε"
     needs: str = ""
     prepare: Callable[[Mapping[str, Any], Samples], list[dict[str, Any]]] = lambda options, samples: [{}]
     decided_by: Callable[[Subject, Mapping[str, Any]], Any] | None = None

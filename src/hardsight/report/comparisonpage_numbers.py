@@ -29,7 +29,8 @@ def numbers_of(evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
         of_groups = [tests.get((key, group)) for group in evaluation.groups]
         questions.setdefault(question, []).append({
             "metric": metric, "pair": (metric, score), "on": on,
-            "title": number_title(metric, score, on, level), "variant": variant_title(score, on, level),
+            "title": number_title(metric, score, on, level, question),
+            "variant": variant_title(score, on, level, question),
             "better": rows[0]["better"], "mean": float(np.mean([row["value"] for row in rows])),
             "n": "–".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1]))),
             "tests": of_groups,
