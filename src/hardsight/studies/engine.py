@@ -1,9 +1,10 @@
-"""Runs a study cell by cell; several processes may share a folder, and a killed one is taken up by the next.
+"""Runs a study cell by cell. Several processes may share a folder; what a killed one left is computed by the next.
 
 ::
 
-    out/NAME-SCALE/cells/*.json   a finished cell: what decided it, its rows, seconds, and how it was made
-    out/NAME-SCALE/rows.csv       all of them: a column per factor, seed, the measures, seconds, hardware, torch
+    out/NAME-SCALE/cells/*.json   a finished cell: its key, rows, seconds, and how it was made
+    out/NAME-SCALE/common/        trainings that several cells share; may be deleted when the study is complete
+    out/NAME-SCALE/rows.csv       all rows: one column per factor and detail, seed, measures, seconds, hardware, torch
     out/NAME-SCALE/tables.md      means, differences to the baseline, and the paper's numbers
 """
 
@@ -25,14 +26,15 @@ from tqdm import tqdm
 
 from hardsight.devices import find_device
 from hardsight.errors import StateError
+from hardsight.printing import alarm
 from hardsight.registry import whole_number
 from hardsight.runs import beside_lock, content_hash, disk_errors, provenance, write_json, write_text, write_whole
 from hardsight.studies import declared as _declared  # noqa: F401
 from hardsight.studies.study import STUDIES, Cell, Study, data_file
-from hardsight.studies.tables import Results
+from hardsight.studies.tables import Results, conditions, derived, matches
 from hardsight.untrusted import read_json
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class _Stored(TypedDict):
@@ -45,132 +47,173 @@ def study(
     *,
     scale: str = "quick",
     seeds: int | None = None,
+    where: str | Mapping[str, str] = "",
     data: str | Path | None = None,
     out: str | Path = "studies",
     device: str | torch.device | None = None,
     minutes: float | None = None,
     progress: bool = True,
 ) -> Results:
-    """Run a study, or as much of it as is not there yet.
+    """Run a study, or the part of it that is missing.
 
-    Killed at any point, the same call resumes; several at once share the cells.
+    Killed at any point, the same call resumes; several processes with the same `out` share the cells. A cell that
+    fails after others succeeded is skipped, and its error is raised at the end.
 
     Args:
         name: In `hardsight.studies.STUDIES`.
         scale: smoke (seconds, on small data), quick, or paper (as published).
         seeds: How many seeds; the scale's if not given.
+        where: Only these levels, as in ``"pair=mnist-usps|usps-mnist and method=cbst"``.
         data: Folder with the data sets, mnist.npz for instance.
         out: Folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
-        minutes: No cell begins later than this.
+        minutes: Start no cell after this time.
         progress: Show a bar (only ever in a terminal).
 
     Returns:
-        The rows that are there now, with their tables and figure.
+        The rows of all finished cells, with their tables and figure.
 
     Examples:
         >>> print(study("two-gaussians", scale="smoke").text())  # doctest: +SKIP
     """
-    declared, began = STUDIES[name], time.monotonic()
+    declared, start = STUDIES[name], time.monotonic()
+    wanted = conditions(where, declared.factors)
     cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
-    place, folder = Path(out) / f"{name}-{scale}", None if data is None else Path(data)
-    settings, where = dict(declared.scale(scale).settings), find_device(device)
-    decided = {"format": _FORMAT, "study": name, "version": declared.version, "code": content_hash(declared.code)}
-    decided |= {"package": package_hash(), "settings": settings, "data": _data_identity(settings, folder)}
-    with disk_errors(place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
+    cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted)]
+    runner = _Runner(declared, scale, None if data is None else Path(data), Path(out) / f"{name}-{scale}", device, cells)
+    errors: list[Exception] = []
+    computed = 0
+    with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
         missing = list(cells)
         while missing:
-            left = len(missing)
+            before = len(missing)
             for levels, seed in list(missing):
-                file, key = _place(place, decided, levels, seed)
-                if not _finished(file, key):
-                    if minutes is not None and time.monotonic() - began > 60 * minutes:
-                        return _results(declared, place, scale, decided, cells)
-                    bar.set_postfix_str(" ".join([*levels.values(), f"seed {seed}"]))
-                    cell = Cell(levels, seed, settings, folder, where, file.parent / file.stem)
-                    if not _compute(declared, cell, key):
-                        continue  # another process is at it
+                if not runner.finished(levels, seed):
+                    if minutes is not None and time.monotonic() - start > 60 * minutes:
+                        return _stop(runner.results(cells), errors)
+                    title = " ".join([*levels.values(), f"seed {seed}"])
+                    bar.set_postfix_str(title)
+                    try:
+                        if not runner.compute(levels, seed):
+                            continue  # another process is computing it
+                        computed += 1
+                    except Exception as error:
+                        if not computed:  # nothing works: no use in trying the others
+                            raise
+                        alarm(f"{title}: {error or type(error).__name__}", "failed")
+                        errors.append(error)
                 missing.remove((levels, seed))
                 bar.update()
-            if len(missing) == left:
-                time.sleep(1.0)
-    return _results(declared, place, scale, decided, cells)
+            if len(missing) == before:
+                time.sleep(0.5)
+    return _stop(runner.results(cells), errors)
+
+
+def _stop(results: Results, errors: Sequence[Exception]) -> Results:
+    if errors:
+        raise errors[0]
+    return results
 
 
 @cache
 def package_hash() -> str:
     """The source of hardsight: whatever changes in it may change a result."""
-    package = resources.files("hardsight")
-    with resources.as_file(package) as folder:
+    with resources.as_file(resources.files("hardsight")) as folder:
         return content_hash(*(file.read_bytes() for file in sorted(folder.rglob("*.py"))))
 
 
-def _data_identity(settings: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
-    """The content of the data sets that the settings name."""
-    names = [value for key, value in settings.items() if key.startswith("data") and Path(value).suffix]
-    return {name: content_hash(Path(data_file(name, folder)).read_bytes()) for name in names}
+@cache
+def _file_hash(path: Path, size: int, changed: int) -> str:
+    return content_hash(path.read_bytes())
 
 
-def _place(folder: Path, decided: Mapping[str, Any], levels: Mapping[str, str], seed: int) -> tuple[Path, str]:
-    """The file of a cell, and what its content must say to be this cell's."""
-    name = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in level) for level in levels.values())
-    key = content_hash(repr(sorted(decided.items())), repr(sorted(levels.items())), seed)
-    return folder / "cells" / f"{name[:80] or 'cell'}-{seed}-{key[:8]}.json", key
+def data_hash(path: Path) -> str:
+    """The content of a file, or of all files in a folder and their names."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    stats = [file.stat() for file in files]
+    hashes = [_file_hash(file, stat.st_size, stat.st_mtime_ns) for file, stat in zip(files, stats, strict=True)]
+    return content_hash([file.relative_to(path.parent).as_posix() for file in files], hashes)
 
 
-def _finished(file: Path, key: str) -> bool:
-    try:
-        return read_json(file, _Stored, "out")["key"] == key
-    except (OSError, StateError):  # none yet, or damaged: it is computed again
-        return False
+class _Runner:
+    """One study at one scale in one folder."""
 
+    def __init__(
+        self,
+        study: Study,
+        scale: str,
+        data: Path | None,
+        place: Path,
+        device: str | torch.device | None,
+        cells: Sequence[tuple[Mapping[str, str], int]],
+    ) -> None:
+        self.study, self.scale, self.data, self.place, self.device = study, scale, data, place, find_device(device)
+        self.settings = dict(study.scale(scale).settings)
+        self.key = content_hash(
+            [_FORMAT, study.name, study.version, scale, content_hash(study.code), package_hash()], self.settings
+        )
+        files = {name for levels, _ in cells for name in study.files(scale, levels)}
+        self.hashes = {name: data_hash(Path(data_file(name, data))) for name in sorted(files)}
 
-def _compute(declared: Study, cell: Cell, key: str) -> bool:
-    """Compute a cell and store it; False if another process has begun it."""
-    file = cell.folder.parent / f"{cell.folder.name}.json"
-    with ExitStack() as stack:
+    def _place(self, levels: Mapping[str, str], seed: int) -> tuple[Path, str, str]:
+        """The file of a cell, its key, and the key of what it shares with others."""
+        name = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in level) for level in levels.values())
+        common = content_hash(self.key, {file: self.hashes[file] for file in self.study.files(self.scale, levels)})
+        key = content_hash(common, dict(levels), seed)
+        return self.place / "cells" / f"{name[:80] or 'cell'}-{seed}-{key[:8]}.json", key, common
+
+    def rows(self, levels: Mapping[str, str], seed: int) -> list[dict[str, Any]] | None:
+        """The rows of a cell; None if it is not there yet, or damaged."""
+        file, key, _ = self._place(levels, seed)
         try:
-            stack.enter_context(beside_lock(file))
-        except StateError:
-            return False
-        if _finished(file, key):
+            stored = read_json(file, _Stored, "out")
+        except (OSError, StateError):
+            return None
+        return stored["rows"] if stored["key"] == key else None
+
+    def finished(self, levels: Mapping[str, str], seed: int) -> bool:
+        return self.rows(levels, seed) is not None
+
+    def compute(self, levels: Mapping[str, str], seed: int) -> bool:
+        """Compute a cell and store it; False if another process is at it."""
+        file, key, common = self._place(levels, seed)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(beside_lock(file))
+            except StateError:
+                return False
+            if self.finished(levels, seed):
+                return True
+            folder = file.with_suffix("")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            start = time.perf_counter()
+            shared = self.place / "common" / common[:16]
+            rows = self.study.measure(Cell(levels, seed, self.settings, self.data, self.device, folder, shared))
+            rows = [rows] if isinstance(rows, Mapping) else list(rows)
+            made = provenance(self.device)
+            details = {"seconds": round(time.perf_counter() - start, 1), "hardware": made["device"]}
+            details["torch"] = made["versions"]["torch"]
+            content = [{**levels, "seed": seed, **_plain(row), **details} for row in rows]
+            write_json(file, {"key": key, "rows": content, "made": made})
             return True
-        shutil.rmtree(cell.folder, ignore_errors=True)
-        cell.folder.mkdir(parents=True)
-        stack.callback(shutil.rmtree, cell.folder, ignore_errors=True)
-        start = time.perf_counter()
-        rows = declared.measure(cell)
-        rows = [rows] if isinstance(rows, Mapping) else list(rows)
-        made = provenance(cell.device)
-        details = {"seconds": round(time.perf_counter() - start, 1), "hardware": made["device"]}
-        details["torch"] = made["versions"]["torch"]
-        content = [{**cell.levels, "seed": cell.seed, **_plain(row), **details} for row in rows]
-        write_json(file, {"key": key, "rows": content, "made": made})
-        return True
+
+    def results(self, cells: Sequence[tuple[Mapping[str, str], int]]) -> Results:
+        """The rows of all finished cells, also written as CSV and as tables."""
+        rows = [row for levels, seed in cells for row in self.rows(levels, seed) or ()]
+        results = Results(self.study, derived(self.study, rows), self.place, len(cells), self.scale)
+        if rows:
+            columns = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+            write_whole(self.place / "rows.csv", partial(pa_csv.write_csv, table))
+            write_text(self.place / "tables.md", results.markdown())
+        return results
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with numbers that JSON holds."""
     return {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
-
-
-def _results(
-    declared: Study, place: Path, scale: str, decided: Mapping[str, Any], cells: Sequence[tuple[Mapping[str, str], int]]
-) -> Results:
-    """The rows of all finished cells, also as CSV."""
-    rows: list[dict[str, Any]] = []
-    for levels, seed in cells:
-        file, key = _place(place, decided, levels, seed)
-        if _finished(file, key):
-            rows += read_json(file, _Stored, "out")["rows"]
-    if rows:
-        columns = dict.fromkeys(name for row in rows for name in row)
-        table = pa.table({name: [row.get(name) for row in rows] for name in columns})
-        write_whole(place / "rows.csv", partial(pa_csv.write_csv, table))
-    results = Results(declared, rows, place, len(cells), scale)
-    if rows:
-        write_text(place / "tables.md", results.markdown())
-    return results
 
 
 def finished_cells(name: str, out: str | Path = "studies") -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""What a study is: cells, which are levels of some factors times seeds, and a function that measures one of them.
+"""What a study is: cells (the levels of some factors × seeds), and a function that measures one cell.
 
-A study is one file in `hardsight.studies.declared`: the function under ``@STUDIES.register(...)``. Numbers of the paper
-are in ``published/NAME.csv``: a column per factor, and measure, value, sd and source.
+A study is a function under ``@STUDIES.register(...)`` in `hardsight.studies.declared`. The paper's numbers are in
+``published/NAME.csv``: one column per factor and detail, and measure, value, sd and source.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.registry import Registry, did_you_mean
+from hardsight.runs import beside_lock
+
+BUILT_IN = ("digits",)  # data sets that need no files
 
 
 class Measure(NamedTuple):
-    """A number that a study measures: its title, whether it is shown in percent, and which way is better."""
+    """A number that a study measures: its title, whether it is shown in percent, and which direction is better."""
 
     title: str
     percent: bool = False
@@ -33,11 +38,11 @@ class Scale:
     """How large a study is.
 
     Attributes:
-        seeds: How many, unless the user says otherwise.
-        seconds: That a cell takes, about.
-        hardware: On which that is.
-        settings: What the cells need to know: epochs, data, …
-        levels: Of factors, where they are fewer than all.
+        seeds: Number of seeds unless the user asks for another one.
+        seconds: Approximate time per cell.
+        hardware: What that time was measured on.
+        settings: What the cells need: epochs, networks, …; names that begin with ``data`` are files of the data folder.
+        levels: Levels of factors, where they are not those of the study.
     """
 
     seeds: int
@@ -55,9 +60,10 @@ class Cell:
         levels: The level of each factor.
         seed: The seed.
         settings: Those of the scale.
-        data: The folder with data sets, as the user named it.
+        data: The user's folder with data sets.
         device: Where to compute.
         folder: An empty folder for files that are deleted afterwards.
+        common: Folder for what several cells need; see `shared`.
     """
 
     levels: Mapping[str, str]
@@ -66,10 +72,28 @@ class Cell:
     data: Path | None
     device: torch.device
     folder: Path
+    common: Path
 
     def file(self, name: str) -> str:
-        """A data set of the folder; names without a suffix (``digits``) are data sets of hardsight."""
+        """The path of a data set in the data folder; built-in data sets keep their name."""
         return data_file(name, self.data)
+
+    @contextmanager
+    def shared(self, name: str) -> Iterator[Path]:
+        """A folder that all cells with the same settings and data share; one process at a time.
+
+        Train a source model or a teacher in it: `hardsight.train` resumes or returns what is already there.
+        """
+        folder = self.common / name
+        while True:
+            try:
+                lock = beside_lock(folder)
+                break
+            except StateError:  # another process is training it
+                time.sleep(0.5)
+        with lock:
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
 
 
 Row = Mapping[str, Any]
@@ -77,20 +101,23 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """A comparison that can be run again.
+    """A comparison that can be rerun.
 
     Attributes:
         name: In `STUDIES` and on the command line.
-        measure: Computes a cell: a row of measures, or rows that other columns tell apart (see `details`).
+        measure: Computes a cell: a row of measures, or rows that `details` tell apart.
         question: What it asks, in one line.
         paper: The table or figure that it is about.
         factors: The levels of each factor; the first factor varies slowest.
         measures: What is measured, the most important first.
         scales: ``smoke`` for tests, ``quick``, ``paper``.
-        compare: The factor whose levels are compared; empty if none are.
+        compare: The factor or detail whose levels are compared; empty if none are.
         baseline: The level that the others are compared with.
         details: Other columns that tell the rows of a cell apart.
-        version: Goes up when results change their meaning: cells of before are then computed again.
+        data: Files of the data folder that a level of a factor needs, beside those of the settings.
+        derive: Adds rows to those of one cell, for numbers that follow from them; also to rows of a CSV.
+        family: Name of the family of tests that a line belongs to, by its levels; Holm's correction is within families.
+        version: Increased when results change their meaning: older cells are then computed again.
     """
 
     name: str
@@ -103,21 +130,33 @@ class Study:
     compare: str = ""
     baseline: str = ""
     details: tuple[str, ...] = ()
+    data: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    derive: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None
+    family: Callable[[Mapping[str, str]], str] | None = None
     version: int = 1
 
     def scale(self, name: str) -> Scale:
-        """A scale by its name, or a sentence."""
+        """A scale by its name."""
         if name not in self.scales:
             raise InputError(f"scale: the study {self.name} has no scale {name!r}; {did_you_mean(name, self.scales)}")
         return self.scales[name]
 
     def cells(self, scale: str, seeds: int | None = None) -> Iterator[tuple[dict[str, str], int]]:
-        """Levels and seed of every cell. Seeds are the outer loop: what is cut short is cut evenly."""
-        chosen = self.scale(scale)
-        levels = [chosen.levels.get(name, levels) for name, levels in self.factors.items()]
-        for seed in range(chosen.seeds if seeds is None else seeds):
+        """Levels and seed of every cell. Seeds are the outer loop: a run that is cut short is cut evenly."""
+        size = self.scale(scale)
+        levels = [size.levels.get(name, levels) for name, levels in self.factors.items()]
+        for seed in range(size.seeds if seeds is None else seeds):
             for combination in itertools.product(*levels):
                 yield dict(zip(self.factors, combination, strict=True)), seed
+
+    def files(self, scale: str, levels: Mapping[str, str]) -> list[str]:
+        """Names of the data files that a cell reads."""
+        names: list[str] = []
+        for key, value in self.scale(scale).settings.items():
+            if key.startswith("data"):
+                names += [value] if isinstance(value, str) else value
+        names += [name for level in levels.values() for name in self.data.get(level, ())]
+        return [name for name in dict.fromkeys(names) if name not in BUILT_IN]
 
     @property
     def code(self) -> str:
@@ -129,8 +168,8 @@ STUDIES: Registry[Study] = Registry("study", Study)
 
 
 def data_file(name: str, folder: Path | None) -> str:
-    """The path of a data set; names without a suffix are data sets of hardsight."""
-    if not Path(name).suffix:
+    """The path of a data set in a folder; built-in data sets keep their name."""
+    if name in BUILT_IN:
         return name
     if folder is None:
         raise InputError(f"data must name the folder that holds {name}, got none; or choose --scale smoke.")

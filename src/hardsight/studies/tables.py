@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,11 +16,27 @@ import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import Result, cell, interval, text_table
+from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference
 from hardsight.studies.study import STUDIES, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd; white-space: nowrap; }}
+</style>
+{body}
+</html>
+"""
 
 
 class Line(NamedTuple):
@@ -34,8 +52,9 @@ class Line(NamedTuple):
     low: float = math.nan  # its 95% interval
     high: float = math.nan
     p: float = math.nan
-    p_holm: float = math.nan  # over all combinations
+    p_holm: float = math.nan  # corrected within the family
     pairs: int = 0  # seeds that both have
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,9 @@ class Results(Result):
     Attributes:
         study: The study.
         rows: One per cell, or several that the study's details tell apart.
-        path: The folder, or the file that they come from.
-        cells: How many there would be if it were complete.
-        scale: At which it was run; only those of ``paper`` are beside the paper's numbers.
+        path: The folder or file that they come from.
+        cells: Number of cells of the complete study.
+        scale: The scale; the paper's numbers are shown beside rows of ``paper`` only.
     """
 
     study: Study
@@ -61,121 +80,200 @@ class Results(Result):
 
     @property
     def finished(self) -> int:
-        """The number of cells that are there."""
+        """Number of cells with results."""
         return len({(*_levels(row, self.study.factors), row["seed"]) for row in self.rows})
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the factors and details, which tell rows of one seed apart."""
         names = (*self.study.factors, *self.study.details)
         return tuple(name for name in names if any(row.get(name) not in (None, "") for row in self.rows))
 
-    def lines(self, measure: str) -> list[Line]:
-        """A measure of every combination of levels, in the order of the rows."""
+    def lines(self, measure: str, where: str | Mapping[str, str] = "") -> list[Line]:
+        """A measure of every combination of levels, in the order of the rows.
+
+        Args:
+            measure: Its name.
+            where: Only these levels, as in ``"pair=mnist-usps and at=last"``; tests are corrected for all others, too.
+        """
         groups: dict[tuple[str, ...], dict[Any, float]] = {}
         for row in self.rows:
             value = row.get(measure)
             if value not in (None, "") and math.isfinite(float(value)):
                 groups.setdefault(_levels(row, self.columns), {})[row["seed"]] = float(value)
         lines = [self._line_of(levels, measure, groups) for levels in groups]
-        tested = [k for k, line in enumerate(lines) if math.isfinite(line.p)]
-        for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
-            lines[k] = lines[k]._replace(p_holm=float(corrected))
-        return lines
+        for family in dict.fromkeys(line.family for line in lines):
+            tested = [k for k, line in enumerate(lines) if line.family == family and math.isfinite(line.p)]
+            for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
+                lines[k] = lines[k]._replace(p_holm=float(corrected))
+        wanted = conditions(where, (*self.columns, "family"))
+        named = [dict(zip(self.columns, line.levels, strict=True)) | {"family": line.family} for line in lines]
+        return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
 
     def _line_of(self, levels: tuple[str, ...], measure: str, groups: dict[tuple[str, ...], dict[Any, float]]) -> Line:
-        values = groups[levels]
+        values, named = groups[levels], dict(zip(self.columns, levels, strict=True))
         every = np.array(list(values.values()))
         sd = float(every.std(ddof=1)) if len(every) > 1 else math.nan
-        line = Line(levels, measure, len(every), float(every.mean()), sd, self._paper(levels, measure))
-        if self.study.compare not in self.columns:
+        family = "" if self.study.family is None else self.study.family(named)
+        paper = self._paper(named, measure)
+        line = Line(levels, measure, len(every), float(every.mean()), sd, paper, family=family)
+        if self.study.compare not in self.columns or named[self.study.compare] == self.study.baseline:
             return line
         place = self.columns.index(self.study.compare)
         base = groups.get((*levels[:place], self.study.baseline, *levels[place + 1 :]), {})
         seeds = [seed for seed in values if seed in base]
-        if levels[place] == self.study.baseline or not seeds:
+        if not seeds:
             return line
         test = paired_difference(*(np.array([of[seed] for seed in seeds]) for of in (values, base)))
         difference, low, high, p = (float(number) for number in test)
         return line._replace(difference=difference, low=low, high=high, p=p, pairs=len(seeds))
 
-    def _paper(self, levels: tuple[str, ...], measure: str) -> float:
-        named = dict(zip(self.columns, levels, strict=True))
+    def _paper(self, named: Mapping[str, str], measure: str) -> float:
         for row in published(self.study.name) if self.scale == "paper" else ():
             if row["measure"] == measure and all(row.get(name, level) == level for name, level in named.items()):
                 return float(row["value"])
         return math.nan
 
-    def tables(self, measures: Sequence[str] = ()) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    def tables(
+        self, measures: Sequence[str] = (), where: str | Mapping[str, str] = ""
+    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """A title and rows of texts for each measure.
 
         Args:
             measures: Which; all if not given.
+            where: Only these levels; see `lines`.
         """
         for name in measures:
             if name not in self.study.measures:
                 raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
         for name in measures or self.study.measures:
-            lines, kind = self.lines(name), self.study.measures[name]
-            scale, style = (100, ".2f") if kind.percent else (1, ".4g")
+            lines, measure = self.lines(name, where), self.study.measures[name]
+            factor, style = (100, ".2f") if measure.percent else (1, ".4g")
             rows = []
             for line in lines:
                 row: dict[str, Any] = dict(zip(self.columns, line.levels, strict=True)) | {"n": line.n}
-                spread = f" ± {scale * line.sd:{style}}" if math.isfinite(line.sd) else ""
-                row["mean ± sd"] = f"{scale * line.mean:{style}}{spread}"
+                spread = f" ± {factor * line.sd:{style}}" if math.isfinite(line.sd) else ""
+                row["mean ± sd"] = f"{factor * line.mean:{style}}{spread}"
                 if any(other.pairs for other in lines):
-                    difference, low, high = (scale * number for number in (line.difference, line.low, line.high))
+                    difference, low, high = (factor * number for number in (line.difference, line.low, line.high))
                     row[f"difference to {self.study.baseline}"] = interval(difference, low, high, f"+{style}")
                     row["p (Holm)"] = line.p_holm
                 if any(math.isfinite(other.paper) for other in lines):
-                    row["paper"] = f"{scale * line.paper:{style}}" if math.isfinite(line.paper) else None
+                    row["paper"] = f"{factor * line.paper:{style}}" if math.isfinite(line.paper) else None
                 rows.append(row)
             if rows:
-                yield f"{kind.title}{', in %' if kind.percent else ''}", rows
+                yield f"{measure.title}{', in %' if measure.percent else ''}", rows
 
-    def text(self, measures: Sequence[str] = ()) -> str:
-        """The tables for a terminal."""
-        return "\n\n".join("\n".join([title, *text_table(rows)]) for title, rows in self.tables(measures))
+    def text(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "", most: int | None = None) -> str:
+        """The tables for a terminal; of each, at most so many lines."""
+        parts = []
+        for title, rows in self.tables(measures, where):
+            lines = [title, *text_table(rows[:most])]
+            if len(rows) > len(rows[:most]):
+                lines.append(f"… and {len(rows) - len(rows[:most]):,} more; --where narrows them, --to writes all")
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
 
-    def markdown(self, measures: Sequence[str] = ()) -> str:
-        """The tables as a page."""
-        parts = [f"# {self.study.question}", f"{self.study.paper}. {self.finished:,} of {self.cells:,} cells."]
-        for title, rows in self.tables(measures):
-            body = [list(rows[0]), ["---"] * len(rows[0]), *(list(map(cell, row.values())) for row in rows)]
+    @property
+    def _summary(self) -> str:
+        paper = f"{self.study.paper}. " if self.study.paper else ""
+        return f"{paper}Study {self.study.name}, scale {self.scale}: {self.finished:,} of {self.cells:,} cells."
+
+    def markdown(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
+        """The tables as Markdown."""
+        parts = [f"# {self.study.question}", self._summary]
+        for title, rows in self.tables(measures, where):
+            body = [list(rows[0]), ["---"] * len(rows[0]), *([_in_cell(row[name]) for name in rows[0]] for row in rows)]
             parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in body)]
         return "\n\n".join(parts) + "\n"
 
-    def figure(self, measures: Sequence[str] = ()) -> Figure:
-        """Means with their spread over seeds, a panel per measure; crosses are the paper's numbers."""
+    def page(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
+        """The tables as one HTML page that loads nothing from elsewhere."""
+        body = [f"<h1>{html.escape(self.study.question)}</h1>", f"<p>{html.escape(self._summary)}</p>"]
+        for title, rows in self.tables(measures, where):
+            head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+            cells = ["".join(f"<td>{html.escape(cell(row[name]))}</td>" for name in rows[0]) for row in rows]
+            table = "\n".join(f"<tr>{line}</tr>" for line in [head, *cells])
+            body.append(f"<h2>{html.escape(title)}</h2>\n<table>\n{table}\n</table>")
+        note = "n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method."
+        body.append(f"<p>{note}</p>")
+        return _PAGE.format(title=html.escape(self.study.question), body="\n".join(body))
+
+    def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
+        """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers."""
         from hardsight.figures.style import COLORS, GRAY, new_figure
 
-        names = [name for name in (measures or list(self.study.measures)[:4]) if self.lines(name)]
+        names = [name for name in (measures or list(self.study.measures)[:4]) if self.lines(name, where)]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
         figure, axes = new_figure(1, len(names))
         for axis, name in zip(axes[0], names, strict=True):
-            lines, kind = self.lines(name), self.study.measures[name]
-            place, scale = np.arange(len(lines))[::-1], 100 if kind.percent else 1
-            spread = [0 if math.isnan(line.sd) else scale * line.sd for line in lines]
-            axis.errorbar(
-                [scale * line.mean for line in lines], place, xerr=spread, fmt="o", color=COLORS[0], capsize=3
-            )
-            axis.plot([scale * line.paper for line in lines], place, "x", color=GRAY)
-            axis.set_yticks(place, [" ".join(line.levels) or self.study.name for line in lines])
-            axis.set_xlabel(f"{kind.title}{', %' if kind.percent else ''}")
+            lines, measure = self.lines(name, where), self.study.measures[name]
+            place, factor = np.arange(len(lines))[::-1], 100 if measure.percent else 1
+            spread = [0 if math.isnan(line.sd) else factor * line.sd for line in lines]
+            means = [factor * line.mean for line in lines]
+            axis.errorbar(means, place, xerr=spread, fmt="o", color=COLORS[0], capsize=3)
+            axis.plot([factor * line.paper for line in lines], place, "x", color=GRAY)
+            axis.set_yticks(place, [" ".join(filter(None, line.levels)) or self.study.name for line in lines])
+            axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
         return figure
 
 
-def _levels(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+def _in_cell(value: Any) -> str:
+    return cell(value).replace("|", "\\|")
+
+
+def _levels(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
     """Levels of a row as texts: a number 1.0 is the level ``1``."""
     values = (row.get(name) for name in names)
-    return tuple(f"{v:g}" if isinstance(v, (int, float)) else str("" if v is None else v) for v in values)
+    return tuple(f"{v:g}" if isinstance(v, (int, float)) else "" if v is None else _plain_level(str(v)) for v in values)
 
 
+def _plain_level(text: str) -> str:
+    """A level as a CSV holds it: ``0.0`` is the level ``0``."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Levels wanted of each column.
+
+    Examples:
+        >>> conditions("pair=a|b and at=last", ("pair", "method", "at"))
+        {'pair': ['a', 'b'], 'at': ['last']}
+    """
+    parts = where.items() if isinstance(where, Mapping) else (part.split("=", 1) for part in where.split(" and ") if part)
+    wanted: dict[str, list[str]] = {}
+    for name, *level in parts:
+        name = name.strip()
+        if name not in names or not level:
+            raise InputError(f"where must be column=level, got {name!r}; {did_you_mean(name, names)}")
+        wanted[name] = [text.strip() for text in str(level[0]).split("|")]
+    return wanted
+
+
+def matches(levels: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
+    """Whether levels are among those wanted."""
+    return all(levels[name] in among for name, among in wanted.items())
+
+
+@cache
 def published(name: str) -> list[dict[str, str]]:
     """The numbers of the paper that a study is about."""
     file = resources.files("hardsight.studies") / "published" / f"{name}.csv"
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+
+
+def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with those that follow from them, cell by cell."""
+    if study.derive is None:
+        return rows
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((*_levels(row, study.factors), row["seed"]), []).append(row)
+    return [row for own in cells.values() for row in study.derive(own)]
 
 
 def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
@@ -183,8 +281,9 @@ def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
 
     Args:
         name: Of the study.
-        rows: The file; with columns quantity and value, each line is one number.
-        scale: At which they were computed.
+        rows: The file. With a column study, only rows of this one count; with columns quantity and value, each line is
+            one number.
+        scale: The scale at which they were computed.
     """
     path, study = Path(rows), STUDIES[name]
     if not path.is_file():
@@ -193,9 +292,11 @@ def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
         lines: list[dict[str, Any]] = [dict(line) for line in csv.DictReader(file)]
     if not lines or "seed" not in lines[0]:
         raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
-    if {"quantity", "value"} <= set(lines[0]):
-        lines = _pivoted([line for line in lines if line.get("study", name) == name])
-    return Results(study, lines, path, len(lines), scale)
+    lines = [line for line in lines if line.get("study", name) == name]
+    if lines and {"quantity", "value"} <= set(lines[0]):
+        lines = _pivoted(lines)
+    results = Results(study, derived(study, lines), path, 0, scale)
+    return Results(study, results.rows, path, results.finished, scale)
 
 
 def _pivoted(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
