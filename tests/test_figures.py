@@ -12,6 +12,7 @@ from recorded_runs import Matrices, train_digits
 
 from hardsight import figures, phases, studies
 from hardsight.figures.style import line_styles, write_figure
+from hardsight.studies.declared import small
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ NEEDS = {
 @pytest.mark.parametrize("name", NEEDS)
 def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
     folder, _ = runs
-    monkeypatch.setattr(studies, "two_gaussians", lambda seed: studies.avh.two_gaussians(seed, n=50, steps=20))
+    monkeypatch.setattr(studies, "two_gaussians", lambda seed: small.two_gaussians(seed, n=50, steps=20))
     chosen, options = NEEDS[name]
     files = {option: folder / file for option, file in options.items()}
     out = figures.draw(name, [folder / run for run in chosen], out=tmp_path / f"{name}.png", **files)
@@ -144,10 +145,8 @@ def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
 
 
 def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "embeddings", lambda data, seed: studies.avh.embeddings(data, steps=3, seed=seed))
-    monkeypatch.setattr(
-        studies, "iterations", lambda data, out, seed: studies.avh.iterations(data, out, count=3, seed=seed)
-    )
+    monkeypatch.setattr(studies, "embeddings", lambda data, seed: small.embeddings(data, steps=3, seed=seed))
+    monkeypatch.setattr(studies, "iterations", lambda data, out, seed: small.iterations(data, out, count=3, seed=seed))
     trained = [
         name
         for name, kind in figures.FIGURES.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -248,73 +247,3 @@ def _study(path, seed: int = 0, n: int = 600):
             path / "columns" / f"{net}.npz", labels=labels, accuracy=0.9, log_probabilities=log_probabilities, **columns
         )
     return path
-
-
-def test_the_study_chooses_on_one_half_and_reports_on_the_other(benchmark_module, tmp_path, capsys, monkeypatch):
-    report = benchmark_module("alignment_report")
-    monkeypatch.setattr(report, "compare_scores", partial(report.compare_scores, test="jackknife"))  # in a moment
-    out = _study(tmp_path / "study")
-    chosen, people = report.split(out / "people.npz", np.zeros(10_000, int))
-    assert np.array_equal(np.flatnonzero(chosen), np.sort(np.random.default_rng(20200713).permutation(10_000)[:5000]))
-    assert np.array_equal(people["choosing"].counts + people["reporting"].counts, people["all"].counts)
-    before = report.report(out / "people.npz", out)
-    assert before[0]["score"].startswith("confidence")
-    assert {"neighbour_agreement@50", "epistemic", "temperature_confidence"} <= {row["score"] for row in before}
-    assert any(" + " in row["score"] for row in before)
-    # What is reported does not change with what people said of the images that were chosen on.
-    with np.load(out / "people.npz") as arrays:
-        counts = arrays["counts"].copy()
-    final = report.final(out / "people.npz", out, ["neighbour_agreement@50"])
-    counts[chosen[:600]] = counts[chosen[:600]][:, ::-1]
-    np.savez(out / "people.npz", counts=counts)
-    again = report.final(out / "people.npz", out, ["neighbour_agreement@50"])
-    assert {(r["people"], r["score"]) for r in final} == {(r["people"], r["score"]) for r in again}
-    all_people = [{r["score"]: r["spearman"] for r in rows if r["people"] == "all"} for rows in (final, again)]
-    assert all_people[0] == pytest.approx(all_people[1])
-    assert "spearman: -" in capsys.readouterr().out
-    for name in ("choosing.csv", "reporting.csv", "avh-confidence.csv"):
-        assert (out / name).stat().st_size
-
-
-def test_neighbours_are_those_of_a_sort_and_never_the_sample_itself(benchmark_module, monkeypatch):
-    module = benchmark_module("neighbours")
-    x, among = (torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (50, 70))
-    for reference in (None, among):
-        cosines = torch.nn.functional.cosine_similarity(x[:, None], (x if reference is None else among)[None], dim=2)
-        if reference is None:
-            cosines.fill_diagonal_(-2)
-        expected = cosines.sort(descending=True)
-        for block in (1 << 27, 350):
-            monkeypatch.setattr(module, "BLOCK", block)
-            values, rows = module.neighbours(x, reference, k=7)
-            assert torch.equal(rows, expected.indices[:, :7])
-            torch.testing.assert_close(values, expected.values[:, :7])
-    with pytest.raises(ValueError, match=r"samples \(2\), got 3"):
-        module.neighbours(torch.eye(3), k=3)
-
-
-@pytest.mark.slow
-def test_the_study_runs_from_one_command_and_does_not_train_twice(benchmark_module, tmp_path):
-    study = benchmark_module("alignment_study")
-    random = np.random.default_rng(0)
-    arrays = {
-        "train_images": random.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8),
-        "train_labels": np.arange(80) % 2,
-    }
-    arrays |= {
-        "test_images": random.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8),
-        "test_labels": np.arange(60) % 2,
-    }
-    np.savez(tmp_path / "data.npz", **arrays)
-    for _ in range(2):
-        study.run(str(tmp_path / "data.npz"), tmp_path, ["small-cnn"], 1, 10, True, ["epochs=1", "warmup=0"])
-    file = tmp_path / "columns" / "small-cnn-0.npz"
-    with np.load(file) as found:
-        assert all(np.isfinite(found[name]).all() for name in found.files)
-        assert {"avh", "soft_margin_epochs", "avh@centred", "neighbour_agreement@16px", "confidence@noise"} <= set(
-            found.files
-        )
-    assert not (tmp_path / "run").exists()
-    first = file.stat().st_mtime_ns
-    study.run(str(tmp_path / "data.npz"), tmp_path, ["small-cnn"], 1, 10, True, ["epochs=1", "warmup=0"])
-    assert file.stat().st_mtime_ns == first

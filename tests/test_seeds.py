@@ -30,7 +30,7 @@ from hardsight.recipes import Recipe
 from hardsight.robustness import attack, robustness_answer
 from hardsight.scoring.folds import assign_folds
 from hardsight.studies import dip_and_bounce
-from hardsight.studies.avh import embeddings, iterations, two_gaussians
+from hardsight.studies.declared.small import embeddings, iterations, two_gaussians
 from hardsight.training import train
 from hardsight.training.loop import seed_of
 

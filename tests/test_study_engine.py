@@ -2,15 +2,21 @@
 
 import csv
 import math
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from hardsight.cli import main
+from hardsight.errors import InputError, MissingPathError
+from hardsight.stats import holm
 from hardsight.studies import STUDIES, Measure, Scale, engine, read_results, study
 from hardsight.studies.tables import Results
 
@@ -117,6 +123,83 @@ def test_processes_share_the_cells(tmp_path):
     assert sorted(name for name, _ in calls) == list("abcdef")
 
 
+SLOW_STUDY = """
+import os, sys, time
+from hardsight.studies import STUDIES, Measure, Scale, study
+
+@STUDIES.register("slow", question="?", paper="", factors={"k": tuple("abc")},
+                  measures={"x": Measure("x")}, scales={"smoke": Scale(1, 1)})
+def measure(cell):
+    with open(sys.argv[1] + "/calls", "a") as file:
+        file.write(cell.levels["k"])
+    (cell.folder / "half").write_text("x")
+    if cell.levels["k"] == "b" and len(sys.argv) > 2:
+        time.sleep(600)
+    return {"x": 1.0}
+
+print(study("slow", scale="smoke", out=sys.argv[1], progress=False).finished)
+"""
+
+
+def test_a_killed_process_loses_only_the_cell_it_was_computing(tmp_path):
+    script = tmp_path / "slow_study.py"
+    script.write_text(SLOW_STUDY)
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path), "hang"])
+    calls, deadline = tmp_path / "calls", time.monotonic() + 300
+    while not (calls.exists() and calls.read_text() == "ab") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(list((tmp_path / "slow-smoke/cells").glob("*.json"))) == 1
+    command = [sys.executable, str(script), str(tmp_path)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "3"
+    assert calls.read_text() == "abbc"
+    assert not list(tmp_path.rglob("half"))
+
+
+def test_a_failing_cell_does_not_stop_the_others_and_a_study_that_never_works_stops_at_once(toy, tmp_path, capsys):
+    toy[0] = 2
+    with pytest.raises(RuntimeError, match="killed"):
+        study("toy", scale="smoke", out=tmp_path, progress=False)
+    assert len(CALLS) == 6
+    assert "el:0.75 seed 0" in capsys.readouterr().err
+    toy[0] = len(CALLS) + 1
+    with pytest.raises(RuntimeError):
+        study("toy", scale="smoke", out=tmp_path / "other", progress=False)
+    assert len(CALLS) == 7
+
+
+def test_a_level_brings_its_own_data_and_only_its_cells_depend_on_it(tmp_path):
+    calls = []
+
+    @STUDIES.register(
+        "levels", question="?", paper="", factors={"pair": ("a", "b")}, measures={"x": Measure("x")},
+        scales={"quick": Scale(1, 1)}, data={"a": ("a.csv",), "b": ("b",)},
+    )  # fmt: skip
+    def measure(cell):
+        calls.append(cell.levels["pair"])
+        with cell.shared("teacher") as folder:
+            (folder / str(len(list(folder.iterdir())))).touch()
+            return {"x": len(list(folder.iterdir()))}
+
+    try:
+        (tmp_path / "b").mkdir()
+        (tmp_path / "a.csv").write_text("1")
+        (tmp_path / "b" / "image").write_text("1")
+        run = {"out": tmp_path / "out", "data": tmp_path, "progress": False}
+        assert [row["x"] for row in study("levels", **run).rows] == [1, 1]  # other data: nothing is shared
+        assert [row["x"] for row in study("levels", seeds=2, **run).rows] == [1, 1, 2, 2]
+        (tmp_path / "b" / "image").write_text("2")
+        study("levels", **run)
+        assert calls == ["a", "b", "a", "b", "b"]
+        (tmp_path / "a.csv").unlink()
+        assert study("levels", where="pair=b", **run).finished == 1
+        with pytest.raises(MissingPathError, match=r"a\.csv"):
+            study("levels", **run)
+    finally:
+        del STUDIES["levels"]
+
+
 def table_rows(seeds=5):
     """Accuracies that pairs tell apart and groups do not."""
     draw, hard = np.random.default_rng(0), np.random.default_rng(1).normal(0, 0.05, seeds)
@@ -166,6 +249,36 @@ def test_seeds_that_the_baseline_lacks_do_not_count():
     assert (line.n, line.pairs) == (4, 3)
 
 
+def test_families_are_corrected_apart_and_conditions_do_not_change_the_correction():
+    rows = table_rows()
+    whole = Results(STUDIES["el-rates"], rows, None, 30)
+    split = Results(replace(STUDIES["el-rates"], family=lambda levels: levels["rate"]), rows, None, 30)
+    for rate in ("0.5", "2"):
+        lines = split.lines("accuracy", f"rate={rate}")
+        tested = [line for line in lines if math.isfinite(line.p)]
+        assert [line.p_holm for line in tested] == pytest.approx(holm(np.array([line.p for line in tested])))
+        assert split.lines("accuracy", {"family": rate}) == lines
+    one = whole.lines("accuracy", "rate=2 and loss=el:0.75|el:exact")
+    assert one == [line for line in whole.lines("accuracy") if line.levels[0] == "2" and line.levels[1] != "ce"]
+    with pytest.raises(InputError, match="lss"):
+        whole.lines("accuracy", "lss=ce")
+
+
+def test_the_page_escapes_what_it_shows_and_loads_nothing():
+    rows = [
+        {"loss": "<script>alert(1)</script>", "seed": 0, "accuracy": 0.5},
+        {"loss": "ce", "seed": 0, "accuracy": 0.4},
+    ]
+    results = Results(STUDIES["el-mnist"], rows, None, 2)
+    page = results.page()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "+10.00" in page
+    assert "a\\|b" in Results(STUDIES["el-mnist"], [rows[0] | {"loss": "a|b"}], None, 1).markdown()
+
+
 def test_published_rows_keep_their_numbers():
     lines = {
         line.levels: line
@@ -193,6 +306,8 @@ def test_two_studies_rerun_at_smoke_scale(tmp_path, capsys):
     assert "Test accuracy" in table
     main(["study", "figure", "el-log-end", "--scale", "smoke", "--out", str(tmp_path), "--to", str(tmp_path / "f.png")])
     assert (tmp_path / "f.png").stat().st_size > 5000
+    main(["study", "page", "el-log-end", "--scale", "smoke", "--out", str(tmp_path), "--to", str(tmp_path / "p.html")])
+    assert "el:0.75" in (tmp_path / "p.html").read_text(encoding="utf-8")
     main(["study", "list", "--out", str(tmp_path), "--json"])
     assert '"smoke 2"' in capsys.readouterr().out
     results = read_results("el-log-end", tmp_path / "el-log-end-smoke/rows.csv")
@@ -210,6 +325,7 @@ def test_two_studies_rerun_at_smoke_scale(tmp_path, capsys):
         (["run", "embeddings", "--scale", "paper"], "mnist.npz"),
         (["run", "embeddings", "--scale", "paper", "--data", "nowhere"], "nowhere"),
         (["table", "two-gaussians", "--rows", "nowhere.csv"], "nowhere.csv"),
+        (["run", "el-mnist", "--scale", "smoke", "--where", "los=ce"], "loss"),
         (["table", "el-rates", "--rows", "docs/results/losses-cifar10-rates.csv", "--measures", "acuracy"], "acuracy"),
     ],
 )

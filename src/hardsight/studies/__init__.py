@@ -1,12 +1,5 @@
 """The papers' own small experiments, made again."""
 
-from hardsight.studies.avh import Embeddings as Embeddings
-from hardsight.studies.avh import NormGrowth as NormGrowth
-from hardsight.studies.avh import TwoGaussians as TwoGaussians
-from hardsight.studies.avh import embeddings as embeddings
-from hardsight.studies.avh import iterations as iterations
-from hardsight.studies.avh import norm_growth as norm_growth
-from hardsight.studies.avh import two_gaussians as two_gaussians
 from hardsight.studies.avh_claims import observations as observations
 from hardsight.studies.avh_measures import Bounce as Bounce
 from hardsight.studies.avh_measures import Switch as Switch
@@ -15,6 +8,13 @@ from hardsight.studies.avh_measures import hardness_against_accuracy as hardness
 from hardsight.studies.avh_measures import norm_gaps as norm_gaps
 from hardsight.studies.avh_measures import phase_switch as phase_switch
 from hardsight.studies.avh_tables import printed_tables as printed_tables
+from hardsight.studies.declared.small import Embeddings as Embeddings
+from hardsight.studies.declared.small import NormGrowth as NormGrowth
+from hardsight.studies.declared.small import TwoGaussians as TwoGaussians
+from hardsight.studies.declared.small import embeddings as embeddings
+from hardsight.studies.declared.small import iterations as iterations
+from hardsight.studies.declared.small import norm_growth as norm_growth
+from hardsight.studies.declared.small import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
 from hardsight.studies.study import STUDIES as STUDIES
 from hardsight.studies.study import Cell as Cell

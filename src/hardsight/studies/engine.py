@@ -80,7 +80,8 @@ def study(
     wanted = conditions(where, declared.factors)
     cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
     cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted)]
-    runner = _Runner(declared, scale, None if data is None else Path(data), Path(out) / f"{name}-{scale}", device, cells)
+    folder, place = None if data is None else Path(data), Path(out) / f"{name}-{scale}"
+    runner = _Runner(declared, scale, folder, place, find_device(device), cells)
     errors: list[Exception] = []
     computed = 0
     with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
@@ -144,10 +145,10 @@ class _Runner:
         scale: str,
         data: Path | None,
         place: Path,
-        device: str | torch.device | None,
+        device: torch.device,
         cells: Sequence[tuple[Mapping[str, str], int]],
     ) -> None:
-        self.study, self.scale, self.data, self.place, self.device = study, scale, data, place, find_device(device)
+        self.study, self.scale, self.data, self.place, self.device = study, scale, data, place, device
         self.settings = dict(study.scale(scale).settings)
         self.key = content_hash(
             [_FORMAT, study.name, study.version, scale, content_hash(study.code), package_hash()], self.settings

@@ -244,7 +244,9 @@ def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str
         >>> conditions("pair=a|b and at=last", ("pair", "method", "at"))
         {'pair': ['a', 'b'], 'at': ['last']}
     """
-    parts = where.items() if isinstance(where, Mapping) else (part.split("=", 1) for part in where.split(" and ") if part)
+    parts = (
+        where.items() if isinstance(where, Mapping) else (part.split("=", 1) for part in where.split(" and ") if part)
+    )
     wanted: dict[str, list[str]] = {}
     for name, *level in parts:
         name = name.strip()

@@ -38,12 +38,12 @@ _MEASURES = {
 _RECIPE = {"label_smoothing": 0.0, "ema": 0.0, "graph": False, "clip": 1e9}
 _DIGITS = {"data": "digits", "model": "small-cnn", "recipe": {"clip": 1e9}}
 _SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"clip": 1e9, "epochs": 2}, "probe_epochs": 2}
-_CIFAR = {
+CIFAR = {
     "data": "cifar10.npz",
     "model": "cifar-resnet18",
     "recipe": _RECIPE | {"epochs": 10, "batch_size": 256, "lr": 0.2, "warmup": 2.0},
 }
-_MNIST = {
+MNIST = {
     "data": "mnist.npz",
     "model": "mnist-el",
     "recipe": {"epochs": 12, "drop_last": True, "precision": "bf16", "channels_last": True, "clip": 1e9},
@@ -63,7 +63,7 @@ def _scales(paper: dict[str, Any], seconds: float, smoke: tuple[str, ...]) -> di
 
 def _trained(cell: Cell) -> dict[str, float]:
     """Train with a loss and measure the network."""
-    settings, (train_data, test_data) = cell.settings, _data(cell)
+    settings, (train_data, test_data) = cell.settings, split_data(cell)
     recipe = PRESETS[settings["model"]].recipe.replace(**settings["recipe"])
     recipe = recipe.replace(loss=cell.levels["loss"], lr=float(cell.levels.get("rate", 1)) * recipe.lr, seed=cell.seed)
     options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
@@ -91,32 +91,32 @@ _loss_study(
     question="How much bonus for well-classified examples helps?",
     paper="EL, Fig. 4, 5 and 6",
     factors={"loss": ("ce", *_ENDS, *_TAMED)},
-    scales=_scales(_CIFAR, 50, ("ce", "el:0.75")),
+    scales=_scales(CIFAR, 50, ("ce", "el:0.75")),
 )(_trained)
 _loss_study(
     "el-rates",
     question="Is the Encouraging Loss cross-entropy at another learning rate?",
     paper="EL, Table 2",
     factors={"rate": ("0.5", "2"), "loss": ("ce", "el:0.75", "el:exact", *_TAMED)},
-    scales=_scales(_CIFAR, 50, ("ce", "el:0.75")),
+    scales=_scales(CIFAR, 50, ("ce", "el:0.75")),
 )(_trained)
 _loss_study(
     "el-mnist",
     question="Do cross-entropy and squared error gain from their bonuses?",
     paper="EL, Tables 1 and 5",
     factors={"loss": ("ce", "el:0.75", "el:exact", "el:normal", "mse", "mirror", "mse:sigmoid", "mirror:sigmoid")},
-    scales=_scales(_MNIST, 20, ("ce", "mirror")),
+    scales=_scales(MNIST, 20, ("ce", "mirror")),
 )(_trained)
 _loss_study(
     "amc-pairs",
     question="Does a contrastive loss on angles beat one on distances?",
     paper="AMC, Table 1 and Fig. 4",
     factors={"loss": ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")},
-    scales=_scales(_CIFAR, 45, ("ce", "amc:paper")),
+    scales=_scales(CIFAR, 45, ("ce", "amc:paper")),
 )(_trained)
 
 
-def _data(cell: Cell) -> tuple[Samples, Samples]:
+def split_data(cell: Cell) -> tuple[Samples, Samples]:
     """Training and test samples; every fifth of the digits is for the test."""
     name = cell.file(cell.settings["data"])
     if name != "digits":

@@ -1,0 +1,49 @@
+"""The AVH paper's observations on CIFAR-10: networks in training, judged with CIFAR-10H's human frequencies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import hardsight as hs
+from hardsight.studies.avh_claims import NO, PARTLY, YES, observations
+from hardsight.studies.declared.losses import split_data
+from hardsight.studies.study import STUDIES, Cell, Measure, Scale
+
+_SUPPORT = {YES: 1.0, PARTLY: 0.5, NO: 0.0}
+_FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph": True}
+
+
+@STUDIES.register(
+    "observations",
+    question="Do networks in training behave as the AVH paper observes?",
+    paper="AVH, Observations 1 to 4 and the conjecture",
+    factors={"network": ("alexnet-32", "vgg19-32", "resnet50-32", "densenet121-32")},
+    details=("source", "claim"),
+    measures={
+        "support": Measure("Support (1 yes, 0.5 partly, 0 no)", better="higher"),
+        "value": Measure("The number that the verdict rests on"),
+    },
+    scales={
+        "smoke": Scale(1, 10, settings={"data": "digits", "recipe": {"epochs": 8}}, levels={"network": ("small-cnn",)}),
+        "paper": Scale(
+            2, 300, "NVIDIA H200",
+            {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {**_FAST, "epochs": 30}},
+        ),
+    },
+)  # fmt: skip
+def _judged(cell: Cell) -> list[dict[str, Any]]:
+    """Train, record the test samples, and judge every claim about one network."""
+    (training, test), name, settings = split_data(cell), cell.levels["network"], cell.settings
+    recipe = hs.presets.PRESETS[name].recipe.replace(**settings["recipe"]).replace(seed=cell.seed)
+    options = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
+    hs.train(name, training, test, out=cell.folder / "run", **options)
+    run, human = hs.Dynamics(cell.folder / "run" / "test"), None
+    if "data_human" in settings:
+        human = cell.file(settings["data_human"])
+    elif settings["data"] == "digits":
+        human = np.random.default_rng(0).binomial(50, 0.95, len(run)) / 50
+    rows = observations({name: run}, human, shortcuts={name: True} if name == "small-cnn" else None).to_pylist()
+    judged = [row for row in rows if row["net"] == name]
+    return [{**row, "support": _SUPPORT.get(row["verdict"]), "net": None} for row in judged]
