@@ -37,7 +37,7 @@ def _judged(cell: Cell) -> list[dict[str, Any]]:
     """Train, record the test samples, and judge every claim about one network."""
     (training, test), name, settings = split_data(cell), cell.levels["network"], cell.settings
     recipe = hs.presets.PRESETS[name].recipe.replace(**settings["recipe"]).replace(seed=cell.seed)
-    options = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
+    options: dict[str, Any] = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
     hs.train(name, training, test, out=cell.folder / "run", **options)
     run, human = hs.Dynamics(cell.folder / "run" / "test"), None
     if "data_human" in settings:

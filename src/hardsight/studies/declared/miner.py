@@ -15,9 +15,9 @@ from hardsight.extras import need
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 # By distance or by AVH, and which triplets; margins are the defaults.
-_MINERS = {
-    "untrained": None,
-    "no miner": None,
+_MINERS: dict[str, tuple[str, Any]] = {
+    "untrained": ("", ""),
+    "no miner": ("", ""),
     "distance, hard": ("distance", "hard"),
     "distance, semihard": ("distance", "semihard"),
     "AVH, hard": ("AVH", "hard"),
@@ -65,12 +65,10 @@ def _miner(name: str) -> Any:
 
     from hardsight.integrations.metric_learning import AVHMiner
 
-    if _MINERS[name] is None:
-        return None
     by, triplets = _MINERS[name]
-    if by == "AVH":
-        return AVHMiner(kind=triplets)
-    return TripletMarginMiner(type_of_triplets=triplets)
+    if not by:
+        return None
+    return AVHMiner(kind=triplets) if by == "AVH" else TripletMarginMiner(type_of_triplets=triplets)
 
 
 def _split(seed: int, wrong: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -63,7 +63,7 @@ def _agreement(cell: Cell) -> list[dict[str, Any]]:
     (training, test), network = split_data(cell), cell.levels["network"]
     recipe = hs.presets.PRESETS["cifar-resnet18"].recipe.replace(**_COMMON | _RECIPES.get(network, {}))
     recipe = recipe.replace(**cell.settings["recipe"]).replace(seed=cell.seed)
-    options = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
+    options: dict[str, Any] = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
     trained = hs.train(network, training, test, out=cell.folder / "run", **options)
     columns, labels = _columns(trained.model.module, test), all_labels(test, "data")
     columns |= _over_epochs(hs.Dynamics(cell.folder / "run" / "test"), test.ids)

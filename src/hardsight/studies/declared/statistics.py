@@ -164,8 +164,8 @@ def _shares(seed: int, runs: int, few: bool) -> Iterator[dict[str, Any]]:
     for (more, less), n in itertools.product(pairs[:1] if few else pairs, (50,) if few else (20, 50, 200, 1000)):
         shares = [more, less, 1 - more - less]
         counts = np.random.default_rng([n, seed]).multinomial(n, shares, 10 * runs)[:, :2].tolist()
-        tests = {tuple(count): mcnemar(*count, n) for count in counts}
-        ends = [(tests[tuple(count)].low - 1e-9, tests[tuple(count)].high + 1e-9) for count in counts]
+        tests = {(a, b): mcnemar(a, b, n) for a, b in counts}
+        ends = [(tests[a, b].low - 1e-9, tests[a, b].high + 1e-9) for a, b in counts]
         yield _row(more - less, ends, of="shares", setting=f"{more} and {less}", samples=n)
 
 
