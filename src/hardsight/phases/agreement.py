@@ -40,7 +40,7 @@ def agreement(dynamics: Dynamics, human: Any, scores: Sequence[str] = AGREEMENT_
     """Correlation of scores with human selection frequency, per epoch.
 
     Standard errors are those of the infinitesimal jackknife. In simulations with half of the frequencies tied at 1
-    (``hardsight study run coverage``), the 95% interval of Spearman's correlation covers the truth in 93 to 99% of the runs
+    (the study coverage), the 95% interval of Spearman's correlation covers the truth in 93 to 99% of the runs
     with 10 or 20 samples and in 94 to 96% from 50 on, that of Pearson's in 89 to 97% and in 93 to 98%.
 
     Args:

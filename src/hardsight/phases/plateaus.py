@@ -82,7 +82,7 @@ def plateau(matrix: np.ndarray, epochs: np.ndarray | None = None, *, draws: int 
 
     A plateau is the last stretch of a curve with less than 5% of its whole change, if that is at least a fifth of the
     epochs (`settles`). Its interval comes from curves drawn around the monotone fit with the noise of samples and
-    epochs (`mean_curves`). In simulations (``hardsight study run coverage``, 100 runs per setting) it covered the truth in 94
+    epochs (`mean_curves`). In simulations (the study coverage, 100 runs per setting) it covered the truth in 94
     to 100% of the runs with independent noise of epochs, in 91 to 100% with a correlation of 0.3, and with 0.7 in 94%
     in the median setting and 80% in the worst.
 
