@@ -13,14 +13,12 @@ from hardsight.predictions import Predictions
 from hardsight.questions import (
     QUESTIONS,
     OODData,
-    brier,
     classwise_ece,
     detection,
     ece,
     energy_by_class,
     fit_temperature,
     logit_margin,
-    nll,
     ood_scores,
 )
 
@@ -38,7 +36,7 @@ def _arrays(logits: torch.Tensor, labels: torch.Tensor) -> None:
     confidence, predicted = p.max(1)
     for binning in ("width", "mass"):
         ece(confidence, predicted == labels, binning=binning)
-    classwise_ece(p, labels), brier(p, labels), nll(logits / temperature, labels)
+    classwise_ece(p, labels)
     logit_margin(logits, labels), energy_by_class(logits, labels)
 
 

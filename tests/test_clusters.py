@@ -194,8 +194,3 @@ class TestLayout:
     def test_what_cannot_be_laid_out(self, features, how, sentence):
         with pytest.raises(ValueError, match=sentence):
             layout(features, how)
-
-    def test_umap_when_it_is_not_there(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "umap", None)
-        with pytest.raises(RuntimeError, match=r"umap .*install umap-learn"):
-            layout(np.ones((9, 4)), "umap")

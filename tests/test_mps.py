@@ -14,7 +14,7 @@ from hardsight.angles import cosine_matrix
 from hardsight.data import mean_and_std
 from hardsight.devices import moved
 from hardsight.predictions import _values
-from hardsight.questions.calibration import brier, classwise_ece, fit_temperature, nll
+from hardsight.questions.calibration import classwise_ece, fit_temperature
 from hardsight.questions.margins import energy_by_class, logit_margin
 from hardsight.questions.ood import ood_scores
 from hardsight.scores import SCORES, avh_series
@@ -47,9 +47,7 @@ WAYS = {
     "rows of features": block(None, "features"),
     "predictions": lambda x, w, y, b: _values(x @ w.T + b, x, w, True),
     "ood": lambda x, w, y, b: ood_scores(x @ w.T + b, x, w),
-    "brier": lambda x, w, y, b: brier((x @ w.T).softmax(1), y),
     "classwise_ece": lambda x, w, y, b: classwise_ece((x @ w.T).softmax(1), y),
-    "nll": lambda x, w, y, b: nll(x @ w.T, y),
     "temperature": lambda x, w, y, b: fit_temperature(x @ w.T, y),
     "logit margin": lambda x, w, y, b: logit_margin(x @ w.T, y),
     "energy": lambda x, w, y, b: energy_by_class(x @ w.T, y),

@@ -72,15 +72,8 @@ INSIDE = re.compile(r"[a-z-]+-[0-9a-f]{16,}\.(json|parquet)|\d{2}-[A-Za-z0-9._-]
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
-    """Prepare and lock the folder: an evaluation of the same data grows, one of other runs or data is refused.
-
-    Args:
-        path: The folder, made if needed.
-        plan: What is evaluated.
-        overwrite: Discard the evaluation that is there, unless it is an unfinished one of the same plan.
-
-    Returns:
-        The folder's lock, to be closed at the end.
+    """Prepare and lock the folder: an evaluation of the same data grows, one of other runs or data is refused or, with
+    `overwrite`, discarded. An unfinished one of the same plan is resumed even then. Close the lock at the end.
     """
     with begin_folder(
         path / PLAN,

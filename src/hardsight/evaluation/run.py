@@ -185,7 +185,7 @@ class _RunAnswer(NamedTuple):
     answer: Answer
 
     def lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Rows or points with the run they belong to."""
+        """Rows or points with their run."""
         return [{"run": self.run, "group": self.group, "seed": self.seed, **line} for line in lines]
 
 

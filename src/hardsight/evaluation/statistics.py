@@ -39,10 +39,9 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
             the others; None of any other number.
 
     Returns:
-        One row per number and group: means, standard deviations and numbers of runs of both; their difference with its
-        95 % interval and p-value; ``p_holm``, corrected over all such tests of the question, and NaN where neither
-        side is better, because then nothing is claimed; ``test`` (which one, over what), or the ``reason`` why there is
-        none; and ``how``, the same with the numbers of seeds, runs or samples.
+        One row per number and group: mean, standard deviation and number of runs of both; their difference with its
+        95% interval and p-value; ``p_holm``, corrected over all tests of the question, NaN where neither side is
+        better; ``test``, or the ``reason`` why there is none; and ``how``, with the numbers of seeds, runs or samples.
 
     Examples:
         >>> def row(group, seed, value):

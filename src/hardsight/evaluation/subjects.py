@@ -50,16 +50,13 @@ def open_subjects(
         )
     if names is not None and not all(str(name).strip() for name in names):
         raise InputError("names must not be empty; give each run the name of its group.")
-    subjects = [replace(run) if isinstance(run, Subject) else subject_of(Path(run), data) for run in runs]
     opened: dict[str, Samples] = {}
-    for subject in subjects:
-        source = _source(subject)
-        if source not in opened:
-            opened[source] = subject.samples() if callable(subject.samples) else open_data(subject.samples)
-            check_samples(opened[source], None)
-        subject.samples = opened[source]
+    subjects = [replace(run) if isinstance(run, Subject) else subject_of(Path(run), data, opened) for run in runs]
     first = subjects[0]
     for subject in subjects:
+        source = str(subject.samples) if isinstance(subject.samples, (str, Path)) else f"object {id(subject.samples)}"
+        subject.samples = opened.setdefault(source, open_data(subject.samples) if source not in opened else None)
+        check_samples(subject.samples, None)
         if subject.samples.fingerprint() != first.samples.fingerprint():
             raise InputError(
                 f"runs must be over the same data to be compared: {subject.name} is over "
@@ -83,39 +80,42 @@ def open_subjects(
     return subjects, samples if samples.labels is not None else View(samples, labels=labels, classes=samples.classes)
 
 
-def _source(subject: Subject) -> str:
-    """What tells data apart before they are opened."""
-    if callable(subject.samples):  # of a run
-        meta = folder_of(Path(subject.path))[1]
-        return json.dumps([meta.source, meta.data.split], sort_keys=True)
-    return str(subject.samples) if isinstance(subject.samples, (str, Path)) else f"object {id(subject.samples)}"
-
-
-def subject_of(run: Path, data: Any = None, model: str | None = None, checkpoint: Path | None = None) -> Subject:
-    """A run folder as a subject, whose network and data are opened when they are needed.
+def subject_of(
+    run: Path,
+    data: Any = None,
+    opened: dict[str, Samples] | None = None,
+    *,
+    model: str | None = None,
+    checkpoint: Path | None = None,
+) -> Subject:
+    """A run folder as a subject, whose network is built when it is needed.
 
     Args:
         run: The folder; of a training, the whole or its ``test`` or ``train``.
         data: Where the data are, if they have moved or were not named.
+        opened: Data of other runs, by their source.
         model: What to build where the run does not say.
         checkpoint: Its weights; those of the run if not given.
     """
     folder, meta = folder_of(run)
-    training = training_of(folder)
+    training, opened = training_of(folder), {} if opened is None else opened
+    source = json.dumps([meta.source, meta.data.split], sort_keys=True)
 
     def build() -> Model:
         built = network_of(folder, meta, model, checkpoint)
         built.module.eval()
         return built if built.classes is not None or not meta.class_names else replace(built, classes=meta.class_names)
 
-    subject = Subject(
-        (training or folder).resolve().name, build, lambda: data_of(meta, data), path=str(run),
-        head=meta.model.head if model is None else None,
-    )  # fmt: skip
+    def subject(**of: Any) -> Subject:
+        if source not in opened:
+            opened[source] = data_of(meta, data)
+        head = meta.model.head if model is None else None
+        return Subject((training or folder).resolve().name, build, opened[source], path=str(run), head=head, **of)
+
     if training is None:
         if meta.unfinished:
             raise StateError(f"RUN: {run} is not finished; run the same command again to resume it, then evaluate it.")
-        return subject
+        return subject()
     recipe = training_plan(training)["recipe"]
     done = len(read_json(training / HISTORY, list[dict[str, Any]])) if (training / HISTORY).is_file() else 0
     if done < recipe["epochs"]:
@@ -127,7 +127,7 @@ def subject_of(run: Path, data: Any = None, model: str | None = None, checkpoint
     notes = (Note("training samples", text, "warn"),) if folder.name == "train" else ()
     records = training / "train"
     known = (lambda: data_of(read_run(records, partial=True, kinds=())[1])) if is_run(records) else None
-    return replace(subject, seed=recipe["seed"], training=known, notes=notes)
+    return subject(seed=recipe["seed"], training=known, notes=notes)
 
 
 def warn_of_another_network(run: Path, samples: pa.Table) -> None:

@@ -1,8 +1,4 @@
-"""Calibration: is a network right as often as it says?
-
-A confidence of .8 should be right four times in five. The calibration error is the mean gap between the two over bins
-of like confidence; a temperature, one number that divides all logits, is the simplest way to close it.
-"""
+"""Calibration: is a network right as often as its confidence says?"""
 
 from __future__ import annotations
 
@@ -30,14 +26,8 @@ _NUMBERS, _FEW = 4_096_000, 4096
 
 
 class Reliability(NamedTuple):
-    """Bins of like confidence, ascending, without the empty ones: arrays of one length.
-
-    Attributes:
-        confidence: Mean confidence.
-        accuracy: Share that is right.
-        low: Wilson's 95 % interval of that share.
-        high: Its upper end.
-        n: Samples.
+    """Bins of similar confidence, ascending, without the empty ones: mean confidence, accuracy with Wilson's 95%
+    interval, and number of samples.
     """
 
     confidence: np.ndarray
@@ -82,8 +72,7 @@ def reliability(confidence: Any, correct: Any, bins: int = 15, binning: Binning 
 def ece(confidence: Any, correct: Any, bins: int = 15, binning: Binning = "width") -> float:
     """Expected calibration error: mean gap between confidence and accuracy over the bins of `reliability`.
 
-    With bins of equal mass it is also called adaptive. It is biased upward: with few samples a bin even a calibrated
-    network has some.
+    With bins of equal mass it is called adaptive. It is biased upward where bins have few samples.
 
     Args:
         confidence: ``(N,)`` in [0, 1]; that of the predicted class.
@@ -102,8 +91,6 @@ def ece(confidence: Any, correct: Any, bins: int = 15, binning: Binning = "width
 def classwise_ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
     """Calibration error of every class's probability over all samples, bins of equal width, mean over the classes.
 
-    Most probabilities of many classes lie in the first bin, so it is small where C is large.
-
     Args:
         probabilities: ``(N, C)`` in [0, 1].
         labels: ``(N,)`` class indices.
@@ -120,44 +107,10 @@ def classwise_ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
     return gaps.mean(len(p))
 
 
-def brier(probabilities: Any, labels: Any) -> float:
-    """Brier score over all classes: mean squared distance between the probabilities and the one-hot label, in [0, 2].
-
-    Args:
-        probabilities: ``(N, C)``.
-        labels: ``(N,)`` class indices.
-
-    Examples:
-        >>> round(brier([[0.8, 0.2], [0.4, 0.6]], [0, 1]), 4)
-        0.2
-    """
-    p, y = _checked_probabilities(probabilities, labels)
-    return float(torch.cat([_brier(p[part].double(), y[part]) for part in _blocks(p)]).mean())
-
-
-def nll(logits: Any, labels: Any) -> float:
-    """Mean negative log-likelihood: the cross-entropy, in nats. Log-probabilities are logits, too.
-
-    Args:
-        logits: ``(N, C)``.
-        labels: ``(N,)`` class indices.
-
-    Examples:
-        >>> round(nll([[2.0, 0.0], [0.0, 0.0]], [0, 1]), 4)
-        0.41
-    """
-    z = check_logits(logits)
-    y = check_labels(labels, len(z), z.shape[1]).to(z.device)
-    losses = [torch.nn.functional.cross_entropy(z[p], y[p], reduction="none").double() for p in _blocks(z)]
-    return float(torch.cat(losses).mean())
-
-
 def fit_temperature(logits: Any, labels: Any) -> float:
     """The temperature T at which the negative log-likelihood of ``logits / T`` is least, within `TEMPERATURES`.
 
-    That is a convex function of ``1 / T``; its minimum is found by Newton's method kept between bounds. Where every
-    label has the largest logit the likelihood grows for ever as T → 0, and the lower bound comes back; where logits are
-    no better than none (the minimum is at infinity) the upper bound does.
+    Where every label has the largest logit, that is the lower bound; where logits say nothing, the upper one.
 
     Args:
         logits: ``(N, C)``; of data that the network was not trained on.
@@ -212,11 +165,7 @@ def _slopes(z: Tensor, y: Tensor, inverse: float) -> tuple[float, float]:
 
 
 class _ClasswiseGaps:
-    """Sums of probabilities and labels by class and bin, some rows at a time.
-
-    Fewer than `bins` probabilities of a row lie above the first bin, so only those are sorted into bins; the first has
-    the rest.
-    """
+    """Sums of probabilities and labels by class and bin, some rows at a time; the first bin has most of them."""
 
     def __init__(self, classes: int, bins: int) -> None:
         self.edges = torch.arange(1, bins, dtype=torch.float64) / bins

@@ -1,7 +1,7 @@
-"""Do features of one class lie together? Clusters against classes, silhouettes in angle, and pictures of the whole.
+"""Are features of one class close together? Clusters against classes, silhouettes in angle, and layouts to draw.
 
-AMC-Loss reports homogeneity, completeness and V-measure of the classifier's *predictions*: functions of the confusion
-matrix, which say nothing of features. Both are here: ``kmeans`` of the features' directions, and ``predictions``.
+AMC-Loss reports homogeneity, completeness and V-measure of the *predictions*, which say nothing of features. Both are
+here: ``kmeans`` of the features' directions, and ``predictions``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hardsight.angles import angle_matrix, unit
-from hardsight.errors import InputError, StateError
+from hardsight.errors import InputError
 from hardsight.questions.answers import Answer
 from hardsight.questions.subject import QUESTIONS, Metric, Subject
 
@@ -92,7 +92,7 @@ def angular_kmeans(features: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    directions = _directions(features)
+    directions = _unit(features)[0]
     kind = KMeans if len(directions) <= _AT_ONCE else MiniBatchKMeans
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # collapsed features have fewer directions than clusters
@@ -159,16 +159,14 @@ def ask(subject: Subject, *, seed: int = 0) -> Answer:
     return answer
 
 
-def layout(
-    features: np.ndarray, how: Literal["tsne", "umap", "sphere", "plane"] = "tsne", *, seed: int = 0
-) -> np.ndarray:
+def layout(features: np.ndarray, how: Literal["tsne", "sphere", "plane"] = "tsne", *, seed: int = 0) -> np.ndarray:
     """Places ``(N, 2)`` or ``(N, 3)`` to draw features at.
 
     Args:
         features: ``(N, D)``; for t-SNE of 10,000 samples allow a minute.
-        how: ``"tsne"`` or ``"umap"`` (needs umap-learn) of the features' directions; ``"sphere"``: directions of
-            features of two or three numbers; ``"plane"``: features of two numbers as they are, with their lengths.
-        seed: Of the former two.
+        how: ``"tsne"`` of the features' directions; ``"sphere"``: directions of features of two or three numbers;
+            ``"plane"``: features of two numbers as they are.
+        seed: Of t-SNE.
 
     Examples:
         >>> layout(np.array([[0.0, 4.0]]), "sphere").tolist()
@@ -181,33 +179,21 @@ def layout(
         if width != 2:
             raise InputError(f"how='plane' needs features of 2 numbers, got {width}; take 'tsne'.")
         return np.asarray(features)
-    directions = _directions(features)
+    directions = _unit(features)[0]
     if how == "sphere":
         if width not in (2, 3):
             raise InputError(f"how='sphere' needs features of 2 or 3 numbers, got {width}; take 'tsne'.")
         return directions
     if n < 5:
         raise InputError(f"features must be of at least 5 samples for a layout, got {n}.")
-    if how == "umap":
-        try:
-            from umap import UMAP
-        except ModuleNotFoundError as error:
-            raise StateError("umap is not installed; install it with: pip install umap-learn") from error
-        return np.asarray(
-            UMAP(metric="cosine", random_state=seed, n_neighbors=min(15, n - 1)).fit_transform(directions)
-        )
     if how != "tsne":
-        raise InputError(f"how must be 'tsne', 'umap', 'sphere' or 'plane', got {how!r}.")
+        raise InputError(f"how must be 'tsne', 'sphere' or 'plane', got {how!r}.")
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
         start = "pca" if directions.std() > 0 else "random"
         return TSNE(perplexity=min(30.0, (n - 1) / 3), init=start, random_state=seed).fit_transform(directions)
-
-
-def _directions(features: np.ndarray) -> np.ndarray:
-    return _unit(features)[0]
 
 
 def _unit(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,4 +211,4 @@ def _narrowed(features: np.ndarray, seed: int) -> np.ndarray:
 
     with threadpool_limits(1):
         axes, sizes, _ = randomized_svd(directions, _WIDTH, random_state=seed)
-    return lengths * _directions(axes * sizes)
+    return lengths * _unit(axes * sizes)[0]

@@ -216,10 +216,7 @@ def _float64(values: Any) -> Tensor:
 
 
 def _read(logits: Tensor) -> Reading:
-    """What logits alone tell, at the predicted class; the angles are NaN.
-
-    Sums are taken relative to the runner-up, so that float32 keeps the digits of ``1 − p`` however sure a network is.
-    """
+    """What logits alone say at the predicted class; sums are relative to the runner-up, which keeps digits of 1 − p."""
     parts = []
     for z in logits.split(max(1, _NUMBERS // logits.shape[1])):
         logit, target = z.max(1)
@@ -233,50 +230,34 @@ def _read(logits: Tensor) -> Reading:
 
 
 class Detection(NamedTuple):
-    """How well a score tells the inside from the outside.
+    """How well a score tells in-distribution from OOD samples."""
 
-    Attributes:
-        auroc: The chance that an inside sample scores above an outside one; pairs that tie count half.
-        aupr_in: Average precision of finding the inside.
-        aupr_out: The same of finding the outside.
-        fpr95: False-positive rate at 95 % TPR: the smallest share of the outside that any threshold lets in which keeps
-            95 % of the inside or more.
-        n_in: Samples inside.
-        n_out: Samples outside.
-        auroc_low: DeLong's 95 % interval.
-        auroc_high: Its upper end.
-        fpr95_low: 95 % interval, the threshold's own uncertainty included; see `hardsight.stats.fpr_at_95_tpr`.
-        fpr95_high: Its upper end.
-        tied: Share of the pairs of an inside and an outside sample whose scores are equal; 1: the scores are constant.
-    """
-
-    auroc: float
-    aupr_in: float
-    aupr_out: float
-    fpr95: float
+    auroc: float  # chance that an in-distribution sample scores above an OOD one; ties count half
+    aupr_in: float  # average precision, in-distribution positive
+    aupr_out: float  # the same, OOD positive
+    fpr95: float  # false-positive rate at 95% TPR
     n_in: int
     n_out: int
-    auroc_low: float
+    auroc_low: float  # DeLong's 95% interval
     auroc_high: float
-    fpr95_low: float
+    fpr95_low: float  # 95% interval, see `hardsight.stats.fpr_at_95_tpr`
     fpr95_high: float
-    tied: float
+    tied: float  # share of the pairs that tie; 1: the scores are constant
 
 
 def detection(inside: Any, outside: Any) -> Detection:
-    """How well scores tell the inside from the outside; the inside is the positive class.
+    """How well scores tell in-distribution samples, the positive class, from OOD samples.
 
-    Samples that tie are kept or refused together, so the result does not depend on the order of the samples and nothing
-    is random. Constant scores have AUROC .5 and FPR95 1. Average precision does not interpolate: the trapezes of other
-    libraries are a little higher, and give constant scores more than the share of the positives.
+    Samples that tie are accepted together, so their order does not matter: constant scores have AUROC 0.5 and FPR95 1.
+    Average precision does not interpolate; libraries that do are a little higher.
 
     Args:
-        inside: ``(N,)`` scores of samples like the training data; higher must mean more inside.
-        outside: ``(M,)`` scores of strangers.
+        inside: ``(N,)`` scores of in-distribution samples; higher must mean more in-distribution.
+        outside: ``(M,)`` scores of OOD samples.
 
     Examples:
-        >>> found = detection([4.0, 3.0, 2.0], [1.0, 2.5])
-        >>> round(found.auroc, 3), found.fpr95
+        >>> result = detection([4.0, 3.0, 2.0], [1.0, 2.5])
+        >>> round(result.auroc, 3), result.fpr95
         (0.833, 0.5)
     """
     from sklearn.metrics import average_precision_score

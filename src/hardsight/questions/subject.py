@@ -148,47 +148,31 @@ class Subject:
 
 
 class Metric(NamedTuple):
-    """How a metric is shown.
+    """How a metric is shown."""
 
-    Attributes:
-        title: Its name; that of the row if empty.
-        unit: ``%`` where it is written as a percentage.
-        meaning: A sentence on a difference with ``{group}``, ``{baseline}`` and ``{how}``, and how it goes for better
-            and for worse.
-    """
-
-    title: str = ""
-    unit: str = ""
+    title: str = ""  # the metric's name if empty
+    unit: str = ""  # % for percentages
+    # A sentence on a difference with {group}, {baseline} and {how}, which is the second text or, for worse, the third.
     meaning: tuple[str, str, str] = ("{group} is {how} than {baseline}", "better", "worse")
 
 
 class CurveKind(NamedTuple):
     """How a curve is drawn.
 
-    Attributes:
-        title: Above it.
-        x: Under the x axis.
-        y: Beside the y axis.
-        unit: ``%`` where y is written as a percentage.
-        least: No value is smaller.
-        most: No value is larger.
-        shape: ``line``; ``bars``: points are centers of bars and the shares in them, drawn as densities; ``bins``
-            of confidence, and ``ranks``: points are means of n samples each.
-        against: A second curve, of OOD data, drawn beside this one for each group.
-        diagonal: Whether the line x = y is drawn, too.
-        note: How to read it.
+    Its shape is ``line``; ``bars``: points are centers of bars and the shares in them, drawn as densities; ``bins`` of
+    confidence, and ``ranks``: points are means of n samples each.
     """
 
     title: str
-    x: str
+    x: str  # title of the axis
     y: str
-    unit: str = ""
-    least: float | None = None
+    unit: str = ""  # % where y is a percentage
+    least: float | None = None  # no value is smaller
     most: float | None = None
     shape: str = "line"
-    against: str = ""
-    diagonal: bool = False
-    note: str = ""
+    against: str = ""  # a second curve, of OOD data, drawn beside this one for each group
+    diagonal: bool = False  # whether the line x = y is drawn, too
+    note: str = ""  # how to read it
 
 
 @dataclass(frozen=True)
