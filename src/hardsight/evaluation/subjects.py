@@ -55,7 +55,9 @@ def open_subjects(
     first = subjects[0]
     for subject in subjects:
         source = str(subject.samples) if isinstance(subject.samples, (str, Path)) else f"object {id(subject.samples)}"
-        subject.samples = opened.setdefault(source, open_data(subject.samples) if source not in opened else None)
+        if source not in opened:
+            opened[source] = open_data(subject.samples)
+        subject.samples = opened[source]
         check_samples(subject.samples, None)
         if subject.samples.fingerprint() != first.samples.fingerprint():
             raise InputError(
