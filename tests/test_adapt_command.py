@@ -1,5 +1,6 @@
 """`hardsight adapt` as a user calls it: who is who, a line per round, a table at the end; what is wrong."""
 
+import json
 import re
 
 import numpy as np
@@ -193,3 +194,37 @@ def test_numbers_that_are_not_known_are_a_dash():
     assert lines[0].split() == ["round", "selected", "share", "imbalance", "confidence", "C·AVC", "C·AVH", "norm"]
     assert lines[1].split() == ["0", *"–" * 7]
     assert lines[2:] == [""]  # no accuracies, no second table
+
+
+def test_without_labels_the_command_warns_and_a_check_selects_a_round(capsys, data, trained, tmp_path):
+    bare = save(tmp_path / "bare.npz", 300, 600, 0.7, labels=None)
+    out, check, roles = tmp_path / "run", tmp_path / "run" / "check.csv", {"target": bare, "test": None}
+    code, said, err = adapt(capsys, data, trained, out, **roles)
+    assert (code, err) == (0, "")
+    assert "nothing can tell whether a round helped" in " ".join(said.split())
+    code, said, err = adapt(capsys, data, trained, out, "--check", "60", **roles)
+    assert (code, err) == (0, "")
+    assert "all 2 rounds" in said  # nothing is trained again
+    assert "8 times out of 10" in " ".join(said.split()) or "no difference can be detected" in " ".join(said.split())
+    assert said.splitlines()[-1].endswith("run the same command again")
+    lines = check.read_text().splitlines()
+    assert (lines[0].replace('"', ""), len(lines)) == ("id,label", 61)
+    for options, words in (
+        (["--check", "0"], r"check.* \[2, 300\], got 0"),
+        (["--check", "301"], r"check.* \[2, 300\], got 301"),
+        (["--labels", tmp_path / "none.csv"], "labels: .*none.csv"),
+        (["--labels", check], "60 of 60 samples have no label"),
+    ):
+        code, _, err = adapt(capsys, data, trained, out, *options, **roles)
+        assert (code, err.count("\n")) == (2, 1)
+        assert re.search(words, err)
+    truth = load_digits()[1][300:600]
+    ids = [line.split(",")[0].strip('"') for line in lines[1:]]
+    check.write_text("id,label\n" + "".join(f"{id_},{truth[int(id_.rpartition(':')[2])]}\n" for id_ in ids))
+    code, said, err = adapt(capsys, data, trained, out, "--check", "60", "--json", **roles)
+    assert code == 0
+    checked = json.loads(said)["checked"]
+    assert (checked["labels"], len(checked["rounds"])) == (60, 3)
+    assert "accuracy on the target by 60 labels" in err  # lines for people
+    assert f"weights of round {checked['selected']}" in err
+    load_model("hardsight:small-cnn", out / "selected.pt")

@@ -158,7 +158,7 @@ def test_samples_are_drawn_labeled_and_judged_and_the_selected_network_is_writte
     out = tmp_path / "run"
     first = checked_run(net, out)
     assert (first.checked, "unknown" in repr(first)) == (None, True)
-    assert any("8 times out of 10" in note for note in first.notes)
+    assert any("8 times out of 10" in note for note in first.outcome)
     rows = rows_of(out)
     assert (len(rows), {row["label"] for row in rows}, list(rows[0])) == (120, {""}, ["id", "label"])
     before = (out / "check.csv").read_bytes()

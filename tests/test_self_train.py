@@ -156,8 +156,8 @@ def test_labels_of_the_target_never_reach_training(net, tmp_path):
     assert results["permuted"].rounds["tp_rate"][1].as_py() < 0.6 < first.rounds["tp_rate"][1].as_py()
     unknown = ["tp_rate", "hard_tp_rate_low", "target_accuracy", "target_mean_class", "target_by_class"]
     assert all(results["none"].rounds[name].null_count == 3 for name in unknown)
-    assert any(re.match("target: .*300 .*without labels", words) for words in results["none"].notes)
-    assert any("reporting only" in words for words in first.notes)
+    assert any(re.match("target: .*300 .*without labels", words) for words in results["none"].roles)
+    assert any("reporting only" in words for words in first.roles)
 
 
 def test_the_test_never_reaches_training(net, tmp_path):
@@ -176,7 +176,7 @@ def test_pictures_of_the_target_are_no_test_unless_that_is_meant(net, tmp_path):
             adapted(net, tmp_path / "run", test=same)
     assert not (tmp_path / "run").exists()
     result = adapted(net, tmp_path / "run", test=some, same_images=True)
-    assert any(re.match(r"test: .*100\.0%", words) for words in result.notes)
+    assert any(re.match(r"test: .*100\.0%", words) for words in result.roles)
     few = TensorDataset(*(values[:3] for values in TEST.tensors))  # all of them, and 1 % of the test
     for roles, named in (
         ({"labeled": some, "test": some, "same_images": True}, "labeled"),
@@ -307,7 +307,7 @@ def test_a_finished_run_says_so_and_does_nothing(net, tmp_path, monkeypatch, cap
     assert not stray.exists()
     assert "all 2 rounds" in capsys.readouterr().out
     assert torch.equal(weights(first), weights(again))
-    assert again.notes == first.notes
+    assert again.outcome == first.outcome
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 

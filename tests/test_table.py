@@ -167,7 +167,7 @@ def results(folder):
     history = [{"accuracy": 0.5, "test_accuracy": 0.25}, {"accuracy": 0.75, "test_accuracy": 0.5}]
     yield Trained(model, history, folder), ["small", "2 epochs", "75.0%", "50.0%"]
     rounds = pa.table({"round": [0, 1, 2], "target_accuracy": [0.2, 0.3, 0.4]})
-    yield Adapted(model, rounds, folder, (), model), ["small", "2 rounds", "40.0%"]
+    yield Adapted(model, rounds, folder, (), (), model), ["small", "2 rounds", "40.0%"]
     rows = pa.table({"run": ["a", "a", "b"], "group": ["a", "a", "b"], "question": ["margins", "ood", "ood"]})
     yield Evaluation(rows, rows, rows, (), {}, folder), ["3 numbers", "a, b", "margins, ood"]
     ids, frequency = [str(k) for k in range(20)], np.linspace(0, 1, 20)

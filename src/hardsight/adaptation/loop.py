@@ -25,15 +25,7 @@ from hardsight.adaptation import check as checks
 from hardsight.adaptation import rounds as tables
 from hardsight.adaptation.roles import Roles, open_roles
 from hardsight.adaptation.rounds import ROUNDS, SELECTION, TABLE, TRAINING, alarm, read_rounds, round_folder
-from hardsight.adaptation.selection import (
-    Method,
-    check_balance,
-    parse_method,
-    portion_at,
-    round_down,
-    select,
-    target_rows,
-)
+from hardsight.adaptation.selection import Method, check_balance, parse_method, portion_at, select, target_rows
 from hardsight.adaptation.validators import VALIDATORS, picked
 from hardsight.chance import chance_agreement
 from hardsight.checkpoints import load_weights, read_checkpoint
@@ -64,25 +56,23 @@ class Adapted(Result):
     model: Model  #: The network of the last round or, where labels were checked, of the selected one, in eval mode.
     rounds: pa.Table  #: One row per round (0 is the source model); see :doc:`/reference/run-folder` for the columns.
     path: Path  #: The run folder; ``rounds/03/training/checkpoint.pt`` in it holds the weights of the third round.
-    notes: tuple[str, ...]  #: The role of each data set, and the outcome in sentences.
+    roles: tuple[str, ...]  #: What each data set is used for.
+    outcome: tuple[str, ...]  #: What came out, in sentences.
     source: Model  #: The network before any adaptation.
     checked: checks.Checked | None = None  #: The accuracy of every round, estimated from labeled samples.
 
     def __repr__(self) -> str:
-        rows = self.rounds.to_pylist()
-        columns = {name: f"{name}_accuracy" for name in ("target", "test")}
-        parts = [
-            f"{name} accuracy {rows[0][column]:.1%} → {rows[-1][column]:.1%}"
-            for name, column in columns.items()
-            if rows[-1].get(column) is not None
-        ]
-        outcome = parts or ["accuracy unknown"] if self.checked is None else [str(self.checked)]
-        return self._line(self.path, self.model.name, f"{rows[-1]['round']} rounds", *outcome)
+        rows, parts = self.rounds.to_pylist(), [] if self.checked is None else [str(self.checked)]
+        for name in ("target", "test"):
+            first, last = (row.get(f"{name}_accuracy") for row in (rows[0], rows[-1]))
+            parts += [] if last is None else [f"{name} accuracy {first:.1%} → {last:.1%}"]
+        parts = parts or ["accuracy unknown"]
+        return self._line(self.path, self.model.name, f"{rows[-1]['round']} rounds", *parts)
 
     def text(self) -> str:
         """The table of the rounds and the outcome, as lines for a terminal."""
         rows = self.rounds.to_pylist()
-        sentences = [textwrap.fill(line, 100, subsequent_indent="  ") for line in tables.conclusions(rows)]
+        sentences = [textwrap.fill(line, 100, subsequent_indent="  ") for line in self.outcome]
         return "\n".join(["", *tables.round_tables(rows), *sentences, *(self.checked.lines() if self.checked else ())])
 
     def check(self, labels: Any = None) -> Adapted:
@@ -173,10 +163,6 @@ def self_train(
     Raises:
         RuntimeError: All of the target is predicted to one class, or nothing can be selected; ``rounds.parquet`` holds
             the rounds until then.
-
-    Examples:
-        >>> adapted = self_train("cifar-resnet18", "svhn.npz", "mnist.npz", test="mnist.npz:test")  # doctest: +SKIP
-        >>> adapted.rounds.select(["round", "selected", "tp_rate", "test_accuracy"])  # doctest: +SKIP
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")
@@ -226,8 +212,8 @@ def self_train(
             network = trained.model
             row |= tables.selection_row(table, roles.classes) | {"loss": trained.history[-1]["loss"]}
             row |= {"portion": portion_at(number - 1, *portions[0]), "trained_on": len(samples)}
-        predictions, outcome = _evaluate(network, roles, schedule.flip, where)
-        row |= outcome
+        predictions, measured = _evaluate(network, roles, schedule.flip, where)
+        row |= measured
         counts, selected = row["predicted_by_class"], None
         stop = tables.collapse(counts, roles.names)
         if number < rounds and stop is None:
@@ -248,18 +234,20 @@ def self_train(
             log(row)
         if stop is not None:
             raise StateError(stop)
-    notes = (*roles.notes, *tables.conclusions(rows))
+    outcome = tables.conclusions(rows)
     if not (out / runs.SUMMARY).exists():
         if roles.test is not None:
             score(network, roles.test, out=out / TEST, progress=False, **where)
         with runs.disk_errors(out):
-            runs.write_json(out / runs.SUMMARY, {"words": notes, "picked": picked(rows), "made": runs.provenance()})
+            summary = {"words": [*roles.notes, *outcome], "picked": picked(rows), "made": runs.provenance()}
+            runs.write_json(out / runs.SUMMARY, summary)
     if check is not None:
         last = predict(network, roles.target, flip=schedule.flip, **where)
-        notes += (checks.write_check(out, roles.target, last, rounds, check, seed),)
+        outcome += (checks.write_check(out, roles.target, last, rounds, check, seed),)
         labels = checks.labeled_file(out) if labels is None else labels
     locks.close()
-    adapted = Adapted(replace(network, module=network.module.eval()), read_rounds(out), out, notes, given)
+    network, given = (replace(net, module=copy.deepcopy(net.module).eval()) for net in (network, given))
+    adapted = Adapted(network, read_rounds(out), out, roles.notes, outcome, given)
     return adapted if labels is None else adapted.check(labels)
 
 
@@ -292,12 +280,7 @@ def _begin(path: Path, plan: dict[str, Any], overwrite: bool, locks: ExitStack) 
 
 
 def recipe_for_rounds(model: Any, recipe: Recipe | str | None = None) -> Recipe:
-    """A recipe or the recipe of a preset; otherwise as the model was trained, gently and with plain cross-entropy.
-
-    Examples:
-        >>> recipe_for_rounds("cifar-resnet18").lr
-        0.08
-    """
+    """A recipe or the recipe of a preset; otherwise as the model was trained, gently and with plain cross-entropy."""
     if recipe is not None:
         return recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
     if is_training(model):
@@ -331,13 +314,11 @@ def training_samples(
     else:
         targets = target_rows(labels, classes, method.mrkld)
     count = len(roles.source)
-    drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(round_down(portion * count)))]
+    drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(round(portion * count, 6)))]
     rows = np.array(roles.target.find(selected["id"].to_pylist()), dtype=np.int64)
     # The source comes first: images of other sizes are resized to its own, which the network knows.
-    parts: dict[str, Samples] = {
-        "source": View(roles.source, np.sort(drawn)),
-        "target": View(roles.target, rows, labels=labels),
-    }
+    parts: dict[str, Samples] = {"source": View(roles.source, np.sort(drawn))}
+    parts["target"] = View(roles.target, rows, labels=labels)
     if roles.labeled is not None:
         parts["labelled"] = View(roles.labeled, np.arange(len(roles.labeled)))
     all_targets = [targets if name == "target" else target_rows(part.labels, classes) for name, part in parts.items()]
@@ -398,10 +379,7 @@ def _numbered_as(model: Model, roles: Roles) -> Roles:
     """The roles with labels as the network numbers its classes, if it has the same."""
     outputs = find_head(model.module).classes
     if outputs != roles.classes:
-        raise InputError(
-            f"model: it must have as many outputs as the source has classes ({roles.classes}), got {outputs}; train a "
-            "head for them first."
-        )
+        raise InputError(f"model: its outputs must be the classes of the source ({roles.classes}), got {outputs}.")
     order = class_mapping(model.classes, roles.names, outputs) if model.classes else None
     return roles.renumbered(order, list(model.classes or roles.names or ()) or None)
 

@@ -69,10 +69,8 @@ def open_roles(source: Any, target: Any, test: Any = None, labeled: Any = None, 
     for name, samples in (("labeled", few), ("test", tested)):
         if samples is not None and (share := _shared(samples, unlabeled)[0]):
             if name == "test" and share > _SHARED and not same_images:
-                raise InputError(
-                    f"test: {share:.1%} of its images are those of the target, so accuracy on them is not accuracy on "
-                    "new ones; use others, leave test out, or allow it with same_images (--same-images)."
-                )
+                what = f"{share:.1%} of its images are those of the target"
+                raise InputError(f"test: {what}; use others, or allow it with same_images (--same-images).")
             notes[name] += f"; {share:.1%} of its images are in the target, too"
     return Roles(first, unlabeled, tested, few, classes, names, tuple(notes.values()))
 
@@ -101,16 +99,12 @@ def _class_order(samples: Samples, labels: Any, argument: str, classes: int, nam
     if samples.classes is not None and names is not None:
         order = places_by_name(samples.classes, names) if len(samples.classes) == len(names) else None
     if order is None:
-        raise InputError(
-            f"{argument}: its classes must be those of the source ({listed(names)}), got {listed(samples.classes)}; "
-            "remove those that are not in both, or rename them."
-        )
+        got = f"got {listed(samples.classes)}; remove or rename the others"
+        raise InputError(f"{argument}: its classes must be those of the source ({listed(names)}), {got}.")
     top = classes if labels is None else max(class_count(samples, 0), int(labels.max()) + 1)
     if top != classes or (labels is not None and labels.min() < 0):
-        raise InputError(
-            f"{argument}: labels must be 0 to {classes - 1}, as in the source, got {int(labels.min())} to {top - 1}; "
-            "remove samples of other classes, or name the classes of both."
-        )
+        got = f"got {int(labels.min())} to {top - 1}; remove other classes, or name the classes of both"
+        raise InputError(f"{argument}: labels must be 0 to {classes - 1}, as in the source, {got}.")
     return order
 
 

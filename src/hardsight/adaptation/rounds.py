@@ -146,12 +146,7 @@ def effective_classes(counts: Sequence[int]) -> float:
 def alarm(
     predicted: Sequence[int], first: Sequence[int], selected: Sequence[int] | None = None, names: Any = None
 ) -> str | None:
-    """Whether the predictions per class degenerate against those of the `first` network, or the selection does.
-
-    Examples:
-        >>> alarm([40, 0, 0], [20, 10, 10])
-        'nothing is predicted to 1, 2 (2 of 3 classes); predictions are as uneven as 1.0 equal classes, 2.8 before'
-    """
+    """Whether the predictions per class degenerate against those of the `first` network, or the selection does."""
     empty = [_name(k, names) for k in np.flatnonzero(np.asarray(predicted) == 0).tolist()]
     now, before = effective_classes(predicted), effective_classes(first)
     parts = []

@@ -94,14 +94,9 @@ def measure_of(rounds: Sequence[Mapping[str, Any]]) -> str | None:
 def picked(rounds: Sequence[Mapping[str, Any]], names: Iterable[str] = tuple(VALIDATORS)) -> list[dict[str, Any]]:
     """Which round each validator picks and, where true labels are known, how good it is.
 
-    Args:
-        rounds: One mapping per round: ``round``, the validators' values, and ``test_accuracy`` or ``target_accuracy``.
-        names: Validators.
-
-    Returns:
-        One row per validator: ``validator``, ``round`` (the first in a tie; None without values), ``measure`` (which
-        accuracy), ``accuracy`` of that round, ``behind_oracle`` (how far the best round is above it) and
-        ``ahead_of_last`` (how far it is above the last).
+    Each of the `rounds` has ``round``, the validators' values, and perhaps ``test_accuracy`` or ``target_accuracy``.
+    There is one row per validator: ``validator``, ``round`` (the first in a tie; None without values), ``measure``,
+    ``accuracy`` of that round, ``behind_oracle`` (how far the best round is above it) and ``ahead_of_last``.
     """
     measure, rows = measure_of(rounds), []
     for name in names:
