@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.measure import interleaved, row
-from hardsight.alignment.resampling import resampled
-from hardsight.correlation import COEFFICIENTS, kendall
+from hardsight.correlation import COEFFICIENTS, kendall, resampled
 
 ROWS, SAMPLES, RESAMPLES = 1_000_000, 50_000, 2000
 

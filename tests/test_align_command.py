@@ -18,11 +18,9 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight import figures
-from hardsight.alignment.folder import read_alignment
-from hardsight.alignment.run import merged
 from hardsight.cli import main
 from hardsight.dynamics.recorder import UNNAMED
-from hardsight.human import Human
+from hardsight.people import Human, coarser, read_alignment
 from hardsight.table import SampleTable
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
@@ -105,19 +103,19 @@ def test_the_rows_are_scipy_s(made, aligned):
             assert found[score, name] == pytest.approx(expected, abs=1e-9)
     majority = counts.argmax(1)[place]
     tied = (counts == counts.max(1, keepdims=True)).sum(1)[place] > 1
-    assert aligned.summary["other"] == int(((majority != table["label"]) & ~tied).sum())
+    assert aligned.other == int(((majority != table["label"]) & ~tied).sum())
     assert aligned.people["answers"].to_pylist() == [PEOPLE] * 300
 
 
 def test_avh_is_tested_against_confidence_by_every_coefficient(aligned):
-    found = aligned.differences.to_pylist()
-    assert [(row["first"], row["second"]) for row in found] == [("avh", "confidence")] * 3
-    assert {row["coefficient"] for row in found} == {"spearman", "pearson", "kendall"}
+    found = aligned.differences
+    assert [test[:2] for test in found] == [("avh", "confidence")] * 3
+    assert {test.coefficient for test in found} == {"spearman", "pearson", "kendall"}
     board = {row["score"]: row for row in aligned.leaderboard.to_pylist()}
-    for row in found:
-        name = row["coefficient"]
-        assert row["difference"] == pytest.approx(board["avh"][name] - board["confidence"][name], abs=1e-9)
-        assert row["low"] < row["difference"] < row["high"]
+    for test in found:
+        name = test.coefficient
+        assert test.difference == pytest.approx(board["avh"][name] - board["confidence"][name], abs=1e-9)
+        assert test.low < test.difference < test.high
 
 
 def test_the_summary_is_plain_json(made, aligned):
@@ -142,9 +140,9 @@ def test_answers_are_counted_on_coarser_classes_and_other_scores_compared(made, 
     command = ("align", tmp_path / "run", "--human", made / "people.npz", "--compare", "margin, norm", "--coarser")
     code, out, _ = run(capsys, *command, coarse_file(tmp_path / "coarse.csv", NAMES))
     assert code == 0
-    tests = read_alignment(tmp_path / "run").differences.to_pylist()
-    assert [(test["first"], test["second"]) for test in tests] == [("margin", "norm")] * 3
-    assert all(test["words"] in out for test in tests)
+    tests = read_alignment(tmp_path / "run").differences
+    assert [test[:2] for test in tests] == [("margin", "norm")] * 3
+    assert all(test.sentence in out for test in tests)
     counts = np.load(made / "people.npz")["counts"]
     people = read_alignment(tmp_path / "run").people.to_pydict()
     label = dict(zip(table["id"], table["label"].tolist(), strict=True))
@@ -152,7 +150,10 @@ def test_answers_are_counted_on_coarser_classes_and_other_scores_compared(made, 
         row = counts[int(key.rpartition(":")[2])]
         same = [k for k in range(5) if COARSE[k] == COARSE[label[key]]]
         assert hsf == pytest.approx(row[same].sum() / PEOPLE)
-    for content, words in (("class,rough\nant,1", "has no coarse"), ("class,coarse\nant,1", "none for 'bee'")):
+    for content, words in (
+        ("class,rough\nant,1", "got class, rough"),
+        ("class,coarse\nant,1", "none for 'bee'"),
+    ):
         (tmp_path / "wrong.csv").write_text(content)
         code, _, err = run(capsys, *command, tmp_path / "wrong.csv")
         assert code == 2
@@ -161,12 +162,12 @@ def test_answers_are_counted_on_coarser_classes_and_other_scores_compared(made, 
 
 def test_classes_without_names_are_merged_by_number(tmp_path):
     people = Human(None, np.arange(10).reshape(2, 5), None, "people.npz")
-    found = merged(people, coarse_file(tmp_path / "coarse.csv", range(5)))
+    found = coarser(people, coarse_file(tmp_path / "coarse.csv", range(5)))
     assert found.counts.tolist() == [[1, 5, 4], [11, 15, 9]]
-    with pytest.raises(ValueError, match=r"5 classes .*none for 0"):
-        merged(people, coarse_file(tmp_path / "named.csv", NAMES))
+    with pytest.raises(ValueError, match=r"5 classes; none for '0'"):
+        coarser(people, coarse_file(tmp_path / "named.csv", NAMES))
     with pytest.raises(ValueError, match=r"counts .*frequencies"):
-        merged(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
+        coarser(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
 
 
 def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, made, tmp_path):
@@ -181,11 +182,11 @@ def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, m
     code, out, err = run(capsys, "align", *runs, "--human", made / "people.npz")
     assert (code, err) == (0, "")
     assert "over networks (wide, deep)\n" in out
-    found = [read_alignment(path).differences.to_pylist()[0] for path in runs]
-    assert found[0]["coefficient"] == "spearman"
-    expected = hs.alignment.over_nets([row["difference"] for row in found], ["wide", "wide", "deep"]).words
+    found = [read_alignment(path).differences[0] for path in runs]
+    assert found[0].coefficient == "spearman"
+    expected = hs.people.over_nets([test.difference for test in found], ["wide", "wide", "deep"]).sentence
     assert f"avh ahead of confidence, spearman: {expected}\n" in out
-    assert "over 2 architectures (3 nets)" in expected
+    assert "over 2 architectures (3 networks)" in expected
     code, _, err = run(capsys, "align", "--human", made / "people.npz")
     assert (code, err.count("\n")) == (2, 1)
     assert "RUN is missing" in err
@@ -226,7 +227,7 @@ def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys,
     assert (code, err) == (0, "")
     assert "70 of 80" in out  # what does not overlap is told
     found = read_alignment(path)
-    assert found.summary["epoch"] == 4
+    assert found.epoch == 4
     board = {row["score"]: row for row in found.leaderboard.to_pylist()}
     mean = stats.zscore(dynamics.matrix("avh"), axis=0).mean(1)
     expected = -stats.spearmanr(mean[:70], hsf[:70]).statistic
@@ -243,7 +244,7 @@ def test_a_recorded_training_is_its_last_epoch_and_means_over_the_epochs(capsys,
     [
         (None, (), r"human: .*people\.csv"),
         ("id,hsf\nother/1.png,0.5\nother/2.png,1\n", (), r"people\.csv .*300 samples"),
-        ("id,hsf\ntest:0,1.5\ntest:1,1\n", (), r"people\.csv: .*got 1\.5"),
+        ("id,hsf\ntest:0,1.5\ntest:1,1\n", (), r"people\.csv: .*1\.5"),
         ("id,hsf\ntest:0,0.5\ntest:1,1\n", (), "got 2"),
         ("id,hsf\n" + "".join(f"test:{i},1\n" for i in range(300)), (), ""),
         ("id,hsf\ntest:0,0.5\n", ("--compare", "avh,confidenc"), "compare .*'?confidenc\\b"),

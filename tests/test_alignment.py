@@ -1,6 +1,5 @@
 """`align` and the paper's hypotheses and tables."""
 
-import importlib
 import math
 import re
 
@@ -8,11 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hardsight.alignment import align, compare_scores, differences, hypotheses
-from hardsight.alignment import coefficients as coefficients_module
-from hardsight.alignment import run as run_module
-from hardsight.alignment.resampling import resampled
-from hardsight.alignment.run import align_run
+from hardsight.correlation import resampled
+from hardsight.people import align, align_run, alignment, candidates, compare_scores, differences, hypotheses, match
 from hardsight.scores import norm_within_class
 from hardsight.studies.avh_tables import printed_tables
 from hardsight.table import SampleTable
@@ -115,10 +111,10 @@ def test_what_is_missing_is_reported_not_hidden(seen):
     columns["margin"] = np.full(240, 2.0)
     given = dict(zip(columns["id"][:200], people[:200], strict=True)) | {"elsewhere": 0.5}
     found = align(columns, given)
-    assert "200 of 240 samples" in found.words[0]
-    assert "elsewhere" in found.words[0]
-    assert any(re.match("avh .*finite .* 7 ", note) for note in found.words)
-    assert any(re.match("margin .*2 for all", note) for note in found.words)
+    assert "200 of 240 samples" in found.notes[0]
+    assert "elsewhere" in found.notes[0]
+    assert any(re.match("avh .*finite .* 7 ", note) for note in found.notes)
+    assert any(re.match("margin .*2 for all", note) for note in found.notes)
     rows = {(row["score"], row["bin"]): row for row in found.rows.to_pylist()}
     assert rows["avh", "all"]["n"] == 193
     assert rows["confidence", "all"]["n"] == 200
@@ -170,7 +166,7 @@ def test_the_four_hypotheses_have_outcomes_in_words(seen):
     assert found["Hypothesis 4"].verdict == "not decided"  # the norm is noise, and 240 samples are few
     for one in found.values():
         assert set(one.numbers) == set(SCIPY)
-        assert one.words.startswith(one.claim)
+        assert one.sentence.startswith(one.claim)
     row = align(seen[0], hsf(seen), scores=["norm"], norm="class", coefficients=["kendall"]).rows.to_pylist()[0]
     assert found["Hypothesis 4"].numbers["kendall"]["value"] == pytest.approx(row["agreement"])
 
@@ -195,7 +191,7 @@ def test_hypotheses_without_their_scores_are_left_out_and_constant_scores_decide
     assert found["Hypothesis 1"].verdict == "holds"
     for name in ("Hypothesis 2", "Hypothesis 3"):
         assert (found[name].verdict, found[name].numbers) == ("not decided", {})
-        assert "1 for all 240" in found[name].words
+        assert "1 for all 240" in found[name].sentence
     with pytest.raises(ValueError, match="human must differ"):
         hypotheses(columns, np.ones(240))
 
@@ -207,7 +203,7 @@ def test_hypotheses_take_tests_that_were_made_already(seen, monkeypatch):
         for pair in (("avh", "confidence"), ("confidence", "avh"))
     ]
     expected = hypotheses(*seen, resamples=200)
-    monkeypatch.setitem(hypotheses.__globals__, "compare_scores", None)  # the module has the name of the function
+    monkeypatch.setattr(differences, "resampled", None)
     assert hypotheses(*seen, tests=tests) == expected
 
 
@@ -216,22 +212,57 @@ def test_a_run_is_resampled_once_and_a_constant_score_does_not_stop_it(seen, tmp
     monkeypatch.setattr(differences, "resampled", lambda *given: calls.append(given[2]) or resampled(*given[:3], 100))
     found = align_run(SampleTable.from_columns(seen[0]).save(tmp_path / "run"), seen[1])
     assert calls == [(name,) for name in SCIPY]
-    by_name = {one["name"]: one for one in found.summary["hypotheses"]}
-    low = [by_name["Hypothesis 3"]["numbers"][name]["low"] for name in SCIPY]
-    assert found.differences["low"].to_pylist() == low
+    by_name = {one.name: one for one in found.hypotheses}
+    low = [by_name["Hypothesis 3"].numbers[name]["low"] for name in SCIPY]
+    assert [test.low for test in found.differences] == low
     constant = SampleTable.from_columns({**seen[0], "confidence": np.ones(240)}).save(tmp_path / "constant")
     found = align_run(constant, seen[1])
     assert len(found.differences) == 0
-    assert any("confidence must differ" in text for text in found.summary["notes"])
+    assert any("confidence must differ" in text for text in found.notes)
     with pytest.raises(ValueError, match="confidence must differ"):
         align_run(constant, seen[1], compare=["avh", "confidence"])
+
+
+def test_people_are_matched_once_with_the_samples_of_a_run(seen, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(candidates, "match", lambda *given: calls.append(given) or match(*given))
+    found = align_run(SampleTable.from_columns(seen[0]).save(tmp_path / "run"), seen[1])
+    assert len(calls) == 1
+    assert (len(found.leaderboard), len(found.differences), len(found.hypotheses), len(found.ceilings)) == (4, 3, 4, 3)
+
+
+def test_the_paper_s_tables_1_and_2_are_scipy_s_coefficients_and_fisher_s_z(seen, tmp_path):
+    columns, people = seen[0], hsf(seen)
+    found = align_run(SampleTable.from_columns(columns).save(tmp_path / "run"), seen[1])
+    counts, *rows = found.table1()
+    scores = {name: (np.asarray(columns[name]), sign) for name, sign in (("avh", -1), ("confidence", 1), ("norm", 1))}
+    scores["norm_within_class"] = norm_within_class(columns["norm"], columns["label"]).numpy(), 1
+    assert [row["score"] for row in rows] == list(scores)
+    edges = {"all": (0, 2), "[0, 0.2)": (0, 0.2), "[0.2, 0.4)": (0.2, 0.4), "[0.8, 1]": (0.8, 2)}
+    for name, (low, high) in edges.items():
+        inside = (people >= low) & (people < high)
+        assert counts[name] == inside.sum()
+        for row, (values, sign) in zip(rows, scores.values(), strict=True):
+            assert row[name] == pytest.approx(sign * stats.spearmanr(values[inside], people[inside]).statistic)
+    for row in rows:
+        assert row["z"] == pytest.approx(0.5 * math.log((1 + row["all"]) / (1 - row["all"])))
+    for row in found.table2():
+        avh, confidence = (
+            sign * SCIPY[row["coefficient"]](x, people).statistic for x, sign in list(scores.values())[:2]
+        )
+        z = (math.atanh(avh) - math.atanh(confidence)) / math.sqrt(2 / 237)
+        assert (row["z_avh"], row["z_confidence"]) == pytest.approx((math.atanh(avh), math.atanh(confidence)))
+        assert (row["Z"], row["p"]) == pytest.approx((z, stats.norm.sf(z)))
+    text = found.text()
+    assert all(f"{row['z']:.3f}" in text and f"{row['[0.8, 1]']:.3f}" in text for row in rows)
+    assert all(f"{row['Z']:.3f}" in text for row in found.table2())
 
 
 def test_fewer_than_ten_samples_decide_nothing():
     ease = np.arange(9.0)
     columns = {"id": list("abcdefghi"), "avh": -ease, "confidence": ease % 3}
     assert [one.verdict for one in hypotheses(columns, ease / 9, resamples=200)] == 3 * ["not decided"]
-    assert compare_scores(columns, "avh", "confidence", ease / 9, resamples=200).words.startswith("no difference")
+    assert compare_scores(columns, "avh", "confidence", ease / 9, resamples=200).sentence.startswith("no difference")
 
 
 def test_the_paper_s_tables_follow_from_their_coefficients_but_for_one_row():
@@ -264,9 +295,9 @@ PEOPLE = {f"test:{k}": share for k, share in enumerate(np.random.default_rng(1).
 @pytest.mark.parametrize(
     ("where", "what", "call"),
     [
-        (importlib.import_module("hardsight.alignment.hypotheses"), "together", lambda run: hypotheses(run, PEOPLE)),
-        (coefficients_module, "ceiling", lambda run: align(run, COUNTS)),
-        (run_module, "compare_scores", lambda run: align_run(run, PEOPLE)),
+        (differences, "resampled", lambda run: hypotheses(run, PEOPLE)),
+        (alignment, "ceiling", lambda run: align(run, COUNTS)),
+        (alignment, "compare_scores", lambda run: align_run(run, PEOPLE)),
     ],
 )
 def test_a_bug_of_ours_is_no_sentence(where, what, call, tmp_path, monkeypatch):

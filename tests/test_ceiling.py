@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hardsight.alignment.ceiling import ceiling
+from hardsight.people import ceiling
 
 # Half of the samples are so easy that one answer in a hundred is another, as with CIFAR-10H.
 WEIGHTS, ALPHA, BETA = np.array([0.2, 0.3, 0.5]), np.array([2.0, 11.0, 370.0]), np.array([0.3, 0.6, 4.8])
@@ -32,7 +32,7 @@ def test_the_ceiling_is_what_the_truth_reaches_where_spearman_brown_is_far_above
     for found in ceiling(counts, np.ones(5000, int), worlds=30):
         assert found.ceiling == pytest.approx(expected[found.coefficient], abs=0.03)
         assert found.low < expected[found.coefficient] < found.high
-        assert "truth reproduces" in found.fit
+        assert found.fit == "good"
         assert found.root == pytest.approx(found.spearman_brown**0.5)
         assert found.spearman_brown == pytest.approx(2 * found.split_half / (1 + found.split_half), abs=0.01)
         if found.coefficient != "pearson":
@@ -68,7 +68,7 @@ def test_people_who_differ_less_than_by_chance_are_noticed():
     counts = np.stack([chosen, 10 - chosen], axis=1)
     found = ceiling(counts, np.zeros(3000, int), ["pearson"], worlds=30)[0]
     assert found.split_half < 0
-    assert "not reproduce" in found.fit
+    assert found.fit == "poor"
 
 
 def test_rows_without_answers_count_for_nothing_and_those_who_chose_nothing_do():
@@ -88,7 +88,7 @@ def test_rows_without_answers_count_for_nothing_and_those_who_chose_nothing_do()
     [
         (np.ones((3, 2)) * 9, [0, 0, 0], "4 samples .*got 3"),
         (np.eye(5), np.zeros(5, int), "4 samples .*got 0"),
-        (np.full((9, 2), 4), np.zeros(9, int), "same frequency"),
+        (np.full((9, 2), 4), np.zeros(9, int), "differ"),
         (np.array([[9, 0]] * 20 + [[8, 1]]), np.zeros(21, int), "half .*agree"),
         (np.full((9, 2), 0.5), np.zeros(9, int), "shares .*unknown"),
         (np.full((9, 2), np.nan), np.zeros(9, int), "whole numbers"),

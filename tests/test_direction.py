@@ -12,14 +12,14 @@ from torch import nn
 
 import hardsight as hs
 from hardsight import SampleTable
-from hardsight.alignment.candidates import candidates, facts
-from hardsight.alignment.run import align_run
 from hardsight.comparison import compare
 from hardsight.data import ArraySamples, load_digits
 from hardsight.dynamics.dynamics import COLUMNS as RECORDED
 from hardsight.ensemble import mean_over_nets
 from hardsight.evaluation import Subject, evaluate
 from hardsight.labelerrors import actions
+from hardsight.people import align_run
+from hardsight.people.candidates import candidates, facts
 from hardsight.phases import agreement
 from hardsight.questions import evaluate_degraded, follows_level
 from hardsight.report.payload import make_payload

@@ -11,9 +11,8 @@ import torch
 from scipy import special, stats
 
 import hardsight as hs
-from hardsight.alignment.candidates import candidates, epoch_means, facts
-from hardsight.alignment.derived import temperature_confidence, uncertainty
-from hardsight.alignment.leaderboard import leaderboard
+from hardsight.people import leaderboard
+from hardsight.people.candidates import candidates, epoch_means, facts, temperature_confidence, uncertainty
 from hardsight.scores import SCORES
 
 
@@ -134,7 +133,7 @@ def test_other_names_need_a_direction():
     assert {row["score"]: row["kind"] for row in found} == {"mine": "derived", "avh": "score"}
     with pytest.raises(ValueError, match=r"directions .*'mine'"):
         leaderboard({"mine": columns["avh"]}, hsf)
-    with pytest.raises(ValueError, match=r"directions .*2 for 'mine'"):
+    with pytest.raises(ValueError, match=r"directions .*'mine' .*got 2"):
         leaderboard({"mine": columns["avh"]}, hsf, directions={"mine": 2})
 
 
@@ -142,13 +141,13 @@ def test_other_names_need_a_direction():
     ("change", "words"),
     [
         ({"coefficient": "r"}, "coefficient .*'r'"),
-        ({"scores": ["avh", "nothing"]}, "'nothing'; .*avh, norm"),
+        ({"scores": ["avh", "nothing"]}, "avh, norm.*'nothing'"),
         ({"human": np.full(400, 0.5)}, r"human .*0\.5 for all 400"),
-        ({"human": np.full(400, 1.5)}, "human .*0 and 1"),
+        ({"human": np.full(400, 1.5)}, "human: .*1.5"),
         ({"human": np.r_[np.full(397, np.nan), 0.1, 0.2, 0.3]}, "4 samples .*got 3"),
-        ({"human": np.ones(7)}, "400 and 7"),
+        ({"human": np.ones(7)}, "400.*got 7"),
         ({"human": ["a"] * 400}, "human .*numbers"),
-        ({"human": np.ones((400, 2))}, r"human .*\(400, 2\)"),
+        ({"human": np.ones((400, 2))}, "column label"),
         ({"columns": {}}, "score, got none"),
         ({"columns": {"avh": ["x"] * 400}}, "avh .*numbers"),
     ],

@@ -1,6 +1,7 @@
 """People on the page: counts against NumPy and naive loops, lists that belong to their quarter, and the browser."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,7 +13,7 @@ from report_pages import HOSTILE, card_rows, settle, status
 from report_runs import cells, in_page, listed, record
 
 import hardsight as hs
-from hardsight.alignment.folder import Aligned, read_alignment, write_alignment
+from hardsight.people import Alignment, Ceiling, Difference, Outcome, read_alignment, write_alignment
 from hardsight.report import write_report
 from hardsight.report.people import BINS_X, BINS_Y, HARD
 from hardsight.report.samples import LENGTH
@@ -40,7 +41,7 @@ def beside(table, hsf, **changes):
     """What `hardsight align` might have found, made up but for the frequencies."""
     known = ~np.isnan(hsf)
     people = pa.table({"id": table["id"][known], "hsf": hsf[known], "entropy": 1 - hsf[known]})
-    row = {"score": "avh", "coefficient": "spearman", "bin": "all", "n": len(hsf), "value": -0.5}
+    row = {"score": "avh", "coefficient": "spearman", "bin": "all", "n": len(hsf), "value": -0.5, "agreement": 0.5}
     rows = pa.Table.from_pylist([row | {"low": -0.6, "high": -0.4}])
     entry = {"kind": "score", "behind_low": None, "behind_high": None, "p_holm": None}
     entry |= {f"{name}{end}": value for name in ("pearson", "kendall") for end, value in
@@ -48,13 +49,12 @@ def beside(table, hsf, **changes):
     entry |= {"spearman_low": 0.1, "spearman_high": 0.6}
     board = [entry | {"score": "margin", "spearman": 0.55, "behind": None},
              entry | {"score": "avh", "spearman": 0.5, "behind": 0.05, "p_holm": 0.02}]  # fmt: skip
-    summary = {"source": "people.csv", "words": "All samples have answers.", "samples": len(table), "epoch": None,
-               "other": 3, "coefficient": "spearman",
-               "ceilings": [{"coefficient": "spearman", "ceiling": 0.8, "low": 0.7, "high": 0.9}],
-               "hypotheses": [{"name": "Hypothesis 1", "claim": "It holds.", "verdict": "holds", "words": "It does.",
-                               "numbers": {}}]}  # fmt: skip
-    tests = pa.table({"words": ["avh is behind margin."]})
-    return Aligned(people, rows, pa.Table.from_pylist(board), tests, summary | changes)
+    tests = [Difference("avh", "margin", "spearman", "bootstrap", -0.05, -0.1, -0.01, 0.02, -2.0, len(table))]
+    outcomes = [Outcome("Hypothesis 1", "It holds.", "holds", "holds", {}, "it does")]
+    fields = {"source": "people.csv", "notes": ["All samples have answers."], "samples": len(table), "other": 3}
+    fields |= {"ceilings": [Ceiling("spearman", 0.8, 0.7, 0.9, 0.5, 0.6, "good")], "hypotheses": outcomes}
+    fields |= {"leaderboard": pa.Table.from_pylist(board), "differences": tests}
+    return Alignment(people, rows, **fields | changes)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,12 @@ def test_what_is_written_is_read_again(case, tmp_path):
     found = read_alignment(run)
     given = beside(table, hsf)
     assert found.summary == given.summary
-    for name in ("people", "rows", "leaderboard", "differences"):
+    assert (found.differences, found.hypotheses, found.ceilings) == (
+        given.differences,
+        given.hypotheses,
+        given.ceilings,
+    )
+    for name in ("people", "rows", "leaderboard"):
         assert getattr(found, name).equals(getattr(given, name))
     assert read_alignment(tmp_path) is None
     assert sorted(path.name for path in (run / ALIGNMENT).iterdir()) == [
@@ -85,7 +90,7 @@ def test_what_is_written_is_read_again(case, tmp_path):
 def test_a_writing_that_is_killed_leaves_no_half_of_two(case, tmp_path, monkeypatch):
     _, table, hsf, _ = case
     write_alignment(tmp_path, beside(table, hsf))
-    monkeypatch.setattr("hardsight.alignment.folder.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("hardsight.runs.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_alignment(tmp_path, beside(table, 1 - hsf))
     assert read_alignment(tmp_path) is None
@@ -185,9 +190,9 @@ def test_people_who_say_little_make_a_page_all_the_same(tmp_path, kind):
     hsf[:3] = 0.2 if kind == "nearly one value" else 1.0
     found = beside(table, hsf)
     if kind == "nobody known here":
-        found = Aligned(found.people.slice(0, 0), found.rows, found.leaderboard, found.differences, found.summary)
+        found = replace(found, people=found.people.slice(0, 0))
     if kind == "two samples":
-        found = Aligned(found.people.slice(0, 2), found.rows, found.leaderboard, found.differences, found.summary)
+        found = replace(found, people=found.people.slice(0, 2))
     table.save(tmp_path / "run")
     write_alignment(tmp_path / "run", found)
     payload = in_page(write_report(tmp_path / "run", pictures=0))

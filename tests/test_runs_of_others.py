@@ -177,8 +177,7 @@ def test_maps_name_only_images_of_their_folder(tmp_path, name):
 def test_a_damaged_alignment_is_a_sentence(scored):
     run = scored(None)
     table = hs.SampleTable.load(run)
-    from hardsight.alignment.folder import read_alignment, write_alignment
-    from hardsight.alignment.run import align_run
+    from hardsight.people import align_run, read_alignment, write_alignment
 
     people = {id_: float(i % 4) / 4 for i, id_ in enumerate(table["id"])}
     folder = write_alignment(run, align_run(run, people))

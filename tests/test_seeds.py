@@ -15,14 +15,11 @@ from torch import nn
 import hardsight as hs
 from hardsight.adaptation.loop import recipe_at, training_samples
 from hardsight.adaptation.roles import open_roles
-from hardsight.alignment.ceiling import ceiling
-from hardsight.alignment.differences import compare_all, compare_scores
-from hardsight.alignment.hypotheses import hypotheses
-from hardsight.alignment.resampling import resampled
 from hardsight.cli import main
+from hardsight.correlation import resampled
 from hardsight.data import ArraySamples
 from hardsight.explanation import explanation_answer
-from hardsight.human.answers import as_human, halves
+from hardsight.people import as_human, ceiling, compare_all, compare_scores, halves, hypotheses
 from hardsight.phases.plateaus import plateau, plateaus
 from hardsight.questions import angular_kmeans
 from hardsight.questions.uncertainty import dropout_predictions

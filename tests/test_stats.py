@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hardsight.alignment.nets import over_nets
 from hardsight.comparison import mean_change
 from hardsight.evaluation.statistics import compare_groups, flag_of
+from hardsight.people import over_nets
 from hardsight.stats import (
     auroc,
     auroc_difference,

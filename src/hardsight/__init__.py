@@ -20,18 +20,17 @@ __all__ = [name for name, home in _HOMES.items() if home != __name__]  # pyrefly
 # Names that stood at the top in the first edition, by the module that they are imported from now.
 _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
-    "alignment": "ceiling compare_all hypotheses leaderboard over_nets",
     "angles": "angle_matrix paired_angle",
     "evaluation": "Evaluation Subject",
     "explanation": "cam",
     "heads": "Head HeadLayer",
-    "human": "coarser Human",
     "labelerrors": "actions confident_joint Noise noise Ranking RANKINGS read_ids to_datalab",
     "losses": (
         "adjusted_logits arcface_logits CenterLoss CompositeLoss cosface_logits cosine_logits "
         "deferred_weights effective_number_weights encouraging_loss EncouragingBCELoss "
         "EuclideanContrastiveLoss FocalLoss ldam_margins soft_margin soft_margins sphereface_logits"
     ),
+    "people": "ceiling coarser compare_all Human hypotheses leaderboard over_nets",
     "presets": "PRESETS",
     "questions": "classwise_ece cluster_metrics degrade DEGRADATIONS Detection detection DETECTORS ece energy_by_class "
     "evaluate_degraded fit_temperature "

@@ -1,7 +1,6 @@
 # The public surface: names that are imported from their module when they are first used. `__init__.py` reads this list.
 
 from hardsight import adaptation as adaptation
-from hardsight import alignment as alignment
 from hardsight import angles as angles
 from hardsight import comparison as comparison
 from hardsight import correlation as correlation
@@ -12,12 +11,12 @@ from hardsight import evaluation as evaluation
 from hardsight import explanation as explanation
 from hardsight import figures as figures
 from hardsight import heads as heads
-from hardsight import human as human
 from hardsight import integrations as integrations
 from hardsight import labelerrors as labelerrors
 from hardsight import losses as losses
 from hardsight import models as models
 from hardsight import networks as networks
+from hardsight import people as people
 from hardsight import phases as phases
 from hardsight import predictions as predictions
 from hardsight import presets as presets
@@ -35,8 +34,6 @@ from hardsight import studies as studies
 from hardsight import table as table
 from hardsight import training as training
 from hardsight.adaptation import self_train as self_train
-from hardsight.alignment import align as align
-from hardsight.alignment import compare_scores as compare_scores
 from hardsight.comparison import compare as compare
 from hardsight.data import Columns as Columns
 from hardsight.data import open_data as open_data
@@ -47,7 +44,6 @@ from hardsight.errors import HardsightError as HardsightError
 from hardsight.evaluation import evaluate as evaluate
 from hardsight.heads import capture as capture
 from hardsight.heads import find_head as find_head
-from hardsight.human import read_human as read_human
 from hardsight.labelerrors import clean as clean
 from hardsight.labelerrors import label_errors as label_errors
 from hardsight.losses import AMCLoss as AMCLoss
@@ -58,6 +54,9 @@ from hardsight.losses import angular_logits as angular_logits
 from hardsight.losses import build_loss as build_loss
 from hardsight.models import Model as Model
 from hardsight.models import load_model as load_model
+from hardsight.people import align as align
+from hardsight.people import compare_scores as compare_scores
+from hardsight.people import read_human as read_human
 from hardsight.recipes import Recipe as Recipe
 from hardsight.report import write_report as write_report
 from hardsight.sampling import CurriculumSampler as CurriculumSampler

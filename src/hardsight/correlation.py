@@ -1,19 +1,23 @@
-"""Correlations and what each sample adds to them, so that correlations that share their samples can be compared.
+"""Correlations, their intervals, and tests of two of them that share their samples.
 
-The influence of a sample on a correlation is what the correlation would change by, were there a little more of that
-sample. Its standard deviation over √n is the standard error (the infinitesimal jackknife); the influences on two
-correlations over the same samples subtract, which is what pairing means. Unlike closed forms for normal data it holds
-with ties, and half of all human frequencies may tie at 1.
+The influence of a sample on a correlation is how much the correlation would change with a little more of that sample.
+Its standard deviation over √n is the standard error (the infinitesimal jackknife); influences on two correlations over
+the same samples subtract, which is what pairing means. Unlike closed forms for normal data, this and the paired
+bootstrap (`resampled`) hold with ties, and half of all human frequencies may tie at 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from hardsight.errors import InputError
 from hardsight.stats import half_width
 
 
@@ -195,3 +199,205 @@ def tie_share(values: np.ndarray) -> float:
     n = len(values)
     counts = np.unique(values, return_counts=True)[1]
     return float((counts * (counts - 1)).sum() / (n * (n - 1))) if n > 1 else 0.0
+
+
+# The paired bootstrap. A resample is how often each sample was drawn: only these counts change, not the orders along
+# which they are summed. It costs O(n) for Spearman and Pearson, O(n · bits of distinct values) for Kendall.
+
+
+def resampled(
+    columns: np.ndarray,
+    y: np.ndarray,
+    coefficients: Sequence[str] = tuple(COEFFICIENTS),
+    resamples: int = 2000,
+    seed: int = 0,
+) -> np.ndarray:
+    """Correlations of several columns with y over the same resamples of the samples.
+
+    Args:
+        columns: ``(S, N)`` without NaN.
+        y: ``(N,)`` without NaN.
+        coefficients: Names of `COEFFICIENTS`, K of them.
+        resamples: How many, R.
+        seed: The same seed gives the same resamples, on any number of threads.
+
+    Returns:
+        ``(R, S, K)``; NaN where a column or y is constant in a resample.
+
+    Examples:
+        >>> x = np.arange(30.0)
+        >>> resampled(np.stack([x, -x]), x, ("pearson", "kendall"), resamples=2).round(6).tolist()
+        [[[1.0, 1.0], [-1.0, -1.0]], [[1.0, 1.0], [-1.0, -1.0]]]
+    """
+    columns, y = np.atleast_2d(np.asarray(columns, dtype=np.float64)), np.asarray(y, dtype=np.float64)
+    n = len(y)
+    orders = [_order(values) for values in (y, *columns)] if {"spearman", "kendall"} & set(coefficients) else []
+    pairs = [_pairs(order, orders[0]) for order in orders[1:]] if "kendall" in coefficients else []
+    moments = _moments(columns, y) if "pearson" in coefficients else None
+
+    @np.errstate(invalid="ignore", divide="ignore")
+    def resample(number: int) -> np.ndarray:
+        drawn = np.random.default_rng([seed, number]).integers(0, n, n)
+        counts = np.bincount(drawn, minlength=n)  # whole numbers: their sums are exact, and cumulate fastest
+        below = [_cumulated(counts, order.order) for order in orders]
+        values: dict[str, np.ndarray] = {}
+        if moments is not None:
+            values["pearson"] = _pearson_of(counts, moments, len(columns))
+        if "spearman" in coefficients:
+            values["spearman"] = _spearman_of(counts, orders, below)
+        if pairs:
+            values["kendall"] = _kendall_of(counts, pairs, orders, below)
+        return np.stack([values[name] for name in coefficients], axis=1)
+
+    # NumPy releases the interpreter in the loops that matter, so threads share the work.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return np.stack(list(pool.map(resample, range(resamples))))
+
+
+class _Order(NamedTuple):
+    """The order of the samples; for each sample and each distinct value, where its ties begin and end in it."""
+
+    order: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    ends: np.ndarray
+    code: np.ndarray
+
+
+def _order(values: np.ndarray) -> _Order:
+    _, code, count = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.concatenate([[0], np.cumsum(count)])
+    return _Order(np.argsort(code, kind="stable"), ends[code], ends[code + 1], ends, code)
+
+
+def _cumulated(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """0, and the cumulative sums of the counts in an order."""
+    total = np.zeros(len(order) + 1, dtype=counts.dtype)
+    np.cumsum(counts.take(order), out=total[1:])
+    return total
+
+
+def _moments(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """``(N, 2 + 3S)``: what makes Pearson's correlations when summed over a resample; around means, to keep digits."""
+    y = y - y.mean()
+    x = columns - columns.mean(1, keepdims=True)
+    return np.ascontiguousarray(np.concatenate([[y, y * y], x, x * x, x * y]).T)
+
+
+def _pearson_of(counts: np.ndarray, moments: np.ndarray, size: int) -> np.ndarray:
+    sums = np.einsum("n,nk->k", counts, moments) / len(counts)
+    x, xx, xy = sums[2:].reshape(3, size)
+    # What is constant in a resample has a variance of rounding; NaN instead.
+    squares, means = np.append(xx, sums[1]), np.append(x, sums[0])
+    spread = squares - means**2
+    spread[spread < 1e-12 * squares] = np.nan
+    return (xy - x * sums[0]) / np.sqrt(spread[:-1] * spread[-1])
+
+
+def _spearman_of(counts: np.ndarray, orders: list[_Order], below: list[np.ndarray]) -> np.ndarray:
+    # Twice the mean rank of a sample's ties over n, less the mean of that over the resample, which is always 1.
+    n = len(counts)
+    y, *columns = (
+        (total.take(order.first) + total.take(order.last)) / n - 1 for order, total in zip(orders, below, strict=True)
+    )
+    weighted = counts * y
+    spread = (weighted * y).sum()
+    return np.array([(weighted * x).sum() / np.sqrt((counts * x * x).sum() * spread) for x in columns])
+
+
+class _Pairs(NamedTuple):
+    """The pairs of samples that lie below one another in x and y, and where ties in both are."""
+
+    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
+    order: np.ndarray
+    starts: np.ndarray
+
+
+def _pairs(x: _Order, y: _Order) -> _Pairs:
+    if len(x.ends) < len(y.ends):
+        x, y = y, x
+    both = x.code * len(y.ends) + y.code
+    _, first = np.unique(both[order := np.argsort(both, kind="stable")], return_index=True)
+    return _Pairs(list(below_pairs(x.code, y.code)), order, first)
+
+
+def _kendall_of(counts: np.ndarray, pairs: list[_Pairs], orders: list[_Order], below: list[np.ndarray]) -> np.ndarray:
+    n = len(counts)
+    y, *columns = ((np.diff(total[order.ends]) ** 2).sum() for order, total in zip(orders, below, strict=True))
+    values = []
+    for x, (steps, order, starts) in zip(columns, pairs, strict=True):
+        concordant = 0
+        for lower, upper, upto, start in steps:
+            total = _cumulated(counts, lower)
+            concordant += (counts.take(upper) * (total.take(upto) - total.take(start))).sum()
+        both = (np.add.reduceat(counts.take(order), starts) ** 2).sum()
+        # Of n² ordered pairs those that tie in x, in y or in both drop out; of the rest, concordant minus discordant.
+        values.append((4 * concordant - n * n + x + y - both) / np.sqrt((n * n - x) * (n * n - y)))
+    return np.array(values)
+
+
+# Closed forms: they assume normal data, which saturated scores and tied human frequencies are not. They are here to
+# compare with what others report; docs/results/alignment-error-rates.csv has the error rate of each.
+
+
+def fisher_z(r1: float, r2: float, n1: int, n2: int) -> float:
+    """z of two correlations over different samples; the AVH paper's test, with the same images as both samples.
+
+    Examples:
+        >>> round(fisher_z(0.349, 0.335, 29987, 29987), 2)  # the paper's Table 7, Spearman
+        1.94
+    """
+    _check(min(n1, n2), r1=r1, r2=r2)
+    return (math.atanh(r1) - math.atanh(r2)) / math.sqrt(1 / (n1 - 3) + 1 / (n2 - 3))
+
+
+def steiger(r12: float, r13: float, r23: float, n: int) -> float:
+    """z of r12 against r13, correlations of variables 2 and 3 with variable 1 over n samples (Steiger, 1980, Z̄₂*).
+
+    Examples:
+        >>> round(steiger(0.3, 0.4, 0.5, 100), 4)
+        -1.0718
+    """
+    _check(n, r12=r12, r13=r13, r23=r23)
+    squared = ((r12 + r13) / 2) ** 2
+    covariance = r23 * (1 - 2 * squared) - squared * (1 - 2 * squared - r23**2) / 2
+    return _ratio(r12, r13, n, 2 - 2 * covariance / (1 - squared) ** 2)
+
+
+def meng(r12: float, r13: float, r23: float, n: int) -> float:
+    """z of r12 against r13, as `steiger` (Meng, Rosenthal and Rubin, 1992).
+
+    Examples:
+        >>> round(meng(0.63, -0.03, -0.19, 15), 2)  # the example of the paper
+        1.68
+    """
+    _check(n, r12=r12, r13=r13, r23=r23)
+    squared = (r12**2 + r13**2) / 2
+    f = min((1 - r23) / (2 * (1 - squared)), 1.0)
+    return _ratio(r12, r13, n, 2 * (1 - r23) * (1 - f * squared) / (1 - squared))
+
+
+def p_value(z: float, sided: int = 2) -> float:
+    """p of a normal z: two-sided, or one-sided for the first being the larger.
+
+    Examples:
+        >>> round(p_value(1.92, sided=1), 3), round(p_value(1.92), 3)
+        (0.027, 0.055)
+    """
+    return float(stats.norm.sf(z) if sided == 1 else 2 * stats.norm.sf(abs(z)))
+
+
+def _ratio(r12: float, r13: float, n: int, variance: float) -> float:
+    difference = (math.atanh(r12) - math.atanh(r13)) * math.sqrt(n - 3)
+    if abs(difference) < 1e-12:  # rounding, as where two variables are one
+        return 0.0
+    return difference / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, difference)
+
+
+def _check(n: int, **correlations: float) -> None:
+    for name, r in correlations.items():
+        limit = 1 if name == "r23" else math.nextafter(1, 0)
+        if not -limit <= r <= limit:
+            raise InputError(f"{name} must be a correlation between −1 and 1 (both excluded), got {r}.")
+    if n < 4:
+        raise InputError(f"n must be 4 or more for Fisher's transformation, got {n}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import stat
 import zipfile
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -166,3 +167,41 @@ def check_table(table: pa.Table) -> pa.Table:
     if len(set(table.column_names)) < len(table.column_names):
         raise InputError("columns repeat")
     return table
+
+
+def read_arrays(path: Path, argument: str, most: int = 8 << 30) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npy``, ``.npz`` or torch file (``.pt``) by name, an ``.npy`` as ``counts``.
+
+    Arrays of an ``.npz`` that only pickle could read are left out, unless nothing else is there. All arrays of an
+    ``.npz`` together may have `most` bytes.
+    """
+    check_regular(path, argument)
+    arrays: dict[str, np.ndarray] = {}
+    if path.suffix.lower() in (".pt", ".pth"):
+        with suppress(Exception):  # whatever a hostile file provokes
+            arrays = {str(name): np.asarray(value) for name, value in _load_torch(path).items()}
+    elif zipfile.is_zipfile(path):
+        archive = Arrays(path, argument)
+        if archive.size > most:
+            raise InputError(f"{argument}: {path.name} unpacks to more than {most >> 30} GiB.")
+        for name in archive.names:
+            with suppress(InputError):
+                arrays[name] = archive[name]
+    else:
+        with suppress(Exception), path.open("rb") as file:
+            arrays["counts"] = np.asarray(np.load(file, allow_pickle=False))
+    if not arrays:
+        raise InputError(f"{argument}: {path.name!r} holds no arrays that can be read without pickle; give a CSV.")
+    return arrays
+
+
+def _load_torch(path: Path) -> Any:
+    """What a torch file of tensors and NumPy arrays holds, read with ``weights_only``."""
+    import torch
+    from numpy._core.multiarray import _reconstruct  # pyrefly: ignore
+
+    # What an array consists of in a torch file: the function that makes an empty one, the array, and its type.
+    allowed: list[Any] = [(_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    allowed += [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("u1", "i1", "i2", "i4", "i8"))]
+    with torch.serialization.safe_globals(allowed):
+        return torch.load(path, map_location="cpu", weights_only=True)

@@ -32,9 +32,8 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
         hardsight align run --human votes.csv
         hardsight align seed0 seed1 seed2 --human cifar10h-counts.npy --compare avh,confidence,margin
     """
-    from hardsight.alignment.folder import Aligned, write_alignment
-    from hardsight.alignment.nets import compare_runs
-    from hardsight.alignment.run import align_run, check_run
+    from hardsight.people import Alignment, align_run, compare_runs, write_alignment
+    from hardsight.people.alignment import check_run
 
     if not runs:
         raise InputError("RUN is missing: hardsight align RUN --human FILE.")
@@ -43,16 +42,17 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
         raise InputError(f"RUN must be named once, got {repeated[0]} twice: one network is not two.")
     for run in runs:  # a misspelled run must not wait for the others
         check_run(run)
-    aligned: dict[Path, Aligned] = {}
+    aligned: dict[Path, Alignment] = {}
     for run in runs:
         aligned[run] = align_run(run, human, compare=chosen.get("compare"), merge=chosen.get("coarser"))
         folder = write_alignment(run, aligned[run])
         print(f"\n{run}\n" * (len(runs) > 1) + aligned[run].text())
         print(f"wrote {folder}/ — next: hardsight report {run}   (a page with people in it)")
-    parts = ("leaderboard", "differences", "summary")
-    values: dict[str, Any] = {
-        "runs": {str(run): {part: getattr(result, part) for part in parts} for run, result in aligned.items()}
-    }
+    values: dict[str, Any] = {"runs": {}}
+    for run, result in aligned.items():
+        tests = [test._asdict() for test in result.differences]
+        tables = {"leaderboard": result.leaderboard, "table1": result.table1(), "table2": result.table2()}
+        values["runs"][str(run)] = tables | {"differences": tests, "summary": result.summary}
     if len(runs) > 1:
         values["over_networks"], lines = compare_runs(aligned)
         print("", *lines, sep="\n")

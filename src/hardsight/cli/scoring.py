@@ -14,7 +14,6 @@ from hardsight.distributed import wait_for_all
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.heads import find_head
-from hardsight.human import read_human
 from hardsight.models import Model, load_model
 from hardsight.printing import text_table
 from hardsight.registry import whole_number
@@ -91,6 +90,8 @@ def score(
     whole_number("--show", show, 0)
     human, also, checkpoint = chosen.pop("human", None), chosen.pop("also", ()), chosen.pop("checkpoint", None)
     if human is not None:
+        from hardsight.people import read_human
+
         read_human(human)
     reading = take(chosen, *READING)
     options = ScoreOptions(out=out, version=reading.get("version"), **chosen)  # checks them

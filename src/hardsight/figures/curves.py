@@ -16,8 +16,8 @@ from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError
 from hardsight.figures.drawing import open_run
 from hardsight.figures.style import GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
-from hardsight.human import frequency_bins
 from hardsight.idtables import read_by_id
+from hardsight.people import frequency_bins
 from hardsight.phases.agreement import AGREEMENT_SCORES
 from hardsight.table import hardness_sign
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.alignment.folder import read_alignment
 from hardsight.comparison import class_count
 from hardsight.correlation import spearman
 from hardsight.dynamics import Dynamics
@@ -19,7 +18,7 @@ from hardsight.evaluation.results import is_evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.curves import VALUES, plot_dynamics
 from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
-from hardsight.human import match, read_human
+from hardsight.people import match, read_alignment, read_human
 from hardsight.questions import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED

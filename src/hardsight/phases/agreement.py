@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
-from hardsight.human import match
+from hardsight.people import match
 from hardsight.stats import normal_difference
 from hardsight.table import hardness_sign
 
@@ -30,7 +30,7 @@ def frequencies(dynamics: Dynamics, human: Any) -> np.ndarray:
 
     Args:
         dynamics: The recorded run.
-        human: Anything that `hardsight.human.as_human` takes: a file, a mapping from id to the share of people who
+        human: Anything that `hardsight.people.as_human` takes: a file, a mapping from id to the share of people who
             chose the label, a table, counts in the order of the data, or shares in the order of ``dynamics.ids``.
     """
     return match(human, dynamics.ids, dynamics.labels, dynamics.meta.class_names or None).hsf

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from hardsight.alignment.candidates import TREATMENTS
-from hardsight.alignment.folder import Aligned, last_epoch, read_alignment
 from hardsight.comparison import floats, mid_ranks
+from hardsight.people import Alignment, Outcome, read_alignment
+from hardsight.people.alignment import RANKED_BY, last_epoch
+from hardsight.people.candidates import TREATMENTS
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
@@ -29,7 +30,7 @@ def build(inputs: Inputs) -> Section | None:
     rows, alignment = inputs.rows, None if inputs.run is None else read_alignment(inputs.run)
     if alignment is None:
         return None
-    summary, answers = alignment.summary, alignment.people
+    answers = alignment.people
     place = pc.index_in(rows.ids, value_set=answers["id"].combine_chunks()).combine_chunks()
     hsf = floats(answers["hsf"].take(place))
     columns = {"hsf": Column(hsf, _HSF, "Share of people who chose the label.", harder_end("hsf"))}
@@ -50,14 +51,14 @@ def build(inputs: Inputs) -> Section | None:
         title, text = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
         x = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
         views.append(View("people", title, text, x, score_axis(rows, rows.main)))
-    current = (summary.get("samples"), summary.get("epoch")) == (len(rows), last_epoch(rows.table))
+    current = (alignment.samples, alignment.epoch) == (len(rows), last_epoch(rows.table))
     return Section(
         "people",
         "People",
-        " ".join([f"{cut_name(summary['source'])}: {summary['words']}", *summary.get("notes", [])]),
-        tiles=_tiles(summary, hsf),
-        tables=[quarters, *_board(alignment), *_hypotheses(summary)],
-        notes=[str(text) for text in alignment.differences["words"].to_pylist()],
+        f"{cut_name(alignment.source)}: {' '.join(alignment.notes)}",
+        tiles=_tiles(alignment, hsf),
+        tables=[quarters, *_board(alignment), *_hypotheses(alignment.hypotheses)],
+        notes=[test.sentence for test in alignment.differences],
         data={
             "warning": "" if current else _OLD,
             "histograms": [_histogram(rows, hsf, alignment, name) for name in rows.scores],
@@ -68,17 +69,17 @@ def build(inputs: Inputs) -> Section | None:
     )
 
 
-def _tiles(summary: dict[str, Any], hsf: np.ndarray) -> list[tuple[str, str, str]]:
+def _tiles(alignment: Alignment, hsf: np.ndarray) -> list[tuple[str, str, str]]:
     asked = hsf[~np.isnan(hsf)]
     tiles = [("samples that people were asked about", f"{len(asked):,}", f"of {len(hsf):,}")]
     if len(asked):
         note = f"everybody chose the label for {percent((asked == 1).mean())}"
         tiles.append((f"mean {_HSF}", f"{asked.mean():.3f}", note))
-    if summary.get("other") is not None:
-        tiles.append(("most people chose another class", f"{summary['other']:,}", "the label itself may be wrong"))
-    for entry in summary.get("ceilings", [])[:1]:
-        note = f"what a perfect predictor of people would reach; {between(entry['low'], entry['high'], '.3f')}"
-        tiles.append((f"ceiling ({entry['coefficient'].capitalize()})", f"{entry['ceiling']:.3f}", note))
+    if alignment.other is not None:
+        tiles.append(("most people chose another class", f"{alignment.other:,}", "the label itself may be wrong"))
+    for entry in alignment.ceilings[:1]:
+        note = f"what a perfect predictor of people would reach; {between(entry.low, entry.high, '.3f')}"
+        tiles.append((f"ceiling ({entry.coefficient.capitalize()})", f"{entry.ceiling:.3f}", note))
     return tiles
 
 
@@ -110,9 +111,9 @@ def _quarters(rows: Rows, hsf: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict
     return by_people, by_model, table("quarters", "Numbers of samples", columns, title=title, note=note)
 
 
-def _board(alignment: Aligned) -> list[dict[str, Any]]:
+def _board(alignment: Alignment) -> list[dict[str, Any]]:
     """The leaderboard: a row per score, the best first."""
-    board, by = alignment.leaderboard.to_pylist(), alignment.summary["coefficient"]
+    board, by = alignment.leaderboard.to_pylist(), RANKED_BY
     if not board:
         return []
 
@@ -131,7 +132,7 @@ def _board(alignment: Aligned) -> list[dict[str, Any]]:
         ),
         ("p_holm", "p (corrected)", "number", values("p_holm")),
     ]
-    ceilings = {entry["coefficient"]: entry["ceiling"] for entry in alignment.summary.get("ceilings", [])}
+    ceilings = {entry.coefficient: entry.ceiling for entry in alignment.ceilings}
     note = (
         f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label, turned so that more "
         "is better. How far a score is behind the best is paired over the samples, and p is corrected for their number "
@@ -150,16 +151,16 @@ def _title(name: str) -> str:
     return score_title(name).replace("_", " ")
 
 
-def _hypotheses(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _hypotheses(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     columns = [
-        (key, title, "text", [str(entry[key]) for entry in summary["hypotheses"]])
-        for key, title in (("name", "hypothesis"), ("verdict", "verdict"), ("words", "why"))
+        (key, title, "text", [getattr(outcome, key) for outcome in outcomes])
+        for key, title in (("name", "hypothesis"), ("verdict", "verdict"), ("sentence", "why"))
     ]
     title = "The AVH paper's hypotheses, here"
-    return [table("hypotheses", "Hypotheses", columns, title=title)] if summary["hypotheses"] else []
+    return [table("hypotheses", "Hypotheses", columns, title=title)] if outcomes else []
 
 
-def _histogram(rows: Rows, hsf: np.ndarray, alignment: Aligned, name: str) -> dict[str, Any]:
+def _histogram(rows: Rows, hsf: np.ndarray, alignment: Alignment, name: str) -> dict[str, Any]:
     """People's frequency against a score: counts in a grid (row 0 is the lowest), and the median by frequency."""
     values, x, y = rows.scores[name], Axis("hsf", _HSF, 0.0, 1.0), score_axis(rows, name)
     if (low := float(np.nanmin(values))) < y.high:  # room for what there is; 0 need not be seen

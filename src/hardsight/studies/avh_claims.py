@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import InputError
-from hardsight.human import frequency_bins
+from hardsight.people import frequency_bins
 from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves

@@ -67,7 +67,7 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
     Args:
         dynamics: The recorded run.
         levels: The hardness level of each sample, as for ``Dynamics.curves(by=…)``: bins of human selection frequency
-            (`hardsight.human.frequency_bins`), or levels of degradation.
+            (`hardsight.people.frequency_bins`), or levels of degradation.
         hardest: The hardest level, at either end of their order; the first (the lowest frequency) without. Levels with
             fewer than 5 samples are skipped.
         value: What is compared.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hardsight.alignment.closed_forms import fisher_z, p_value
+from hardsight.correlation import fisher_z, p_value
 
 IMAGES = 29987  # with a human selection frequency, of ImageNet's 50,000 for validation (Table 1)
 

@@ -1,0 +1,250 @@
+"""The columns that may agree with people: registered scores, what is derived from them, and both paired with answers.
+
+A name is that of a registered score or of `DERIVED`, followed by what was done with it (`TREATMENTS`): ``avh_epochs``
+is AVH averaged over the epochs, ``margin_epochs_ensemble`` the mean of these over networks. No column uses answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy import optimize, special
+
+from hardsight.comparison import class_numbers, floats, mid_ranks
+from hardsight.dynamics import Dynamics
+from hardsight.dynamics.summary import STANDARDIZED
+from hardsight.ensemble import matrix
+from hardsight.errors import InputError
+from hardsight.extras import printable
+from hardsight.people.matching import Matched, match
+from hardsight.people.read import as_human
+from hardsight.records import has_records
+from hardsight.runs import read_run
+from hardsight.scores import SCORES
+from hardsight.table import SampleTable, larger_is_harder
+
+FEWEST = 4  # samples of a correlation
+FEWEST_OF_INTERVAL = 10  # below, intervals do not hold, nor do tests
+
+Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
+
+TREATMENTS: dict[str, Kind] = {
+    "_pred": "score",
+    "_within_class": "derived",
+    "_epochs": "epoch mean",
+    "_early": "epoch mean",
+    "_late": "epoch mean",
+    "_ensemble": "ensemble",
+}
+DERIVED: dict[str, Kind] = {
+    "temperature_confidence": "derived",
+    "total": "uncertainty",
+    "aleatoric": "uncertainty",
+    "epistemic": "uncertainty",
+}
+
+
+class Facts(NamedTuple):
+    """What a column is, and the sign that its correlation with human frequency should have."""
+
+    kind: Kind
+    direction: int
+
+
+def facts(name: str) -> Facts | None:
+    """What the name of a column says; None for a column that is no candidate.
+
+    Examples:
+        >>> facts("avh_epochs")
+        Facts(kind='epoch mean', direction=-1)
+        >>> facts("confidence"), facts("avh_sd")
+        (Facts(kind='score', direction=1), None)
+    """
+    if name in SCORES or name in DERIVED:
+        return Facts(DERIVED.get(name, "score"), -1 if larger_is_harder(name) else 1)
+    for ending, kind in TREATMENTS.items():
+        if name.endswith(ending) and (base := facts(name.removesuffix(ending))) is not None:
+            return Facts(kind, base.direction)
+    return None
+
+
+def candidates(run: str | Path) -> SampleTable:
+    """A run's table with every column that can be derived from what the run keeps.
+
+    ``avh_within_class``; of a recorded run `epoch_means`; ``temperature_confidence`` where probabilities were kept, and
+    ``total``, ``aleatoric`` and ``epistemic`` uncertainty where there are several networks.
+
+    Args:
+        run: The run folder; its samples must have labels.
+    """
+    table = SampleTable.load(run)
+    if "label" not in table:
+        raise InputError(f"RUN: {run} has no labels, and people are asked about the label; score labeled samples.")
+    labels = table["label"]
+    columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
+    if has_records(run):
+        columns |= epoch_means(Dynamics(run), table["id"])
+    if (members := _probabilities(run, table)) is not None:
+        mean = np.maximum(members.mean(0), np.finfo(np.float32).tiny)
+        columns["temperature_confidence"] = temperature_confidence(np.log(mean), labels)
+        columns |= uncertainty(members) if len(members) > 1 else {}
+    for name, values in columns.items():
+        table = table if name in table else table.with_column(name, values)
+    return table
+
+
+def epoch_means(dynamics: Dynamics, ids: Any) -> dict[str, np.ndarray]:
+    """Each score averaged over all epochs (``avh_epochs``), their first third (``avh_early``), their second half
+    (``avh_late``), standardized within each epoch: ``avh_z`` of the summary of these epochs. NaN where it is missing.
+    """
+    epochs = dynamics.epochs.tolist()
+    parts = {"epochs": epochs, "early": epochs[: -(-len(epochs) // 3)], "late": epochs[len(epochs) // 2 :]}
+    summaries = {ending: dynamics.summary((part[0], part[-1])).aligned(ids) for ending, part in parts.items()}
+    names = [name for name in STANDARDIZED if summaries["epochs"][f"{name}_z"].null_count < len(ids)]
+    return {f"{name}_{ending}": floats(rows[f"{name}_z"]) for name in names for ending, rows in summaries.items()}
+
+
+def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
+    """``(networks, N, C)`` in the order of the table; None where some sample of it has none."""
+    vectors = read_run(run, kinds=("vectors",))[0].get("vectors")
+    if vectors is None or "probabilities" not in vectors.column_names or table.to_arrow()["label"].null_count:
+        return None
+    ids, members = table.to_arrow()["id"], []
+    for name in pc.unique(vectors["model"]).to_pylist():
+        rows = vectors.filter(pc.equal(vectors["model"], name))
+        place = pc.index_in(ids, value_set=rows["id"].combine_chunks())
+        if place.null_count:
+            return None
+        members.append(matrix(rows, "probabilities", np.asarray(place)))
+    return np.stack(members)
+
+
+def within_class(values: Any, labels: Any) -> np.ndarray:
+    """Ranks within the class, scaled to (0, 1), which removes offsets between classes; NaN stays NaN.
+
+    Examples:
+        >>> within_class([1.0, 3.0, 70.0, 50.0], [0, 0, 1, 1]).tolist()
+        [0.25, 0.75, 0.75, 0.25]
+    """
+    values, labels = np.asarray(values, dtype=np.float64), np.asarray(labels)
+    ranks = np.full(len(values), np.nan)
+    for label in np.unique(labels):
+        ranks[labels == label] = mid_ranks(values[labels == label])
+    return ranks
+
+
+def temperature_confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Confidence at the label after temperature scaling, with the temperature fitted to the labels of the data."""
+    logits, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
+    scaled = logits / fitted_temperature(logits, labels)
+    return special.softmax(scaled, axis=1)[rows, labels]
+
+
+def fitted_temperature(logits: Any, labels: Any) -> float:
+    """The temperature between 0.01 and 100 at which the labels are likeliest; log-probabilities are logits, too.
+
+    Examples:
+        >>> round(fitted_temperature([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]], [0, 0, 0, 1]), 3)  # 4 / log 3
+        3.641
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    target = logits[np.arange(len(logits)), labels]
+
+    def loss(log_temperature: float) -> float:
+        scale = np.exp(-log_temperature)
+        return float((special.logsumexp(scale * logits, axis=1) - scale * target).mean())
+
+    return float(np.exp(optimize.minimize_scalar(loss, bounds=np.log((0.01, 100.0)), method="bounded").x))
+
+
+def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
+    """Uncertainty of an ensemble ``(members, N, C)`` in nats: total = aleatoric + epistemic.
+
+    ``total`` is the entropy of the mean prediction, ``aleatoric`` the mean entropy of the members, ``epistemic`` the
+    mutual information of prediction and member: what they disagree about.
+
+    Examples:
+        >>> {k: v.round(3).tolist() for k, v in uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]]).items()}
+        {'total': [0.693], 'aleatoric': [0.0], 'epistemic': [0.693]}
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    total, aleatoric = special.entr(p.mean(0)).sum(1), special.entr(p).sum(2).mean(0)
+    return {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
+
+
+class Paired(NamedTuple):
+    """A table of scores, and people's answers in the order of its rows."""
+
+    table: SampleTable
+    people: Matched
+
+    @classmethod
+    def of(cls, table: SampleTable | Mapping[str, Any] | str | Path, human: Any) -> Paired:
+        """Match answers with a table; answers that are `Matched` already stay as they are."""
+        if isinstance(table, (str, Path)):
+            table = SampleTable.load(table)
+        elif not isinstance(table, SampleTable):
+            if not isinstance(table, Mapping) or "id" not in table:
+                raise InputError("table must be a SampleTable, a run folder, or a mapping of columns with an id.")
+            table = SampleTable.from_columns(table)
+        if not isinstance(human, Matched):
+            human = as_human(human)
+            if human.hsf is None and "label" not in table:
+                raise InputError(f"table must have a column label: {human.source} counts answers by class.")
+            labels = class_numbers(table.to_arrow(), "label")
+            human = match(human, table["id"], labels, table.meta.class_names or None)
+        check_varies("human", human.hsf[np.isfinite(human.hsf)])
+        return cls(table, human)
+
+    def with_norm_within_class(self) -> Paired:
+        """The same with the column ``norm_within_class``, where there are norms."""
+        if "norm" not in self.table or "norm_within_class" in self.table:
+            return self
+        return self._replace(table=self.table.with_norm_within_class())
+
+    def names(self, directions: Mapping[str, int] | None = None) -> list[str]:
+        """Columns of which it is known which way they go; at least one."""
+        names = [name for name in self.table.columns if facts(name) is not None or name in (directions or ())]
+        if not names:
+            raise InputError(f"table must hold a score, got {', '.join(map(printable, self.table.columns))}.")
+        return names
+
+    def turned(self, names: Sequence[str], directions: Mapping[str, int] | None = None) -> np.ndarray:
+        """Scores ``(S, N)`` as float64, turned so that more people should choose the label of a larger value."""
+        columns = []
+        for name in names:
+            if name not in self.table:
+                listed = ", ".join(map(printable, self.table.columns))
+                raise InputError(f"scores must be columns of the table ({listed}), got {printable(name)!r}.")
+            values, fact = self.table.to_arrow()[name], facts(name)
+            if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+                raise InputError(f"{printable(name)} must be numbers, got {values.type}.")
+            direction = (directions or {}).get(name, fact and fact.direction)
+            if direction not in (-1, 1):
+                raise InputError(
+                    f"directions must say whether {printable(name)!r} grows with ease (+1) or hardness (−1), because its "
+                    f"name does not; got {direction}."
+                )
+            columns.append(direction * floats(values))
+        return np.stack(columns) if columns else np.empty((0, len(self.table)))
+
+    def in_common(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Turned scores ``(S, N)`` and human frequency ``(N,)``, of the samples that have all of them."""
+        values, hsf = self.turned(names), self.people.hsf
+        known = np.isfinite(values).all(0) & np.isfinite(hsf)
+        for name, column in zip((*names, "human"), (*values, hsf), strict=True):
+            check_varies(name, column[known])
+        return values[:, known], hsf[known]
+
+
+def check_varies(name: str, values: np.ndarray) -> None:
+    """Something can correlate with these values only if there are enough and they differ."""
+    if len(values) < FEWEST or not np.ptp(values):
+        what = f"differ between samples, got {abs(values[0]):g} for all {len(values):,}" if len(values) else "be there"
+        what = f"have finite numbers for {FEWEST} samples or more, got {len(values)}" if len(values) < FEWEST else what
+        raise InputError(f"{printable(name)} must {what}.")

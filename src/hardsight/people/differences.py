@@ -1,0 +1,396 @@
+"""Does one score agree with people better than another, on these samples and over networks? And the AVH paper's claims.
+
+Two scores are measured on the same samples, so what counts is how their difference varies, not how each of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.correlation import COEFFICIENTS, fisher_z, meng, p_value, pearson, resampled, standard_error, steiger
+from hardsight.dynamics.recorder import UNNAMED
+from hardsight.errors import InputError
+from hardsight.extras import printable
+from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired
+from hardsight.printing import interval
+from hardsight.registry import check_choice, whole_number
+from hardsight.stats import LEVEL, ROUNDING, holm, normal_difference, paired_difference
+from hardsight.table import SampleTable
+
+if TYPE_CHECKING:
+    from hardsight.people.alignment import Alignment
+
+Test = Literal["bootstrap", "jackknife", "steiger", "meng", "fisher"]
+
+# What each test assumes, and how often it rejects a true null where scores are saturated and people tie.
+TESTS: dict[str, str] = {
+    "bootstrap": "paired bootstrap",
+    "jackknife": "paired jackknife",
+    "steiger": "Steiger's z, which assumes normal data: with saturated scores it rejects 25% of true nulls",
+    "meng": "Meng's z, which assumes normal data: with saturated scores it rejects 25% of true nulls",
+    "fisher": "Fisher's z, which assumes that the scores are of different samples: it rejects 0 to 10% of true nulls",
+}
+
+
+class Difference(NamedTuple):
+    """How much better the score `first` agrees with people than the score `second`.
+
+    Attributes:
+        difference: Agreement of the first minus that of the second; an agreement is a correlation times the sign that
+            it should have.
+        low: End of the 95% interval of the difference; None for closed forms, which have none.
+        high: Its other end.
+        p: Of there being no difference; where `sided` is 1, of the first not being better.
+        statistic: The difference over its standard error, on the scale of the test.
+        n: Samples that have both scores and human answers.
+    """
+
+    first: str
+    second: str
+    coefficient: str
+    test: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    statistic: float
+    n: int
+    sided: int = 2
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is shown at 5%, by ten samples or more."""
+        return self.p <= 1 - LEVEL and self.n >= FEWEST_OF_INTERVAL
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence."""
+        first, second = printable(self.first), printable(self.second)
+        better, worse = (first, second) if self.difference > 0 else (second, first)
+        claim = f"no difference is shown between {first} and {second}"
+        claim = f"{better} agrees with people better than {worse} does" if self.significant else claim
+        value = interval(self.difference, self.low, self.high, "+.3f")
+        return (
+            f"{claim}: {value} in {self.coefficient.capitalize()}'s coefficient for {first}, {_p_text(self.p)}"
+            f"{' (one-sided)' * (self.sided == 1)}, {self.n:,} samples ({TESTS.get(self.test, self.test)})."
+        )
+
+
+def _p_text(p: float | None) -> str:
+    if p is None or np.isnan(p):
+        return "no test, because nothing varies"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def compare_scores(
+    table: SampleTable | Mapping[str, Any] | str | Path,
+    first: str,
+    second: str,
+    human: Any,
+    *,
+    coefficient: str = "spearman",
+    test: Test = "bootstrap",
+    resamples: int = 2000,
+    seed: int = 0,
+    sided: Literal[1, 2] = 2,
+) -> Difference:
+    """Test whether one score agrees with people better than another does.
+
+    Args:
+        table: As for `align`.
+        first: A score.
+        second: The other one.
+        human: As for `align`.
+        coefficient: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
+        test: ``"bootstrap"`` (percentiles of paired resamples), ``"jackknife"`` (the influence of each sample),
+            ``"steiger"`` and ``"meng"`` (Pearson only, for normal data), or ``"fisher"`` (the AVH paper's, as if the
+            scores came from different samples). The last three are there to compare with what others report.
+        resamples: Of the bootstrap; its p is never below 2 / (resamples + 1).
+        seed: Of the bootstrap.
+        sided: 2, or 1 to ask only whether the first is better.
+
+    Examples:
+        >>> draw = np.random.default_rng(0)
+        >>> ease = draw.normal(size=400)
+        >>> near, far = ease + draw.normal(size=400), ease + 3 * draw.normal(size=400)
+        >>> columns = {"id": [str(k) for k in range(400)], "avh": -near, "confidence": far}
+        >>> people = dict(zip(columns["id"], np.clip(0.8 + 0.2 * ease, 0, 1)))
+        >>> result = compare_scores(columns, "avh", "confidence", people, resamples=200)
+        >>> round(result.difference, 1), result.p < 0.05
+        (0.4, True)
+    """
+    return _tests(Paired.of(table, human), [first, second], coefficient, test, resamples, seed, sided)[0]
+
+
+def compare_all(
+    table: SampleTable | Mapping[str, Any] | str | Path,
+    against: str,
+    human: Any,
+    *,
+    scores: Sequence[str] | None = None,
+    coefficient: str = "spearman",
+    test: Test = "bootstrap",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> pa.Table:
+    """Test one score against every other on the samples that have all of them, with Holm's correction.
+
+    Without `scores` these are all whose direction is known from their name; constant ones are left out. Other options
+    are those of `compare_scores`. With m scores the smallest corrected p of the bootstrap is 2 m / (resamples + 1).
+
+    Returns:
+        One row per score: the fields of `Difference`, `against` being the first, and ``p_holm``.
+    """
+    paired = Paired.of(table, human)
+    names = [name for name in scores or paired.names() if name != against]
+    columns = zip(names, paired.turned(names), strict=True)
+    names = [name for name, values in columns if len(np.unique(values[np.isfinite(values)])) > 1]
+    if not names:
+        raise InputError(f"scores must name one that differs between samples beside {printable(against)}, got none.")
+    tests = _tests(paired, [against, *names], coefficient, test, resamples, seed, 2)
+    rows = pa.Table.from_pylist([row._asdict() for row in tests])
+    return rows.append_column("p_holm", pa.array(holm(rows["p"].to_numpy())))
+
+
+def _tests(
+    paired: Paired, names: Sequence[str], coefficient: str, test: str, resamples: int, seed: int, sided: int
+) -> list[Difference]:
+    """The first score against each of the others."""
+    check_choice(coefficient, COEFFICIENTS, "coefficient")
+    check_choice(test, TESTS, "test")
+    whole_number("sided", sided, 1, 2)
+    if test in ("steiger", "meng") and coefficient != "pearson":
+        raise InputError(f"{test} is a test of Pearson's correlations; use bootstrap or jackknife for {coefficient}.")
+    values, hsf = paired.in_common(names)
+    n, (first, *others) = len(hsf), (COEFFICIENTS[coefficient](x, hsf) for x in values)
+    drawn = np.empty((0, 0))
+    if test == "bootstrap":
+        whole_number("resamples", resamples, 100)
+        drawn = resampled(values, hsf, (coefficient,), resamples, seed)[:, :, 0]
+    tests = []
+    for k, other in enumerate(others, 1):
+        low = high = None
+        difference = first.value - other.value
+        if test == "bootstrap":
+            low, high, p, statistic = _percentiles(drawn[:, 0] - drawn[:, k], difference, sided)
+        elif test == "jackknife":
+            error = standard_error(first.influence - other.influence)
+            _, low, high, p = map(float, normal_difference(difference, error))
+            statistic = _over(difference, error)
+            p = p if sided == 2 else p_value(statistic, sided)
+        else:
+            closed_form = {"steiger": steiger, "meng": meng}.get(test, _fisher)
+            statistic = closed_form(first.value, other.value, pearson(values[0], values[k]).value, n)
+            p = p_value(statistic, sided)
+        tests.append(Difference(names[0], names[k], coefficient, test, difference, low, high, p, statistic, n, sided))
+    return tests
+
+
+def _fisher(r12: float, r13: float, r23: float, n: int) -> float:
+    return fisher_z(r12, r13, n, n)
+
+
+def _percentiles(drawn: np.ndarray, difference: float, sided: int) -> tuple[float, float, float, float]:
+    """Interval by percentiles of the resamples, and the p at which it would just reach 0."""
+    drawn = np.where(np.abs(drawn) <= ROUNDING, 0.0, drawn)[np.isfinite(drawn)]
+    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
+    # One resample more, for the observed one: none of so many is not never.
+    below, above = ((side.sum() + 1) / (len(drawn) + 1) for side in (drawn <= 0, drawn >= 0))
+    p = below if sided == 1 else min(2 * min(below, above), 1.0)
+    return low, high, float(p), _over(difference, float(drawn.std(ddof=1)))
+
+
+def _over(difference: float, error: float) -> float:
+    if abs(difference) <= ROUNDING:
+        return 0.0
+    return difference / error if error else np.nan
+
+
+class OverNets(NamedTuple):
+    """A number over networks: its mean, Student's 95% interval and the two-sided p of its being 0 (None if unknown).
+
+    `above` counts the architectures (where there is only one, the seeds) with a number above 0.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+    nets: int
+    architectures: int
+    above: int
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence."""
+        units = self.architectures if self.architectures > 1 else self.nets
+        if units < 2:
+            return f"{self.mean:+.3f} for one network, which says nothing about others."
+        unit = f"{units} {'architectures' if self.architectures > 1 else 'seeds of one architecture'}"
+        nets = f" ({self.nets} networks)" if self.nets > units else ""
+        value = interval(self.mean, self.low, self.high, "+.3f")
+        return f"{value} over {unit}{nets}, {_p_text(self.p)}; above 0 in {self.above} of {units}."
+
+
+def over_nets(values: Sequence[float], architectures: Sequence[str] | None = None) -> OverNets:
+    """A number per network, such as a difference of agreements, as a statement about networks.
+
+    An interval over images says what other images would show about the same network. Whether other networks show it,
+    only networks can say. Seeds of one architecture are not independent networks: they are averaged first, and
+    architectures are the units; where there is only one, its seeds are, and the statement is about it alone.
+
+    Args:
+        values: One number per network, all on the same samples.
+        architectures: The architecture of each network; None: they all differ.
+
+    Examples:
+        >>> result = over_nets([0.04, 0.06, 0.01, 0.03], ["vgg", "vgg", "resnet", "resnet"])
+        >>> round(result.mean, 3), result.nets, result.architectures
+        (0.035, 4, 2)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    names = list(range(len(numbers))) if architectures is None else list(architectures)
+    if numbers.ndim != 1 or not len(numbers) or len(names) != len(numbers) or not np.isfinite(numbers).all():
+        raise InputError(f"values must be finite numbers, one per network and architecture; got {values} and {names}.")
+    kinds, kind = np.unique(names, return_inverse=True)
+    units = np.bincount(kind, numbers) / np.bincount(kind) if len(kinds) > 1 else numbers
+    test = paired_difference(units)
+    low, high, p = (float(end) if np.isfinite(end) and len(units) > 1 else None for end in test[1:])
+    return OverNets(float(units.mean()), low, high, p, len(numbers), len(kinds), int((units > 0).sum()))
+
+
+def compare_runs(alignments: Mapping[Path, Alignment]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tests that all runs share, over networks and not only over these images: as rows, and as lines to print."""
+    ids = {run: set(result.people["id"].to_pylist()) for run, result in alignments.items()}
+    first = next(iter(ids))
+    if other := [run for run in ids if ids[run] != ids[first]]:
+        names = f"those of {printable(other[0])} are not those of {printable(first)}"
+        return [], [f"note: no test over networks: they must be compared on the same samples, and {names}."]
+    # A recorder may not know what it records: then each run counts as a network of its own.
+    names = {run: None if result.model == UNNAMED else result.model for run, result in alignments.items()}
+    models = [name or str(run) for run, name in names.items()]
+    differences = [{row[:3]: row.difference for row in result.differences} for result in alignments.values()]
+    shared = [key for key in differences[0] if all(key in of_run for of_run in differences)]
+    tests = {key: over_nets([of_run[key] for of_run in differences], models) for key in shared}
+    lines = [f"over networks ({', '.join(map(printable, dict.fromkeys(models)))})"] if tests else []
+    lines += [f"{a} ahead of {b}, {coefficient}: {test.sentence}" for (a, b, coefficient), test in tests.items()]
+    if tests and (unnamed := sum(name is None for name in names.values())):
+        lines.append(
+            f"note: {unnamed} of {len(names)} runs do not name their architecture, and each counts as one of its own; "
+            "if some differ only in the seed, intervals and p are too small."
+        )
+    return [dict(zip(Difference._fields, key, strict=False)) | test._asdict() for key, test in tests.items()], lines
+
+
+class Estimate(TypedDict):
+    """A number of a hypothesis by one coefficient, its 95% interval and the verdict."""
+
+    value: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run says about a hypothesis of the AVH paper.
+
+    Attributes:
+        name: ``"Hypothesis 1"`` and so on.
+        claim: The paper's sentence.
+        paper: What the paper found: "holds" or "not shown".
+        verdict: "holds" or "does not hold" where all three coefficients say so, else "not decided".
+        numbers: For each coefficient the agreement, or the difference of two, as ``value`` with ``low`` and ``high``
+            (95% interval), and its own ``verdict``; empty where there are none.
+        reason: Why there are no numbers.
+    """
+
+    name: str = ""
+    claim: str = ""
+    paper: str = ""
+    verdict: str = "not decided"
+    numbers: dict[str, Estimate] | None = None
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence."""
+        parts = [
+            f"{name} {interval(entry['value'], entry['low'], entry['high'], '+.3f')}, {entry['verdict']}"
+            for name, entry in (self.numbers or {}).items()
+        ]
+        return f"{self.claim} {'; '.join(parts) or f'Not decided: {self.reason}'}. The paper: {self.paper}."
+
+
+_SMALL = 0.05  # a correlation whose whole interval lies this close to 0 is none
+_CORRELATES = "{} has a correlation with human selection frequency."
+_STRONGER = "AVH has a stronger correlation with human selection frequency than confidence."
+# The scores of each hypothesis, its claim, and what the paper found.
+_HYPOTHESES = (
+    (("avh",), _CORRELATES.format("AVH"), "holds"),
+    (("confidence",), _CORRELATES.format("Confidence"), "holds"),
+    (("avh", "confidence"), _STRONGER, "holds"),
+    (("norm_within_class",), _CORRELATES.format("The norm, scaled within each class,"), "not shown"),
+)
+
+
+def hypotheses(
+    table: SampleTable | Mapping[str, Any] | str | Path,
+    human: Any,
+    *,
+    tests: Sequence[Difference] = (),
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[Outcome]:
+    """The AVH paper's Hypotheses 1 to 4, each by all three coefficients.
+
+    That a score correlates with people (1, 2 and 4) holds where the interval of its agreement lies above 0; it does not
+    hold where the interval lies below 0, or within ±0.05. That AVH agrees better than confidence (3) holds where the
+    paired difference is above 0 with p < 0.05, and does not hold where it is below. Nothing is decided by fewer than
+    ten samples, or by a constant score.
+
+    Args:
+        table: As for `align`. Hypotheses whose scores it lacks are left out; the fourth needs labels.
+        human: As for `align`.
+        tests: Of AVH against confidence, where `compare_scores` has made them already; others are passed over.
+        resamples: Of the paired bootstrap of Hypothesis 3.
+        seed: Of the same.
+
+    Examples:
+        >>> columns = {"id": [str(k) for k in range(40)], "avh": [k / 100 for k in range(40)]}
+        >>> people = {str(k): 1 - k / 50 for k in range(40)}
+        >>> [(result.name, result.verdict) for result in hypotheses(columns, people)]
+        [('Hypothesis 1', 'holds')]
+    """
+    paired = Paired.of(table, human)
+    paired = paired.with_norm_within_class() if "label" in paired.table else paired
+    done, outcomes = {test[:3]: test for test in tests}, []
+    for number, (scores, claim, paper) in enumerate(_HYPOTHESES, 1):
+        if not set(scores) <= set(paired.table.columns):
+            continue
+        numbers, reason = {}, ""
+        try:
+            for name in COEFFICIENTS:
+                if len(scores) > 1:
+                    test = done.get((*scores, name)) or _tests(paired, scores, name, "bootstrap", resamples, seed, 2)[0]
+                    verdict = "holds" if test.difference > 0 else "does not hold"
+                    value, low, high, decided = test.difference, test.low, test.high, test.significant
+                else:
+                    (values,), hsf = paired.in_common(scores)
+                    value, low, high, _ = COEFFICIENTS[name](values, hsf)
+                    none = high < 0 or max(-low, high) <= _SMALL
+                    verdict = "does not hold" if none else "holds"
+                    decided = len(hsf) >= FEWEST_OF_INTERVAL and (none or low > 0)
+                numbers[name] = Estimate(value=value, low=low, high=high, verdict=verdict if decided else "not decided")
+        except InputError as error:  # a constant score, or too few samples that have it
+            numbers, reason = {}, str(error).removesuffix(".")
+        verdicts = {entry["verdict"] for entry in numbers.values()}
+        verdict = verdicts.pop() if len(verdicts) == 1 else "not decided"
+        outcomes.append(Outcome(f"Hypothesis {number}", claim, paper, verdict, numbers, reason))
+    return outcomes

@@ -1,0 +1,114 @@
+"""Which score agrees best with people?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.correlation import COEFFICIENTS, Correlation
+from hardsight.errors import InputError
+from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, candidates, check_varies, facts
+from hardsight.registry import check_choice
+from hardsight.stats import holm, normal_difference
+from hardsight.table import SampleTable
+
+_BEHIND = ("behind", "behind_low", "behind_high", "p", "p_holm")
+SCHEMA = pa.schema(
+    [("rank", pa.int64()), ("score", pa.string()), ("kind", pa.string()), ("n", pa.int64())]
+    + [(f"{name}{end}", pa.float64()) for name in COEFFICIENTS for end in ("", "_low", "_high")]
+    + [(name, pa.float64()) for name in _BEHIND]
+)
+
+
+def leaderboard(
+    columns: SampleTable | Mapping[str, Any] | str | Path,
+    human: Any,
+    *,
+    directions: Mapping[str, int] | None = None,
+    coefficient: str = "spearman",
+    scores: Sequence[str] | None = None,
+) -> pa.Table:
+    """Every score by how well it agrees with people, all on the same samples.
+
+    An agreement is a correlation with human selection frequency times the sign that it should have, so that more is
+    better. Intervals and differences come from the influence of each sample: they are paired, and hold with ties and
+    saturated scores. The best was selected on these very samples, which flatters it.
+
+    Args:
+        columns: A run folder (all its `candidates`), a table, or a mapping name → ``(N,)`` numbers. A sample that some
+            column has no finite number for counts for none of them; a column without any, or a constant one, is listed
+            without a rank.
+        human: As for `align`; for a mapping without ids the share of people who chose the label, ``(N,)``.
+        directions: For columns whose name does not say it: +1 where people should choose the label more often as the
+            value grows (confidence), −1 where it grows with hardness.
+        coefficient: What they are ranked by: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
+        scores: Which columns; all whose direction is known if None.
+
+    Returns:
+        One row per score, the best first: ``rank``, ``score``, ``kind`` (score, epoch mean, ensemble, uncertainty,
+        derived), ``n``; ``spearman``, ``pearson``, ``kendall`` as agreements with ``…_low``, ``…_high``; ``behind``:
+        how far the best is ahead of it in `coefficient`, with ``behind_low``, ``behind_high``, the two-sided ``p`` and
+        ``p_holm``, corrected for all pairs of scores, because which is best was not known. Null where there is nothing;
+        below 10 samples there are no intervals and no p.
+
+    Examples:
+        >>> columns = {"avh": [0.1, 0.2, 0.3, 0.4, 0.5], "norm": [5.0, 1.0, 4.0, 2.0, 3.0]}
+        >>> leaderboard(columns, [1.0, 1.0, 0.9, 0.8, 0.3])["score"].to_pylist()
+        ['avh', 'norm']
+    """
+    check_choice(coefficient, COEFFICIENTS, "coefficient")
+    if isinstance(columns, (str, Path)):
+        columns = candidates(columns)
+    elif isinstance(columns, Mapping) and "id" not in columns:
+        if not columns:
+            raise InputError("columns must hold a score, got none.")
+        scores = scores or list(columns)
+        columns = {"id": list(map(str, range(max(map(len, columns.values()))))), **columns}
+    paired = Paired.of(columns, human)
+    names = list(scores or paired.names(directions))
+    values, hsf = paired.turned(names, directions), paired.people.hsf
+    finite = np.isfinite(values)
+    # A column without any number must not take the samples from all the others.
+    common = finite[finite.any(1)].all(0) & np.isfinite(hsf)
+    hsf, values, n = hsf[common], values[:, common], int(common.sum())
+    check_varies("human", hsf)
+    rows: list[tuple[dict[str, Any], Correlation | None]] = []
+    for name, column in zip(names, values, strict=True):
+        fact = facts(name)
+        kind = "derived" if fact is None else fact.kind
+        kind = "ensemble" if kind == "score" and paired.table.meta.models else kind  # each is a mean over networks
+        row: dict[str, Any] = {"score": name, "kind": kind, "n": n}
+        varies = np.isfinite(column).all() and np.ptp(column) > 0
+        results = {key: function(column, hsf) for key, function in COEFFICIENTS.items() if varies}
+        for key, result in results.items():
+            row |= zip((key, f"{key}_low", f"{key}_high"), result[:3], strict=True)
+        rows.append((row, results.get(coefficient)))
+    ranked = _ranked(rows)
+    if n < FEWEST_OF_INTERVAL:  # intervals do not hold there
+        numbers = ("rank", "score", "kind", "n", *COEFFICIENTS, "behind")
+        ranked = [{name: row.get(name) for name in numbers} for row in ranked]
+    return pa.Table.from_pylist(ranked, schema=SCHEMA)
+
+
+def _ranked(rows: list[tuple[dict[str, Any], Correlation | None]]) -> list[dict[str, Any]]:
+    """The best first, each with how far it is behind; those without an agreement last."""
+    ahead = sorted(((row, result) for row, result in rows if result is not None), key=lambda pair: -pair[1].value)
+    without = [row for row, result in rows if result is None]
+    if not ahead:
+        return without
+    values = np.array([result.value for _, result in ahead])
+    shared = np.atleast_2d(np.cov(np.stack([result.influence for _, result in ahead]))) / len(ahead[0][1].influence)
+    first, second = np.triu_indices(len(ahead), 1)
+    variance = shared[first, first] + shared[second, second] - 2 * shared[first, second]
+    tests = normal_difference(values[first] - values[second], np.sqrt(np.maximum(variance, 0.0)))
+    # The best was not known beforehand, so every pair might have been looked at.
+    numbers = np.stack([*tests, holm(tests.p)])
+    for rank, (row, _) in enumerate(ahead, 1):
+        row["rank"] = rank
+        if rank > 1:  # the first pairs are those of the best
+            row |= zip(_BEHIND, (x if np.isfinite(x) else None for x in numbers[:, rank - 2].tolist()), strict=True)
+    return [row for row, _ in ahead] + without
