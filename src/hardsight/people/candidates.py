@@ -227,8 +227,8 @@ class Paired(NamedTuple):
             direction = (directions or {}).get(name, fact and fact.direction)
             if direction not in (-1, 1):
                 raise InputError(
-                    f"directions must say whether {printable(name)!r} grows with ease (+1) or hardness (−1), because its "
-                    f"name does not; got {direction}."
+                    f"directions must say whether {printable(name)!r} grows with ease (+1) or hardness (−1), because "
+                    f"its name does not; got {direction}."
                 )
             columns.append(direction * floats(values))
         return np.stack(columns) if columns else np.empty((0, len(self.table)))

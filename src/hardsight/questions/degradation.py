@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pyarrow import csv
 from scipy import stats
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from hardsight.data import Columns, Samples, open_data
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError
 from hardsight.heads import uncompiled
 from hardsight.models import Model, as_model, load_model, network_identity
+from hardsight.people.read import read_trials
 from hardsight.printing import interval, text_table
 from hardsight.questions.answers import Answer, mean_of
 from hardsight.questions.degradations import DEGRADATIONS, GRAY, DegradedSamples, chosen_levels
@@ -29,7 +29,6 @@ from hardsight.scores import SCORES
 from hardsight.scoring.score import score
 from hardsight.stats import FEW, share_interval, wilson
 from hardsight.table import SampleTable, hardness_sign
-from hardsight.untrusted import check_regular
 
 # What is shown by default, as far as it is there: accuracy, the AVH paper's values and the bare angle.
 _VALUES = ("correct", "avh", "angle", "confidence", "norm")
@@ -44,7 +43,6 @@ _FOLLOWS = pa.schema(
 )
 # Experiments of Geirhos et al. and the columns of their trial tables.
 _EXPERIMENTS = {"contrast": "contrast", "uniform-noise": "noise", "noise": "noise"}
-_TRIALS = ("object_response", "category", "condition")
 
 
 def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
@@ -454,17 +452,7 @@ def human_accuracy(file: str | Path) -> pa.Table:
         Rows ``degradation``, ``level``, ``n`` (trials), ``mean`` (share that is right), ``low``, ``high`` (Wilson's
         95% interval, as if all trials were of different people).
     """
-    name = Path(file).name
-    check_regular(Path(file), "human")
-    try:
-        text = csv.ConvertOptions(column_types=dict.fromkeys((*_TRIALS, "experiment"), pa.string()))
-        trials = csv.read_csv(str(file), convert_options=text)
-    except (pa.ArrowException, OSError) as error:  # whose message may quote the file
-        raise InputError(f"human: {name} is not a CSV file of trials.") from error
-    if missing := [column for column in _TRIALS if column not in trials.column_names]:
-        raise InputError(
-            f"human: {name} must be a table of trials with the columns {', '.join(_TRIALS)}; {missing[0]} is missing."
-        )
+    trials = read_trials(file, ("object_response", "category", "condition"))
     condition = trials["condition"]
     percent = pc.match_substring_regex(condition, r"^c\d+$")
     if "experiment" in trials.column_names:
@@ -476,7 +464,7 @@ def human_accuracy(file: str | Path) -> pa.Table:
     right = pc.equal(trials["object_response"], trials["category"]).cast(pa.float64())
     rows = pa.table({"degradation": degradation, "level": number, "right": right, "percent": percent}).filter(valid)
     if not len(rows):
-        raise InputError(f"human: {name} holds no trials with contrast (c30) or noise (0.10).")
+        raise InputError(f"human: {Path(file).name} holds no trials with contrast (c30) or noise (0.10).")
     level = rows["level"].cast(pa.float64()).to_numpy() / np.where(rows["percent"].to_numpy(), 100, 1)
     groups = rows.set_column(1, "level", pa.array(level)).group_by(["degradation", "level"])
     shares = groups.aggregate([("right", "count"), ("right", "sum")])

@@ -14,7 +14,17 @@ import numpy as np
 from scipy import stats
 from scipy.special import expit
 
-from hardsight.correlation import COEFFICIENTS, pearson, spearman, standard_error
+from hardsight.correlation import (
+    COEFFICIENTS,
+    fisher_z,
+    meng,
+    p_value,
+    pearson,
+    resampled,
+    spearman,
+    standard_error,
+    steiger,
+)
 from hardsight.stats import fpr_at_95_tpr, mcnemar
 from hardsight.studies.avh_measures import dip_and_bounce
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
@@ -67,9 +77,6 @@ def _exchangeable(setting: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 def _rejections(scores: np.ndarray, human: np.ndarray, seed: int | None) -> dict[tuple[str, str], bool]:
     """Which tests find a difference, by coefficient and test; the bootstrap only with a seed."""
-    from hardsight.alignment.closed_forms import fisher_z, meng, p_value, steiger
-    from hardsight.alignment.resampling import resampled
-
     n, rejected = len(human), {}
     for name, function in COEFFICIENTS.items():
         first, second = (function(score, human) for score in scores)
