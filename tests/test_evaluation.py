@@ -31,7 +31,7 @@ from hardsight.evaluation.subjects import open_subjects
 from hardsight.models import Model
 from hardsight.networks import build_network
 from hardsight.predictions import predict
-from hardsight.questions import QUESTIONS, Answer
+from hardsight.questions import QUESTIONS, Answer, Training, detection, ood_scores
 from hardsight.questions.answers import row
 from hardsight.questions.uncertainty import uncertainty_answer
 from hardsight.runs import folder_lock
@@ -340,6 +340,24 @@ def test_labels_devices_and_the_format_decide_an_answer(digits, tmp_path, monkey
     after = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()} - before
     kinds = [{name.partition("-")[0] for name in names} for names in (before, after)]
     assert kinds[0] == kinds[1] == {"samples", "margins", "ensemble"}
+
+
+def test_fitted_detectors_see_the_training_data_and_nothing_else(digits, tmp_path):
+    known = ArraySamples(PICTURES[100:180], LABELS[100:180], "train", "training")
+    other = ArraySamples(PICTURES[200:280], LABELS[200:280], "train", "other training")
+    noise = ArraySamples(np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8), None, "test", "noise")
+    given = {"questions": (), "ood": [("noise", noise)], "detectors": ["knn", "mahalanobis", "vim"]}
+    inside, outside, fitted = (predict(network(), data, logits=True, device="cpu") for data in (digits, noise, known))
+    training = Training(fitted.features, fitted.logits, known.labels)
+    scores = [ood_scores(of.logits, of.features, of.weight, given["detectors"], bias=of.bias, training=training)
+              for of in (inside, outside)]  # fmt: skip
+    found = run(Subject("net", network(), digits, training=known), tmp_path, **given)
+    values = {name: told(found.rows, metric="auroc", score=name)[0]["value"] for name in given["detectors"]}
+    assert values == {name: detection(scores[0][name], scores[1][name]).auroc for name in values}
+    again = run(Subject("net", network(), digits, training=other), tmp_path, **given)  # no stored answer
+    assert [told(again.rows, metric="auroc", score=name)[0]["value"] for name in values] != list(values.values())
+    with pytest.raises(ValueError, match=r"net, ood: .*trained on.* training="):
+        run(Subject("net", network(), digits), tmp_path / "unknown", **given)
 
 
 def test_single_runs_areas_under_roc_curves_are_compared_by_delongs_paired_test(digits, tmp_path):
@@ -652,8 +670,10 @@ def test_a_training_is_evaluated_on_its_test(tmp_path, monkeypatch, capsys):
     for seed in ("0", "1"):
         given = ["digits.npz", "--model", "small-cnn", "--test", "digits.npz", "-o", f"run-{seed}", "--epochs", "1"]
         main(["train", *given, "--seed", seed])
-    main(["evaluate", "run-0", "run-1/test", "-o", "out"])
+    np.savez("noise.npz", images=np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8))
+    main(["evaluate", "run-0", "run-1/test", "--ood", "noise.npz", "--detectors", "max_logit,knn", "-o", "out"])
     out = capsys.readouterr().out
+    assert {one["score"] for one in told(pq.read_table("out/rows.parquet"), question="ood")} == {"max_logit", "knn"}
     assert "2 runs of" in out
     assert "ensemble epistemic" in out
     rows = pq.read_table("out/rows.parquet").to_pylist()

@@ -13,23 +13,14 @@ POOLED = ("bins", "ranks")  # shapes of curves whose points are means of samples
 
 
 class Curve(NamedTuple):
-    """A curve of one group: the mean of its runs, or one run.
-
-    Attributes:
-        x: Where.
-        y: The values.
-        low: The mean minus 1 sd over the runs; for a single run, the lower end of its interval, or NaN.
-        high: The same above.
-        runs: Number of runs.
-        n: Samples per point of one run; 0 where unknown.
-    """
+    """A curve of one group: the mean of its runs, or one run."""
 
     x: np.ndarray
     y: np.ndarray
-    low: np.ndarray
+    low: np.ndarray  # the mean minus 1 sd over the runs; for a single run, the lower end of its interval, or NaN
     high: np.ndarray
     runs: int
-    n: np.ndarray
+    n: np.ndarray  # samples per point of one run; 0 where unknown
 
 
 def mean_curve(runs: Sequence[Sequence[dict[str, Any]]], shape: str) -> Curve:

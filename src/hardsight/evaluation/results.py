@@ -34,7 +34,7 @@ class Evaluation(Result):
         notes: What must be known to read the numbers.
         plan: The runs, the data, the questions and their options, and how it was made.
         path: The folder.
-        columns: Of each run, a table with one row per sample; None: `samples` reads them from the folder.
+        columns: What `samples` returns; None: it reads the folder.
     """
 
     rows: pa.Table
@@ -61,13 +61,7 @@ class Evaluation(Result):
         return groups
 
     def curves(self, question: str, curve: str, shape: str = "line") -> dict[tuple[str, str], dict[str, Curve]]:
-        """By score and data set, the curves of the groups.
-
-        Args:
-            question: One of the points' questions.
-            curve: One of its curves.
-            shape: How runs are averaged, see `hardsight.evaluation.curves.mean_curve`.
-        """
+        """By score and data set, the curves of the groups; for shapes see `hardsight.evaluation.curves.mean_curve`."""
         panels: dict[tuple[str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
         selected = (pc.field("question") == question) & (pc.field("curve") == curve)
         for point in self.points.filter(selected).to_pylist():
@@ -127,11 +121,7 @@ class _Plan(TypedDict, total=False):
 
 
 def read_evaluation(out: str | Path) -> Evaluation:
-    """Read a folder that `hardsight evaluate` wrote.
-
-    Args:
-        out: The folder.
-    """
+    """Read a folder that `hardsight evaluate` wrote."""
     path = Path(out)
     notes = NOTES if (path / NOTES).is_file() or not (path / OLD_NOTES).is_file() else OLD_NOTES
     files = [*(f"{name}.parquet" for name in (ROWS, TESTS, POINTS)), notes, PLAN]

@@ -97,6 +97,7 @@ def evaluate(
         >>> evaluation.tests.select(["metric", "score", "group", "difference", "p_holm"])  # doctest: +SKIP
     """
     runs = [runs] if isinstance(runs, (str, Path, Subject)) else list(runs)
+    eps = None if eps is None else [float(value) for value in eps]
     options = {"ood": ood, "detectors": detectors, "attacks": attacks, "eps": eps, "explain": explain,
                "dropout": dropout, "boxes": boxes, "degradations": degradations, "levels": levels,
                "gray": gray or None, "limit": limit}  # fmt: skip
@@ -198,7 +199,7 @@ def _answer_all(
     the maps are drawn; one at a time is on the device.
     """
     answers: dict[str, list[_RunAnswer]] = {subject.name: [] for subject in subjects}
-    ensembles, first = [], {}
+    ensembles, first, explained = [], {}, any(ask.question.name == "explanation" for ask in asked)
     progress, device = subjects[0].progress, subjects[0].forward["device"]
     with tqdm(total=len(subjects) * len(asked), desc="evaluating", disable=None if progress else True) as steps:
         for group in dict.fromkeys(subject.group for subject in subjects):
@@ -211,7 +212,8 @@ def _answer_all(
                         answer = _answer(path, subject, ask, plan["data"]["fingerprint"])
                         answers[subject.name].append(_RunAnswer(subject.name, str(group), subject.seed, answer))
                         steps.update()
-                first.setdefault(group, subject)
+                if explained:
+                    first.setdefault(group, subject)
                 if len(members) > 1 and "predictions" in vars(subject):
                     _ = subject.opinion
                 for name in ("predictions", "training_output"):  # large, and not needed again
@@ -219,7 +221,7 @@ def _answer_all(
             if len(members) > 1:
                 answer = _ensemble(path, members, plan["data"]["fingerprint"])
                 ensembles.append(_RunAnswer("", str(group), None, answer))
-    if any(ask.question.name == "explanation" for ask in asked):
+    if explained:
         write_maps(path, list(first.values()), answers[subjects[0].name][0].answer.samples, device)
     return [*(answer for of_run in answers.values() for answer in of_run), *ensembles]
 

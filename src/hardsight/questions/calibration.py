@@ -48,8 +48,8 @@ def reliability(confidence: Any, correct: Any, bins: int = 15, binning: Binning 
             last. ``"mass"``: bins of as equal numbers of samples as ties allow, for samples that tie share a bin.
 
     Examples:
-        >>> found = reliability([0.9, 0.95, 0.3], [True, False, False], bins=2)
-        >>> found.confidence.round(3).tolist(), found.accuracy.tolist()
+        >>> bins = reliability([0.9, 0.95, 0.3], [True, False, False], bins=2)
+        >>> bins.confidence.round(3).tolist(), bins.accuracy.tolist()
         ([0.3, 0.925], [0.0, 0.5])
     """
     confidence, correct = _pairs(confidence, correct)
@@ -84,8 +84,8 @@ def ece(confidence: Any, correct: Any, bins: int = 15, binning: Binning = "width
         >>> round(ece([0.9, 0.95, 0.3], [True, False, False], bins=2), 4)  # (2 · .425 + .3) / 3
         0.3833
     """
-    found = reliability(confidence, correct, bins, binning)
-    return float((found.n * np.abs(found.accuracy - found.confidence)).sum() / found.n.sum())
+    of_bins = reliability(confidence, correct, bins, binning)
+    return float((of_bins.n * np.abs(of_bins.accuracy - of_bins.confidence)).sum() / of_bins.n.sum())
 
 
 def classwise_ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
@@ -245,21 +245,11 @@ _CALIBRATED = "{group} is {how} calibrated than {baseline}", "better", "less wel
     },
 )  # fmt: skip
 def ask(subject: Subject, *, seed: int = 0) -> Answer:
-    """Calibration of a network's softmax and of its angular visual confidence, as they are and with a temperature.
+    """Calibration of softmax and of angular visual confidence, as they are and with a temperature.
 
-    Temperatures are fitted on one half of the samples and used on the other, both halves in turn, so that no sample
-    is judged by a temperature fitted on it. AVC is a share of ``π − angle``, which no class has much more of than
-    another: its largest value is at most about ``2 / C`` where the other classes lie at right angles, 0.01 for 200
-    classes. As a probability it is far too low; ``avc+T`` is ``AVC^(1/T)``, scaled to sum to 1.
-
-    Args:
-        subject: The network and its data.
-        seed: Of the halves.
-
-    Returns:
-        Rows ``ece`` (15 bins of equal width), ``ace`` (of equal mass), ``classwise_ece``, ``nll`` and ``brier`` of the
-        scores ``softmax``, ``softmax+T``, ``avc`` and ``avc+T``, ``accuracy`` and ``temperature`` (geometric mean of
-        both halves); curve ``reliability`` (x: confidence, y: accuracy).
+    A temperature is fitted on one random half of the samples and used on the other, both ways, so that no sample is
+    judged by a temperature fitted on it. AVC is at most about ``2 / C``: as a probability it is far too low; ``avc+T``
+    is ``AVC^(1/T)``, scaled to sum to 1. ``temperature`` is the geometric mean of both halves.
     """
     predictions, n = subject.predictions, len(subject.predictions.rows)
     if n < 2:

@@ -33,13 +33,9 @@ class ClusterMetrics(NamedTuple):
 
 
 def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetrics:
-    """Homogeneity, completeness, V-measure and normalised mutual information.
+    """Homogeneity, completeness, V-measure and normalized mutual information of clusters ``(N,)`` against classes.
 
-    NMI is normalised by the mean of the two entropies, and therefore equals the V-measure; both names are asked for.
-
-    Args:
-        labels: ``(N,)`` classes.
-        assignments: ``(N,)`` clusters.
+    NMI is normalized by the mean of the two entropies, and therefore equals the V-measure; both names are in use.
 
     Examples:
         >>> cluster_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 2])).completeness
@@ -58,11 +54,7 @@ def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetri
 def angular_silhouette(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Silhouette of each sample with the angle for distance: near 1 deep in its class, below 0 nearer to another.
 
-    Every sample is compared with every other: give it a few thousand.
-
-    Args:
-        features: ``(N, D)``.
-        labels: ``(N,)``, at least two classes, and fewer classes than samples.
+    Every sample is compared with every other: give it a few thousand features ``(N, D)``.
 
     Examples:
         >>> angular_silhouette(np.array([[1.0, 0], [2.0, 0], [0, 1.0], [0, 3.0]]), np.array([0, 0, 1, 1])).tolist()
@@ -84,8 +76,8 @@ def angular_kmeans(features: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
     """Clusters ``(N,)`` of the features' directions; the same whatever the number of cores.
 
     Examples:
-        >>> found = angular_kmeans(np.array([[1.0, 0], [9.0, 0.1], [0, 1.0]]), 2)
-        >>> bool(found[0] == found[1] != found[2])
+        >>> clusters = angular_kmeans(np.array([[1.0, 0], [9.0, 0.1], [0, 1.0]]), 2)
+        >>> bool(clusters[0] == clusters[1] != clusters[2])
         True
     """
     from sklearn.cluster import KMeans, MiniBatchKMeans
@@ -117,16 +109,10 @@ _TOGETHER = "{group} clusters the samples of a class {how} than {baseline}", "be
     },
 )
 def ask(subject: Subject, *, seed: int = 0) -> Answer:
-    """How far the features, and the predictions, divide the samples as the labels do.
+    """How far k-means of the features, and the predictions, divide the samples as the labels do; silhouettes in angle.
 
-    Args:
-        subject: The network and its data.
-        seed: Of k-means, and of the samples that are drawn where all would take too long.
-
-    Returns:
-        Rows of `cluster_metrics` for ``kmeans`` (as many clusters as classes) and ``predictions``, and of the mean
-        silhouette in angle. Columns, NaN for samples that are not drawn: ``silhouette``, and ``features`` ``(N, K)``:
-        the features, or of many K ≤ 30 numbers with their norms and nearly their angles, for `layout`.
+    The seed is that of k-means and of the samples that are drawn where all would take too long. The column ``features``
+    ``(N, K)`` is for `layout`: the features, or of many K ≤ 30 numbers with their norms and nearly their angles.
     """
     predictions, labels, answer = subject.predictions, np.asarray(subject.labels), Answer(question="clusters")
     features, classes = predictions.features, len(np.unique(labels))

@@ -32,6 +32,7 @@ from hardsight.table import SampleTable, hardness_sign
 
 # What is shown by default, as far as it is there: accuracy, the AVH paper's values and the bare angle.
 _VALUES = ("correct", "avh", "angle", "confidence", "norm")
+_METRICS = {"correct": "accuracy"}  # where the metric of an evaluation has another name
 _MEANS = pa.schema(
     [("degradation", pa.string()), ("level", pa.float64()), ("value", pa.string()), ("n", pa.int64())]
     + [(name, pa.float64()) for name in ("mean", "low", "high")]
@@ -81,17 +82,9 @@ _BY_LEVEL = "Means over the images; the clean ones are at the first level."
     prepare=_prepare,
 )
 def ask(subject: Subject, *, degradations: str = "noise", levels: Sequence[float] = (), gray: bool = False) -> Answer:
-    """A network on images that get harder by degrees, which act on raw pixels, before its preprocessing.
+    """A network at the levels of one degradation, which acts on raw pixels, before its preprocessing.
 
-    Args:
-        subject: The network and its data.
-        degradations: One of `DEGRADATIONS`.
-        levels: Its levels, from clean to hardest.
-        gray: Remove color first.
-
-    Returns:
-        Rows ``accuracy``, ``avh``, ``angle``, ``confidence`` and ``norm`` by level, ``level_spearman`` and
-        ``level_follows`` (see `follows_level`) by value; curves of the former.
+    Rows and curves are means by level; ``level_spearman`` and ``level_follows`` are what `follows_level` says.
     """
     answer, ids = Answer(question="degradation"), subject.predictions.ids
     tables = []
@@ -108,18 +101,15 @@ def ask(subject: Subject, *, degradations: str = "noise", levels: Sequence[float
             table[name] = -values if SCORES[name].higher_is_harder else values
         tables.append(_level_rows({"id": ids, **table}, degradations, level))
         for name, values in table.items():
-            metric, better = ("accuracy", "higher") if name == "correct" else (name, "")
-            answer.mean(metric, values, score=degradations, level=level, better=better)
+            metric = _METRICS.get(name, name)
+            answer.mean(metric, values, score=degradations, level=level, better="higher" * (metric == "accuracy"))
             low, high, mean, n = mean_of(values)
             answer.curve(metric, [level], [mean], score=degradations, low=low, high=high, n=n)
-    if len(tables) > 1:
-        for row in follows_level(pa.concat_tables(tables)).to_pylist():
-            name = f"{'accuracy' if row['value'] == 'correct' else row['value']} · {degradations}"
-            for metric, value in (("level_spearman", "spearman"), ("level_follows", "moves")):
-                if row[value] is not None:
-                    start = "" if value == "spearman" else "moves_"
-                    ends = {"low": row[f"{start}low"], "high": row[f"{start}high"]}
-                    answer.number(metric, row[value], score=name, **ends, n=row["pictures"])
+    for row in follows_level(pa.concat_tables(tables)).to_pylist() if len(tables) > 1 else ():
+        if row["spearman"] is not None:
+            of = {"score": f"{_METRICS.get(row['value'], row['value'])} · {degradations}", "n": row["pictures"]}
+            answer.number("level_spearman", row["spearman"], low=row["low"], high=row["high"], **of)
+            answer.number("level_follows", row["moves"], low=row["moves_low"], high=row["moves_high"], **of)
     return answer
 
 
@@ -134,12 +124,7 @@ def _level_rows(columns: Mapping[str, Any], name: str, level: float) -> pa.Table
 
 
 def levels_of(samples: pa.Table, classes: int) -> pa.Table:
-    """One row per degradation, level and sample, as `evaluate_degraded` returns them, of one run of an evaluation.
-
-    Args:
-        samples: A table of `hardsight.evaluation.Evaluation.samples`.
-        classes: Number of classes.
-    """
+    """One row per degradation, level and sample, from the samples of one run of an evaluation."""
     tables: dict[tuple[str, str], dict[str, Any]] = {}
     for column in samples.column_names:
         question, _, rest = column.partition("/")
@@ -261,10 +246,9 @@ def _scored_rows(table: SampleTable, name: str, level: float) -> pa.Table:
 
 
 def read_degraded(run: str | Path) -> pa.Table:
-    """The rows that `evaluate_degraded` wrote into a run: every degradation and level that is whole, in order.
+    """The rows that `evaluate_degraded` wrote into a run, in order; scores that some level lacks are left out.
 
-    Of a training, those of its test samples, or else of its training samples. Scores that some level lacks are left
-    out.
+    Of a training, those of its test samples, or else of its training samples.
     """
     places = [Path(run, *inside, DEGRADED) for inside in ((), ("test",), ("train",))]
     stored = list(_stored_levels(next((place for place in places if place.is_dir()), places[0])))
@@ -401,12 +385,7 @@ def _by_degradation(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def level_summary(rows: pa.Table, people: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Means by level and how closely scores follow it, as values and as lines for a terminal.
-
-    Args:
-        rows: What `evaluate_degraded` returned.
-        people: Rows of `human_accuracy`, to show beside them.
-    """
+    """Means by level and how closely scores follow it, as values and as lines for a terminal; people beside them."""
     classes = int((rows.schema.metadata or {}).get(b"classes", 1))
     means, follows, lines = mean_by_level(rows).to_pylist(), [], []
     for name, of_name in _by_degradation(rows):

@@ -278,12 +278,7 @@ def chosen_levels(
 class DegradedSamples(View):
     """A data set whose images are degraded when they are loaded, before any preprocessing; ids and labels stay.
 
-    Args:
-        whole: The data set.
-        name: Which degradation.
-        level: How much of it.
-        gray: Remove color first.
-        rounded: Give 8-bit images, for preprocessing that takes nothing finer.
+    With `rounded`, images have 8 bits, for preprocessing that takes nothing finer.
     """
 
     def __init__(self, whole: Samples, name: str, level: float, *, gray: bool = False, rounded: bool = True) -> None:

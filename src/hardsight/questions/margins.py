@@ -44,9 +44,8 @@ def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndar
 def energy_by_class(logits: Any, labels: Any) -> np.ndarray:
     """Mean conditional energy of every class over the samples of each, sorted: ``(C, C)`` float64.
 
-    Row k belongs to the samples of class k: first the energy ``−z_k`` of their own class, then those of the other
-    classes, ascending. A sharp energy is one whose first entry lies far below the rest. Rows of classes without samples
-    are NaN.
+    Row k belongs to the samples of class k: first the energy ``−z_k`` of that class, then those of the others,
+    ascending; NaN without samples. A sharp energy is one whose first entry lies far below the rest.
 
     Args:
         logits: ``(N, C)``.
@@ -118,15 +117,10 @@ def _checked(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
     },
 )  # fmt: skip
 def ask(subject: Subject) -> Answer:
-    """Margins in logits and in angles, and energies, of a network on labeled data.
+    """Margins in logits and in angles, and energies: rows, histograms, and energy by rank of the class.
 
     Logit margins and energies grow with the scale of the logits, which a network may change without changing any
     prediction, so a larger one is not better; the angular margin does not.
-
-    Returns:
-        Rows ``margin`` (mean) and ``margin_below_zero`` (share) for ``logit`` and ``angular``, and ``energy`` of the
-        target (mean); curves ``margin`` (shares in bars of equal width) and ``energy`` (by rank, 0 is the class itself;
-        the mean over all classes, and each one where there are few).
     """
     logits, (z, y) = subject.predictions.logits, _checked(subject.predictions.logits, subject.labels)
     answer, margins = Answer(question="margins"), logit_margin(logits, subject.labels)

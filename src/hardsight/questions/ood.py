@@ -286,28 +286,16 @@ def _scores(name: str, values: Any) -> np.ndarray:
 
 
 class OODData(NamedTuple):
-    """A data set that a network was not trained for.
-
-    Attributes:
-        name: What rows call it.
-        samples: The data.
-        resized: In the size and colors of the network's own data, for networks that take arrays as they are.
-        notes: What must be known about it, as kind and text.
-    """
+    """A data set that a network was not trained for."""
 
     name: str
     samples: Samples
-    resized: Samples
-    notes: tuple[tuple[str, str], ...] = ()
+    resized: Samples  # to the size and colors of the network's own data, for networks without preprocessing
+    notes: tuple[tuple[str, str], ...] = ()  # what must be known about it: kind and text
 
 
 def open_ood(ood: Any, own: Samples) -> list[OODData]:
-    """OOD data sets, checked against the networks' own data.
-
-    Args:
-        ood: What `hardsight.open_data` takes, or ``(name, data)``; several of them.
-        own: The networks' own data.
-    """
+    """OOD data sets, each what `hardsight.open_data` takes or ``(name, data)``, checked against the networks' own."""
     opened: list[OODData] = []
     for data in [ood] if isinstance(ood, (str, Path)) else ood:
         name, data = data if isinstance(data, tuple) else (None, data)
@@ -356,6 +344,11 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
 
 
+def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
+    chosen = {} if options["detectors"] is None else {"detectors": tuple(DETECTORS.names(options["detectors"]))}
+    return [{"ood": ood, **chosen} for ood in open_ood(options["ood"], samples)]
+
+
 def _decided_by(subject: Subject, options: Mapping[str, Any]) -> list[Any]:
     detectors = [DETECTORS[name] for name in options["detectors"]]
     fitted = any(detector.needs == "training" for detector in detectors)
@@ -390,21 +383,13 @@ _AVAILABLE = ("max_logit", "free_energy", "msp", "avc", "avh", "angular_margin",
         ),
     },
     needs="ood",
-    prepare=lambda options, samples: [{"ood": ood} for ood in open_ood(options["ood"], samples)],
+    prepare=_prepare,
     decided_by=_decided_by,
 )  # fmt: skip
 def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] = _AVAILABLE) -> Answer:
-    """How well every detector tells OOD data from the network's own.
+    """How well every detector tells one set of OOD data from the network's own; scores are columns ``score:detector``.
 
-    Args:
-        subject: The network and its data.
-        ood: One set of OOD data.
-        detectors: In `DETECTORS`; those fitted on training data need `Subject.training`.
-
-    Returns:
-        Rows ``auroc``, ``aupr_in``, ``aupr_out``, ``fpr95`` by detector; curves ``inside`` and ``outside`` (shares of
-        each set in bars of equal width) and ``roc`` (x: OOD accepted, y: in-distribution accepted); the scores
-        themselves as columns ``score:detector`` of both sets.
+    Detectors that are fitted on training data need `Subject.training`.
     """
     # A preprocessing brings images of any size to what the network takes.
     outside = subject.predict(ood.resized if subject.network.transform is None else ood.samples)

@@ -215,7 +215,8 @@ class Question:
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the options that `ask` takes: those that are given and not None, else its defaults."""
         parameters = [p for p in inspect.signature(self.ask).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        return {p.name: p.default if given.get(p.name) is None else given[p.name] for p in parameters}
+        values = {p.name: p.default if given.get(p.name) is None else given[p.name] for p in parameters}
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 QUESTIONS: Registry[Question] = Registry("question", Question)

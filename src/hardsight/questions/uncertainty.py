@@ -1,4 +1,4 @@
-"""Uncertainty from several opinions on every sample: what the data leave open, and what the network does not know."""
+"""Aleatoric and epistemic uncertainty from several predictions of every sample: MC dropout, ensembles."""
 
 from __future__ import annotations
 
@@ -27,38 +27,32 @@ _SUM = 0.02
 
 
 class Uncertainty(NamedTuple):
-    """Of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``.
+    """Of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``."""
 
-    Attributes:
-        total: Entropy of the mean opinion.
-        aleatoric: Mean entropy of the opinions: what each of them leaves open.
-        epistemic: Mutual information: how much the opinions differ.
-    """
-
-    total: np.ndarray
-    aleatoric: np.ndarray
-    epistemic: np.ndarray
+    total: np.ndarray  # entropy of the mean prediction
+    aleatoric: np.ndarray  # mean entropy of the predictions
+    epistemic: np.ndarray  # mutual information: how much the predictions differ
 
 
 def uncertainty(probabilities: Any) -> Uncertainty:
-    """The uncertainty of several opinions (passes with dropout, networks) in its two parts; none is ever negative.
+    """The uncertainty of several predictions (MC-dropout passes, networks) in its two parts, neither ever negative.
 
     Args:
-        probabilities: ``(T, N, C)``: T opinions on N samples.
+        probabilities: ``(T, N, C)``: T predictions for N samples.
 
     Examples:
-        >>> both_sure = uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]])  # of different classes
-        >>> both_sure.aleatoric.tolist(), both_sure.epistemic.round(4).tolist()
+        >>> opposite = uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]])
+        >>> opposite.aleatoric.tolist(), opposite.epistemic.round(4).tolist()
         ([0.0], [0.6931])
     """
     p = _checked(probabilities)
     mean = np.maximum(p.mean(0, dtype=np.float64), np.finfo(np.float64).tiny)  # of what is not 0 it must not be 0
     aleatoric, epistemic = np.zeros(p.shape[1]), np.zeros(p.shape[1])
-    for opinion in p:  # one at a time: (T, N, C) may be large, and float64 twice that
-        opinion = opinion.astype(np.float64)
-        aleatoric += entr(opinion).sum(1) / len(p)
+    for prediction in p:  # one at a time: (T, N, C) may be large, and float64 twice that
+        prediction = prediction.astype(np.float64)
+        aleatoric += entr(prediction).sum(1) / len(p)
         # Their mean distance from the mean, not the difference of the entropies: no digits cancel.
-        epistemic += rel_entr(opinion, mean).sum(1) / len(p)
+        epistemic += rel_entr(prediction, mean).sum(1) / len(p)
     aleatoric, epistemic = np.maximum(aleatoric, 0.0), np.maximum(epistemic, 0.0)
     return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
@@ -69,7 +63,7 @@ def _checked(probabilities: Any) -> np.ndarray:
     p = np.asarray(probabilities)
     if p.ndim != 3 or not p.size or p.shape[2] < 2:
         raise InputError(
-            f"probabilities must have shape (T, N, C), T opinions on N samples of 2 classes or more, got {p.shape}."
+            f"probabilities must have shape (T, N, C), T predictions for N samples of 2 classes or more, got {p.shape}."
         )
     if not (p.min() >= 0 and np.abs(p.sum(2, dtype=np.float64) - 1).max() <= _SUM):  # NaN is neither
         raise InputError("probabilities must not be negative or NaN and must sum to 1 over classes; take the softmax.")
@@ -108,21 +102,22 @@ def dropout_predictions(
     """
     if passes < 1:
         raise InputError(f"passes must be 1 or more, got {passes}.")
-    found = as_model(model)
-    layers = [m for m in found.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
+    classifier = as_model(model)
+    layers = [m for m in classifier.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
     if not layers:
         raise InputError(
             "model: it has no dropout layer that drops anything, so every pass would be the same; "
             "train with dropout, or give the probabilities of several networks to uncertainty."
         )
-    told = []
+    predictions = []
     with _dropping(layers) as reached, torch.random.fork_rng():
         for number in range(passes):
             torch.manual_seed((seed << 20) + number)
-            told.append(predict(found, samples, batch_size=batch_size, device=device, workers=workers).probabilities)
+            of_pass = predict(classifier, samples, batch_size=batch_size, device=device, workers=workers)
+            predictions.append(of_pass.probabilities)
             if not reached:
                 raise InputError("model: its forward reaches none of its dropout layers, so nothing would be dropped.")
-    return np.stack(told)
+    return np.stack(predictions)
 
 
 @contextmanager
@@ -146,17 +141,13 @@ def _dropping(layers: list[_DropoutNd]) -> Iterator[set[int]]:
 
 
 def uncertainty_answer(probabilities: Any, avh: Any, labels: Any, source: str) -> Answer:
-    """How the parts of the uncertainty go with angular visual hardness, and how well each detects errors.
+    """How the parts of the uncertainty correlate with AVH at the label, and how well each detects errors.
 
     Args:
         probabilities: ``(T, N, C)``: T predictions for N samples.
-        avh: ``(N,)`` angular visual hardness at the label.
+        avh: ``(N,)``.
         labels: ``(N,)`` class indices.
-        source: Where the predictions come from, ``dropout`` or ``ensemble``: the scores begin with it.
-
-    Returns:
-        Rows ``mean`` (nats), ``spearman`` with AVH and ``error_auroc`` (the chance that an error of the mean prediction
-        is more uncertain than a correct one; for ``avh`` itself, too) by part.
+        source: ``dropout`` or ``ensemble``: scores begin with it.
     """
     p = _checked(probabilities)
     y = check_labels(labels, p.shape[1], p.shape[2]).numpy()
