@@ -36,10 +36,7 @@ def open_subjects(
 ) -> tuple[list[Subject], Samples]:
     """Subjects with names and groups that tell them apart, and the labeled data that they share; no network is built.
 
-    Args:
-        runs: Run folders of ``hardsight score`` or ``train``, or subjects.
-        names: The group of each; None: trainings that differ in the seed only form a group.
-        data: The data of the runs, where they are not what `hardsight.data.data_of` opens because a run names it.
+    Arguments are those of `hardsight.evaluate`.
     """
     if not runs:
         raise InputError("runs must hold a run folder or more, got none.")
@@ -90,14 +87,10 @@ def subject_of(
     model: str | None = None,
     checkpoint: Path | None = None,
 ) -> Subject:
-    """A run folder as a subject, whose network is built when it is needed.
+    """A run folder (of a training, the whole or its ``test`` or ``train``) as a subject, whose network is built later.
 
-    Args:
-        run: The folder; of a training, the whole or its ``test`` or ``train``.
-        data: Where the data are, if they have moved or were not named.
-        opened: Data of other runs, by their source.
-        model: What to build where the run does not say.
-        checkpoint: Its weights; those of the run if not given.
+    `data` says where the data are, `model` and `checkpoint` what to build, if the run does not; `opened` holds the data
+    of other runs by their source.
     """
     folder, meta = folder_of(run)
     training, opened = training_of(folder), {} if opened is None else opened
