@@ -66,7 +66,7 @@ def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
                 compact.append(time.perf_counter() - start)
             store.commit(run, index)
         (run / "meta.json").write_text(f'{{"model": {{"classes": {CLASSES}, "features": 2048}}}}')
-        size = sum(entry["bytes"] for entry in index.files)
+        size = sum((run / "dynamics" / entry["name"]).stat().st_size for entry in index.files)
         curves = []
         for id_ in rng.choice(names, 21):
             start = time.perf_counter()

@@ -11,7 +11,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.dynamics import Dynamics, Recorder
-from hardsight.dynamics.summary import grouped
+from hardsight.idtables import groups_by_id
 from hardsight.runs import Meta
 
 
@@ -33,7 +33,7 @@ class Matrices:
         return self.columns[column]
 
     def groups(self, by=None):
-        return (["all"], np.zeros(len(self), np.int64)) if by is None else grouped(by, pa.array(self.ids))
+        return (["all"], np.zeros(len(self), np.int64)) if by is None else groups_by_id(by, pa.array(self.ids))
 
     def curves(self, by=None, values=()):
         means = {f"{name}_mean": np.nanmean(self.columns[name], 0) for name in values}

@@ -15,7 +15,8 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight.dynamics.dynamics import COLUMNS
-from hardsight.dynamics.summary import MEANS, STANDARDIZED, EpochMoments
+from hardsight.dynamics.summary import MEANS, STANDARDIZED
+from hardsight.stats import Moments
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +143,15 @@ def test_moments_joined_block_by_block_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     values, group, epoch = 1e6 + rng.standard_normal(5000), rng.integers(-1, 3, 5000), rng.integers(0, 4, 5000)
     values[::7] = np.nan
-    moments = EpochMoments(3, 4)
+    moments = Moments(3, 4)
     for part in np.array_split(np.arange(5000), 13):
-        moments.add(group[part], epoch[part], values[part])
+        moments.add(values[part], group[part] * 4 + epoch[part])
     for g in range(3):
         for e in range(4):
             own = values[(group == g) & (epoch == e)]
             assert moments.n[g, e] == (~np.isnan(own)).sum()
             assert moments.mean[g, e] == pytest.approx(np.nanmean(own), rel=1e-14)
-            assert moments.sd()[g, e] == pytest.approx(np.nanstd(own, ddof=1), rel=1e-8)
+            assert moments.variance[g, e] == pytest.approx(np.nanvar(own, ddof=1), rel=1e-8)
 
 
 def test_one_epoch_is_a_table_of_scores_and_the_run_loads_as_its_last(run, frame):
@@ -188,7 +189,7 @@ def test_names_that_are_not_there_and_too_many_groups_are_one_sentence(run, tmp_
         dynamics.matrix("avhh")
     with pytest.raises(ValueError, match="no column"):
         dynamics.curves(values=("loss!",))
-    monkeypatch.setattr("hardsight.dynamics.summary.MOST_GROUPS", 5)
+    monkeypatch.setattr("hardsight.idtables.MOST_GROUPS", 5)
     with pytest.raises(ValueError, match="5 groups, got 90"):
         dynamics.curves(np.arange(SAMPLES))
     with pytest.raises(FileNotFoundError, match="no records"):

@@ -14,16 +14,15 @@ from hardsight.dynamics.decomposition import latest, swapped_losses
 from hardsight.records import softplus
 
 
-def logits(n, classes, heads, seed, largest=30.0, place=None):
+def logits(n, classes, heads, seed, largest=30.0, ids=None):
     rng = np.random.default_rng(seed)
     columns = {
         "cosines": rng.uniform(-1, 1, (n, classes)).astype(np.float32),
         "norm": (largest * rng.random(n)).astype(np.float32),
         "head": rng.integers(0, heads, n).astype(np.int32),
-        "place": np.arange(n) if place is None else np.array(place),
     }
     weights = [rng.uniform(0, 2, (heads, classes)), rng.standard_normal((heads, classes))]
-    return Rows(pa.array([str(i) for i in columns["place"]]), columns, np.stack(weights).astype(np.float32))
+    return Rows(pa.array([str(i) for i in ids or range(n)]), columns, np.stack(weights).astype(np.float32))
 
 
 def naive_loss(cosines, norm, lengths, biases, label):
@@ -47,7 +46,7 @@ def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
     losses = swapped_losses(old, new)
     np.testing.assert_array_equal(np.isnan(losses["nll_angles"]), gone)
     np.testing.assert_array_equal(np.isnan(losses["nll_norms"]), gone)
-    before = {place: row for row, place in enumerate(old.columns["place"].tolist())}
+    before = {int(id_): row for row, id_ in enumerate(old.ids.to_pylist())}
     for row in [*range(12), *range(n - 12, n)]:
         if not gone[row]:
             for name, (angles, i), (norms, j) in (
@@ -60,13 +59,13 @@ def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
 
 
 def test_logits_of_some_samples_are_replaced_and_nothing_else_changes():
-    old, new = logits(7, 4, 6, 0, place=[1, 2, 3, 4, 5, 6, 8]), logits(3, 4, 2, 1, place=[1, 2, 7])
+    old, new = logits(7, 4, 6, 0, ids=[1, 2, 3, 4, 5, 6, 8]), logits(3, 4, 2, 1, ids=[1, 2, 7])
     before = {name: value.copy() for name, value in old.columns.items()}
     both = latest(old, new)
-    assert sorted(both.columns["place"]) == [1, 2, 3, 4, 5, 6, 7, 8]
-    for row, place in enumerate(both.columns["place"]):
-        source = new if place in (1, 2, 7) else old
-        i = source.columns["place"].tolist().index(place)
+    assert sorted(both.ids.to_pylist()) == [str(i) for i in range(1, 9)]
+    for row, id_ in enumerate(both.ids.to_pylist()):
+        source = new if id_ in ("1", "2", "7") else old
+        i = source.ids.to_pylist().index(id_)
         np.testing.assert_array_equal(both.columns["cosines"][row], source.columns["cosines"][i])
         assert both.columns["norm"][row] == source.columns["norm"][i]
         weights = source.heads[:, source.columns["head"][i]]

@@ -217,7 +217,7 @@ def test_files_that_a_recorder_replaces_while_they_are_opened_are_read_again(tmp
         "table": lambda: hs.SampleTable.load(tmp_path / "run").to_arrow().to_pylist(),
     }[reading]
     expected, pending = read(), [True]
-    real = records.read_with.__globals__["read_index"]
+    real = records.read_index
 
     def then_replaced(run):
         index = real(run)

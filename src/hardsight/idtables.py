@@ -14,6 +14,8 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, printable
 from hardsight.untrusted import check_regular
 
+MOST_GROUPS = 1000
+
 
 def read_by_id(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:
     """What `as_arrow` reads, with ids as text and one row per id. `name` is what errors call it."""
@@ -42,6 +44,34 @@ def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:
         listed = ", ".join(printable(column)[:80] for column in table.column_names)
         raise InputError(f"{name} must have a column id and one other, got {listed}; select the two.")
     return table[columns[0]].combine_chunks().take(pc.index_in(ids, value_set=table["id"].combine_chunks()))
+
+
+def groups_by_id(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
+    """Names of the groups in order, and the number of each sample's group; −1 where it has none.
+
+    Args:
+        by: A mapping from ids to groups, a table with a column id and one other, or one group per sample.
+        ids: The samples.
+    """
+    try:
+        if isinstance(by, Mapping):
+            values = pa.array([by.get(id_) for id_ in ids.to_pylist()], from_pandas=True)
+        elif hasattr(by, "column_names") or hasattr(by, "iloc") or hasattr(by, "to_arrow"):
+            values = column_by_id(by, ids, "by")
+        else:
+            values = pa.array(by if isinstance(by, pa.Array) else np.asarray(by), from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"by must hold groups of one type ({first_line(error)}).") from error
+    if len(values) != len(ids):
+        raise InputError(f"by must hold one group per sample, {len(ids):,}, got {len(values):,}.")
+    values = pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
+    names = pc.unique(values.drop_null())
+    if len(names) > MOST_GROUPS:
+        raise InputError(f"by must hold at most {MOST_GROUPS:,} groups, got {len(names):,}; put the values into bins.")
+    if not len(names):
+        raise InputError("by gives no sample of the run a group; its ids must be those of the run.")
+    names = names.take(pc.sort_indices(names))
+    return names.to_pylist(), pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy().astype(np.int64)
 
 
 def as_arrow(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:

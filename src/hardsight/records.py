@@ -1,45 +1,31 @@
-"""Records of training on disk: one row per sample and epoch, in Parquet files that an index commits.
+"""Records of training on disk: one row per sample and epoch, in Parquet files sorted by (id, epoch).
 
-::
-
-    run/dynamics/index.json          which files belong to the records; replacing it is what commits an epoch
-    run/dynamics/*.parquet           rows sorted by (id, epoch)
-    run/dynamics/*.heads.parquet     (epoch, class) norm and bias of the class weights at the end of each epoch
-
-Each epoch is appended as a file of its own. `compact` rewrites files so that each holds all epochs of a range of ids
-and a sample's curve lies in one place. A kill leaves only files that the index does not name, and the next commit
-removes them.
+Each epoch is appended as a file; `compact` rewrites files so that each holds all epochs of a range of ids. Replacing
+``index.json``, which names the files, commits them. A kill leaves only files without a name there, and the next commit
+removes those. The reference of the run folder describes every file.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import operator
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.errors import InputError, StateError
-from hardsight.runs import (
-    DYNAMICS,
-    INDEX,
-    SCHEMAS,
-    check_classes,
-    damage_errors,
-    disk_errors,
-    sweep,
-    write_text,
-    write_whole,
-)
+from hardsight.errors import StateError
+from hardsight.runs import DYNAMICS, INDEX, SCHEMAS, check_values, damage_errors, disk_errors, sweep, write_whole
 from hardsight.untrusted import check_table, read_json
 
 VERSION = SCHEMAS[DYNAMICS].version
@@ -54,63 +40,37 @@ FILE_ROWS = 1 << 21
 MOST_FILES = 128  # of single epochs
 _GROUP_ROWS = 1 << 15
 _SCHEMA = pa.schema({**SCHEMAS[DYNAMICS].columns, **dict.fromkeys(BITS, pa.float32())})
+_CODED_ID = pa.field("id", pa.dictionary(pa.int32(), pa.string()))
 _HEADS = pa.schema({"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()})
 _NAME = re.compile(r"[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
 
 Result = TypeVar("Result")
 
 
-# The index.
-
-
 class Entry(TypedDict):
-    """A file of rows: the first and last epoch and id that it holds, and its size."""
+    """A file of rows, and the first and last epoch and id in it."""
 
     name: str
     epochs: list[int]
     ids: list[str]
     rows: int
-    bytes: int
 
 
 @dataclass
 class Index:
-    """What is committed.
-
-    Attributes:
-        files: The files of rows.
-        epochs: The recorded epochs, in order; the last one is unfinished where `open`.
-        steps: The number of batches recorded by the end of each epoch.
-        heads: The files of class weights.
-        states: By epoch, the file that the next epoch is compared with (the last two are kept).
-        open: Whether the last epoch was flushed before its end.
-        owner: The recorder that may write.
-    """
+    """What is committed."""
 
     files: list[Entry] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
-    heads: list[str] = field(default_factory=list)
-    states: dict[str, str] = field(default_factory=dict)
-    open: bool = False
-    owner: str = ""
+    epochs: list[int] = field(default_factory=list)  # 1, 2, …
+    steps: dict[str, int] = field(default_factory=dict)  # by epoch, the number of batches recorded by its end
+    heads: list[str] = field(default_factory=list)  # files of class weights
+    states: dict[str, str] = field(default_factory=dict)  # by epoch (the last two), what the next is compared with
+    open: bool = False  # whether the last epoch was flushed before its end
+    owner: str = ""  # the recorder that may write
     version: int = VERSION
 
     def names(self) -> set[str]:
         return {*(entry["name"] for entry in self.files), *self.states.values(), *self.heads}
-
-    def is_sound(self) -> bool:
-        """Whether a recorder may have written it: no name leads out of the folder, no file holds other epochs."""
-        first, last = (self.epochs[0], self.epochs[-1]) if self.epochs else (1, 0)
-        return (
-            (bool(self.epochs) or not self.open)
-            and all(a < b for a, b in itertools.pairwise([0, *self.epochs, MOST_EPOCHS + 1]))
-            and all(map(_NAME.fullmatch, self.names()))
-            and all(re.fullmatch("[1-9][0-9]{0,9}", epoch) for epoch in [*self.steps, *self.states])
-            and all(len(entry["epochs"]) == len(entry["ids"]) == 2 for entry in self.files)
-            and all(first <= entry["epochs"][0] <= entry["epochs"][1] <= last for entry in self.files)
-            and all(entry["ids"][0] <= entry["ids"][1] for entry in self.files)
-        )
 
 
 def has_records(run: str | Path) -> bool:
@@ -132,34 +92,45 @@ def read_index(run: str | Path) -> Index:
             f"RUN: the records of {run} were written by a newer hardsight (version {index.version}, this one reads "
             f"{VERSION}); upgrade hardsight."
         )
-    if not index.is_sound():
+    last = len(index.epochs)
+    sound = index.epochs == [*range(1, last + 1)] and all(map(_NAME.fullmatch, index.names()))
+    for entry in index.files:
+        sound = sound and len(entry["epochs"]) == len(entry["ids"]) == 2 and entry["ids"][0] <= entry["ids"][1]
+        sound = sound and 1 <= entry["epochs"][0] <= entry["epochs"][1] <= last
+    if not sound:
         raise StateError(f"RUN: {run} is damaged: no recorder writes such names, epochs or ids into {INDEX}.")
     return index
-
-
-def read_with(run: str | Path, read: Callable[[Index], Result]) -> Result:
-    """What a function reads from the files of the index; it reads again if a recorder replaces them meanwhile."""
-    while True:
-        index = read_index(run)
-        try:
-            return read(index)
-        except FileNotFoundError as error:
-            if read_index(run) == index:
-                raise StateError(f"RUN: {run} is damaged: a file of its records is missing ({error}).") from None
 
 
 def commit(run: Path, index: Index) -> None:
     """Replace the index, and only then remove the files that it no longer names."""
     folder, named = run / DYNAMICS, index.names()
     with disk_errors(run):
-        write_text(folder / INDEX, json.dumps(vars(index)))
+        write_whole(folder / INDEX, lambda path: path.write_text(json.dumps(vars(index)), encoding="utf-8"))
         sweep(folder)
         for stray in folder.iterdir():
             if _NAME.fullmatch(stray.name) and stray.name not in named and not stray.is_dir():
                 stray.unlink(missing_ok=True)
 
 
-# Writing.
+def _of_committed(read: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets a function of a run and an index do without the index: then it reads what is committed, and reads again if
+    a recorder replaces files meanwhile."""
+
+    @functools.wraps(read)
+    def reading(run: str | Path, index: Index | None = None, *args: Any, **options: Any) -> Result:
+        while True:
+            current = index or read_index(run)
+            try:
+                return read(run, current, *args, **options)
+            except FileNotFoundError as error:
+                if index is not None or read_index(run) == current:
+                    raise StateError(f"RUN: {run} is damaged: a file of its records is missing ({error}).") from None
+
+    return reading
+
+
+# Writing. Nothing is committed by these functions: the caller commits the index.
 
 
 def rounded(values: np.ndarray, bits: int = 16) -> np.ndarray:
@@ -173,7 +144,7 @@ def rounded(values: np.ndarray, bits: int = 16) -> np.ndarray:
 
 
 def write_file(run: Path, kind: str, writer: Callable[[Path], object]) -> str:
-    """Write a file under a name that no other start takes, and return the name. Nothing is committed by it."""
+    """Write a file under a name that nothing else has, and return the name."""
     name = f"{secrets.token_hex(8)}.{kind}"
     with disk_errors(run):
         write_whole(run / DYNAMICS / name, writer)
@@ -181,24 +152,23 @@ def write_file(run: Path, kind: str, writer: Callable[[Path], object]) -> str:
 
 
 def write_rows(run: Path, index: Index, rows: pa.Table, compression_level: int = 1) -> None:
-    """Add a file with rows sorted by (id, epoch) to an index, without committing it."""
+    """Add a file with rows sorted by (id, epoch) to an index."""
     if not len(rows):
         return
     rows = with_text(rows.select([name for name in rows.column_names if rows[name].null_count < len(rows)]))
     rows = rows.replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
-    ids, epochs = [rows["id"][0].as_py(), rows["id"][-1].as_py()], pc.min_max(rows["epoch"]).as_py()
+    first, last = pc.min_max(rows["epoch"]).as_py().values()
     writer = partial(
         pq.write_table,
         rows,
         row_group_size=_GROUP_ROWS,
         compression="zstd",
         compression_level=compression_level,
-        use_dictionary=["epoch", "label", "pred", *(["id"] if epochs["min"] < epochs["max"] else [])],
+        use_dictionary=["epoch", "label", "pred", *(["id"] if first < last else [])],
         column_encoding={name: "BYTE_STREAM_SPLIT" for name in rows.column_names if name in BITS},
     )
-    name = write_file(run, "parquet", writer)
-    size = (run / DYNAMICS / name).stat().st_size
-    index.files.append(Entry(name=name, epochs=[*epochs.values()], ids=ids, rows=len(rows), bytes=size))
+    ids, name = [rows["id"][0].as_py(), rows["id"][-1].as_py()], write_file(run, "parquet", writer)
+    index.files.append(Entry(name=name, epochs=[first, last], ids=ids, rows=len(rows)))
 
 
 def write_head(run: Path, index: Index, epoch: int, head: np.ndarray) -> None:
@@ -214,10 +184,8 @@ def write_head(run: Path, index: Index, epoch: int, head: np.ndarray) -> None:
 
 
 def compact(run: Path, index: Index, *, everything: bool = False) -> bool:
-    """Bring each sample's rows into one place: of all files, or of single epochs once there are `MOST_FILES`.
-
-    Returns whether the index has changed; the caller commits it.
-    """
+    """Rewrite files so that each sample's rows lie in one place: all of them, or those of single epochs once there are
+    `MOST_FILES`. Returns whether the index has changed."""
     kept = [] if everything else [entry for entry in index.files if entry["epochs"][0] != entry["epochs"][1]]
     selected = [entry for entry in index.files if entry not in kept]
     if len(selected) < (2 if everything else MOST_FILES) or _are_disjoint(selected):
@@ -229,14 +197,15 @@ def compact(run: Path, index: Index, *, everything: bool = False) -> bool:
 
 
 def drop_from(run: Path, index: Index, epoch: int) -> None:
-    """Forget an epoch and all later ones; the caller commits."""
+    """Forget an epoch and all later ones."""
     write_head(run, index, epoch, np.zeros((2, 0)))
-    cut = [entry for entry in index.files if entry["epochs"][0] < epoch <= entry["epochs"][1]]
-    index.files, index.open = [entry for entry in index.files if entry["epochs"][1] < epoch], False
-    index.epochs = [e for e in index.epochs if e < epoch]
-    index.steps = {k: v for k, v in index.steps.items() if int(k) < epoch}
-    index.states = {k: v for k, v in index.states.items() if int(k) < epoch}
-    for block in blocks(run, Index(files=cut), epochs=(1, epoch - 1)):
+    files, later = index.files, {str(e) for e in index.epochs if e >= epoch}
+    index.epochs, index.open = [e for e in index.epochs if e < epoch], False
+    index.steps = {key: steps for key, steps in index.steps.items() if key not in later}
+    index.states = {key: name for key, name in index.states.items() if key not in later}
+    index.files = [entry for entry in files if entry["epochs"][1] < epoch]
+    cut = Index(files=[entry for entry in files if entry["epochs"][0] < epoch <= entry["epochs"][1]])
+    for block in blocks(run, cut, epochs=(1, epoch - 1)):
         write_rows(run, index, block.table)
 
 
@@ -254,37 +223,55 @@ DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "angular_margin": (("angle", "other_angle"), np.subtract),
     "confidence": (("soft_margin",), lambda m: np.exp(-softplus(m))),
     "nll": (("soft_margin",), softplus),
-    "correct": (("pred", "label"), lambda pred, label: np.where(np.isnan(pred), np.nan, pred == label)),
+    "correct": (("pred", "label"), np.equal),
 }
 
 
-def needed(names: Collection[str]) -> list[str]:
-    """The stored columns behind columns that may be derived."""
-    return list(dict.fromkeys(c for name in names for c in (DERIVED[name][0] if name in DERIVED else (name,))))
-
-
-class Block(NamedTuple):
+@dataclass
+class Block:
     """All rows of a range of ids, sorted by (id, epoch); each id once; and the place of each row's id among them."""
 
     table: pa.Table
     ids: pa.Array
     code: np.ndarray
+    _columns: dict[str, np.ndarray] = field(default_factory=dict)
 
     def column(self, name: str) -> np.ndarray:
         """A stored or derived column as float64, NaN where it is missing."""
-        if name in DERIVED:
-            needs, function = DERIVED[name]
-            return function(*map(self.column, needs))
-        return self.table[name].to_numpy().astype(np.float64)
+        if name not in self._columns:
+            needs, function = DERIVED[name] if name in DERIVED else ((), self.table[name].to_numpy)
+            self._columns[name] = function(*map(self.column, needs)).astype(np.float64)
+        return self._columns[name]
+
+
+def with_text(rows: pa.Table) -> pa.Table:
+    """Rows whose ids are plain text."""
+    return rows.set_column(0, "id", rows["id"].cast(pa.string()))
 
 
 # Reading.
 
 
+def _read(path: Path, schema: pa.Schema, required: Iterable[str], where: pc.Expression | None = None) -> pa.Table:
+    """The rows of a file, checked; columns that it lacks are null."""
+    coded = [column.name for column in schema if pa.types.is_dictionary(column.type)]
+    with damage_errors(path):
+        rows = pq.read_table(path, schema=schema, filters=where, read_dictionary=coded)
+        return check_values(check_table(rows), required)
+
+
+@_of_committed
+def read_heads(run: str | Path, index: Index) -> pa.Table:
+    """Norm and bias of each class weight at the end of each epoch."""
+    heads = [_read(Path(run) / DYNAMICS / name, _HEADS, _HEADS.names) for name in index.heads]
+    return pa.concat_tables([_HEADS.empty_table(), *heads])
+
+
+@_of_committed
 def read_rows(
     run: str | Path,
     index: Index,
-    columns: Collection[str] | None = None,
+    columns: Collection[str] = _SCHEMA.names,
     *,
     epochs: tuple[int, int] = (1, MOST_EPOCHS),
     ids: tuple[str, str | None] = ("", None),
@@ -292,116 +279,79 @@ def read_rows(
 ) -> pa.Table:
     """Rows between two epochs and two ids (the second is excluded), file after file; ids are encoded as a dictionary.
 
-    `columns` are read beside id and epoch, None reads all; `where` is a further condition.
+    `columns`, stored or derived, are read beside id and epoch; `where` is a further condition.
     """
     (first, last), (low, high) = epochs, ids
-    names = _SCHEMA.names if columns is None else ["id", "epoch", *columns]
-    schema = pa.schema([_SCHEMA.field(name) for name in names])
-    schema = schema.set(0, pa.field("id", pa.dictionary(pa.int32(), pa.string())))
+    stored = itertools.chain(*(DERIVED[name][0] if name in DERIVED else (name,) for name in columns))
+    schema = pa.schema([_SCHEMA.field(name) for name in dict.fromkeys(["id", "epoch", *stored])])
+    files = [entry for entry in index.files if entry["epochs"][0] <= last and entry["epochs"][1] >= first]
+    files = [entry for entry in files if entry["ids"][1] >= low and (high is None or entry["ids"][0] < high)]
+    conditions = [] if where is None else [where]
+    if any(entry["epochs"][0] < first or entry["epochs"][1] > last for entry in files):
+        conditions += [pc.field("epoch") >= first, pc.field("epoch") <= last]
+    if any(entry["ids"][0] < low or (high is not None and entry["ids"][1] >= high) for entry in files):
+        conditions += [pc.field("id") >= low] + ([] if high is None else [pc.field("id") < high])
+    condition = functools.reduce(operator.and_, conditions) if conditions else None
+    # A condition is put to plain text, whose statistics tell which row groups can be skipped.
+    schema = schema if conditions else schema.set(0, _CODED_ID)
     tables = [schema.empty_table()]
-    for entry in index.files:
-        path = Path(run) / DYNAMICS / entry["name"]
-        (start, end), (lowest, highest) = entry["epochs"], entry["ids"]
-        if end < first or start > last or highest < low or (high is not None and lowest >= high):
-            continue
-        conditions = [] if where is None else [where]
-        conditions += [pc.field("epoch") >= first, pc.field("epoch") <= last] if start < first or end > last else []
-        with damage_errors(path), pq.ParquetFile(path, read_dictionary=["id"]) as file:
-            limits = enumerate(_id_limits(file.metadata))
-            groups = [i for i, (least, most, _) in limits if most >= low and (high is None or least < high)]
-            rows = file.read_row_groups(groups, columns=names)
-            for name in set(names) - set(rows.column_names):  # old files lack some
-                rows = rows.append_column(name, pa.nulls(len(rows)))
-            rows = rows.select(names).cast(schema)
-            rows = _between(rows, low, high) if lowest < low or (high is not None and highest >= high) else rows
-            for condition in conditions:
-                rows = rows.filter(condition)
-            tables.append(_checked(rows, entry))
-    return pa.concat_tables(tables)
+    for entry in files:
+        path, required = Path(run) / DYNAMICS / entry["name"], [name for name in schema.names if name not in BITS]
+        tables.append(_read(path, schema, required, condition))
+        span = pc.min_max(tables[-1]["epoch"]).as_py()
+        if len(tables[-1]) and not entry["epochs"][0] <= span["min"] <= span["max"] <= entry["epochs"][1]:
+            raise StateError(f"RUN: {path} is damaged: its epochs are not those in {INDEX}.")
+    rows = pa.concat_tables(tables)
+    return rows.set_column(0, _CODED_ID, rows["id"].dictionary_encode()) if conditions else rows
 
 
-def _between(rows: pa.Table, low: str, high: str | None) -> pa.Table:
-    """The rows between two ids, of rows sorted by id."""
-    ids = rows.unify_dictionaries()["id"].combine_chunks()
-    inside = pc.greater_equal(ids.dictionary, low)
-    inside = inside if high is None else pc.and_(inside, pc.less(ids.dictionary, high))
-    places = np.flatnonzero(inside.to_numpy(zero_copy_only=False)[ids.indices.to_numpy()])
-    return rows.slice(places[0], places[-1] + 1 - places[0]) if len(places) else rows[:0]
-
-
-def _checked(rows: pa.Table, entry: Entry) -> pa.Table:
-    """Rows of a file if they are whole, of the epochs that the index tells, and of classes such as a head can have."""
-    for name in {"id", "epoch", "label", "pred"} & set(check_table(rows).column_names):
-        if rows[name].null_count:
-            raise InputError(f"{name} is missing in some rows")
-        if name in ("label", "pred"):
-            check_classes(rows[name], name)
-    epochs = pc.min_max(rows["epoch"]).as_py()
-    if len(rows) and not entry["epochs"][0] <= epochs["min"] <= epochs["max"] <= entry["epochs"][1]:
-        raise InputError("its epochs are not those that the index tells")
-    return rows
-
-
-def blocks(
-    run: str | Path,
-    index: Index | None = None,
-    columns: Collection[str] | None = None,
-    rows: int = FILE_ROWS,
-    **options: Any,
-) -> Iterator[Block]:
-    """All epochs of one range of ids after the other, about so many rows at a time, as `read_rows` gives them.
-
-    Without an index, what is committed is read, also if a recorder replaces files meanwhile.
-    """
-
-    def reading(read: Callable[[Index], Any]) -> Any:
-        return read_with(run, read) if index is None else read(index)
-
-    for ids in reading(lambda index: list(_ranges(run, index, rows))):
-        table = reading(lambda index, ids=ids: read_rows(run, index, columns, ids=ids, **options))
+def blocks(run: str | Path, index: Index | None = None, *args: Any, rows: int = 0, **options: Any) -> Iterator[Block]:
+    """What `read_rows` reads, one range of ids after the other, about so many rows at a time (`FILE_ROWS` if 0)."""
+    for ids in _ranges(run, index, rows or FILE_ROWS):
+        table = read_rows(run, index, *args, ids=ids, **options)
         if len(table) or ids[1] is None:  # where there are no rows at all, an empty block
             yield _sorted(table)
 
 
-def _ranges(run: str | Path, index: Index, rows: int) -> Iterator[tuple[str, str | None]]:
+@_of_committed
+def _ranges(run: str | Path, index: Index, rows: int) -> list[tuple[str, str | None]]:
     """Ranges of ids that hold about so many rows: files where these do not overlap, and otherwise row groups."""
-    starts, low, total = [(entry["ids"][0], entry["rows"]) for entry in index.files], "", 0
+    starts, total = [(entry["ids"][0], entry["rows"]) for entry in index.files], 0
     if sum(count for _, count in starts) > rows and not _are_disjoint(index.files):
         starts = []
         for path in (Path(run) / DYNAMICS / entry["name"] for entry in index.files):
             with damage_errors(path):
-                starts += [(first, count) for first, _, count in _id_limits(pq.read_metadata(path))]
+                starts += _group_starts(pq.read_metadata(path))
+    limits = [""]
     for first, count in sorted(starts):
-        if total and total + count > rows and first > low:
-            yield low, first
-            low, total = first, 0
+        if total and total + count > rows and first > limits[-1]:
+            limits.append(first)
+            total = 0
         total += count
-    yield low, None
+    return [*itertools.pairwise([*limits, None])]
 
 
-def _id_limits(meta: pq.FileMetaData) -> Iterator[tuple[str, str, int]]:
-    """The first and last id and the number of rows of each row group."""
+def _group_starts(meta: pq.FileMetaData) -> Iterator[tuple[str, int]]:
+    """The first id and the number of rows of each row group."""
     column = meta.schema.names.index("id")
     for group in map(meta.row_group, range(meta.num_row_groups)):
         limits = group.column(column).statistics
-        known = limits is not None and limits.has_min_max  # very long ids have no limits
-        yield str(limits.min) if known else "", str(limits.max) if known else "\U0010ffff", group.num_rows
+        yield str(limits.min) if limits is not None and limits.has_min_max else "", group.num_rows  # not of long ids
 
 
 def _are_disjoint(entries: list[Entry]) -> bool:
     """Whether no id lies in two files."""
-    spans = sorted(entry["ids"] for entry in entries)
-    return all(a[1] < b[0] for a, b in itertools.pairwise(spans))
+    return all(a[1] < b[0] for a, b in itertools.pairwise(sorted(entry["ids"] for entry in entries)))
 
 
 def _sorted(table: pa.Table) -> Block:
-    table = table.unify_dictionaries().combine_chunks()
+    table = table.combine_chunks()
     ids = table["id"].combine_chunks()
     order = pc.sort_indices(ids.dictionary)
     rank = np.empty(len(order), np.int64)
     rank[order.to_numpy()] = np.arange(len(order))
     code, names, epoch = rank[ids.indices.to_numpy()], ids.dictionary.take(order), table["epoch"].to_numpy()
-    present = np.bincount(code, minlength=len(names)) > 0  # a condition leaves names without rows in a dictionary
+    present = np.bincount(code, minlength=len(names)) > 0  # a dictionary may have names without rows
     if not present.all():
         code, names = (np.cumsum(present) - 1)[code], names.filter(pa.array(present))
     key = code * (int(epoch.max(initial=0)) + 1) + epoch
@@ -411,9 +361,18 @@ def _sorted(table: pa.Table) -> Block:
     return Block(table, names, code)
 
 
-def scores_of(run: str | Path, index: Index, epoch: int, classes: int, where: pc.Expression | None = None) -> pa.Table:
+def read_samples(run: str | Path, index: Index | None = None, **options: Any) -> tuple[pa.Array, np.ndarray]:
+    """Ids of the samples in some rows, sorted, and their labels. The options are those of `read_rows`."""
+    ids, labels = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+    for block in blocks(run, index, ["label"], **options):
+        ids.append(block.ids)
+        labels.append(block.table["label"].to_numpy()[np.searchsorted(block.code, np.arange(len(block.ids)))])
+    return pa.concat_arrays(ids), np.concatenate(labels).astype(np.int64)
+
+
+def scores_of(run: str | Path, epoch: int, classes: int, where: pc.Expression | None = None) -> pa.Table:
     """One epoch as a table of scores, by id: ``id, label, pred`` and every registered score that the records give."""
-    rows = with_text(read_rows(run, index, epochs=(epoch, epoch), where=where))
+    rows = with_text(read_rows(run, epochs=(epoch, epoch), where=where))
     rows = rows.take(pc.sort_indices(rows["id"]))
     block = Block(rows, rows["id"], np.arange(len(rows)))
     columns: dict[str, Any] = {name: rows[name].cast(pa.int64()) for name in ("label", "pred")}
@@ -422,21 +381,3 @@ def scores_of(run: str | Path, index: Index, epoch: int, classes: int, where: pc
     names = ["confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n"]
     names += ["angular_margin"] if rows["other_angle"].null_count < len(rows) else []  # old runs lack it
     return pa.table({"id": rows["id"], **columns, **{name: block.column(name) for name in names}})
-
-
-def with_text(rows: pa.Table) -> pa.Table:
-    """Rows whose ids are plain text."""
-    return rows.set_column(0, "id", rows["id"].cast(pa.string()))
-
-
-def read_heads(run: str | Path, index: Index) -> pa.Table:
-    """Norm and bias of each class weight at the end of each epoch."""
-    parts = [_HEADS.empty_table()]
-    for path in (Path(run) / DYNAMICS / name for name in index.heads):
-        with damage_errors(path):
-            heads = pq.read_table(path)
-            if not heads.schema.equals(_HEADS) or any(column.null_count for column in heads.columns):
-                raise InputError("it holds no class weights")
-            check_classes(heads["class"], "class")
-        parts.append(heads)
-    return pa.concat_tables(parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy import special, stats
@@ -70,12 +70,41 @@ def detectable_difference(n: int, level: float = 1 - LEVEL, power: float = 0.8) 
     return float(2 * wins[detected.argmax()] - 1) if detected.any() else math.inf
 
 
-class Moments(NamedTuple):
-    """Number, mean and sample variance of the values in each group; NaN where they do not exist."""
+class Moments:
+    """Number, mean and sample variance of values by group, NaN where they do not exist. Values may come in parts.
 
-    n: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray
+    Args:
+        shape: Of the groups, whose numbers count the cells of an array of this shape.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        # Sums are taken around a value of each group: plain squares would lose the digits of values that lie close
+        # together, and equal values have exactly no variance.
+        self.n, self._origin, self._sum, self._squares = np.zeros((4, *shape))
+
+    def add(self, values: np.ndarray, group: np.ndarray) -> Self:
+        """Add the values that are not NaN, by group number; those of negative groups are left out."""
+        valid = ~np.isnan(values) & (group >= 0)
+        values, group = (values, group) if valid.all() else (values[valid], group[valid])
+        count = np.bincount(group, minlength=self.n.size).reshape(self.n.shape)
+        if (fresh := (self.n == 0) & (count > 0)).any():
+            origin = np.zeros(self.n.size)
+            origin[group] = values
+            self._origin[fresh] = origin.reshape(self.n.shape)[fresh]
+        values = values - self._origin.ravel()[group]
+        self.n += count
+        self._sum += np.bincount(group, values, minlength=self.n.size).reshape(self.n.shape)
+        self._squares += np.bincount(group, values**2, minlength=self.n.size).reshape(self.n.shape)
+        return self
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._origin + self._sum / np.where(self.n > 0, self.n, np.nan)
+
+    @property
+    def variance(self) -> np.ndarray:
+        n = np.where(self.n > 1, self.n, np.nan)
+        return np.maximum(self._squares - self._sum**2 / n, 0) / (n - 1)
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
         """Student's interval of each mean; NaN below `FEW` samples."""
@@ -86,16 +115,8 @@ class Moments(NamedTuple):
 
 
 def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
-    """Moments of the values that are not NaN, by group number; rows of group −1 are left out."""
-    valid = ~np.isnan(values) & (group >= 0)
-    values, group = values[valid], group[valid]
-    n = np.bincount(group, minlength=groups).astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.bincount(group, values, minlength=groups) / n
-        # Around the mean: sums of squares would lose the digits of values that lie close together.
-        variance = np.bincount(group, (values - mean[group]) ** 2, minlength=groups) / (n - 1)
-    variance[n < 2] = np.nan
-    return Moments(n, mean, variance)
+    """Moments of one array of values."""
+    return Moments(groups).add(values, group)
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from hardsight.errors import ExistingPathError, InputError, MissingKeyError, Sta
 from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow, read_by_id
 from hardsight.printing import cell, text_table
-from hardsight.records import has_records, read_index, read_with, scores_of
+from hardsight.records import has_records, read_index, scores_of
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
@@ -388,11 +388,11 @@ def _read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any
     """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
     tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
     if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
-        if not read_index(path).epochs:
+        if not (epochs := read_index(path).epochs):
             raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
         if (classes := meta.model.classes) is None:
             raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
-        return read_with(path, lambda index: scores_of(path, index, index.epochs[-1], classes)), meta
+        return scores_of(path, epochs[-1], classes), meta
     samples = tables.get("samples", _no_rows("id", "label", "error"))
     scores = tables.get("scores", _no_rows("id", "model", "pred"))
     names = pc.unique(scores["model"]).to_pylist()

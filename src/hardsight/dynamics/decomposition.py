@@ -6,29 +6,32 @@ L(θ', r) and L(θ, r') beside L(θ', r'), so that every change of the loss can 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
 
 from hardsight.dynamics.batches import Rows, joined
-from hardsight.records import softplus
+from hardsight.losses.margins import soft_margin
 
 # So few numbers at a time that what is computed on the way stays in a processor's cache.
 _CHUNK = 1 << 16
-_THREADS = 4
+
+
+def without(rows: Rows, ids: pa.Array) -> Rows:
+    """The rows of all other samples."""
+    return rows.take(np.flatnonzero(pc.is_null(pc.index_in(rows.ids, value_set=ids)).to_numpy(zero_copy_only=False)))
 
 
 def latest(old: Rows | None, new: Rows) -> Rows:
-    """The last logits of each sample, by the `place` that it has among all: the new ones, and the old of the others."""
-    columns = {name: new.columns[name] for name in ("cosines", "norm", "head", "place")}
-    new = new._replace(columns=columns)
-    if old is not None:
-        new = joined([new, old.take(np.flatnonzero(~np.isin(old.columns["place"], columns["place"])))])
-    used = np.bincount(new.columns["head"], minlength=new.heads.shape[1]) > 0
-    head = (np.cumsum(used, dtype=np.int32) - 1)[new.columns["head"]]
-    return Rows(new.ids, new.columns | {"head": head}, new.heads[:, used])
+    """The last logits of each sample: the new ones, and the old ones of the other samples."""
+    rows = new._replace(columns={name: new.columns[name] for name in ("cosines", "norm", "head")})
+    rows = rows if old is None else joined([rows, without(old, new.ids)])
+    used, rows.columns["head"] = np.unique(rows.columns["head"], return_inverse=True)
+    return rows._replace(heads=rows.heads[:, used])
 
 
 def swapped_losses(old: Rows | None, new: Rows) -> dict[str, np.ndarray]:
@@ -39,68 +42,48 @@ def swapped_losses(old: Rows | None, new: Rows) -> dict[str, np.ndarray]:
     losses = {name: np.full(len(new.ids), np.nan) for name in ("nll_angles", "nll_norms")}
     if old is None:
         return losses
-    place = new.columns["place"]
-    row = np.full(max(place.max(initial=-1), old.columns["place"].max(initial=-1)) + 1, -1)
-    row[old.columns["place"]] = np.arange(len(old.ids))
-    shared = np.flatnonzero(row[place] >= 0)
-    step = max(1, _CHUNK // new.heads.shape[2])
-
-    def compute(start: int) -> None:
-        rows = shared[start : start + step]
-        before, labels = row[place[rows]], new.columns["label"][rows]
-        losses["nll_angles"][rows] = _nll((new, rows), (old, before), labels)
-        losses["nll_norms"][rows] = _nll((old, before), (new, rows), labels)
-
-    with ThreadPoolExecutor(_THREADS) as pool:  # NumPy computes in several at once
-        list(pool.map(compute, range(0, len(shared), step)))
+    before = pc.fill_null(pc.index_in(new.ids, value_set=old.ids), -1).to_numpy()
+    shared = np.flatnonzero(before >= 0)
+    for rows in np.array_split(shared, 1 + shared.size * new.heads.shape[2] // _CHUNK):
+        labels = torch.from_numpy(new.columns["label"][rows])
+        sides = (_parts(new, rows), _parts(old, before[rows]))
+        for name, ((angles, _, _), (_, norms, biases)) in zip(losses, (sides, sides[::-1]), strict=True):
+            m = soft_margin(angles * norms + biases, labels)
+            losses[name][rows] = torch.logaddexp(m, torch.zeros_like(m)).numpy()
     return losses
 
 
-def _nll(angles: tuple[Rows, np.ndarray], norms: tuple[Rows, np.ndarray], labels: np.ndarray) -> np.ndarray:
-    """Losses at the cosines of some rows, with the norms and biases of others."""
-    (source, rows), (rest, others) = angles, norms
-    head = rest.columns["head"][others]
-    logits = rest.heads[0].take(head, 0).astype(np.float64)
-    logits *= source.columns["cosines"].take(rows, 0)
-    logits *= rest.columns["norm"][others][:, None]
-    logits += rest.heads[1].take(head, 0)
-    logits = np.ascontiguousarray(logits.T)  # a few classes beside each other would be added up one by one
-    target = logits[labels, np.arange(len(labels))]
-    logits[labels, np.arange(len(labels))] = -np.inf
-    top = logits.max(0)
-    return softplus(top + np.log(np.exp(logits - top).sum(0)) - target)
+def _parts(source: Rows, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines, norms and biases of some rows, of which the logits are made, each ``(N, C)``."""
+    c, head = source.columns, source.columns["head"][rows]
+    arrays = c["cosines"].take(rows, 0), source.heads[0].take(head, 0), source.heads[1].take(head, 0)
+    cosines, lengths, biases = (torch.from_numpy(array).double() for array in arrays)
+    return cosines, lengths * torch.from_numpy(c["norm"][rows])[:, None], biases
 
 
-def save_logits(logits: Rows, path: Path) -> None:
-    """Write what `latest` gives, for a recorder that resumes."""
+def save_logits(logits: Rows, ids: pa.Array, path: Path) -> None:
+    """Write what `latest` returns, for a recorder that resumes; `ids` are those of all samples."""
     from safetensors.numpy import save
 
     c, (lengths, biases) = logits.columns, logits.heads
     arrays = {"cosines": c["cosines"], "norms": c["norm"], "head": c["head"], "lengths": lengths, "biases": biases}
-    path.write_bytes(save({k: np.ascontiguousarray(v) for k, v in {**arrays, "place": c["place"]}.items()}))
+    arrays["place"] = pc.index_in(logits.ids, value_set=ids).to_numpy()
+    path.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
-def load_logits(path: Path, samples: int) -> Rows | None:
-    """What `save_logits` wrote of so many samples; None where the file holds something else.
-
-    Old files hold all samples in their order, those without logits with the head −1.
-    """
+def load_logits(path: Path, ids: pa.Array) -> Rows | None:
+    """What `save_logits` wrote; None where the file holds something else."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
         arrays = load_file(path)
-        columns = {"cosines": arrays["cosines"], "norm": arrays["norms"], "head": arrays["head"].astype(np.int32)}
-        columns["place"] = arrays.get("place", np.arange(len(columns["head"]))).astype(np.int64)
-        rows = np.flatnonzero(columns["head"] >= 0)
-        logits = Rows(
-            pa.nulls(len(columns["head"]), pa.string()), columns, np.stack([arrays["lengths"], arrays["biases"]])
-        )
-        logits = logits.take(rows)
-        n, (_, heads, classes) = len(rows), logits.heads.shape
-        fits = [column.shape == (n,) for name, column in logits.columns.items() if name != "cosines"]
-        fits += [logits.columns["cosines"].shape == (n, classes), logits.columns["head"].max(initial=-1) < heads]
-        fits += [logits.columns["place"].min(initial=0) >= 0, logits.columns["place"].max(initial=-1) < samples]
+        columns = {"cosines": arrays["cosines"], "norm": arrays["norms"], "head": arrays["head"].astype(np.int64)}
+        heads = np.stack([arrays["lengths"], arrays["biases"]])
+        logits = Rows(ids.take(pa.array(arrays["place"])), columns, heads)
+        n, (_, k, classes) = len(logits.ids), heads.shape
+        fits = columns["cosines"].shape == (n, classes) and columns["norm"].shape == columns["head"].shape == (n,)
+        fits = fits and bool(np.all((columns["head"] >= 0) & (columns["head"] < k)))
     except (SafetensorError, LookupError, TypeError, ValueError):  # KeyError: a type that numpy does not have
         return None
-    return logits if all(fits) else None
+    return logits if fits else None

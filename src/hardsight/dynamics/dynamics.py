@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight import records
-from hardsight.dynamics.summary import STANDARDIZED, USED, EpochMoments, add_block, as_table, grouped, summarize
+from hardsight.dynamics.summary import MEANS, STANDARDIZED, summarize
 from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
 from hardsight.extras import printable
+from hardsight.idtables import groups_by_id
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, meta_of
+from hardsight.stats import Moments
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *records.BITS, *records.DERIVED)
@@ -40,24 +42,19 @@ class Dynamics:
         self.path = Path(run)
         if not records.has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
-        index, flushed = records.read_with(self.path, self._opened)
+        index = records.read_index(self.path)
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         self.meta: Meta = meta_of(self.path)
         self.epochs = np.array(index.epochs, dtype=np.int64)
         self.unit: str = self.meta.unit or "epoch"
-        self.steps = {int(epoch): steps for epoch, steps in index.steps.items()}
+        self.steps = {epoch: index.steps[str(epoch)] for epoch in index.epochs if str(epoch) in index.steps}
         self.unfinished = index.open
-        # The rows that exist now. A recorder adds rows and changes none.
-        last = index.epochs[-1]
-        self._where = (pc.field("epoch") < last) | pc.field("id").isin(flushed) if index.open else None
-
-    def _opened(self, index: records.Index) -> tuple[records.Index, pa.Array | None]:
-        """The index, and the ids that an unfinished epoch holds so far."""
-        if not index.open:
-            return index, None
-        last = index.epochs[-1]
-        return index, records.read_rows(self.path, index, (), epochs=(last, last))["id"].cast(pa.string())
+        # The rows that exist now: a recorder adds rows to an unfinished epoch and changes none.
+        self._last, self._where = index.epochs[-1], None
+        if index.open:
+            flushed = records.read_rows(self.path, None, (), epochs=(self._last, self._last))["id"].cast(pa.string())
+            self._where = (pc.field("epoch") < self._last) | pc.field("id").isin(flushed)
 
     @property
     def classes(self) -> int:
@@ -71,12 +68,7 @@ class Dynamics:
 
     @cached_property
     def _samples(self) -> tuple[pa.Array, np.ndarray]:
-        ids, labels = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
-        for _, block in self.blocks(["label"]):
-            first = np.searchsorted(block.code, np.arange(len(block.ids)))
-            ids.append(block.ids)
-            labels.append(block.table["label"].to_numpy()[first].astype(np.int64))
-        return pa.concat_arrays(ids), np.concatenate(labels)
+        return records.read_samples(self.path, epochs=(1, self._last), where=self._where)
 
     @property
     def ids(self) -> np.ndarray:
@@ -91,42 +83,29 @@ class Dynamics:
     @property
     def heads(self) -> pa.Table:
         """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
-        heads = records.read_with(self.path, lambda index: records.read_heads(self.path, index))
-        return heads.filter(pc.less_equal(heads["epoch"], int(self.epochs[-1])))
+        heads = records.read_heads(self.path)
+        return heads.filter(pc.less_equal(heads["epoch"], self._last))
 
     def blocks(
         self, columns: Collection[str], rows: int = records.FILE_ROWS, epochs: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, records.Block]]:
-        """All rows, a range of ids at a time.
-
-        Args:
-            columns: Which to read beside id and epoch.
-            rows: About how many rows at a time.
-            epochs: The first and last epoch to read; all if None.
-
-        Returns:
-            Blocks, each with the number of samples in the blocks before it: its place among `ids` in all epochs.
+        """Rows with some columns beside id and epoch, about so many at a time: all those of a range of ids, from the
+        first to the last of the epochs. With each block comes the number of samples in the blocks before it.
         """
-        start, (first, last) = 0, epochs or (1, int(self.epochs[-1]))
-        span = {"epochs": (first, min(last, int(self.epochs[-1]))), "where": self._where}
-        for block in records.blocks(self.path, None, records.needed(columns), rows, **span):
+        start, (first, last) = 0, epochs or (1, self._last)
+        options = {"epochs": (first, min(last, self._last)), "where": self._where}
+        for block in records.blocks(self.path, None, columns, rows=rows, **options):
             yield start, block
             start += len(block.ids)
 
     def rows_of(self, ids: pa.Array, columns: Collection[str]) -> records.Block:
-        """The records of some samples, in any order.
-
-        Args:
-            ids: The samples.
-            columns: Which to read beside id and epoch.
-        """
-        first, last = (limit or "" for limit in pc.min_max(ids).as_py().values())
-        selected, span = self._where, {"epochs": (1, int(self.epochs[-1])), "ids": (first, last + "\0")}
-        if len(ids) != 1:  # of a single sample, the span is enough
-            selected = pc.field("id").isin(ids) if selected is None else selected & pc.field("id").isin(ids)
-        read = partial(records.read_rows, self.path, columns=records.needed(columns), where=selected, **span)
-        rows = records.with_text(records.read_with(self.path, read))
-        return records.Block(rows, ids, np.arange(len(rows)))
+        """The records of some samples, in any order, with some columns beside id and epoch."""
+        low, high = (limit or "" for limit in pc.min_max(ids).as_py().values())
+        where, selected = self._where, pc.field("id").isin(ids)
+        if len(ids) != 1:  # of a single sample, the range is enough
+            where = selected if where is None else where & selected
+        rows = records.read_rows(self.path, None, columns, epochs=(1, self._last), ids=(low, high + "\0"), where=where)
+        return records.Block(records.with_text(rows), ids, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
@@ -135,34 +114,27 @@ class Dynamics:
             id_: Its id, or its number where ids are ``split:number``.
         """
         id_ = id_ if isinstance(id_, str) else f"{self.meta.data.split or 'data'}:{id_}"
-        block = self.rows_of(pa.array([id_]), [name for name in COLUMNS if name != "correct"] + ["label"])
-        if not len(block.table):
+        rows = self.rows_of(pa.array([id_]), COLUMNS)
+        if not len(rows.table):
             files = records.read_index(self.path).files
             example = f"; ids look like {printable(files[0]['ids'][0])!r}" if files else ""
             raise MissingKeyError(f"the run has no sample {printable(id_)!r}{example}.")
-        place = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
-        columns: dict[str, Any] = {"epoch": self.epochs}
-        for name in COLUMNS:
-            values = np.full(len(self.epochs), np.nan)
-            values[place] = block.column(name)
-            columns[name] = pa.array(values, from_pandas=True)
-        columns["pred"] = columns["pred"].cast(pa.int64())
-        return pa.table(columns)
+        place = pc.index_in(pa.array(self.epochs, pa.int32()), value_set=rows.table["epoch"])
+        columns = {name: pa.array(rows.column(name), from_pandas=True).take(place) for name in COLUMNS}
+        return pa.table({"epoch": self.epochs, **columns, "pred": columns["pred"].cast(pa.int64())})
 
     def at(self, epoch: int) -> SampleTable:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
             raise InputError(f"epoch must be one of {self._span()}, got {epoch}.")
-        read = partial(records.scores_of, self.path, epoch=epoch, classes=self.classes, where=self._where)
-        return SampleTable(records.read_with(self.path, read), self.meta)
+        return SampleTable(records.scores_of(self.path, epoch, self.classes, self._where), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
         _check_column(column)
         values = np.full((len(self), len(self.epochs)), np.nan)
         for start, block in self.blocks([column]):
-            epoch = np.searchsorted(self.epochs, block.table["epoch"].to_numpy())
-            values[start + block.code, epoch] = block.column(column)
+            values[start + block.code, block.table["epoch"].to_numpy() - 1] = block.column(column)
         return values
 
     def curves(
@@ -183,11 +155,20 @@ class Dynamics:
             raise InputError(f"values must name a column or more: {', '.join(COLUMNS)}.")
         for value in values:
             _check_column(value)
-        names, group = self.groups(by)
-        moments = {value: EpochMoments(len(names), len(self.epochs)) for value in values}
+        (names, group), epochs = self.groups(by), len(self.epochs)
+        moments = {value: Moments(len(names), epochs) for value in values}
         for start, block in self.blocks(values):
-            add_block(moments, block, self.epochs, group[start:])
-        return as_table(names, self.epochs, moments)
+            cell = group[start + block.code] * epochs + block.table["epoch"].to_numpy() - 1
+            for value, of in moments.items():
+                of.add(block.column(value), cell)
+        present = np.any([of.n > 0 for of in moments.values()], axis=0)
+        number, epoch = np.nonzero(present)
+        columns: dict[str, Any] = {"group": pa.array(names).take(pa.array(number)), "epoch": self.epochs[epoch]}
+        columns["n"] = moments[values[0]].n[present].astype(np.int64)
+        for value, of in moments.items():
+            columns[f"{value}_mean"] = pa.array(of.mean[present], from_pandas=True)
+            columns[f"{value}_sd"] = pa.array(np.sqrt(of.variance[present]), from_pandas=True)
+        return pa.table(columns)
 
     def groups(self, by: Any = None) -> tuple[list[Any], np.ndarray]:
         """Names of the groups in order, and the number of each sample's group in the order of `ids`; −1 for none.
@@ -207,7 +188,7 @@ class Dynamics:
                     f"by must be label or a column of summary() ({', '.join(summary.columns)}), got {by!r}."
                 )
             by = summary.to_arrow()[by].combine_chunks()
-        return grouped(by, self._samples[0])
+        return groups_by_id(by, self._samples[0])
 
     def summary(self, epochs: tuple[int, int] | None = None) -> SampleTable:
         """One row per sample, over the epochs in which it was seen.
@@ -229,14 +210,13 @@ class Dynamics:
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        low, high = epochs or (1, records.MOST_EPOCHS)
-        selected = self.epochs[(low <= self.epochs) & (self.epochs <= high)]
-        moments = {name: EpochMoments(1, len(selected)) for name in STANDARDIZED}
-        for _, block in self.blocks(STANDARDIZED, epochs=(low, high)):
-            add_block(moments, block, selected, np.zeros(len(block.ids), np.int64))
-        blocks = self.blocks([*USED, "label", "pred"], epochs=(low, high))
-        parts = [summarize(block, selected, moments) for _, block in blocks]
-        return SampleTable(pa.concat_tables(parts), self.meta)
+        first, last = (max(1, epochs[0]), min(epochs[1], self._last)) if epochs else (1, self._last)
+        moments = {name: Moments(max(0, last - first + 1)) for name in STANDARDIZED}
+        for _, block in self.blocks(STANDARDIZED, epochs=(first, last)):
+            for name, of in moments.items():
+                of.add(block.column(name), block.table["epoch"].to_numpy() - first)
+        blocks = self.blocks((*MEANS, *STANDARDIZED), epochs=(first, last))
+        return SampleTable(pa.concat_tables([summarize(block, first, moments) for _, block in blocks]), self.meta)
 
     def __repr__(self) -> str:
         return f"Dynamics({str(self.path)!r}: {self.unit}s {self._span()})"

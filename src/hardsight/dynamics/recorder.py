@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,33 +24,20 @@ from hardsight.angles import as_float64
 from hardsight.data import open_data
 from hardsight.distributed import by_first_process, rank_and_world
 from hardsight.dynamics.batches import STORED, Batches, Rows, joined, numbered
-from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses
+from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses, without
 from hardsight.dynamics.dynamics import Dynamics
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result
 from hardsight.registry import whole_number
 from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance
-from hardsight.runs.files import write_together
 from hardsight.table import SampleTable
 from hardsight.triple import check_triple
 
+UNNAMED = "a network in training"
 # Cosine between the weights of two heads: about 1 for a copy, about 0 for a newly initialized head.
 _SAME_HEAD = 0.5
-
-
-class HeadLike(Protocol):
-    """What `hardsight.capture` yields, or anything with the same three names."""
-
-    @property
-    def features(self) -> Tensor: ...
-    @property
-    def weight(self) -> Tensor: ...
-    @property
-    def bias(self) -> Tensor | None: ...
-
-
-UNNAMED = "a network in training"
+_NO_IDS = pa.array([], pa.string())
 
 
 class Recorder(Result):
@@ -103,80 +91,61 @@ class Recorder(Result):
         epoch = None if epoch is None else whole_number("epoch", epoch, 1, records.MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
-        self._meta = Meta.from_json(
-            {
-                **provenance(),
-                "unit": unit,
-                "class_names": list(class_names or (None if samples is None else samples.classes) or ()),
-                "source": None if samples is None else samples.source,
-                "data": {"split": self.split, "origin": None if samples is None else samples.origin},
-                "out_of_sample": "test data" if held_out else None,
-                "note": note,
-            }
-        )
-        self._name = name
+        entries: dict[str, Any] = {"unit": unit, "class_names": list(class_names or ()), "note": note}
+        entries |= {"data": {"split": self.split}, "out_of_sample": "test data" if held_out else None}
+        if samples is not None:
+            entries |= {"class_names": list(class_names or samples.classes or ()), "source": samples.source}
+            entries["data"]["origin"] = samples.origin
+        self._meta, self._name = Meta.from_json({**provenance(), **entries}), name
         self._rank, self._world = rank_and_world()
         self._started, self._steps = time.time(), 0
-        self._batches = Batches()
+        self._batches, self._data_ids = Batches(), None if samples is None else list(samples.ids)
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
-        self._data_ids = None if samples is None else pa.array(samples.ids, pa.string())  # integers are their indices
-        # Of all samples, in the order of their ids: the label and the last epoch in which each came.
-        self._ids, self._labels = pa.array([], pa.string()), np.zeros(0, np.int64)
-        self._last_epoch = np.zeros(0, np.int32)
+        self._ids, self._labels = _NO_IDS, np.zeros(0, np.int64)  # of all samples, sorted by id
+        self._flushed = _NO_IDS  # samples whose row of this epoch is on disk
         self._logits: Rows | None = None  # the last ones of each sample, which the next are compared with
         self._pending: Rows | None = None  # rows of the epoch that are not on disk yet because a commit failed
         self._head: np.ndarray | None = None  # norms and biases (2, C) of the class weights of the last batch
-        self._warning: str | None = None
         by_first_process(lambda: self._begin(epoch, overwrite))
 
     def __repr__(self) -> str:
         return self._line(self.path, f"{self._meta.unit} {self.epoch}", f"{len(self._ids):,} samples")
 
     def _begin(self, epoch: int | None, overwrite: bool) -> None:
+        """Lock the folder, forget the epochs that are recorded again, and restore what the others left."""
         plan = {"recorder": {"split": self.split, "unit": self._meta.unit}}
         self._writer = RunWriter(self.path, plan, overwrite=overwrite)
-        self._index = records.Index() if overwrite else records.read_index(self.path)
-        recorded = self._index.epochs
-        if recorded and epoch is None:
+        self._index = index = records.Index() if overwrite else records.read_index(self.path)
+        last = len(index.epochs)
+        if last and epoch is None:
             raise ExistingPathError(
-                f"run: {self.path} already holds epochs {recorded[0]}–{recorded[-1]}. Give epoch={recorded[-1] + 1} to "
-                "continue after them (or the epoch you resume at), overwrite=True to start over, or another folder."
+                f"run: {self.path} already holds epochs 1–{last}. Give epoch={last + 1} to continue after them (or the "
+                "epoch you resume at), overwrite=True to start over, or another folder."
             )
-        last = recorded[-1] if recorded else 0
         if self.epoch > last + 1:
             holds = f"epochs up to {last}" if last else "none"
             raise InputError(f"epoch={self.epoch} would leave a gap: {self.path} holds {holds}; give epoch={last + 1}.")
-        if self.epoch <= last and not (self._index.open and self.epoch == last):
-            records.drop_from(self.path, self._index, self.epoch)
-        self._index.owner = secrets.token_hex(8)
-        records.commit(self.path, self._index)
-        if self._index.epochs:
-            self._restore()
+        if self.epoch < last or (self.epoch == last and not index.open):
+            records.drop_from(self.path, index, self.epoch)
+        index.owner = secrets.token_hex(8)
+        records.commit(self.path, index)
+        if not index.epochs:
+            return
+        self._steps, model = max(index.steps.values(), default=0), meta_of(self.path).model
+        self._shape = (model.classes, model.features or 0) if model.classes else None
+        before, labels = records.read_samples(self.path, index, epochs=(1, self.epoch - 1))
+        rows = records.read_rows(self.path, index, ["label"], epochs=(self.epoch, self.epoch))
+        self._flushed = pa.concat_arrays([_NO_IDS, *rows["id"].cast(pa.string()).chunks])
+        self._ids, old, new = numbered(before, self._flushed)
+        self._labels = np.zeros(len(self._ids), np.int64)
+        self._labels[old], self._labels[new] = labels, rows["label"].to_numpy()
+        if name := index.states.get(str(self.epoch - 1)):
+            logits = load_logits(self.path / DYNAMICS / name, before)
+            self._logits = None if logits is None else without(logits, self._flushed)  # of which they are lost
 
-    def _restore(self) -> None:
-        """Take ids, labels and the last logits from what is committed."""
-        self._steps = max(self._index.steps.values(), default=0)
-        parts = []
-        for block in records.blocks(self.path, columns=["label"]):
-            starts = np.searchsorted(block.code, np.arange(len(block.ids) + 1))
-            epoch, label = (block.table[name].to_numpy() for name in ("epoch", "label"))
-            parts.append((block.ids, label[starts[:-1]].astype(np.int64), epoch[starts[:-1]], epoch[starts[1:] - 1]))
-        ids, labels, first, last = zip(*parts, strict=True)
-        self._ids, self._labels, self._last_epoch = pa.concat_arrays(ids), np.concatenate(labels), np.concatenate(last)
-        if heads := records.read_heads(self.path, self._index)["class"].to_pylist():
-            self._shape = (max(heads) + 1, meta_of(self.path).model.features or 0)
-        if name := self._index.states.get(str(self.epoch - 1)):
-            before = np.flatnonzero(np.concatenate(first) < self.epoch)  # of these samples the file holds the logits
-            if (logits := load_logits(self.path / DYNAMICS / name, len(before))) is not None:
-                logits.columns["place"] = before[logits.columns["place"]]
-                flushed = self._last_epoch[logits.columns["place"]] == self.epoch  # their logits are lost
-                self._logits = logits.take(np.flatnonzero(~flushed))
-
-    # In the loop.
-
-    def update(self, ids: Any, head: HeadLike, labels: Any) -> None:
+    def update(self, ids: Any, head: Any, labels: Any) -> None:
         """Record a batch; call it after the forward and before the optimizer's step.
 
         Args:
@@ -220,8 +189,6 @@ class Recorder(Result):
             )
         self._shape, self._module = shape, module
 
-    # At the end of an epoch.
-
     def flush(self) -> None:
         """Commit the unfinished epoch so far. A new `Recorder` with this epoch's number resumes it."""
         self._commit(end=False)
@@ -250,6 +217,12 @@ class Recorder(Result):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def summary(self) -> SampleTable:
+        """One row per sample over all committed epochs, read from disk: `Dynamics.summary` of this run."""
+        if self._rank:
+            raise StateError("summary() works in the first process only; call it where the rank is 0.")
+        return Dynamics(self.path).summary()
+
     def _commit(self, end: bool) -> None:
         """Gather what came since the last commit in the first process, which writes it."""
         try:
@@ -261,66 +234,51 @@ class Recorder(Result):
             parts = [None] * self._world
             dist.gather_object(rows, parts if self._rank == 0 else None)
             dist.barrier()  # torch aborts if a process ends while one of its threads still holds what was sent
-        warning = by_first_process(lambda: self._write(parts, end))
-        if warning and self._rank == 0:
-            warnings.warn(warning, UserWarning, stacklevel=3)
+        by_first_process(lambda: self._write(parts, end))
 
-    def _write(self, parts: list[Any], end: bool) -> str | None:
-        """Commit rows and return a warning. Until they are on disk nothing else changes: the call can be repeated."""
+    def _write(self, parts: list[Any], end: bool) -> None:
+        """Commit rows. Until they are on disk nothing else changes, so that the call can be repeated."""
         self._receive([part for part in parts if isinstance(part, Rows)])
         if errors := [part for part in parts if isinstance(part, HardsightError)]:
             raise errors[0]
         if self._pending is None and not end:
-            return None
+            return
         if self._pending is None and self.epoch not in self._index.epochs:
             raise StateError(f"{self._meta.unit} {self.epoch} ends without a sample: call update() before.")
         if records.read_index(self.path).owner != self._index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
-        index, logits, repeated, writers = copy.deepcopy(self._index), self._logits, 0, []
-        ids, labels, last_epoch = self._ids, self._labels, self._last_epoch
+        index, logits, repeated = copy.deepcopy(self._index), self._logits, 0
+        ids, labels, flushed = self._ids, self._labels, self._flushed
         if self._pending is not None and self._head is not None:
-            classes = self._pending.heads.shape[2]
-            self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
-            outside, given = self._pending.columns["outside"], self._pending.columns["label"]
-            self._refuse(outside, f"ids must be indices of data, below {len(self._data_ids or ())}")
-            self._refuse(given >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
-            ids, places, at = numbered(self._ids, self._pending.ids)
-            labels, last_epoch = np.full(len(ids), -1), np.zeros(len(ids), np.int32)
-            labels[places], last_epoch[places] = self._labels, self._last_epoch
-            first, new = np.full(len(ids), -1), labels < 0
-            first[at[::-1]] = np.arange(len(at))[::-1]  # of equal places the last one written stays
-            labels[new] = given[first[new]]
-            wrong = labels[at] != given
-            wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
-            self._refuse(wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)")
-
-            recorded = np.flatnonzero((first >= 0) & (last_epoch != self.epoch))  # each sample once per epoch
-            repeated, rows = len(at) - len(recorded), self._pending.take(first[recorded])
-            last_epoch[recorded], rows.columns["place"] = self.epoch, recorded
-            if len(recorded) and "cosines" not in rows.columns:  # there are too many
-                logits = None
-            elif len(recorded):
-                if logits is not None:  # new ids have moved it
-                    logits = logits._replace(columns=logits.columns | {"place": places[logits.columns["place"]]})
+            ids, labels, rows = self._unrecorded(self._pending)
+            repeated, flushed = len(self._pending.ids) - len(rows.ids), pa.concat_arrays([flushed, rows.ids])
+            if "cosines" in rows.columns:
                 rows.columns.update(swapped_losses(logits, rows))
                 logits = latest(logits, rows)
-            table = self._table(rows)
-            writers += [lambda: records.write_rows(self.path, index, table)]
-            writers += [lambda: records.write_head(self.path, index, self.epoch, self._head)]
+            elif len(rows.ids):  # there are too many
+                logits = None
+            columns: dict[str, Any] = {k: rows.columns[k].astype(np.int32) for k in ("label", "pred")}
+            for name in records.BITS.keys() & rows.columns.keys():
+                columns[name] = pa.array(records.rounded(rows.columns[name], records.BITS[name]), from_pandas=True)
+            epoch = np.full(len(rows.ids), self.epoch, np.int32)
+            records.write_rows(self.path, index, pa.table({"id": rows.ids, "epoch": epoch, **columns}))
+            records.write_head(self.path, index, self.epoch, self._head)
         if end and logits is not None:
-            writers += [lambda: self._write_logits(index.states, logits)]
-        write_together(*writers)
-        index.epochs += [self.epoch] if self.epoch not in index.epochs else []
+            # Two are kept: a loop may resume an epoch behind the recorder.
+            index.states = {key: name for key, name in index.states.items() if key == str(self.epoch - 1)}
+            state = records.write_file(self.path, "safetensors", partial(save_logits, logits, ids))
+            index.states[str(self.epoch)] = state
+        index.epochs = [*range(1, self.epoch + 1)]
         index.open, index.steps[str(self.epoch)] = not end, self._steps
         records.compact(self.path, index)
         records.commit(self.path, index)
-
-        self._index, self._ids, self._labels, self._last_epoch = index, ids, labels, last_epoch
-        self._logits, self._pending = logits, None
+        self._index, self._logits, self._pending = index, logits, None
+        self._ids, self._labels, self._flushed = ids, labels, _NO_IDS if end else flushed
         self._counts["repeated"] += repeated
-        self._writer.finish(self._described())
-        warning, self._warning = self._warning, None
-        return warning
+        classes, width = self._shape or (0, 0)
+        recorded = Recorded(len(ids), index.epochs, **self._counts)
+        model, seconds = ModelInfo(self._name, classes, width), round(time.time() - self._started, 2)
+        self._writer.finish(replace(self._meta, model=model, recorded=recorded, seconds=seconds))
 
     def _receive(self, parts: list[Rows]) -> None:
         """Add rows to those that wait. Samples without a label (a negative one) or with broken numbers only count."""
@@ -329,15 +287,34 @@ class Recorder(Result):
         rows, self._head = joined(parts), parts[0].heads[:, -1]
         labeled = rows.columns["label"] >= 0
         finite = np.logical_and.reduce([np.isfinite(rows.columns[name]) for name in STORED])
+        bad = int((~finite).sum())
         self._counts["unlabelled"] += int((~labeled).sum())
-        if bad := int((~finite).sum()):
-            self._counts["bad"] += bad
-            self._warning = (
-                f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
-                "are NaN or infinite; they are left out."
-            )
-        rows = rows.take(np.flatnonzero(labeled & finite)) if not (labeled & finite).all() else rows
+        self._counts["bad"] += bad
+        rows = rows.take(np.flatnonzero(labeled & finite))
         self._pending = rows if self._pending is None else joined([self._pending, rows])
+        if bad:
+            warnings.warn(
+                f"{bad:,} of {len(finite):,} samples of {self._meta.unit} {self.epoch} have features or logits that "
+                "are NaN or infinite; they are left out.",
+                stacklevel=7,  # the loop
+            )
+
+    def _unrecorded(self, rows: Rows) -> tuple[pa.Array, np.ndarray, Rows]:
+        """Ids and labels of all samples, now with those of some rows, and by id the first row of each sample that the
+        epoch does not have yet."""
+        classes, given = rows.heads.shape[2], rows.columns["label"]
+        self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
+        self._refuse(rows.columns["outside"], f"ids must be indices of data, below {len(self._data_ids or ())}")
+        self._refuse(given >= classes, f"labels must lie in [0, {classes - 1}], the head's classes")
+        ids, old, at = numbered(self._ids, rows.ids)
+        labels = np.full(len(ids), -1)
+        labels[old] = self._labels
+        new, (place, first) = labels < 0, np.unique(at, return_index=True)
+        labels[place] = np.where(new[place], given[first], labels[place])
+        wrong = labels[at] != given
+        wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
+        self._refuse(wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)")
+        return ids, labels, without(rows.take(first), self._flushed)
 
     def _refuse(self, refused: np.ndarray, reason: str) -> None:
         """Raise an error about some pending rows, if any. The same call, repeated, commits the others."""
@@ -350,32 +327,3 @@ class Recorder(Result):
             f"{reason}, got {printable(rows.ids[first].as_py())!r} with the label {rows.columns['label'][first]}. The "
             f"same call again records {self._meta.unit} {self.epoch} without {count:,} such samples."
         )
-
-    def _table(self, rows: Rows) -> pa.Table:
-        """Rows, which are in the order of their ids, as they are stored."""
-        integers = {"epoch": np.full(len(rows.ids), self.epoch), **{k: rows.columns[k] for k in ("label", "pred")}}
-        columns: dict[str, Any] = {name: pa.array(v.astype(np.int32)) for name, v in integers.items()}
-        for name in records.BITS.keys() & rows.columns.keys():
-            columns[name] = pa.array(records.rounded(rows.columns[name], records.BITS[name]), from_pandas=True)
-        return pa.table({"id": rows.ids, **columns})
-
-    def _write_logits(self, states: dict[str, str], logits: Rows) -> None:
-        """Write what the next epoch is compared with, for a recorder that resumes."""
-        states[str(self.epoch)] = records.write_file(self.path, "safetensors", partial(save_logits, logits))
-        for old in sorted(states, key=int)[:-2]:  # two: a loop may resume an epoch behind the recorder
-            del states[old]
-
-    def _described(self) -> Meta:
-        classes, width = self._shape or (0, 0)
-        return replace(
-            self._meta,
-            model=ModelInfo(self._name, classes, width),
-            recorded=Recorded(len(self._ids), self._index.epochs, **self._counts),
-            seconds=round(time.time() - self._started, 2),
-        )
-
-    def summary(self) -> SampleTable:
-        """One row per sample over all committed epochs, read from disk: `Dynamics.summary` of this run."""
-        if self._rank:
-            raise StateError("summary() works in the first process only; call it where the rank is 0.")
-        return Dynamics(self.path).summary()

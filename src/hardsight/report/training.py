@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from hardsight.comparison import floats
 from hardsight.dynamics.batches import MOST_COSINES
-from hardsight.dynamics.summary import EpochMoments
 from hardsight.phases.drivers import LossChange, split_change
 from hardsight.records import Block
 from hardsight.report.formatting import counted, plain
@@ -20,7 +19,7 @@ from hardsight.report.groups import MOST_COLUMNS, Group, given_groups
 from hardsight.report.recorded import Recorded, data_map, recorded_lists
 from hardsight.report.samples import top
 from hardsight.report.sections import Inputs, Section
-from hardsight.stats import moments, wilson
+from hardsight.stats import Moments, moments, wilson
 
 MOST_LINES = 12  # in one chart
 _TOGETHER = 1 << 20  # rows that are read at a time
@@ -125,11 +124,11 @@ def _of_group(group: Group) -> Parts:
     return Parts(f"group {group.column}", group.column, group.values[:MOST_LINES], codes, note)
 
 
-def _measure(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, EpochMoments]]:
+def _measure(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, Moments]]:
     """Number, mean and spread of every value by part and epoch, for all divisions from one pass over the records."""
     dynamics = recorded.dynamics
     measured = [
-        {name: EpochMoments(len(parts.names), len(dynamics.epochs)) for name in (*_VALUES, *_CHANGES * parts.driven)}
+        {name: Moments(len(parts.names), len(dynamics.epochs)) for name in (*_VALUES, *_CHANGES * parts.driven)}
         for parts in divisions
     ]
     for start, block in dynamics.blocks((*_VALUES, "nll_angles", "nll_norms"), rows=_TOGETHER):
@@ -137,9 +136,9 @@ def _measure(recorded: Recorded, divisions: list[Parts]) -> list[dict[str, Epoch
         values = {key: block.column(key) for key in _VALUES}
         values |= _changes(block, values["nll"])._asdict()
         for parts, by_name in zip(divisions, measured, strict=True):
-            code = parts.codes[start + block.code]
+            cell = parts.codes[start + block.code] * len(dynamics.epochs) + epoch
             for name, moments_ in by_name.items():
-                moments_.add(code, epoch, values[name])
+                moments_.add(values[name], cell)
     return measured
 
 
@@ -151,7 +150,7 @@ def _changes(block: Block, nll: np.ndarray) -> LossChange:
     return split._replace(change=np.where(np.isnan(split.by_angles), np.nan, split.change))
 
 
-def _grouping(recorded: Recorded, parts: Parts, measured: dict[str, EpochMoments]) -> dict[str, Any]:
+def _grouping(recorded: Recorded, parts: Parts, measured: dict[str, Moments]) -> dict[str, Any]:
     """The curves of each part: means with their spread, accuracies with Wilson's interval."""
     lines = []
     for code, name in enumerate(parts.names):
@@ -159,17 +158,20 @@ def _grouping(recorded: Recorded, parts: Parts, measured: dict[str, EpochMoments
         line: dict[str, Any] = {"name": name, "n": plain(n.astype(np.int64))}
         for key in _VALUES:
             scale = recorded.dynamics.classes if key == "avh" else 1
-            mean = np.where(n > 0, scale * measured[key].mean[code, recorded.shown], np.nan)
+            mean = scale * measured[key].mean[code, recorded.shown]
             if key == "correct":
                 low, high = wilson(mean * n, n)
                 line[key] = {"mean": plain(mean), "low": plain(low), "high": plain(high)}
             else:
-                line[key] = {"mean": plain(mean), "sd": plain(scale * measured[key].sd()[code, recorded.shown])}
+                line[key] = {
+                    "mean": plain(mean),
+                    "sd": plain(scale * np.sqrt(measured[key].variance[code, recorded.shown])),
+                }
         lines.append(line)
     return {"key": parts.key, "title": parts.title, "note": parts.note, "ordered": parts.ordered, "lines": lines}
 
 
-def _drivers(recorded: Recorded, divisions: list[Parts], measured: list[dict[str, EpochMoments]]) -> dict[str, Any]:
+def _drivers(recorded: Recorded, divisions: list[Parts], measured: list[dict[str, Moments]]) -> dict[str, Any]:
     """By how much new angles and new norms changed the mean loss in each epoch; no lines where that is not known."""
     # What happened in epochs that are not drawn counts in the next one that is.
     starts = np.r_[0, recorded.shown[:-1] + 1]
@@ -178,7 +180,7 @@ def _drivers(recorded: Recorded, divisions: list[Parts], measured: list[dict[str
         for code, name in enumerate(parts.names * parts.driven):
             line: dict[str, Any] = {"name": name}
             for key in _CHANGES:
-                n, mean = by_name[key].n[code], by_name[key].mean[code]
+                n, mean = by_name[key].n[code], np.nan_to_num(by_name[key].mean[code])
                 line[key] = plain(np.where(np.add.reduceat(n, starts) > 0, np.add.reduceat(mean, starts), np.nan))
             lines.append(line)
     if not any(value is not None for line in lines for value in line["by_angles"]):

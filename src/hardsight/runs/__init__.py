@@ -35,4 +35,4 @@ from hardsight.runs.identity import Identity, content_hash, gaps_entry, identify
 from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
 from hardsight.runs.provenance import provenance
-from hardsight.runs.tables import SCHEMAS, check_classes, checked_rows, damage_errors, is_number
+from hardsight.runs.tables import SCHEMAS, check_values, checked_rows, damage_errors, is_number

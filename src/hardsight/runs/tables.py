@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +70,7 @@ def read_part(file: Path, kind: str) -> pa.Table:
 
 def checked_rows(table: pa.Table, kind: str) -> pa.Table:
     """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
-    schema, table = SCHEMAS[kind], _cast(table, kind)
-    for name in schema.key:
-        if missing := table[name].null_count:
-            raise InputError(f"{name} is missing in {missing:,} rows")
-    for name in schema.columns.keys() & {"label", "pred"}:
-        check_classes(table[name], name)
+    schema, table = SCHEMAS[kind], check_values(_cast(table, kind), SCHEMAS[kind].key)
     for field in table.schema:
         if field.name in schema.columns or kind == "samples":  # which may have further columns of any type
             continue
@@ -86,10 +81,16 @@ def checked_rows(table: pa.Table, kind: str) -> pa.Table:
     return table
 
 
-def check_classes(column: pa.ChunkedArray, name: str) -> None:
-    """Refuse class numbers that no head has: tables with one row per class would not end."""
-    if (largest := pc.max(column).as_py() or 0) >= MOST_CLASSES:
-        raise InputError(f"{name} must be below {MOST_CLASSES:,}, got {largest}")
+def check_values(table: pa.Table, required: Iterable[str]) -> pa.Table:
+    """Rows with a value in each required column, and no class number that no head has: tables with one row per class
+    would not end."""
+    for name in required:
+        if missing := table[name].null_count:
+            raise InputError(f"{name} is missing in {missing:,} rows")
+    for name in {"label", "pred", "class"} & {*table.column_names}:
+        if (largest := pc.max(table[name]).as_py() or 0) >= MOST_CLASSES:
+            raise InputError(f"{name} must be below {MOST_CLASSES:,}, got {largest}")
+    return table
 
 
 def is_number(type_: pa.DataType) -> bool:
