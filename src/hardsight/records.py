@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import operator
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -155,7 +154,8 @@ def write_rows(run: Path, index: Index, rows: pa.Table, compression_level: int =
     """Add a file with rows sorted by (id, epoch) to an index."""
     if not len(rows):
         return
-    rows = with_text(rows.select([name for name in rows.column_names if rows[name].null_count < len(rows)]))
+    rows = rows.select([name for name in rows.column_names if rows[name].null_count < len(rows)])
+    rows = rows.set_column(0, "id", rows["id"].cast(pa.string()))
     rows = rows.replace_schema_metadata({"hardsight_kind": DYNAMICS, "hardsight_version": str(VERSION)})
     first, last = pc.min_max(rows["epoch"]).as_py().values()
     writer = partial(
@@ -229,12 +229,21 @@ DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
 
 @dataclass
 class Block:
-    """All rows of a range of ids, sorted by (id, epoch); each id once; and the place of each row's id among them."""
+    """Rows sorted by (id, epoch), and where those of each sample start."""
 
     table: pa.Table
-    ids: pa.Array
-    code: np.ndarray
+    starts: np.ndarray
     _columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> pa.Array:
+        """Each id once."""
+        return self.table["id"].combine_chunks().take(pa.array(self.starts)).cast(pa.string())
+
+    @property
+    def code(self) -> np.ndarray:
+        """The place of each row's id among `ids`."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self.table)))
 
     def column(self, name: str) -> np.ndarray:
         """A stored or derived column as float64, NaN where it is missing."""
@@ -242,11 +251,6 @@ class Block:
             needs, function = DERIVED[name] if name in DERIVED else ((), self.table[name].to_numpy)
             self._columns[name] = function(*map(self.column, needs)).astype(np.float64)
         return self._columns[name]
-
-
-def with_text(rows: pa.Table) -> pa.Table:
-    """Rows whose ids are plain text."""
-    return rows.set_column(0, "id", rows["id"].cast(pa.string()))
 
 
 # Reading.
@@ -276,24 +280,25 @@ def read_rows(
     epochs: tuple[int, int] = (1, MOST_EPOCHS),
     ids: tuple[str, str | None] = ("", None),
     where: pc.Expression | None = None,
+    coded: bool = False,
 ) -> pa.Table:
-    """Rows between two epochs and two ids (the second is excluded), file after file; ids are encoded as a dictionary.
+    """Rows between two epochs and two ids (the second is excluded), file after file.
 
-    `columns`, stored or derived, are read beside id and epoch; `where` is a further condition.
+    `columns`, stored or derived, are read beside id and epoch; `where` is a further condition; ids may be `coded` as a
+    dictionary.
     """
     (first, last), (low, high) = epochs, ids
     stored = itertools.chain(*(DERIVED[name][0] if name in DERIVED else (name,) for name in columns))
     schema = pa.schema([_SCHEMA.field(name) for name in dict.fromkeys(["id", "epoch", *stored])])
     files = [entry for entry in index.files if entry["epochs"][0] <= last and entry["epochs"][1] >= first]
     files = [entry for entry in files if entry["ids"][1] >= low and (high is None or entry["ids"][0] < high)]
-    conditions = [] if where is None else [where]
-    if any(entry["epochs"][0] < first or entry["epochs"][1] > last for entry in files):
-        conditions += [pc.field("epoch") >= first, pc.field("epoch") <= last]
-    if any(entry["ids"][0] < low or (high is not None and entry["ids"][1] >= high) for entry in files):
-        conditions += [pc.field("id") >= low] + ([] if high is None else [pc.field("id") < high])
-    condition = functools.reduce(operator.and_, conditions) if conditions else None
-    # A condition is put to plain text, whose statistics tell which row groups can be skipped.
-    schema = schema if conditions else schema.set(0, _CODED_ID)
+    inside = all(first <= entry["epochs"][0] and entry["epochs"][1] <= last for entry in files)
+    inside &= all(low <= entry["ids"][0] and (high is None or entry["ids"][1] < high) for entry in files)
+    condition = (pc.field("epoch") >= first) & (pc.field("epoch") <= last) & (pc.field("id") >= low)
+    condition = condition if high is None else condition & (pc.field("id") < high)
+    condition = (None if inside else condition) if where is None else condition & where
+    if coded and condition is None:  # conditions need text, whose statistics tell which row groups can be skipped
+        schema = schema.set(0, _CODED_ID)
     tables = [schema.empty_table()]
     for entry in files:
         path, required = Path(run) / DYNAMICS / entry["name"], [name for name in schema.names if name not in BITS]
@@ -302,41 +307,42 @@ def read_rows(
         if len(tables[-1]) and not entry["epochs"][0] <= span["min"] <= span["max"] <= entry["epochs"][1]:
             raise StateError(f"RUN: {path} is damaged: its epochs are not those in {INDEX}.")
     rows = pa.concat_tables(tables)
-    return rows.set_column(0, _CODED_ID, rows["id"].dictionary_encode()) if conditions else rows
+    return rows.set_column(0, _CODED_ID, rows["id"].dictionary_encode()) if coded and condition is not None else rows
 
 
 def blocks(run: str | Path, index: Index | None = None, *args: Any, rows: int = 0, **options: Any) -> Iterator[Block]:
     """What `read_rows` reads, one range of ids after the other, about so many rows at a time (`FILE_ROWS` if 0)."""
     for ids in _ranges(run, index, rows or FILE_ROWS):
-        table = read_rows(run, index, *args, ids=ids, **options)
-        if len(table) or ids[1] is None:  # where there are no rows at all, an empty block
-            yield _sorted(table)
+        table = read_rows(run, index, *args, ids=ids, coded=True, **options).combine_chunks()
+        if not len(table) and ids[1] is not None:  # where there are no rows at all, the last block is empty
+            continue
+        id_, epoch = table["id"].combine_chunks(), table["epoch"].to_numpy()
+        rank = pc.rank(id_.dictionary).to_numpy().astype(np.int64)[id_.indices.to_numpy()]
+        key = rank * (int(epoch.max(initial=0)) + 1) + epoch
+        if (np.diff(key) < 0).any():
+            order = np.argsort(key, kind="stable")
+            table, rank = table.take(pa.array(order)), rank[order]
+        yield Block(table, np.flatnonzero(np.diff(rank, prepend=-1)))
 
 
 @_of_committed
-def _ranges(run: str | Path, index: Index, rows: int) -> list[tuple[str, str | None]]:
+def _ranges(run: str | Path, index: Index, rows: int) -> Sequence[tuple[str, str | None]]:
     """Ranges of ids that hold about so many rows: files where these do not overlap, and otherwise row groups."""
-    starts, total = [(entry["ids"][0], entry["rows"]) for entry in index.files], 0
-    if sum(count for _, count in starts) > rows and not _are_disjoint(index.files):
-        starts = []
+    groups, limits, total = [(entry["ids"][0], entry["rows"]) for entry in index.files], [""], 0
+    if sum(count for _, count in groups) > rows and not _are_disjoint(index.files):
+        groups = []
         for path in (Path(run) / DYNAMICS / entry["name"] for entry in index.files):
             with damage_errors(path):
-                starts += _group_starts(pq.read_metadata(path))
-    limits = [""]
-    for first, count in sorted(starts):
+                meta = pq.read_metadata(path)
+                for group in map(meta.row_group, range(meta.num_row_groups)):
+                    limit = group.column(meta.schema.names.index("id")).statistics  # none of very long ids
+                    groups.append((str(limit.min) if limit and limit.has_min_max else "", group.num_rows))
+    for first, count in sorted(groups):
         if total and total + count > rows and first > limits[-1]:
             limits.append(first)
             total = 0
         total += count
-    return [*itertools.pairwise([*limits, None])]
-
-
-def _group_starts(meta: pq.FileMetaData) -> Iterator[tuple[str, int]]:
-    """The first id and the number of rows of each row group."""
-    column = meta.schema.names.index("id")
-    for group in map(meta.row_group, range(meta.num_row_groups)):
-        limits = group.column(column).statistics
-        yield str(limits.min) if limits is not None and limits.has_min_max else "", group.num_rows  # not of long ids
+    return [*zip(limits, [*limits[1:], None], strict=True)]
 
 
 def _are_disjoint(entries: list[Entry]) -> bool:
@@ -344,37 +350,19 @@ def _are_disjoint(entries: list[Entry]) -> bool:
     return all(a[1] < b[0] for a, b in itertools.pairwise(sorted(entry["ids"] for entry in entries)))
 
 
-def _sorted(table: pa.Table) -> Block:
-    table = table.combine_chunks()
-    ids = table["id"].combine_chunks()
-    order = pc.sort_indices(ids.dictionary)
-    rank = np.empty(len(order), np.int64)
-    rank[order.to_numpy()] = np.arange(len(order))
-    code, names, epoch = rank[ids.indices.to_numpy()], ids.dictionary.take(order), table["epoch"].to_numpy()
-    present = np.bincount(code, minlength=len(names)) > 0  # a dictionary may have names without rows
-    if not present.all():
-        code, names = (np.cumsum(present) - 1)[code], names.filter(pa.array(present))
-    key = code * (int(epoch.max(initial=0)) + 1) + epoch
-    if (np.diff(key) < 0).any():
-        rows = np.argsort(key, kind="stable")
-        table, code = table.take(pa.array(rows)), code[rows]
-    return Block(table, names, code)
-
-
 def read_samples(run: str | Path, index: Index | None = None, **options: Any) -> tuple[pa.Array, np.ndarray]:
     """Ids of the samples in some rows, sorted, and their labels. The options are those of `read_rows`."""
     ids, labels = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
     for block in blocks(run, index, ["label"], **options):
         ids.append(block.ids)
-        labels.append(block.table["label"].to_numpy()[np.searchsorted(block.code, np.arange(len(block.ids)))])
+        labels.append(block.table["label"].to_numpy()[block.starts])
     return pa.concat_arrays(ids), np.concatenate(labels).astype(np.int64)
 
 
 def scores_of(run: str | Path, epoch: int, classes: int, where: pc.Expression | None = None) -> pa.Table:
     """One epoch as a table of scores, by id: ``id, label, pred`` and every registered score that the records give."""
-    rows = with_text(read_rows(run, epochs=(epoch, epoch), where=where))
-    rows = rows.take(pc.sort_indices(rows["id"]))
-    block = Block(rows, rows["id"], np.arange(len(rows)))
+    rows = read_rows(run, epochs=(epoch, epoch), where=where).sort_by("id")
+    block = Block(rows, np.arange(len(rows)))
     columns: dict[str, Any] = {name: rows[name].cast(pa.int64()) for name in ("label", "pred")}
     columns["avh"] = block.column("avh")
     columns["avc"] = (np.pi - block.column("angle")) / (classes * np.pi - block.column("angle_sum"))

@@ -53,7 +53,7 @@ class Batches:
     """The batches of an epoch. Nothing here waits for a CUDA device until `rows` is called."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Tensor, Tensor, Tensor | None, Tensor, list[int]]] = []
+        self._waiting: list[tuple[Any, ...]] = []  # ids, features, weight, bias, labels, versions
         self._ids: list[Any] = []  # of each batch
         self._read: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []  # labels, scores, heads, cosines
         self._samples, self._with_cosines = 0, True
@@ -61,14 +61,14 @@ class Batches:
 
     def add(self, ids: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> None:
         """Keep a batch. The head is copied, because the optimizer changes it in place."""
-        if self._waiting and self._waiting[0][0].shape != features.shape:
+        if self._waiting and self._waiting[0][1].shape != features.shape:
             self._read_waiting()
         # Changes to a tensor that was made in inference mode would go unnoticed.
         features, labels = (t.clone() if t.is_inference() else t.detach() for t in (features, labels.long()))
         self.last_weight = weight = weight.detach().clone()
         bias = None if bias is None else bias.detach().clone()
-        self._waiting.append((features, weight, bias, labels, _versions(features, labels)))
-        self._ids.append(ids.detach().clone() if isinstance(ids, Tensor) else [*ids])
+        ids = ids.detach().clone() if isinstance(ids, Tensor) else [*ids]
+        self._waiting.append((ids, features, weight, bias, labels, _versions(features, labels)))
         numbers = len(features) * max(features.shape[1], len(weight)) + weight.numel()
         if len(self._waiting) >= min(_TOGETHER, max(1, _TOGETHER_NUMBERS // numbers)):
             self._read_waiting()
@@ -77,8 +77,7 @@ class Batches:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        if any(_versions(features, labels) != versions for features, _, _, labels, versions in waiting):
-            del self._ids[-len(waiting) :]
+        if any(_versions(features, labels) != versions for _, features, _, _, labels, versions in waiting):
             raise StateError(
                 "features or labels were changed in place after update(); give update() a copy: head.features.clone(). "
                 f"The last {len(waiting)} batches are not recorded."
@@ -88,7 +87,8 @@ class Batches:
             stack = None if tensors[0] is None else torch.stack(tuple(tensors))
             return stack.cpu() if stack is not None and stack.device.type == "mps" else stack  # it has no float64
 
-        features, weight, bias, labels = map(stacked, [*zip(*waiting, strict=True)][:4])
+        ids, *tensors, _ = zip(*waiting, strict=True)
+        features, weight, bias, labels = map(stacked, tensors)
         # A label outside the classes is reported at the end of the epoch: checking now would make the step wait.
         target = labels.clamp(0, weight.shape[1] - 1)
         with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
@@ -98,6 +98,7 @@ class Batches:
             scores = torch.stack([columns[name].float().flatten() for name in STORED])
             lengths = torch.linalg.vector_norm(weight.double(), dim=-1).float()
             heads = torch.stack([lengths, torch.zeros_like(lengths) if bias is None else bias.float()])
+        self._ids += ids
         self._samples += labels.numel()
         self._with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES and reading.cosines is not None
         cosines = reading.cosines if self._with_cosines else None

@@ -53,7 +53,7 @@ class Dynamics:
         # The rows that exist now: a recorder adds rows to an unfinished epoch and changes none.
         self._last, self._where = index.epochs[-1], None
         if index.open:
-            flushed = records.read_rows(self.path, None, (), epochs=(self._last, self._last))["id"].cast(pa.string())
+            flushed = records.read_rows(self.path, None, (), epochs=(self._last, self._last))["id"]
             self._where = (pc.field("epoch") < self._last) | pc.field("id").isin(flushed)
 
     @property
@@ -96,7 +96,7 @@ class Dynamics:
         options = {"epochs": (first, min(last, self._last)), "where": self._where}
         for block in records.blocks(self.path, None, columns, rows=rows, **options):
             yield start, block
-            start += len(block.ids)
+            start += len(block.starts)
 
     def rows_of(self, ids: pa.Array, columns: Collection[str]) -> records.Block:
         """The records of some samples, in any order, with some columns beside id and epoch."""
@@ -105,7 +105,7 @@ class Dynamics:
         if len(ids) != 1:  # of a single sample, the range is enough
             where = selected if where is None else where & selected
         rows = records.read_rows(self.path, None, columns, epochs=(1, self._last), ids=(low, high + "\0"), where=where)
-        return records.Block(records.with_text(rows), ids, np.arange(len(rows)))
+        return records.Block(rows, np.arange(len(rows)))
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.

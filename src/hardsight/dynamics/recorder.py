@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -107,7 +106,6 @@ class Recorder(Result):
         self._flushed = _NO_IDS  # samples whose row of this epoch is on disk
         self._logits: Rows | None = None  # the last ones of each sample, which the next are compared with
         self._pending: Rows | None = None  # rows of the epoch that are not on disk yet because a commit failed
-        self._head: np.ndarray | None = None  # norms and biases (2, C) of the class weights of the last batch
         by_first_process(lambda: self._begin(epoch, overwrite))
 
     def __repr__(self) -> str:
@@ -137,7 +135,7 @@ class Recorder(Result):
         self._shape = (model.classes, model.features or 0) if model.classes else None
         before, labels = records.read_samples(self.path, index, epochs=(1, self.epoch - 1))
         rows = records.read_rows(self.path, index, ["label"], epochs=(self.epoch, self.epoch))
-        self._flushed = pa.concat_arrays([_NO_IDS, *rows["id"].cast(pa.string()).chunks])
+        self._flushed = pa.concat_arrays([_NO_IDS, *rows["id"].chunks])
         self._ids, old, new = numbered(before, self._flushed)
         self._labels = np.zeros(len(self._ids), np.int64)
         self._labels[old], self._labels[new] = labels, rows["label"].to_numpy()
@@ -249,7 +247,7 @@ class Recorder(Result):
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
         index, logits, repeated = copy.deepcopy(self._index), self._logits, 0
         ids, labels, flushed = self._ids, self._labels, self._flushed
-        if self._pending is not None and self._head is not None:
+        if self._pending is not None:
             ids, labels, rows = self._unrecorded(self._pending)
             repeated, flushed = len(self._pending.ids) - len(rows.ids), pa.concat_arrays([flushed, rows.ids])
             if "cosines" in rows.columns:
@@ -262,7 +260,7 @@ class Recorder(Result):
                 columns[name] = pa.array(records.rounded(rows.columns[name], records.BITS[name]), from_pandas=True)
             epoch = np.full(len(rows.ids), self.epoch, np.int32)
             records.write_rows(self.path, index, pa.table({"id": rows.ids, "epoch": epoch, **columns}))
-            records.write_head(self.path, index, self.epoch, self._head)
+            records.write_head(self.path, index, self.epoch, rows.heads[:, -1])
         if end and logits is not None:
             # Two are kept: a loop may resume an epoch behind the recorder.
             index.states = {key: name for key, name in index.states.items() if key == str(self.epoch - 1)}
@@ -284,7 +282,7 @@ class Recorder(Result):
         """Add rows to those that wait. Samples without a label (a negative one) or with broken numbers only count."""
         if not parts:
             return
-        rows, self._head = joined(parts), parts[0].heads[:, -1]
+        rows = joined(parts)
         labeled = rows.columns["label"] >= 0
         finite = np.logical_and.reduce([np.isfinite(rows.columns[name]) for name in STORED])
         bad = int((~finite).sum())

@@ -42,9 +42,7 @@ def _spread(moments: Moments) -> np.ndarray:
 def summarize(block: Block, first: int, moments: Mapping[str, Moments]) -> pa.Table:
     """One row per sample of a block, given the moments of `STANDARDIZED` in each epoch from `first` on."""
     epoch, label, pred = (block.table[name].to_numpy() for name in ("epoch", "label", "pred"))
-    same = block.code[1:] == block.code[:-1]
-    starts = np.flatnonzero(np.r_[True, ~same])[: len(epoch)]
-    count = np.diff(np.r_[starts, len(epoch)])
+    starts, count = block.starts, np.diff(block.starts, append=len(epoch))
 
     def mean(values: np.ndarray) -> np.ndarray:
         missing = np.isnan(values)
@@ -55,7 +53,8 @@ def summarize(block: Block, first: int, moments: Mapping[str, Moments]) -> pa.Ta
         return np.divide(total, valid, out=np.full(len(starts), np.nan), where=valid > 0)
 
     right, never = pred == label, np.iinfo(np.int32).max
-    forgotten = np.r_[False, right[:-1] & ~right[1:] & same][: len(epoch)]
+    forgotten = np.r_[False, right[:-1] & ~right[1:]][: len(epoch)]
+    forgotten[starts] = False
     learned = np.minimum.reduceat(np.where(right, epoch, never), starts)
     confidence = block.column("confidence")
     columns: dict[str, Any] = {
