@@ -10,7 +10,7 @@ from scipy import stats
 from hardsight.correlation import resampled
 from hardsight.people import align, align_run, alignment, candidates, compare_scores, differences, hypotheses, match
 from hardsight.scores import norm_within_class
-from hardsight.studies.avh_tables import printed_tables
+from hardsight.studies.quoted import printed_tables
 from hardsight.table import SampleTable
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}

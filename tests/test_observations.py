@@ -7,8 +7,9 @@ from scipy import stats
 
 from hardsight import studies
 from hardsight.errors import InputError
-from hardsight.studies.avh_claims import CLAIMS, SMALL, Net
+from hardsight.studies.avh_claims import SMALL, Net, judge
 from hardsight.studies.avh_measures import permutation_p
+from hardsight.studies.claims import CLAIMS
 
 T = np.arange(50)
 
@@ -102,9 +103,9 @@ def test_only_errors_raised_on_purpose_become_a_verdict(monkeypatch):
 
     net = Net("net", Matrices({"avh": np.zeros((9, 30))}), None, None)
     claim = CLAIMS[0]._replace(epochs=1)
-    assert claim._replace(measure=missing).judge(net)[:2] == ("not measured", "levels must hold two values.")
+    assert judge(claim._replace(judge=missing), net)[:2] == ("not measured", "levels must hold two values.")
     with pytest.raises(ValueError, match="broadcast"):
-        claim._replace(measure=broken).judge(net)
+        judge(claim._replace(judge=broken), net)
 
 
 def test_a_shortcut_net_is_judged_by_the_opposite_rule():
@@ -119,7 +120,7 @@ def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits_run):
     run = digits_run[0]
     human = 1 - stats.rankdata(run.matrix("avh")[:, 5]) / len(run)
     rows = studies.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
-    assert len(rows) == 3 * len(CLAIMS) + 1
+    assert len(rows) == 3 * (len(CLAIMS) - 1) + 1  # one is about all nets
     assert all(row["measured"] and row["rule"] for row in rows)
     assert all(row["n"] > 0 for row in rows if row["verdict"] != "not measured")
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None and row["high"])

@@ -7,7 +7,7 @@ from hardsight.studies.avh_measures import dip_and_bounce as dip_and_bounce
 from hardsight.studies.avh_measures import hardness_against_accuracy as hardness_against_accuracy
 from hardsight.studies.avh_measures import norm_gaps as norm_gaps
 from hardsight.studies.avh_measures import phase_switch as phase_switch
-from hardsight.studies.avh_tables import printed_tables as printed_tables
+from hardsight.studies.claims import judged as judged
 from hardsight.studies.declared.small import Embeddings as Embeddings
 from hardsight.studies.declared.small import NormGrowth as NormGrowth
 from hardsight.studies.declared.small import TwoGaussians as TwoGaussians
@@ -16,6 +16,9 @@ from hardsight.studies.declared.small import iterations as iterations
 from hardsight.studies.declared.small import norm_growth as norm_growth
 from hardsight.studies.declared.small import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
+from hardsight.studies.quoted import printed_tables as printed_tables
+from hardsight.studies.quoted import quoted_selection as quoted_selection
+from hardsight.studies.quoted import quoted_visda as quoted_visda
 from hardsight.studies.study import STUDIES as STUDIES
 from hardsight.studies.study import Cell as Cell
 from hardsight.studies.study import Measure as Measure
@@ -23,5 +26,3 @@ from hardsight.studies.study import Scale as Scale
 from hardsight.studies.study import Study as Study
 from hardsight.studies.tables import Results as Results
 from hardsight.studies.tables import read_results as read_results
-from hardsight.studies.visda_table import quoted_selection as quoted_selection
-from hardsight.studies.visda_table import quoted_visda as quoted_visda

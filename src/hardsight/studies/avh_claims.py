@@ -7,10 +7,10 @@ judged on its own; none of the verdicts is over seeds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,11 @@ from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
 from hardsight.stats import FEW, moments
 from hardsight.studies.avh_measures import OVER, dip_and_bounce, hardness_against_accuracy, norm_gaps, phase_switch
+from hardsight.studies.claims import CLAIMS, NO, PARTLY, YES, Claim, Finding, by_sign, claim, unmeasured
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
-YES, PARTLY, NO, UNMEASURED = "yes", "partly", "no", "not measured"
 SMALL = 0.2  # standard deviations: Cohen's small effect
 _PEOPLE = "human frequencies of 10 samples or more are needed"
 _SHORTCUTS = {"resnet": True, "densenet": True, "alexnet": False, "vgg": False}
@@ -60,23 +60,28 @@ def observations(
         default = next((has for part, has in _SHORTCUTS.items() if part in name.lower()), None)
         people = None if human is None else frequencies(run, human)
         nets.append(Net(name, run, people, (shortcuts or {}).get(name, default)))
-    rows = [
-        {"source": claim.source, "claim": claim.claim, "rule": claim.rule, "net": net.name} | claim.judge(net)._asdict()
-        for claim in CLAIMS
-        for net in nets
-    ]
-    return pa.Table.from_pylist([*rows, _over_nets(runs)], schema=_SCHEMA)
+    rows = []
+    for entry in (entry for entry in CLAIMS if entry.paper == "AVH"):
+        about = {"source": entry.source, "claim": entry.claim, "rule": entry.rule}
+        subjects: list[Any] = [runs] if entry.over_nets else nets
+        for subject in subjects:
+            name = "all nets" if entry.over_nets else subject.name
+            rows.append(about | {"net": name} | judge(entry, subject)._asdict())
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-class Finding(NamedTuple):
-    """What was measured, in words and, where a single number says it, as a number with its interval."""
-
-    verdict: str
-    measured: str
-    n: int
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+def judge(entry: Claim, subject: Any) -> Finding:
+    """The verdict of a claim on a network (or on all runs); "not measured" with the reason where there is none."""
+    if isinstance(subject, Net):
+        run = subject.run
+        if len(run) < FEW:
+            return unmeasured(f"{FEW} samples are needed, {len(run)} are there")
+        if len(run.epochs) < entry.epochs:
+            return unmeasured(f"{entry.epochs} {run.unit}s are needed, {len(run.epochs)} are there")
+    try:
+        return entry.judge(subject)
+    except InputError as error:  # the measure says what is missing
+        return unmeasured(str(error))
 
 
 @dataclass
@@ -107,36 +112,7 @@ class Net:
         return frequency_bins(self.human)  # pyrefly: ignore
 
 
-class Claim(NamedTuple):
-    """A sentence of the paper or its slides, the rule by which it is judged, and the function that does.
-
-    Attributes:
-        epochs: Fewest epochs; fewer say nothing about the course of training.
-    """
-
-    source: str
-    claim: str
-    rule: str
-    measure: Callable[[Net], Finding]
-    epochs: int = FEWEST_EPOCHS
-
-    def judge(self, net: Net) -> Finding:
-        """The verdict for a network; "not measured" with the reason where there is none."""
-        if len(net.run) < FEW:
-            return _unmeasured(f"{FEW} samples are needed, {len(net.run)} are there")
-        if len(net.run.epochs) < self.epochs:
-            return _unmeasured(f"{self.epochs} {net.run.unit}s are needed, {len(net.run.epochs)} are there")
-        try:
-            return self.measure(net)
-        except InputError as error:  # the measure says what is missing
-            return _unmeasured(str(error))
-
-
-CLAIMS: list[Claim] = []
-
-
-def _claim(source: str, claim: str, rule: str, epochs: int = FEWEST_EPOCHS) -> Callable[..., None]:
-    return lambda measure: CLAIMS.append(Claim(source, claim, rule, measure, epochs))
+_claim = partial(claim, "AVH", "observations", epochs=FEWEST_EPOCHS)
 
 
 @_claim(
@@ -166,10 +142,10 @@ def _norm_grows(net: Net) -> Finding:
 )
 def _shortcuts_level_norms(net: Net) -> Finding:
     if net.human is None or net.shortcuts is None:
-        return _unmeasured("human frequencies and which nets have shortcuts are needed")
+        return unmeasured("human frequencies and which nets have shortcuts are needed")
     rows = norm_gaps(net.run, net.levels).to_pylist()
     if not rows:
-        return _unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
+        return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
     last = rows[-1]
     gap, low, high = _with_interval(last, "gap_sd")
     measured = (
@@ -209,7 +185,7 @@ def _avh_stops_first(net: Net) -> Finding:
 )
 def _plain_nets_bounce(net: Net) -> Finding:
     if net.shortcuts is None:
-        return _unmeasured("which nets have shortcuts is needed")
+        return unmeasured("which nets have shortcuts is needed")
     bounce = dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
     measured = (
         f"{'with' if net.shortcuts else 'without'} shortcuts; C·AVH began at {bounce.first:.3g}; before its last "
@@ -230,7 +206,7 @@ def _plain_nets_bounce(net: Net) -> Finding:
 def _people_agree_throughout(net: Net) -> Finding:
     rows = net.correlations("avh")
     if not rows:
-        return _unmeasured(_PEOPLE)
+        return unmeasured(_PEOPLE)
     share = float(np.mean([row["spearman_high"] < 0 for row in rows]))
     last, weakest = rows[-1], max(rows, key=lambda row: row["spearman"])
     correlation = _with_interval(last, "spearman")
@@ -249,7 +225,7 @@ def _people_agree_throughout(net: Net) -> Finding:
 def _norm_agrees_inconsistently(net: Net) -> Finding:
     rows = net.correlations("norm")
     if not rows:
-        return _unmeasured(_PEOPLE)
+        return unmeasured(_PEOPLE)
     above = float(np.mean([row["spearman_low"] > 0 for row in rows]))
     below = float(np.mean([row["spearman_high"] < 0 for row in rows]))
     correlation = _with_interval(rows[-1], "spearman")
@@ -271,13 +247,13 @@ def _norm_agrees_inconsistently(net: Net) -> Finding:
 def _avh_ahead_of_confidence(net: Net) -> Finding:
     rows = net.correlations("confidence")
     if not rows or rows[-1]["ahead_low"] is None:
-        return _unmeasured(_PEOPLE)
+        return unmeasured(_PEOPLE)
     value, low, high = _with_interval(rows[-1], "ahead")
     measured = (
         f"AVH's Spearman is {_interval(value, low, high, '+.3g')} stronger than confidence's at the end "
         f"(p = {rows[-1]['p']:.2g}, two-sided, paired)"
     )
-    return Finding(YES if low > 0 else NO if high < 0 else PARTLY, measured, rows[-1]["n"], value, low, high)
+    return by_sign(measured, rows[-1]["n"], value, low, high)
 
 
 @_claim(
@@ -288,7 +264,7 @@ def _avh_ahead_of_confidence(net: Net) -> Finding:
 def _avh_follows_accuracy(net: Net) -> Finding:
     row = hardness_against_accuracy({net.name: net.run}).to_pylist()[-1]
     if row["spearman"] is None or row["changes"] is None:
-        return _unmeasured("more epochs that differ are needed")
+        return unmeasured("more epochs that differ are needed")
     measured = (
         f"Spearman of mean AVH and accuracy over the {row['n']} {net.run.unit}s {row['spearman']:.2f}; of their "
         f"changes {row['changes']:.2f}"
@@ -325,11 +301,11 @@ def _two_phases(net: Net) -> Finding:
 )
 def _norm_waits(net: Net) -> Finding:
     if why := _no_plateau(net.plateaus["avh"]):
-        return _unmeasured(why)
+        return unmeasured(why)
     curves = mean_curves(net.run.matrix("norm"))
     weights = whole_change(curves.mean.shape[1])
     if curves.contrast(weights)[1] <= 0:
-        return _unmeasured("the norm does not grow")
+        return unmeasured("the norm does not grow")
     at = int(np.flatnonzero(net.run.epochs == net.plateaus["avh"]["epoch"])[0])
     drawn = np.concatenate([curves.mean[None], curves.draws(curves.mean)])[:, 0]
     shares = (drawn[:, at] - drawn[:, 0]) / (drawn @ weights)
@@ -379,29 +355,27 @@ def _late_half(net: Net, end: int) -> tuple[Any, ...]:
     return measured, int(summaries[0].n[0]), *effects
 
 
-def _over_nets(runs: Mapping[str, Dynamics]) -> dict[str, Any]:
+@_claim(
+    "Observation 4, Discovery 2",
+    "Better models have a lower average AVH (over nets).",
+    "yes: Spearman below 0 with exact two-sided p below 0.05; partly: below 0 only",
+    over_nets=True,
+)
+def _better_nets_have_lower_avh(runs: Mapping[str, Dynamics]) -> Finding:
     rows = [row for row in hardness_against_accuracy(runs).to_pylist() if row["scope"] == OVER]
-    last = rows[-1]  # each net's own last epoch
+    last = rows[-1]  # each net's last epoch
     if min(map(len, runs.values()), default=0) < FEW:
-        finding = _unmeasured(f"{FEW} samples of each net are needed")
-    elif last["spearman"] is None:
-        finding = _unmeasured("three networks or more are needed")._replace(n=last["n"])
-    else:
-        shared = [row["spearman"] for row in rows[:-1] if row["spearman"] is not None]
-        below = float(np.mean([value < 0 for value in shared])) if shared else float("nan")
-        measured = (
-            f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {last['spearman']:.2f} "
-            f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {below:.0%} of {len(shared)} shared epochs"
-        )
-        verdict = NO if last["spearman"] >= 0 else YES if last["p"] < 0.05 else PARTLY
-        finding = Finding(verdict, measured, last["n"], last["spearman"])
-    return {
-        "source": "Observation 4, Discovery 2",
-        "claim": "Better models have a lower average AVH (over nets).",
-        "rule": "yes: Spearman below 0 with exact two-sided p below 0.05; partly: below 0 only",
-        "net": "all nets",
-        **finding._asdict(),
-    }
+        return unmeasured(f"{FEW} samples of each net are needed")
+    if last["spearman"] is None:
+        return unmeasured("three networks or more are needed", last["n"])
+    shared = [row["spearman"] for row in rows[:-1] if row["spearman"] is not None]
+    below = float(np.mean([value < 0 for value in shared])) if shared else float("nan")
+    measured = (
+        f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {last['spearman']:.2f} "
+        f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {below:.0%} of {len(shared)} shared epochs"
+    )
+    verdict = NO if last["spearman"] >= 0 else YES if last["p"] < 0.05 else PARTLY
+    return Finding(verdict, measured, last["n"], last["spearman"])
 
 
 def _no_plateau(avh: dict[str, Any]) -> str:
@@ -415,10 +389,6 @@ def _later(row: dict[str, Any], unit: str) -> str:
         return f"has no plateau ({row['why']})"
     low, high = ("open" if np.isinf(end) else f"{end:+.0f}" for end in (row["later_low"], row["later_high"]))
     return f"stops {row['later']:+.0f} {unit}s from there ({low} to {high})"
-
-
-def _unmeasured(why: str) -> Finding:
-    return Finding(UNMEASURED, why, 0)
 
 
 def _with_interval(row: dict[str, Any], name: str) -> tuple[float, float, float]:

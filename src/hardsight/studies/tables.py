@@ -106,7 +106,7 @@ class Results(Result):
             tested = [k for k, line in enumerate(lines) if line.family == family and math.isfinite(line.p)]
             for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
                 lines[k] = lines[k]._replace(p_holm=float(corrected))
-        wanted = conditions(where, (*self.columns, "family"))
+        wanted = conditions(where, (*self.study.factors, *self.study.details, "family"))
         named = [dict(zip(self.columns, line.levels, strict=True)) | {"family": line.family} for line in lines]
         return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
 
@@ -258,7 +258,7 @@ def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str
 
 def matches(levels: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
     """Whether levels are among those wanted."""
-    return all(levels[name] in among for name, among in wanted.items())
+    return all(levels.get(name, "") in among for name, among in wanted.items())
 
 
 @cache

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import hardsight as hs
-from hardsight.studies.avh_claims import NO, PARTLY, YES, observations
+from hardsight.studies.avh_claims import observations
+from hardsight.studies.claims import NO, PARTLY, YES
 from hardsight.studies.declared.losses import split_data
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
