@@ -1,4 +1,4 @@
-"""Tables of the AVH paper as printed: 2 and 6 to 9 computed again from their coefficients, 3 and 4 (VisDA-17) quoted."""
+"""Tables of the AVH paper as printed: 2 and 6 to 9 recomputed from their coefficients, 3 and 4 (VisDA-17) quoted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hardsight.alignment.closed_forms import fisher_z, p_value
+from hardsight.correlation import fisher_z, p_value
 from hardsight.studies.tables import published
 
 IMAGES = 29987  # with a human selection frequency, of ImageNet's 50,000 for validation (Table 1)
