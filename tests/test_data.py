@@ -15,7 +15,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 import hardsight as hs
-from hardsight.data import DataName, open_data
+from hardsight.data import DataName, data_of, open_data
+from hardsight.runs import Meta
 
 
 def image(seed, size=(8, 8)):
@@ -250,6 +251,23 @@ def test_npz_with_other_names(keys, split, first, arrays, npz):
     assert samples.ids[0] == first
     assert samples.labels.tolist() == [2, 1, 0, 0]
     assert samples.classes == ["a", "b", "c"]
+
+
+def test_other_labels_of_an_npz_by_name(arrays, npz, tmp_path):
+    n = len(arrays["test_labels"])
+    path = npz(**arrays, test_coarse=np.arange(n) % 2, classes=["a", "b", "c"], coarse_classes=["even", "odd"])
+    fine, coarse = open_data(path), open_data(path, columns=hs.Columns(label="coarse"))
+    assert coarse.labels.tolist() == (np.arange(n) % 2).tolist() != fine.labels.tolist()
+    assert (coarse.classes, coarse.label_key, coarse.ids) == (["even", "odd"], "test_coarse", fine.ids)
+    assert coarse.fingerprint() != fine.fingerprint()
+    meta = Meta(source=coarse.source)  # a run opens the same labels again
+    assert data_of(meta).labels.tolist() == data_of(meta, path).labels.tolist() == coarse.labels.tolist()
+    np.savez(tmp_path / "whole.npz", images=arrays["test_images"], labels=arrays["test_labels"], super=np.ones(n, int))
+    assert set(open_data(tmp_path / "whole.npz", columns=hs.Columns(label="super")).labels) == {1}
+    with pytest.raises(ValueError, match="test_fine or fine_test"):
+        open_data(path, columns=hs.Columns(label="fine"))
+    with pytest.raises(ValueError, match="has no columns"):
+        open_data(path, columns=hs.Columns(label="coarse", id="x"))
 
 
 def test_npz_without_labels(arrays, npz, tiny):

@@ -271,7 +271,9 @@ def test_recipes_hold_canonical_names_and_presets_the_papers_losses():
     assert Recipe(loss="avh").loss == "ce@angular:16"
     assert Recipe().replace(**parse_settings(["loss=el:0.5,defer=2"])).loss == "el:0.5,defer=2"
     for name, preset in PRESETS.items():
-        assert preset.recipe.loss == ("ce+amc:paper" if name.startswith("amc") else "ce")
+        by_name = {"mnist-normal-el": "el:normal", "mnist-el": "ce"}
+        usual = "ce+amc:paper,down" if name.startswith("amc") else "el:0.75" if name.endswith("-el") else "ce"
+        assert preset.recipe.loss == by_name.get(name, usual)
         assert replace(preset.recipe) == preset.recipe
 
 

@@ -10,15 +10,17 @@ import torch
 from command_line import run
 from torch import nn
 from torch.optim import lr_scheduler
+from torchvision.ops import StochasticDepth
 
 import hardsight as hs
 from hardsight import training
 from hardsight.cli.options import structure
 from hardsight.errors import HardsightError
-from hardsight.networks import NETWORKS
+from hardsight.networks import NETWORKS, build_network
 from hardsight.presets import PRESETS, recipe_of
 from hardsight.recipes import MOST_EPOCHS, SETTINGS, Recipe, learning_rate, momentum_at, parse_settings
 from hardsight.training.checkpoint import trained_recipe
+from hardsight.training.losses import make_loss
 
 
 def rates_of(scheduler_of, steps, lr):
@@ -68,11 +70,14 @@ def test_rates_are_those_of_torchs_schedulers(recipe, scheduler):
 
 def test_ramps_are_those_of_the_amc_paper():
     recipe = PRESETS["amc13"].recipe
-    for t in (0, 10, 79, 80, 150, 250, 251, 275, 299):
+    loss = make_loss(None, recipe, build_network("amc13", 10, 3), torch.arange(10))
+    for t in (1, 10, 79, 80, 150, 250, 251, 275, 300):  # as Algorithm 1 counts
         up = math.exp(-5 * (1 - t / 80) ** 2) if t < 80 else 1
         down = math.exp(-12.5 * (1 - (300 - t) / 50) ** 2) if t > 250 else 1
-        assert learning_rate(recipe, t + 0.5) == pytest.approx(0.003 * up * down)
-        assert momentum_at(recipe, t + 0.5) == pytest.approx(0.9 * down + 0.5 * (1 - down))
+        assert learning_rate(recipe, t - 0.5) == pytest.approx(0.003 * up * down)
+        assert momentum_at(recipe, t - 0.5) == pytest.approx(0.9 * down + 0.5 * (1 - down))
+        loss.at(t - 1)
+        assert loss.pair_weight == pytest.approx(up * down)  # the weight of pairs, too
     assert momentum_at(Recipe(momentum=0.7), 2.0) == 0.7
 
 
@@ -86,6 +91,9 @@ def test_presets_have_the_papers_numbers():
     mnist = [learning_rate(PRESETS["mnist-el"].recipe, epoch - 1) for epoch in (50, 51, 64, 65, 100)]
     assert mnist == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
     assert learning_rate(PRESETS["efficientnet"].recipe, 24.0) == pytest.approx(0.048 * 0.97**10)
+    network = build_network("efficientnet_b0", 10, 3)
+    depths = [layer.p for layer in network.modules() if isinstance(layer, StochasticDepth)]
+    assert max(depths) == pytest.approx(0.2, abs=0.02)  # as its summary says
     assert all(preset.network in NETWORKS and preset.summary and preset.reference for preset in PRESETS.values())
 
 

@@ -17,6 +17,7 @@ from hardsight.stats import (
     mcnemar,
     normal_difference,
     paired_difference,
+    pooled_difference,
     student,
     welch_difference,
 )
@@ -32,6 +33,7 @@ def test_a_constant_difference_has_no_test_anywhere():
             paired_difference(values),
             paired_difference(base + values, base),
             welch_difference(values, zero),
+            pooled_difference(values, zero),
             normal_difference(values[0], 0.0),
             student(values[0], 0.0, 5),
         ):
@@ -49,6 +51,23 @@ def test_a_difference_over_seeds_that_is_constant_up_to_rounding_has_no_test():
     assert math.isnan(paired_difference(a + 0.01, a).p)
     assert math.isnan(paired_difference((a + 0.01).astype(np.float32).astype(float), a).p)
     assert float(paired_difference(a + np.array([0.01, 0.0102, 0.0098]), a).p) < 0.01
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (3, 7), (1, 4)])
+def test_pooled_differences_are_scipys(n, m):
+    random = np.random.default_rng(n)
+    a, b = random.normal(size=n), random.normal(1, 3, size=m)
+    test, witness = pooled_difference(a, b), stats.ttest_ind(a, b, equal_var=True)
+    interval = witness.confidence_interval()
+    assert (test.p, test.low, test.high) == pytest.approx((witness.pvalue, interval.low, interval.high))
+
+
+def test_pooled_differences_give_the_p_values_of_the_amc_paper():
+    runs = np.array([-2, -1, 0, 1, 2]) / np.sqrt(2.5)  # five runs of mean 0 and deviation 1
+    table = {"MNIST": (99.65, 0.01, 99.66, 0.01, 0.1525), "CIFAR10": (82.60, 0.21, 82.97, 0.20, 0.0214),
+             "SVHN": (95.29, 0.06, 95.52, 0.05, 0.0002), "CIFAR100": (65.57, 0.20, 66.19, 0.22, 0.0016)}  # fmt: skip
+    for euclid, sd, amc, other_sd, p in table.values():
+        assert float(pooled_difference(amc + other_sd * runs, euclid + sd * runs).p) == pytest.approx(p, abs=5e-5)
 
 
 # Rounding.

@@ -117,24 +117,36 @@ def test_mean_and_std_are_numpys():
     np.testing.assert_allclose(spread, (images / 255).std((0, 1, 2)), rtol=1e-12)
 
 
-def test_training_is_a_plain_loop(tmp_path):
-    recipe = Recipe(epochs=2, batch_size=50, lr=0.1, nesterov=True, weight_decay=1e-3, schedule="cosine", clip=0.5)
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_training_is_a_plain_loop_and_records_the_norm_of_its_gradient(tmp_path, clip):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.1, nesterov=True, weight_decay=1e-3, schedule="cosine", clip=clip)
     result = trained(tmp_path / "run", recipe, model=net(dropout=0.0))
     plain, (source, _) = net(dropout=0.0), data()
     optimizer = torch.optim.SGD(plain.parameters(), 0.1, 0.9, weight_decay=1e-3, nesterov=True)
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 20)
     x, y = torch.from_numpy(source.images)[:, None] / 255, torch.from_numpy(source.labels)
     for epoch in (1, 2):
-        order = torch.randperm(500, generator=torch.Generator().manual_seed(seed_of(0, epoch)))
+        order, norms = torch.randperm(500, generator=torch.Generator().manual_seed(seed_of(0, epoch))), []
         for rows in order.split(50):
             loss = F.cross_entropy(plain(x[rows]), y[rows])
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+            norms.append(float(sum(p.grad.double().square().sum() for p in plain.parameters()).sqrt()))
+            if clip:
+                nn.utils.clip_grad_norm_(plain.parameters(), clip)
             optimizer.step()
             scheduler.step()
+        assert result.history[epoch - 1]["gradient"] == pytest.approx(np.mean(norms), rel=1e-4)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(result.model.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_oracle_is_the_best_epoch_by_the_test_labels_not_the_last(tmp_path):
+    spoilt = Recipe(epochs=3, batch_size=50, lr=0.05, schedule="step", steps=(2,), step_factor=100)
+    history = trained(tmp_path / "run", spoilt).history
+    accuracies = [row["test_accuracy"] for row in history]
+    assert accuracies[-1] < max(accuracies)
+    assert [row["oracle_test_accuracy"] for row in history] == np.maximum.accumulate(accuracies).tolist()
 
 
 def test_the_last_records_are_what_scoring_finds(tmp_path):

@@ -37,7 +37,7 @@ class Recipe:
         step_factor: Factor at each of the steps (step).
         rampdown: Epochs of the ramp down (ramp).
         loss: What to minimize, by name: ``ce``, ``el:0.75``, ``avh``, ``el@arcface+amc``, … (see `hardsight.losses`).
-            The weight of a pair term rises with the rate, over the warmup.
+            The weight of a pair term rises with the rate, over the warmup; with ``down`` it falls over the rampdown.
         label_smoothing: Share of the target that is spread over all classes.
         mixup: α of mixup's Beta(α, α); 0 disables it.
         crop: Random shift of up to so many pixels, with reflection padding.
@@ -160,8 +160,8 @@ def learning_rate(recipe: Recipe, time: float) -> float:
         if time < r.warmup:
             return r.lr * (1 / 25 + (1 - 1 / 25) * time / r.warmup)
         return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left)
-    if r.schedule == "ramp":  # per whole epoch, as AMC-Loss has it
-        epoch = math.floor(time)
+    if r.schedule == "ramp":  # per whole epoch, counted from 1, as AMC-Loss's Algorithm 1 has it
+        epoch = math.floor(time) + 1
         return r.lr * ramp_up(epoch, r.warmup) * ramp_down(epoch, r.epochs, r.rampdown)
     warm = min(1.0, time / r.warmup) if r.warmup else 1.0
     if r.schedule == "step":
@@ -172,7 +172,7 @@ def learning_rate(recipe: Recipe, time: float) -> float:
 
 
 def momentum_at(recipe: Recipe, time: float) -> float:
-    """The momentum after so many epochs: AMC-Loss lowers Adam's β₁ to .5 while it ramps down the rate."""
+    """The momentum after so many epochs: AMC-Loss lowers Adam's β₁ to 0.5 while it ramps down the rate."""
     if recipe.schedule != "ramp":
         return recipe.momentum
-    return beta1_ramp(math.floor(time), recipe.epochs, recipe.rampdown, recipe.momentum)
+    return beta1_ramp(math.floor(time) + 1, recipe.epochs, recipe.rampdown, recipe.momentum)

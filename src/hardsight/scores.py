@@ -129,9 +129,7 @@ def nll(r: Reading) -> Tensor:
     return F.softplus(r.soft_margin, threshold=700)  # torch's default drops digits past 20
 
 
-@SCORES.register(
-    higher_is_harder=True, tolerance=(1e-5, 1e-5), reference=f"log-odds; {_EL}, Eq. 4 (its conservative end)"
-)
+@SCORES.register(higher_is_harder=True, tolerance=(1e-5, 1e-5), reference=f"log-odds; {_EL}, Eq. 9")
 def soft_margin(r: Reading) -> Tensor:
     """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks."""
     return r.soft_margin
@@ -157,7 +155,7 @@ def margin(r: Reading) -> Tensor:
 
 
 @SCORES.register(
-    higher_is_harder=True, logits=False, range=(0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 2"
+    higher_is_harder=True, logits=False, range=(0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 3"
 )
 def angle(r: Reading) -> Tensor:
     """Angle between the feature and the target's weight, in radians: AVH's numerator."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
 
     LOSS is OBJECTIVE[@LOGITS][+PAIRS], each NAME[:VALUE,KEY=VALUE,…]. OBJECTIVE: {hardsight.losses.forms(objective)}.
     LOGITS: {hardsight.losses.forms(logits)}. PAIRS: {hardsight.losses.forms(pairs)}. Alone, logits and pairs go with
-    ce: amc is ce+amc, and avh is ce@angular. The file of a model may register others.
+    ce: amc is ce+amc, and avh is ce@angular. The value of amc and euclid is the weight of the mean over pairs, half the
+    paper's λ, which divides a sum over half a batch by the batch: λ = 0.1 is amc:0.05 (amc:paper), and amc:0.1 is
+    λ = 0.2. The file of a model may register others.
 
     RUN/test holds the records of the test samples, RUN/train those of the training samples as they passed through
     training: hardsight report RUN/test shows them.
@@ -80,7 +83,11 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
     if not trained.first:  # another process speaks
         return None
     last, out = trained.history[-1], trained.path
-    accuracy = f", test accuracy {last['test_accuracy']:.2%}" if "test_accuracy" in last else ""
+    accuracy = ""
+    if "test_accuracy" in last:
+        best = max(trained.history, key=itemgetter("test_accuracy"))
+        oracle = f"oracle: {best['test_accuracy']:.2%} after epoch {best['epoch']}, selected by the test labels"
+        accuracy = f", test accuracy {last['test_accuracy']:.2%} ({oracle})"
     minimized = "" if recipe.loss == "ce" else f" with the loss {recipe.loss}"
     print(f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)} of {trained.model.name}{minimized}{accuracy}")
     records = out / ("test" if (out / "test").is_dir() else "train")

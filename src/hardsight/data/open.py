@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
 from hardsight.data.folders import open_folder, open_list
-from hardsight.data.samples import ArraySamples, Columns, Samples, shortened
+from hardsight.data.samples import ArraySamples, Columns, MissingColumnError, Samples, shortened
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
@@ -68,7 +68,7 @@ def open_data(
             taken).
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
-        columns: Which columns hold image, label and id.
+        columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`).
         root: Where torchvision keeps its files.
         version: Any text that you change whenever you change the data. With it, a run over data that can change
             unnoticed (a `Dataset` of your own) can be resumed.
@@ -123,7 +123,8 @@ def _open_named(
 ) -> Samples:
     """What a name means; `recorded` says that a run names it, not a user."""
     path = Path(name.name)
-    if columns != Columns() and name.kind != "hf":
+    npz = name.kind == "path" and path.suffix == ".npz"
+    if name.kind != "hf" and columns != (Columns(label=columns.label) if npz else Columns()):
         raise InputError(f"DATA: {name} has no columns; leave --label-column, --id-column and --image-column out.")
     if name.kind == "torchvision":
         return _torchvision(name.name, name.split, root)
@@ -131,8 +132,9 @@ def _open_named(
         return _hugging_face(name.name, name.split, columns)
     if name.kind == "sklearn":
         return ArraySamples(*load_digits(), "digits", "1,797 real digits (8×8, scikit-learn)", list("0123456789"))
-    if path.suffix == ".npz":
-        return _npz(path, name.split, "train" if training else None, RECORDED_BYTES if recorded else None)
+    if npz:
+        most = RECORDED_BYTES if recorded else None
+        return _npz(path, name.split, "train" if training else None, most, columns.label)
     if path.is_dir():
         return open_folder(path, RECORDED_FILES if recorded else None)
     if path.suffix == ".txt" and path.is_file():
@@ -160,7 +162,9 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
         raise InputError("The run does not say where its images are; name the data with --data to see them.")
     if not isinstance(text, (str, Path)):
         return open_data(text, split=split)
-    name = DataName.parse(str(text))
+    name, columns = DataName.parse(str(text)), source.get("columns")
+    columns = {k: v for k, v in columns.items() if k in ("image", "label", "id")} if isinstance(columns, dict) else {}
+    columns = {key: value for key, value in columns.items() if isinstance(value, str)}
     if name.name.endswith(".npz") and split != "data":
         name = name._replace(split=name.split or split)
     if data is None:
@@ -173,13 +177,12 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
                 f"The run names {shown!r} as its data, and only a folder or an .npz file is opened because a run names "
                 "it; name the data with --data to open them."
             )
-        samples = _open_named(name, Columns(), Path(), recorded=True)
+        label = columns.get("label") if path.suffix == ".npz" else None
+        samples = _open_named(name, Columns(label=label), Path(), recorded=True)
         samples.source = {**source}
     else:
-        columns = {key: (source.get("columns") or {}).get(key) for key in ("image", "label", "id")}
-        samples = open_data(
-            str(name) if name.split else text, columns=Columns(**columns) if name.kind == "hf" else None
-        )
+        with_columns = name.kind == "hf" or name.name.endswith(".npz")
+        samples = open_data(str(name) if name.split else text, columns=Columns(**columns) if with_columns else None)
     if split and samples.root is not None:
         samples.split = split
     return samples
@@ -207,7 +210,8 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 _NPZ_KEYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("X_{}", "y_{}"))
 
 
-def _npz(path: Path, split: str | None, default: str | None, most: int | None) -> Samples:
+def _npz(path: Path, split: str | None, default: str | None, most: int | None, label: str | None) -> Samples:
+    """A split of the arrays; `label` names other labels, with the split before or after it where there are splits."""
     arrays = Arrays(path, "DATA", most)
     splits = {
         name: (images.format(name), labels.format(name))
@@ -223,6 +227,13 @@ def _npz(path: Path, split: str | None, default: str | None, most: int | None) -
         raise InputError(f"DATA: {path.name} must hold {split}_images and {split}_labels, got {got}.")
     image_key, label_key = splits.pop(split)
     ids, classes = arrays.get("ids" if label_key == "labels" else f"{split}_ids"), arrays.get("classes")
+    if label is not None:
+        usual = [label] if label_key == "labels" else [f"{split}_{label}", f"{label}_{split}"]
+        label_key = next((key for key in usual if key in arrays.names), "")
+        if not label_key:
+            got = shortened(arrays.names)
+            raise MissingColumnError(f"DATA: {path.name} has no array {' or '.join(usual)}; it has {got}.")
+        classes = arrays.get(f"{label}_classes")  # other labels have other names
     if classes is not None and classes.ndim != 1:
         raise InputError(f"DATA: classes of {path.name} must be one name per class, got shape {classes.shape}.")
     samples = ArraySamples(

@@ -179,7 +179,7 @@ def _write_npz(target: Path, samples: Samples, labels: np.ndarray, counts: Any, 
         old = arrays[samples.label_key]
         type_ = old.dtype if labels[written].max(initial=0) <= np.iinfo(old.dtype).max else np.int64
         arrays[samples.label_key] = labels[written].astype(type_).reshape(old.shape)
-    ids = "ids" if samples.label_key == "labels" else f"{samples.split}_ids"  # of a cleaned copy they stay
+    ids = "ids" if _without_splits(samples) else f"{samples.split}_ids"  # of a cleaned copy they stay
     arrays.setdefault(ids, np.array([samples.ids[index] for index in written], dtype=str))
     arrays[_KEY] = np.array(json.dumps(counts))
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -196,9 +196,13 @@ def _write_npz(target: Path, samples: Samples, labels: np.ndarray, counts: Any, 
                             shutil.copyfileobj(a, b)
 
 
+def _without_splits(samples: Samples) -> bool:
+    return not samples.label_key.startswith(f"{samples.split}_") and not samples.label_key.endswith(f"_{samples.split}")
+
+
 def _arrays_of_split(file: Path, samples: Samples, index: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays with one entry per sample of the split, at an index; without splits all arrays belong to it."""
-    stored, split, whole = Arrays(file, "DATA"), samples.split, samples.label_key == "labels"
+    stored, split, whole = Arrays(file, "DATA"), samples.split, _without_splits(samples)
     names = [name for name in stored.names if name.startswith(f"{split}_") or name.endswith(f"_{split}")]
     arrays = {name: stored[name] for name in (set(stored.names) - {"classes"} if whole else names)}
     return {name: values[index] for name, values in arrays.items() if values.ndim and len(values) == len(samples)}

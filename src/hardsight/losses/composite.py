@@ -167,11 +167,13 @@ def build_loss(
     epochs: float = 0.0,
     warmup: float = 0.0,
     rampdown: float = 0.0,
+    first_epoch: int = 0,
 ) -> CompositeLoss:
     """The loss of a name, as ``hardsight train --loss`` takes it.
 
-    The weight of pairs rises with the learning rate: it is 0 in the first epoch and follows `ramp_up` until `warmup`,
-    as in AMC-Loss's released code. Without a warmup it is there from the start.
+    The weight of pairs rises with the learning rate: it follows `ramp_up` until `warmup`. Counted from epoch 0 it is 0
+    in that epoch, as in AMC-Loss's released code; Algorithm 1 of the paper counts from 1. Without a warmup it is there
+    from the start.
 
     Args:
         name: Such as ``"el:0.5@arcface:0.3+amc"``.
@@ -180,6 +182,7 @@ def build_loss(
         epochs: Of the whole training.
         warmup: Epochs in which the weight of pairs rises.
         rampdown: Epochs in which it falls at the end, where the name says ``down``.
+        first_epoch: Number of the first epoch: 0 as released, 1 as in the paper.
 
     Examples:
         >>> build_loss("focal")(torch.zeros(1, 2), torch.tensor([0]))
@@ -206,15 +209,15 @@ def build_loss(
         loss = CompositeLoss(objective, logits, _build(name.pairs, context), pair_labels=options.get("labels", "true"))
         down = rampdown if options["down"] else 0.0
         if warmup or down:
-            share = partial(_pair_share, epochs=epochs, warmup=warmup, rampdown=down)
+            share = partial(_pair_share, epochs=epochs, warmup=warmup, rampdown=down, first=first_epoch)
             hooks.append(Scheduled(loss, pair_weight=share))
     loss.hooks = tuple(hooks)
     return loss
 
 
-def _pair_share(time: float, epochs: float, warmup: float, rampdown: float) -> float:
-    """Share of the weight of pairs: nothing in a first epoch that is part of a warmup."""
-    epoch = math.floor(time)
+def _pair_share(time: float, epochs: float, warmup: float, rampdown: float, first: int) -> float:
+    """Share of the weight of pairs: nothing in an epoch 0 that is part of a warmup."""
+    epoch = math.floor(time) + first
     return 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup) * ramp_down(epoch, epochs, rampdown)
 
 

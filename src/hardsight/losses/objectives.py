@@ -304,7 +304,7 @@ class EncouragingBCELoss(EncouragingLoss):
 @loss_part(
     "objective",
     "el",
-    reference="EL (AAAI 2022) Eq. 4–7",
+    reference="EL (AAAI 2022) Eq. 6, 7",
     presets={  # the paper's bonuses end where its §4.1 clamps 1 − p; the exact one has no end
         "normal": {"log_end": 1.0, "start": 0.0, "released": True},
         "aggressive": {"log_end": 1.0, "start": 0.5, "released": True},

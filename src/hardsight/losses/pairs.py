@@ -198,7 +198,7 @@ def _amc(*, weight: Weight = 0.05, margin: Angle = 0.5, pairs: Pairing = "halves
     return AMCLoss(margin, weight, pairs)
 
 
-@loss_part("pairs", "euclid", reference="AMC-Loss (CVPRW 2020) §3.1", presets={"paper": PRESETS["paper"]})
+@loss_part("pairs", "euclid", reference="AMC-Loss (CVPRW 2020) §2, Eq. 1", presets={"paper": PRESETS["paper"]})
 def _euclid(*, weight: Weight = 0.05, margin: Distance = 1.0, pairs: Pairing = "halves") -> nn.Module:
     """The same with distances."""
     return EuclideanContrastiveLoss(margin, weight, pairs)

@@ -100,6 +100,9 @@ class Training:
                 parts = dict(getattr(self.loss, "last_parts", {}))
                 if recipe.clip:
                     parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+                else:  # on the device, and read with the losses
+                    gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+                    parts["gradient"] = nn.utils.get_total_norm(gradients)
                 self.optimizer.step()
                 if self.update_average is not None:
                     self.update_average(1.0 if not self.history and step == 0 else 1 - recipe.ema)

@@ -39,6 +39,7 @@ def make_loss(loss: Loss | None, recipe: Recipe, network: nn.Module, labels: Ten
             epochs=recipe.epochs,
             warmup=recipe.warmup,
             rampdown=recipe.rampdown,
+            first_epoch=int(recipe.schedule == "ramp"),
         )
     elif not callable(loss) or isinstance(loss, type):
         got = f"the class {loss.__name__}; call it" if isinstance(loss, type) else f"a {type(loss).__name__}"

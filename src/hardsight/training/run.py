@@ -37,9 +37,10 @@ class Trained(Result):
     Attributes:
         model: The network with its preprocessing, in eval mode; with the averaged weights if the recipe has `ema`.
         history: One row per epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
-            samples_per_second; the parts of a loss that has several (ce, bonus, pairs); the norm of the gradient
-            before clipping; and under unreadable and test_unreadable, how many samples could not be read, and the
-            first of them.
+            samples_per_second; oracle_test_accuracy, the best so far, which nobody has without the test labels;
+            gradient, the mean norm of the gradient of all weights before clipping; the parts of a loss that has
+            several (ce, bonus, pairs); and under unreadable and test_unreadable, how many samples could not be read,
+            and the first of them.
         path: The run folder.
         first: Whether this is the first of the processes that trained together.
     """
@@ -147,6 +148,8 @@ def train(
         objective = getattr(used, "objective", None) if loss is None else None
         if getattr(objective, "preset", None) == "released":
             plan["clamp"] = True  # el:normal used to mean the bonus without it, and such a run must not be resumed
+        if recipe.schedule == "ramp":
+            plan["first_epoch"] = 1  # ramps used to count from 0, and such a run must not be resumed
         state = by_first_process(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, chosen, used)
         if state is not None:
@@ -209,6 +212,7 @@ def _run_epochs(
             row["samples_per_second"] = row["samples"] / row["seconds"]
             if test is not None:
                 row |= training.evaluate(test, epoch, recorders.get("test"))
+                row["oracle_test_accuracy"] = max(r["test_accuracy"] for r in [*training.history, row])
             for name, data in sources.items():
                 row |= _unreadable(data, name, warn=first and epoch == done + 1)
             by_first_process(saver.wait)  # a recorder can go back one epoch, not two
