@@ -289,6 +289,22 @@ def test_one_split_alone_and_labels_that_outgrow_their_type(tmp_path):
     assert (done["relabeled"], done["dropped"]) == (1, 1)
 
 
+def test_other_labels_are_cleaned_under_their_own_name(tmp_path):
+    arrays = {
+        "test_images": np.zeros((6, 2, 2), np.uint8),
+        "test_labels": np.arange(6),
+        "test_coarse": np.arange(6) % 2,
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    samples = open_data(str(tmp_path / "a.npz"), columns=hs.Columns(label="coarse"))
+    table = scored(samples, samples.labels, {0: 1}, classes=2, source=samples.source)
+    cleaned(table, tmp_path / "lists", dataset=tmp_path / "b.npz", count=1)
+    with np.load(tmp_path / "b.npz") as copy:
+        assert copy["test_coarse"].tolist() == [1, 1, 0, 1, 0, 1]
+        assert copy["test_labels"].tolist() == list(range(6))
+        assert copy["test_ids"].tolist() == samples.ids
+
+
 def test_pickles_in_an_npz_pass_through_unread_or_are_refused(tmp_path):
     class Trap:
         def __reduce__(self):

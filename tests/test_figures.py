@@ -6,12 +6,16 @@ import sys
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from recorded_runs import Matrices, train_digits
 
-from hardsight import figures, phases, studies
+import hardsight as hs
+from hardsight import figures, phases, studies, training
+from hardsight.data import load_digits
 from hardsight.figures.style import line_styles, write_figure
+from hardsight.studies import amc_figures
 from hardsight.studies.declared import small
 
 
@@ -147,12 +151,16 @@ def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
 def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "embeddings", lambda data, seed: small.embeddings(data, steps=3, seed=seed))
     monkeypatch.setattr(studies, "iterations", lambda data, out, seed: small.iterations(data, out, count=3, seed=seed))
+    short, raw_features = {"epochs": 1}, amc_figures.raw_features
+    monkeypatch.setattr(
+        amc_figures, "raw_features", lambda data, loss, **more: raw_features(data, loss, **more | short)
+    )
     trained = [
         name
         for name, kind in figures.FIGURES.items()
         if "data" in (inputs := kind.inputs()) and not inputs.get("runs", False)
     ]
-    assert trained == ["iterations", "embeddings"]
+    assert trained == ["iterations", "embeddings", "raw-features"]
     for name in trained:
         assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
 
@@ -277,3 +285,28 @@ def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path):
         write_figure(figure, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes() == old
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_raw_features_are_the_networks_own_of_five_digits(monkeypatch):
+    kept = []
+
+    def remembered(*arguments, **options):
+        kept.append(training.train(*arguments, **options))
+        return kept[-1]
+
+    monkeypatch.setattr(amc_figures, "train", remembered)
+    figure = amc_figures.plot_raw_features("digits", epochs=2)
+    images, labels = load_digits()
+    test, drawn = np.arange(len(labels)) % 5 == 0, np.isin(labels, [0, 1, 2, 3, 6])
+    assert [trained.history[0]["loss"] > 0 for trained in kept] == [True, True]
+    assert ["pairs" in trained.history[0] for trained in kept] == [False, True]  # cross-entropy, then with AMC-Loss
+    for row, trained in enumerate(kept):
+        for column, part in enumerate((~test & drawn, test & drawn)):
+            axis = figure.get_axes()[2 * row + column]
+            with hs.capture(trained.model.module) as head, torch.no_grad():
+                trained.model.module(torch.from_numpy(images[part])[:, None] / 255)
+            assert len(axis.collections) == 5
+            for label, points in zip((0, 1, 2, 3, 6), axis.collections, strict=True):
+                np.testing.assert_allclose(points.get_offsets(), head.features[labels[part] == label], atol=1e-4)
+    with pytest.raises(ValueError, match="npz"):
+        amc_figures.raw_features("photos")

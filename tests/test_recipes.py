@@ -15,6 +15,7 @@ from torchvision.ops import StochasticDepth
 import hardsight as hs
 from hardsight import training
 from hardsight.cli.options import structure
+from hardsight.data import load_digits
 from hardsight.errors import HardsightError
 from hardsight.networks import NETWORKS, build_network
 from hardsight.presets import PRESETS, recipe_of
@@ -282,3 +283,21 @@ def test_wrong_options_of_the_command_are_refused(capsys, options):
     assert code == 2
     assert options[0].strip("-") in out + err
     assert options[1] in out + err
+
+
+def test_the_command_trains_on_other_labels_and_names_the_oracle(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    images, labels = load_digits()
+    parts = {"train": slice(0, 200), "test": slice(200, 300)}
+    arrays = {f"{split}_images": images[part] for split, part in parts.items()}
+    arrays |= {f"{split}_labels": labels[part] for split, part in parts.items()}
+    arrays |= {f"{split}_parity": labels[part] % 2 for split, part in parts.items()}
+    np.savez("digits.npz", **arrays)
+    options = ("--test", "digits.npz:test", "--model", "small-cnn", "--epochs", "2", "--device", "cpu", "--no-record")
+    code, out, _ = run(capsys, "train", "digits.npz", *options, "--label-column", "parity")
+    assert code == 0
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    best = max(row["test_accuracy"] for row in history)
+    assert f"oracle: {best:.2%}" in out
+    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["model"]
+    assert list(saved.values())[-1].shape == (2,)  # two classes, not ten

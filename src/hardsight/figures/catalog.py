@@ -35,7 +35,7 @@ class FigureKind(NamedTuple):
 FIGURES: Registry[FigureKind] = Registry("figure")
 FIGURES |= {
     "dynamics": FigureKind("figures.curves:plot_dynamics", "norm, AVH, accuracy and confidence per epoch and group or "
-        "human frequency, one row per network (Fig. 4, 9, 10, 13)"),
+        "human frequency, one row per network (Fig. 4, 9, 10, 13, 14)"),
     "loss-drivers": FigureKind("figures.curves:plot_loss_drivers", "what lowers the loss, angles or norms, per epoch "
         "and cumulative"),
     "plateaus": FigureKind("figures.curves:plot_plateaus", "where AVH, accuracy, loss and norm stop changing, with "
@@ -45,7 +45,8 @@ FIGURES |= {
     "people": FigureKind("figures.hardness:plot_people", "2-D histograms of human selection frequency and scores, "
         "one row per network (Fig. 5, 16); --human, or runs that hardsight align has compared with people"),
     "degradation": FigureKind("figures.hardness:plot_degradation", "norm, AVH, accuracy and confidence per level of "
-        "degradation (hardsight evaluate --degrade; Fig. 11, 12); --human adds human accuracy from a table of trials"),
+        "degradation (hardsight evaluate --degrade; the levels of Fig. 11, 12); --human adds human accuracy from a "
+        "table of trials"),
     "degradation-avh": FigureKind("figures.hardness:plot_degraded_avh", "distribution of AVH at each level of "
         "degradation (Fig. 17, 18)"),
     "adaptation": FigureKind("figures.adaptation:plot_adaptation", "accuracy and correct pseudo-labels per round of "
@@ -61,16 +62,18 @@ FIGURES |= {
     "margins": FigureKind("figures.evaluation:plot_margins", "distributions of logit and angular margins (hardsight "
         "evaluate; EL Fig. 1, 6)"),
     "energy": FigureKind("figures.evaluation:plot_energy", "energy of the classes by rank, of all samples and per "
-        "class (hardsight evaluate; EL Fig. 5)"),
+        "class (hardsight evaluate; EL Fig. 1, 5)"),
     "maps": FigureKind("figures.evaluation:plot_maps", "where networks look in the same images (hardsight evaluate "
         "--explain; AMC Fig. 2, 6)"),
     "clusters": FigureKind("figures.evaluation:plot_clusters", "features by class: 2-D as they are, 3-D on the sphere, "
-        "else t-SNE (hardsight evaluate; AMC Fig. 1, 4, 5)"),
+        "else t-SNE (hardsight evaluate; AMC Fig. 4, 5)"),
     "data-map": FigureKind("figures.curves:plot_data_map", "each sample by the mean and the spread of its confidence"),
     "iterations": FigureKind("studies.avh_figures:plot_iterations", "norm, angle and AVH per iteration; without a RUN, "
         "of a small CNN trained on --data (Fig. 15)"),
     "embeddings": FigureKind("studies.avh_figures:plot_embeddings", "2-D features of a small CNN trained on --data "
         "(Fig. 2, 8)"),
+    "raw-features": FigureKind("studies.amc_figures:plot_raw_features", "2-D features of the digits 0, 1, 2, 3 and 6, "
+        "by cross-entropy and with AMC-Loss, trained on --data (AMC Fig. 1)"),
     "two-gaussians": FigureKind("studies.avh_figures:plot_two_gaussians", "a toy: AVH and norm of two overlapping "
         "classes on the sphere (Fig. 3, 7)"),
     "norm-growth": FigureKind("studies.avh_figures:plot_norm_growth", "AVH is constant while confidence follows the "
