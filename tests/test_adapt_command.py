@@ -126,7 +126,6 @@ def test_a_network_by_name_with_its_weights_and_every_option_reach_the_loop(caps
         (["--balance", "0.5,0.5"], "balance .*10 shares"),
         (["--method", "cbst+avx"], r"method .*'cbst\+avx'; .*\?"),
         (["--set", "norm=frozen"], "'norm'.* frozen_norm"),
-        (["--set", "seed=3"], "--set.* --seed"),
         (["--recipe", "visdaa"], "'visdaa'"),
         (["--set", "seed=3"], "--set: .*--seed"),
     ],

@@ -1,7 +1,6 @@
 """Checking self-training with a few labels: the draw, the estimates against known accuracies, files and mistakes."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hardsight.adaptation import check, loop
-from hardsight.adaptation.check import draw, estimate
+from hardsight.adaptation.check import draw, estimate, read_check
 from hardsight.adaptation.rounds import read_selection
 from hardsight.checkpoints import load_weights, read_checkpoint
 from hardsight.data import open_data
+from hardsight.figures import plot_adaptation
 from hardsight.models import Model
 from hardsight.predictions import predict
 from hardsight.stats import detectable_difference, mcnemar, weighted_share, wilson
@@ -185,7 +185,9 @@ def test_samples_are_drawn_labeled_and_judged_and_the_selected_network_is_writte
             assert torch.equal(weights(result), weights(again))
             assert torch.equal(result.model.module[0].weight, network[0].weight)
     assert result.checked.selected > 0
-    assert json.loads((out / "check.json").read_text())["selected"] == result.checked.selected
+    assert read_check(out) == result.checked
+    [axis] = [axis for axis in plot_adaptation({"cbst": out}).get_axes() if "labeled" in axis.get_ylabel()]
+    assert axis.get_lines()[0].get_ydata().tolist() == [row["accuracy"] for row in result.checked.rounds]
     assert f"round {result.checked.selected} selected" in repr(result)
     predicted = read_selection(out, 1)["predicted"].to_numpy()  # of round 0
     assert result.checked.rounds[0]["accuracy"] == pytest.approx((predicted == truth).mean(), abs=0.1)

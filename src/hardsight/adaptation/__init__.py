@@ -1,6 +1,7 @@
 """Adapt a classifier to a domain without labels: class-balanced self-training (CBST, CRST, CBST+AVH)."""
 
 from hardsight.adaptation.check import Checked as Checked
+from hardsight.adaptation.check import read_check as read_check
 from hardsight.adaptation.loop import Adapted as Adapted
 from hardsight.adaptation.loop import self_train as self_train
 from hardsight.adaptation.rounds import read_rounds as read_rounds

@@ -29,7 +29,7 @@ from hardsight.printing import interval, text_table
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import disk_errors, write_json, write_whole
 from hardsight.stats import LEVEL, detectable_difference, holm, mcnemar, weighted_share
-from hardsight.untrusted import check_regular
+from hardsight.untrusted import check_regular, read_json
 
 CHECK = "check.csv"  # never removed: its labels are a person's work
 DRAW, RESULT, SELECTED = FILES = ("check.parquet", "check.json", "selected.pt")
@@ -153,11 +153,16 @@ def write_check(path: Path, samples: Samples, last: Predictions, rounds: int, co
 
 def labeled_file(path: Path) -> Path | None:
     """The samples to label of a run, if someone has begun to label them."""
-    if not (path / CHECK).exists():
-        return None
-    table = read_by_id(path / CHECK, "check", ("id", "label"))
-    texts = table["label"].to_pylist() if "label" in table.column_names else []
-    return path / CHECK if any(str(text or "").strip() for text in texts) else None
+    return path / CHECK if (path / CHECK).exists() and _texts(path / CHECK) else None
+
+
+def _texts(source: Any) -> dict[str, str]:
+    """The labels that are filled in, by id."""
+    table = read_by_id(source, "labels", ("id", "label"))
+    if "label" not in table.column_names:
+        raise InputError(f"labels must have a column label, got {', '.join(map(printable, table.column_names))}.")
+    texts = ["" if value is None else str(value).strip() for value in table["label"].to_pylist()]
+    return {id_: text for id_, text in zip(table["id"].to_pylist(), texts, strict=True) if text}
 
 
 def evaluate(path: Path, labels: Any = None) -> Checked:
@@ -171,11 +176,7 @@ def evaluate(path: Path, labels: Any = None) -> Checked:
 
 def read_labels(source: Any, ids: list[str], names: list[str]) -> np.ndarray:
     """The class index of each of these samples: all must be labeled, and no others."""
-    table = read_by_id(source, "labels", ("id", "label"))
-    if "label" not in table.column_names:
-        raise InputError(f"labels must have a column label, got {', '.join(map(printable, table.column_names))}.")
-    texts = ["" if value is None else str(value).strip() for value in table["label"].to_pylist()]
-    labels = {id_: text for id_, text in zip(table["id"].to_pylist(), texts, strict=True) if text}
+    labels = _texts(source)
     if unknown := sorted(labels.keys() - set(ids)):
         raise InputError(f"labels: sample {printable(unknown[0])!r} is not among the {len(ids):,} that were drawn.")
     if missing := [printable(id_) for id_ in ids if id_ not in labels]:
@@ -186,6 +187,12 @@ def read_labels(source: Any, ids: list[str], names: list[str]) -> np.ndarray:
             raise InputError(f"labels: {printable(text)!r} is not a class; {did_you_mean(text, map(str, names))}")
         index[text] = int(place[0])
     return np.array([index[labels[id_]] for id_ in ids])
+
+
+def read_check(run: str | Path) -> Checked | None:
+    """What the labels of a run say; None if it has not been checked."""
+    file = Path(run) / RESULT
+    return read_json(file, Checked) if file.exists() else None
 
 
 def save(path: Path, checked: Checked, network: nn.Module) -> None:

@@ -30,8 +30,8 @@ class Method:
     """How target samples are labeled and selected; data only."""
 
     name: str
-    label_by: str = "softmax"  #: The confidence that gives labels: softmax, or avc (angular visual confidence).
-    select_by: str = "softmax"  #: What must be high for a sample to be selected: softmax, avc, or any score.
+    label_by: str = "softmax"  #: The confidence that gives labels, softmax or avc (angular visual confidence).
+    select_by: str = "softmax"  #: What must be high for a sample to be selected, softmax, avc or any score.
     soft: bool = False  #: LRENT's soft labels instead of one class per sample.
     alpha: float = 0.25  #: How soft LRENT's labels are; one class per sample in the limit of 0.
     mrkld: float = 0.0  #: Weight of MRKLD, which draws predictions on selected samples toward the uniform distribution.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.adaptation import read_rounds, read_selection
+from hardsight.adaptation import read_check, read_rounds, read_selection
 from hardsight.data import open_data
 from hardsight.errors import InputError
 from hardsight.extras import need
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PANELS = {
     "test_accuracy": "accuracy, test",
     "target_accuracy": "accuracy, target",
+    "checked_accuracy": "accuracy, labeled samples",
     "tp_rate": "pseudo-labels that are right",
     "hard_tp_rate": "of those with the higher AVH",
 }
@@ -41,7 +42,7 @@ def plot_adaptation(runs: Mapping[str, str | Path | Sequence[pa.Table]]) -> Figu
     Args:
         runs: Folders of `hardsight adapt` by name, or the rounds of several seeds (`hardsight.adaptation.read_rounds`).
     """
-    tables = {name: [read_rounds(run)] if isinstance(run, (str, Path)) else run for name, run in runs.items()}
+    tables = {name: [_read(run)] if isinstance(run, (str, Path)) else run for name, run in runs.items()}
     lines = {column: {name: _rounds(seeds, column) for name, seeds in tables.items()} for column in _PANELS}
     shown = [column for column in _PANELS if any(lines[column].values())]
     if not shown:
@@ -63,6 +64,14 @@ def plot_adaptation(runs: Mapping[str, str | Path | Sequence[pa.Table]]) -> Figu
     entries = dict(zip(*reversed(axes[0, 0].get_legend_handles_labels()), strict=True))
     legend(axes[0, -1], entries.values(), entries)
     return figure
+
+
+def _read(run: str | Path) -> pa.Table:
+    """The rounds of a run, with the accuracies that labeled samples gave, if any."""
+    table, checked = read_rounds(run), read_check(run)
+    for name in () if checked is None else ("accuracy", "accuracy_low", "accuracy_high"):
+        table = table.append_column(f"checked_{name}", pa.array([row[name] for row in checked.rounds]))
+    return table
 
 
 def _rounds(seeds: Sequence[pa.Table], column: str) -> list[dict[int, list[float | None]]]:
