@@ -69,8 +69,9 @@ def plot_adaptation(runs: Mapping[str, str | Path | Sequence[pa.Table]]) -> Figu
 def _read(run: str | Path) -> pa.Table:
     """The rounds of a run, with the accuracies that labeled samples gave, if any."""
     table, checked = read_rounds(run), read_check(run)
-    for name in () if checked is None else ("accuracy", "accuracy_low", "accuracy_high"):
-        table = table.append_column(f"checked_{name}", pa.array([row[name] for row in checked.rounds]))
+    rows = [] if checked is None else checked.rounds
+    for name in ("accuracy", "accuracy_low", "accuracy_high") if rows else ():
+        table = table.append_column(f"checked_{name}", pa.array([row[name] for row in rows]))
     return table
 
 
