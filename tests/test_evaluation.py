@@ -31,7 +31,7 @@ from hardsight.evaluation.subjects import open_subjects
 from hardsight.models import Model
 from hardsight.networks import build_network
 from hardsight.predictions import predict
-from hardsight.questions import QUESTIONS, Answer, Training, detection, ood_scores
+from hardsight.questions import DETECTORS, QUESTIONS, Answer, Training, detection, ood_scores
 from hardsight.questions.answers import row
 from hardsight.questions.uncertainty import uncertainty_answer
 from hardsight.runs import folder_lock
@@ -358,6 +358,27 @@ def test_fitted_detectors_see_the_training_data_and_nothing_else(digits, tmp_pat
     assert [told(again.rows, metric="auroc", score=name)[0]["value"] for name in values] != list(values.values())
     with pytest.raises(ValueError, match=r"net, ood: .*trained on.* training="):
         run(Subject("net", network(), digits), tmp_path / "unknown", **given)
+
+
+def test_a_detector_of_ones_own_is_asked_and_its_code_decides_the_answer(digits, tmp_path):
+    noise = ArraySamples(np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8), None, "test", "noise")
+    before, values = dict(DETECTORS), []
+    try:
+        for sign in (1, -1):
+            DETECTORS.pop("own", None)
+
+            @DETECTORS.register("own", needs="features", reference="of these tests")
+            def own(reading, sign=sign):
+                """The norm, or minus the norm."""
+                return sign * reading.norm
+
+            found = run(Subject("net", network(), digits), tmp_path, questions=(), ood=[("noise", noise)])
+            values.append(told(found.rows, metric="auroc", score="own")[0]["value"])
+    finally:
+        DETECTORS.clear()
+        DETECTORS.update(before)
+    assert values[0] == pytest.approx(1 - values[1])
+    assert values[0] != values[1]
 
 
 def test_single_runs_areas_under_roc_curves_are_compared_by_delongs_paired_test(digits, tmp_path):

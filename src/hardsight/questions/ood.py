@@ -344,20 +344,25 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
 
 
+def _chosen(detectors: str | Sequence[str] | None) -> list[str]:
+    """Names of detectors; by default all that need no training data."""
+    return DETECTORS.names(detectors or [name for name, detector in DETECTORS.items() if detector.needs != "training"])
+
+
 def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
-    chosen = {} if options["detectors"] is None else {"detectors": tuple(DETECTORS.names(options["detectors"]))}
-    return [{"ood": ood, **chosen} for ood in open_ood(options["ood"], samples)]
+    detectors = _chosen(options["detectors"])
+    return [{"ood": ood, "detectors": detectors} for ood in open_ood(options["ood"], samples)]
 
 
 def _decided_by(subject: Subject, options: Mapping[str, Any]) -> list[Any]:
     detectors = [DETECTORS[name] for name in options["detectors"]]
     fitted = any(detector.needs == "training" for detector in detectors)
     functions = [detector.function for detector in detectors if is_users(detector.function)]
-    return [options["ood"].samples.identity.key, functions, subject.training_data.identity.key if fitted else None]
+    training = [subject.training_data.identity.key, subject.training_data.labels] if fitted else None
+    return [options["ood"].samples.identity.key, functions, training]
 
 
 _DETECTED = "{group} detects OOD data {how} than {baseline}", "better", "less well"
-_AVAILABLE = ("max_logit", "free_energy", "msp", "avc", "avh", "angular_margin", "norm")
 
 
 @QUESTIONS.register(
@@ -386,14 +391,14 @@ _AVAILABLE = ("max_logit", "free_energy", "msp", "avc", "avh", "angular_margin",
     prepare=_prepare,
     decided_by=_decided_by,
 )  # fmt: skip
-def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] = _AVAILABLE) -> Answer:
+def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] | None = None) -> Answer:
     """How well every detector tells one set of OOD data from the network's own; scores are columns ``score:detector``.
 
     Detectors that are fitted on training data need `Subject.training`.
     """
     # A preprocessing brings images of any size to what the network takes.
     outside = subject.predict(ood.resized if subject.network.transform is None else ood.samples)
-    names = DETECTORS.names(detectors)
+    names = _chosen(detectors)
     training = subject.training_output if any(DETECTORS[name].needs == "training" for name in names) else None
     scores = [
         ood_scores(of.logits, of.features, of.weight, names, bias=of.bias, training=training and Training(*training))
