@@ -21,7 +21,7 @@ __all__ = [name for name, home in _HOMES.items() if home != __name__]  # pyrefly
 _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "angles": "angle_matrix paired_angle",
-    "evaluation": "Evaluation Subject",
+    "evaluation": "Evaluation",
     "explanation": "cam",
     "heads": "Head HeadLayer",
     "labelerrors": "actions confident_joint Noise noise Ranking RANKINGS read_ids to_datalab",
@@ -34,7 +34,7 @@ _MOVED = {
     "presets": "PRESETS",
     "questions": "classwise_ece cluster_metrics degrade DEGRADATIONS Detection detection DETECTORS ece energy_by_class "
     "evaluate_degraded fit_temperature "
-    "logit_margin ood_scores reliability",
+    "logit_margin ood_scores reliability Subject",
     "robustness": "attack ATTACKS check_masking",
     "sampling": "hardness_of latest_hardness PACINGS within_class",
     "schedules": "deferred ramp_down ramp_up Scheduled",

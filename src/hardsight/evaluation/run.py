@@ -105,13 +105,13 @@ def evaluate(
         if value is not None:
             whole_number(name, value, least)
     subjects, samples = open_subjects(runs, names, data)
-    asked = _asked((questions,) if isinstance(questions, str) else questions, options | {"seed": seed}, samples)
+    tasks = _tasks((questions,) if isinstance(questions, str) else questions, options | {"seed": seed}, samples)
     forward = {"device": find_device(device), "batch_size": batch_size, "workers": workers}
     subjects = [replace(subject, samples=samples, forward=forward, progress=progress) for subject in subjects]
     path = Path(out)
     earlier = [] if overwrite or not folder.has_results(path) else folder.stored_plan(path).get("runs", ())
     networks = {run["name"]: run.get("network") for run in earlier}
-    data_sets = [ask.options["ood"] for ask in asked if ask.question.name == "ood"]
+    data_sets = [task.options["ood"] for task in tasks if task.question.name == "ood"]
     plan = {
         "format": _FORMAT,
         "runs": [
@@ -119,17 +119,17 @@ def evaluate(
             for s in subjects
         ],
         "data": {"origin": samples.origin, "fingerprint": samples.identity.key, "samples": len(samples)},
-        "questions": list(dict.fromkeys(ask.question.name for ask in asked[1:])),
+        "questions": list(dict.fromkeys(task.question.name for task in tasks[1:])),
         **{name: value for name, value in options.items() if name not in ("ood", "boxes")},
         "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in data_sets],
         "seed": seed,
     }
     with folder.begin(path, plan, overwrite):
-        answers = _answer_all(path, plan, subjects, asked, networks)
+        answers = _answer_all(path, plan, subjects, tasks, networks)
         return _compared(path, plan, subjects, answers)
 
 
-class _Asked(NamedTuple):
+class _Task(NamedTuple):
     """A question with its options."""
 
     question: Question
@@ -143,29 +143,29 @@ class _Asked(NamedTuple):
         return f"{self.question.name}-{content_hash(of)}"
 
 
-def _asked(names: Sequence[str], options: Mapping[str, Any], samples: Samples) -> list[_Asked]:
-    """What is asked of each run, in order; options are checked."""
+def _tasks(names: Sequence[str], options: Mapping[str, Any], samples: Samples) -> list[_Task]:
+    """What each run is asked, in order; options are checked."""
     by_name = [question.name for question in QUESTIONS.values() if not question.needs]
-    asked = [_Asked(_SAMPLES, {})]
+    tasks = [_Task(_SAMPLES, {})]
     for name in names:
         if name not in by_name:
             others = ", ".join(question.needs for question in QUESTIONS.values() if question.needs)
             raise InputError(
                 f"there is no question {name!r}; {did_you_mean(name, by_name)} Other questions follow from {others}."
             )
-        asked.append(_Asked(QUESTIONS[name], QUESTIONS[name].options(options)))
+        tasks.append(_Task(QUESTIONS[name], QUESTIONS[name].options(options)))
     unused = {name for name in ("eps", "boxes", "detectors", "levels", "gray") if options[name] is not None}
     for question in QUESTIONS.values():
         if question.needs and options[question.needs]:
             for prepared in question.prepare(options, samples):
-                asked.append(_Asked(question, question.options({**options, **prepared})))
-                unused -= asked[-1].options.keys()
+                tasks.append(_Task(question, question.options({**options, **prepared})))
+                unused -= tasks[-1].options.keys()
     for question in QUESTIONS.values():
         if lost := [name for name in question.options({}) if name in unused]:
             raise InputError(f"{lost[0]} goes with {question.needs}, which is not given.")
-    if len(asked) == 1:
+    if len(tasks) == 1:
         raise InputError("questions: there is nothing to ask; name a question, ood data, attacks, explain or dropout.")
-    return asked
+    return tasks
 
 
 def _samples_of(subject: Subject) -> Answer:
@@ -191,7 +191,7 @@ class _RunAnswer(NamedTuple):
 
 
 def _answer_all(
-    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], asked: Sequence[_Asked], stored: Mapping[str, Any]
+    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], tasks: Sequence[_Task], stored: Mapping[str, Any]
 ) -> list[_RunAnswer]:
     """Every answer, computed and stored where it is not there yet.
 
@@ -199,17 +199,17 @@ def _answer_all(
     the maps are drawn; one at a time is on the device.
     """
     answers: dict[str, list[_RunAnswer]] = {subject.name: [] for subject in subjects}
-    ensembles, first, explained = [], {}, any(ask.question.name == "explanation" for ask in asked)
+    ensembles, first, explained = [], {}, any(task.question.name == "explanation" for task in tasks)
     progress, device = subjects[0].progress, subjects[0].forward["device"]
-    with tqdm(total=len(subjects) * len(asked), desc="evaluating", disable=None if progress else True) as steps:
+    with tqdm(total=len(subjects) * len(tasks), desc="evaluating", disable=None if progress else True) as steps:
         for group in dict.fromkeys(subject.group for subject in subjects):
             members = [replace(subject) for subject in subjects if subject.group == group]
             for subject in members:
                 _open(subject, plan, stored)
                 with evaluating(subject.network.module, device):
-                    for ask in asked:
-                        steps.set_postfix_str(f"{subject.name}: {ask.question.name}")
-                        answer = _answer(path, subject, ask, plan["data"]["fingerprint"])
+                    for task in tasks:
+                        steps.set_postfix_str(f"{subject.name}: {task.question.name}")
+                        answer = _answer(path, subject, task, plan["data"]["fingerprint"])
                         answers[subject.name].append(_RunAnswer(subject.name, str(group), subject.seed, answer))
                         steps.update()
                 if explained:
@@ -252,17 +252,17 @@ def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> 
     run |= {"preprocessing": model.preprocessing, "notes": subject.notes}
 
 
-def _answer(path: Path, subject: Subject, ask: _Asked, data: str) -> Answer:
+def _answer(path: Path, subject: Subject, task: _Task, data: str) -> Answer:
     try:
-        key = ask.key(subject, data)
-        answer = folder.stored_answer(path, key, ask.question.name)
+        key = task.key(subject, data)
+        answer = folder.stored_answer(path, key, task.question.name)
         if answer is None:
-            answer = ask.question.ask(subject, **ask.options)
+            answer = task.question.ask(subject, **task.options)
             samples = {"id": np.array(subject.predictions.ids), **answer.samples}
-            answer = replace(answer, samples=samples, question=ask.question.name)
+            answer = replace(answer, samples=samples, question=task.question.name)
             folder.commit(path, key, answer)
     except HardsightError as error:  # sentences of a question that knows nothing of runs
-        raise type(error)(f"{subject.name}, {ask.question.name}: {error}") from error
+        raise type(error)(f"{subject.name}, {task.question.name}: {error}") from error
     return answer
 
 
