@@ -29,6 +29,7 @@ BENCHMARKS = {
     "demo": "commands",
     "report": "report",
     "records": "records",
+    "recorder": "engine",
     "alignment": "alignment",
     "selection": "selection",
     "evaluation": "evaluation",

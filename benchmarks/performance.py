@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -32,46 +33,12 @@ UNITS = (
     *((172_800, 86_400, "days"), (7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (1e-3, 1e-3, "ms")),
     *((1e-6, 1e-6, "µs"), (1e-9, 1e-9, "ns"), (0, 1e-12, "ps")),
 )
-# Why a target was missed: shown beside a row that is over.
-_HEADS = (
-    "the backward pass multiplies again rather than keep the logits, so four products are the least (1.33); with 512 "
-    "features, what is computed from a logit takes as long as a good part of its product."
-)
-_LAUNCHES = (
-    "uncompiled, a loss of this size is bound by launches, of which cross-entropy has the fewest there can be; a loss "
-    "of logits is three kernels and its autograd function, a head some dozens of operations. Compile the step."
-)
-_COMPILED = (
-    "the rows are reduced, or the weights normalized, by kernels of their own, which take long beside a product and a "
-    "cross-entropy of this size."
-)
-_UNCOMPILED = (
-    *("EL, log_end .75", "EL, log_end 1", "focal", "mirror", "CompositeLoss(EL)", "linear, EL"),
-    *("cosine", "cosface", "arcface", "sphereface", "arcface, EL", "AVH loss"),
-)
-_SERIES = (
-    "the sums over the classes take longer than their use (the Gram matrix of 131,072 classes of width 4,096 alone "
-    "takes 6 ms); give `class_sums`, which are the same for all batches. In 16 bits, what is left is the product "
-    "(0.8 to 1.1 ms at the two largest sizes), the exact angles of the targets, and a check for NaN. In float32, "
-    "products are taken in float64."
-)
-REASONS = {
-    ("scores", "avh"): "one pass over the classes leaves what all scores need, so AVH alone also pays for the sums of "
-    "the logits, which it does not use.",
-    ("scores", "all scores"): "in 16 bits, an angle, an exponential and four sums of each product do not hide behind "
-    "the tensor cores: the kernel takes 1.3 to 2 times as long as the product, and exact pairs and columns follow it. "
-    "Two programs per processor, so that one multiplies while the other adds, were measured to be slower at all four "
-    "sizes. Features of width 4,096 and more are read with sums over short spans, which takes a fifth longer and "
-    "leaves no row in doubt. In float32, products are taken in float64, which is slower than IEEE float32 unless the "
-    "matrices are large.",
-    ("scores", "score_features"): "checks of the inputs and the table take the processor longer than the GPU works.",
-    ("scores", "score_features, columns read"): "the columns are copied to the host and become an Arrow table.",
-    **{("scores", case): _SERIES for case in ("avh_series", "avh_series, sums given")},
-    **{("large_heads", case): _HEADS for case in ("EL", "AVH", "arcface", "cosface")},
-    **{("losses", case): _LAUNCHES for case in _UNCOMPILED},
-    **{("losses", f"compiled {case}"): _COMPILED for case in (*_UNCOMPILED, "EL, gradient matched")},
-    ("losses", "EL, gradient matched"): "it needs the length of each row of gradients, by plain operations on a GPU.",
-}
+
+
+def reasons() -> dict[tuple[str, str], str]:
+    """Why a target was missed, by benchmark and case."""
+    entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8"))["reason"]
+    return {(entry["benchmark"], case): entry["why"] for entry in entries for case in entry["cases"]}
 
 
 def page(rows: Sequence[dict]) -> str:
@@ -96,10 +63,7 @@ def page(rows: Sequence[dict]) -> str:
     }
     for title, body in sections.items():
         parts += [f"## {title}", *body] if body else []
-    parts.append(
-        "Reports in detail: [](results/report-speed.md). Trainings and the recorder have rows of their own, by "
-        "`python -m benchmarks.engine`: [](results/engine.md)."
-    )
+    parts.append("Reports in detail: [](results/report-speed.md). Trainings and the recorder: [](results/engine.md).")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -110,12 +74,13 @@ def limits(rows: list[dict], benchmarks: Sequence[str]) -> list[str]:
     for name, place in dict.fromkeys((r["benchmark"], r["hardware"]) for r in chosen):
         here = [r for r in chosen if (r["benchmark"], r["hardware"]) == (name, place)]
         lines = table(("what", "shape", "limit", "measured", "time", "memory", "error", "n"), map(limit_line, here))
-        missed = dict.fromkeys(r["case"] for r in here if failures(r) and (name, r["case"]) in REASONS)
+        why = reasons()
+        missed = dict.fromkeys(r["case"] for r in here if failures(r) and (name, r["case"]) in why)
         cases: dict[str, list[str]] = {}
         for case in missed:
-            cases.setdefault(REASONS[name, case], []).append(case)
-        reasons = "\n".join(f"- {'; '.join(names)}: {reason}" for reason, names in cases.items())
-        parts += [f"`{name}`, **{place}** ({versions(here)})", lines, reasons]
+            cases.setdefault(why[name, case], []).append(case)
+        notes = "\n".join(f"- {'; '.join(names)}: {reason}" for reason, names in cases.items())
+        parts += [f"`{name}`, **{place}** ({versions(here)})", lines, notes]
     return parts
 
 
