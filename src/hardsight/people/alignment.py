@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,11 +14,12 @@ import pyarrow as pa
 from hardsight.correlation import COEFFICIENTS, fisher_z, p_value, tie_share
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
-from hardsight.people.candidates import FEWEST, FEWEST_OF_INTERVAL, Paired, candidates, facts
+from hardsight.people.candidates import FEWEST, FEWEST_OF_INTERVAL, Paired, Table, candidates, facts
 from hardsight.people.ceiling import Ceiling, ceiling
-from hardsight.people.differences import Difference, Outcome, compare_scores, hypotheses
+from hardsight.people.differences import Difference, compare_scores
+from hardsight.people.hypotheses import Outcome, hypotheses
 from hardsight.people.leaderboard import SCHEMA, leaderboard
-from hardsight.people.matching import FREQUENCY_EDGES, Matched, frequency_bins
+from hardsight.people.matching import FREQUENCY_EDGES, frequency_bins
 from hardsight.people.read import as_human, coarser, read_human
 from hardsight.printing import Result, interval, text_table
 from hardsight.registry import check_choice
@@ -52,17 +53,11 @@ class Alignment(Result):
             −1 for a score that grows with hardness), ``agreement`` = direction · value. Null where a bin has too few
             samples (4; 10 for an interval) or something is constant in it.
         ceilings: What a perfect predictor could reach, by coefficient; empty where answers were not counted.
-        notes: What there is to say about the samples, one sentence each; the first says how far they overlap.
-        source: Where the answers come from.
-        samples: How many the table has.
-        other: For how many of them most people chose another class than the label; None if unknown.
+        notes: Sentences about the samples; the first says how far samples and answers overlap.
+        other: For how many samples most people chose another class than the label; None if unknown.
         leaderboard: What `leaderboard` returns. This and the following are computed by `align_run` only.
         differences: One score against others, by coefficient.
         hypotheses: The AVH paper's.
-        model: The network's name.
-        epoch: The epoch of a recorded run that the table shows.
-        merged: The file of coarse classes.
-        made: Versions and time.
     """
 
     people: pa.Table
@@ -165,7 +160,7 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def align(
-    table: SampleTable | Mapping[str, Any] | str | Path,
+    table: Table,
     human: Any,
     *,
     scores: Sequence[str] | None = None,
@@ -212,7 +207,12 @@ def align(
             notes.append(f"{printable(name)} is {value:g} for all samples, so nothing correlates with it.")
         for bin_, members in inside.items():
             rows += _rows(name, bin_, values[members & known], people.hsf[members & known], coefficients)
-    ceilings = _ceilings(people, coefficients, notes)
+    ceilings = []
+    if people.counts is not None and people.answers is not None:
+        try:
+            ceilings = ceiling(people.counts, people.columns, coefficients, asked=people.answers)
+        except InputError as error:  # too few answers to know it, which takes nothing from the rows
+            notes.append(f"There is no ceiling: {error}")
     columns = {"hsf": people.hsf, "answers": people.answers, "entropy": people.entropy, "majority": people.majority}
     columns = {name: values for name, values in columns.items() if values is not None}
     other = None
@@ -246,16 +246,6 @@ def _rows(
                 numbers["low"], numbers["high"] = sorted((sign * low, sign * high))
         rows.append(row | numbers)
     return rows
-
-
-def _ceilings(people: Matched, coefficients: Sequence[str], notes: list[str]) -> list[Ceiling]:
-    if people.counts is None or people.answers is None:
-        return []
-    try:
-        return ceiling(people.counts, people.columns, coefficients, asked=people.answers)
-    except InputError as error:  # too few answers to know it, which takes nothing from the rows
-        notes.append(f"There is no ceiling: {error}")
-        return []
 
 
 def align_run(

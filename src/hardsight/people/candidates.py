@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from hardsight.table import SampleTable, larger_is_harder
 FEWEST = 4  # samples of a correlation
 FEWEST_OF_INTERVAL = 10  # below, intervals do not hold, nor do tests
 
+Table: TypeAlias = SampleTable | Mapping[str, Any] | str | Path
 Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
 
 TREATMENTS: dict[str, Kind] = {
@@ -184,7 +185,7 @@ class Paired(NamedTuple):
     people: Matched
 
     @classmethod
-    def of(cls, table: SampleTable | Mapping[str, Any] | str | Path, human: Any) -> Paired:
+    def of(cls, table: Table, human: Any) -> Paired:
         """Match answers with a table; answers that are `Matched` already stay as they are."""
         if isinstance(table, (str, Path)):
             table = SampleTable.load(table)

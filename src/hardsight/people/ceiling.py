@@ -14,7 +14,7 @@ from hardsight.errors import InputError
 from hardsight.registry import check_choice
 from hardsight.stats import LEVEL
 
-_COEFFICIENTS = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
+_SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
 _STEP = 0.1  # of the grid of true frequencies, in logits
 _UNSEEN = 0.05  # dissenting answers expected per image: with fewer, frequencies near 0 or 1 are taken to be equal
 _ROUNDS = 500  # of EM; from 300 on, the ceilings of CIFAR-10H stay the same to 0.003
@@ -56,7 +56,7 @@ class Ceiling:
 def ceiling(
     counts: Any,
     labels: Any,
-    coefficients: Sequence[str] = tuple(_COEFFICIENTS),
+    coefficients: Sequence[str] = (*_SCIPY,),
     seed: int = 0,
     *,
     asked: Any = None,
@@ -85,7 +85,7 @@ def ceiling(
         (0.9, 0.9)
     """
     for name in coefficients:
-        check_choice(name, _COEFFICIENTS, "coefficients")
+        check_choice(name, _SCIPY, "coefficients")
     votes, people = _votes(np.asarray(counts), np.asarray(labels), asked)
     draw = np.random.default_rng(seed)
     splits = np.array([_between_halves(votes, people, coefficients, draw) for _ in range(20)])
@@ -166,4 +166,4 @@ def _between_halves(
 
 def _correlation(name: str, x: np.ndarray, y: np.ndarray) -> float:
     """NaN where there is none, as in a world where everybody agrees."""
-    return float(_COEFFICIENTS[name](x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
+    return float(_SCIPY[name](x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan

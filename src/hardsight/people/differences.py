@@ -1,4 +1,4 @@
-"""Does one score agree with people better than another, on these samples and over networks? And the AVH paper's claims.
+"""Does one score agree with people better than another, on these samples and over networks?
 
 Two scores are measured on the same samples, so what counts is how their difference varies, not how each of them does.
 """
@@ -6,9 +6,8 @@ Two scores are measured on the same samples, so what counts is how their differe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,10 @@ from hardsight.correlation import COEFFICIENTS, fisher_z, meng, p_value, pearson
 from hardsight.dynamics.recorder import UNNAMED
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired
+from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table
 from hardsight.printing import interval
 from hardsight.registry import check_choice, whole_number
 from hardsight.stats import LEVEL, ROUNDING, holm, normal_difference, paired_difference
-from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
     from hardsight.people.alignment import Alignment
@@ -89,7 +87,7 @@ def _p_text(p: float | None) -> str:
 
 
 def compare_scores(
-    table: SampleTable | Mapping[str, Any] | str | Path,
+    table: Table,
     first: str,
     second: str,
     human: Any,
@@ -129,7 +127,7 @@ def compare_scores(
 
 
 def compare_all(
-    table: SampleTable | Mapping[str, Any] | str | Path,
+    table: Table,
     against: str,
     human: Any,
     *,
@@ -185,15 +183,13 @@ def _tests(
             statistic = _over(difference, error)
             p = p if sided == 2 else p_value(statistic, sided)
         else:
-            closed_form = {"steiger": steiger, "meng": meng}.get(test, _fisher)
-            statistic = closed_form(first.value, other.value, pearson(values[0], values[k]).value, n)
+            statistic = fisher_z(first.value, other.value, n, n)
+            if test != "fisher":
+                between = pearson(values[0], values[k]).value
+                statistic = (steiger if test == "steiger" else meng)(first.value, other.value, between, n)
             p = p_value(statistic, sided)
         tests.append(Difference(names[0], names[k], coefficient, test, difference, low, high, p, statistic, n, sided))
     return tests
-
-
-def _fisher(r12: float, r13: float, r23: float, n: int) -> float:
-    return fisher_z(r12, r13, n, n)
 
 
 def _percentiles(drawn: np.ndarray, difference: float, sided: int) -> tuple[float, float, float, float]:
@@ -286,111 +282,3 @@ def compare_runs(alignments: Mapping[Path, Alignment]) -> tuple[list[dict[str, A
             "if some differ only in the seed, intervals and p are too small."
         )
     return [dict(zip(Difference._fields, key, strict=False)) | test._asdict() for key, test in tests.items()], lines
-
-
-class Estimate(TypedDict):
-    """A number of a hypothesis by one coefficient, its 95% interval and the verdict."""
-
-    value: float
-    low: float | None
-    high: float | None
-    verdict: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run says about a hypothesis of the AVH paper.
-
-    Attributes:
-        name: ``"Hypothesis 1"`` and so on.
-        claim: The paper's sentence.
-        paper: What the paper found: "holds" or "not shown".
-        verdict: "holds" or "does not hold" where all three coefficients say so, else "not decided".
-        numbers: For each coefficient the agreement, or the difference of two, as ``value`` with ``low`` and ``high``
-            (95% interval), and its own ``verdict``; empty where there are none.
-        reason: Why there are no numbers.
-    """
-
-    name: str = ""
-    claim: str = ""
-    paper: str = ""
-    verdict: str = "not decided"
-    numbers: dict[str, Estimate] | None = None
-    reason: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The result in a sentence."""
-        parts = [
-            f"{name} {interval(entry['value'], entry['low'], entry['high'], '+.3f')}, {entry['verdict']}"
-            for name, entry in (self.numbers or {}).items()
-        ]
-        return f"{self.claim} {'; '.join(parts) or f'Not decided: {self.reason}'}. The paper: {self.paper}."
-
-
-_SMALL = 0.05  # a correlation whose whole interval lies this close to 0 is none
-_CORRELATES = "{} has a correlation with human selection frequency."
-_STRONGER = "AVH has a stronger correlation with human selection frequency than confidence."
-# The scores of each hypothesis, its claim, and what the paper found.
-_HYPOTHESES = (
-    (("avh",), _CORRELATES.format("AVH"), "holds"),
-    (("confidence",), _CORRELATES.format("Confidence"), "holds"),
-    (("avh", "confidence"), _STRONGER, "holds"),
-    (("norm_within_class",), _CORRELATES.format("The norm, scaled within each class,"), "not shown"),
-)
-
-
-def hypotheses(
-    table: SampleTable | Mapping[str, Any] | str | Path,
-    human: Any,
-    *,
-    tests: Sequence[Difference] = (),
-    resamples: int = 2000,
-    seed: int = 0,
-) -> list[Outcome]:
-    """The AVH paper's Hypotheses 1 to 4, each by all three coefficients.
-
-    That a score correlates with people (1, 2 and 4) holds where the interval of its agreement lies above 0; it does not
-    hold where the interval lies below 0, or within ±0.05. That AVH agrees better than confidence (3) holds where the
-    paired difference is above 0 with p < 0.05, and does not hold where it is below. Nothing is decided by fewer than
-    ten samples, or by a constant score.
-
-    Args:
-        table: As for `align`. Hypotheses whose scores it lacks are left out; the fourth needs labels.
-        human: As for `align`.
-        tests: Of AVH against confidence, where `compare_scores` has made them already; others are passed over.
-        resamples: Of the paired bootstrap of Hypothesis 3.
-        seed: Of the same.
-
-    Examples:
-        >>> columns = {"id": [str(k) for k in range(40)], "avh": [k / 100 for k in range(40)]}
-        >>> people = {str(k): 1 - k / 50 for k in range(40)}
-        >>> [(result.name, result.verdict) for result in hypotheses(columns, people)]
-        [('Hypothesis 1', 'holds')]
-    """
-    paired = Paired.of(table, human)
-    paired = paired.with_norm_within_class() if "label" in paired.table else paired
-    done, outcomes = {test[:3]: test for test in tests}, []
-    for number, (scores, claim, paper) in enumerate(_HYPOTHESES, 1):
-        if not set(scores) <= set(paired.table.columns):
-            continue
-        numbers, reason = {}, ""
-        try:
-            for name in COEFFICIENTS:
-                if len(scores) > 1:
-                    test = done.get((*scores, name)) or _tests(paired, scores, name, "bootstrap", resamples, seed, 2)[0]
-                    verdict = "holds" if test.difference > 0 else "does not hold"
-                    value, low, high, decided = test.difference, test.low, test.high, test.significant
-                else:
-                    (values,), hsf = paired.in_common(scores)
-                    value, low, high, _ = COEFFICIENTS[name](values, hsf)
-                    none = high < 0 or max(-low, high) <= _SMALL
-                    verdict = "does not hold" if none else "holds"
-                    decided = len(hsf) >= FEWEST_OF_INTERVAL and (none or low > 0)
-                numbers[name] = Estimate(value=value, low=low, high=high, verdict=verdict if decided else "not decided")
-        except InputError as error:  # a constant score, or too few samples that have it
-            numbers, reason = {}, str(error).removesuffix(".")
-        verdicts = {entry["verdict"] for entry in numbers.values()}
-        verdict = verdicts.pop() if len(verdicts) == 1 else "not decided"
-        outcomes.append(Outcome(f"Hypothesis {number}", claim, paper, verdict, numbers, reason))
-    return outcomes

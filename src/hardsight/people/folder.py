@@ -22,7 +22,8 @@ from hardsight import runs
 from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.people.alignment import Alignment
 from hardsight.people.ceiling import Ceiling
-from hardsight.people.differences import Difference, Outcome
+from hardsight.people.differences import Difference
+from hardsight.people.hypotheses import Outcome
 from hardsight.untrusted import check_regular, check_table, read_json
 
 _TESTS = pa.schema(

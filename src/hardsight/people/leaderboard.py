@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from hardsight.correlation import COEFFICIENTS, Correlation
 from hardsight.errors import InputError
-from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, candidates, check_varies, facts
+from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table, candidates, check_varies, facts
 from hardsight.registry import check_choice
 from hardsight.stats import holm, normal_difference
-from hardsight.table import SampleTable
 
 _BEHIND = ("behind", "behind_low", "behind_high", "p", "p_holm")
 SCHEMA = pa.schema(
@@ -25,7 +24,7 @@ SCHEMA = pa.schema(
 
 
 def leaderboard(
-    columns: SampleTable | Mapping[str, Any] | str | Path,
+    columns: Table,
     human: Any,
     *,
     directions: Mapping[str, int] | None = None,
