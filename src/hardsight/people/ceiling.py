@@ -49,7 +49,7 @@ class Ceiling:
 
     @property
     def root(self) -> float:
-        """√Spearman–Brown: the ceiling if errors were alike for all samples; with many ties at 1 it is too high."""
+        """The ceiling if errors were alike for all samples, √Spearman–Brown; with many ties at 1 it is too high."""
         return float(np.sqrt(self.spearman_brown))
 
 

@@ -14,6 +14,8 @@ from hardsight.printing import interval
 
 
 class Estimate(TypedDict):
+    """A number by one coefficient, with its 95% interval and verdict."""
+
     value: float
     low: float | None
     high: float | None
