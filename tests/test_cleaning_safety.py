@@ -16,8 +16,8 @@ from hardsight.chance import ChanceWarning, chance_agreement
 from hardsight.data import open_data
 from hardsight.errors import HardsightError, InputError
 from hardsight.labelerrors import ACTIONS, actions, clean, label_errors
-from hardsight.report.payload import make_payload
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
+from hardsight.report.write import make_payload
 from hardsight.runs import Folds
 
 CLASSES = 10
@@ -219,13 +219,13 @@ def test_a_network_at_chance_is_said_first_and_suggests_nothing():
     assert suspects.meta.label_errors["suspects"] == 0
     assert suspects.to_arrow()["suggested"].null_count == len(table)
     assert set(rows["action"]) == {"keep"}
-    payload = make_payload(read_rows(table))
+    payload = make_payload(Rows(table))
     assert payload["notices"][0]["level"] == "alarm"
     assert "label_errors" not in payload
     assert not [listed for listed in payload["lists"] if listed["key"] == "suspects"]
     assert "suspect labels" not in {name for name, *_ in payload["tiles"]}
     good, logits = observed(600, 0.3)
-    notices = make_payload(read_rows(table_of(logits, good)))["notices"]
+    notices = make_payload(Rows(table_of(logits, good)))["notices"]
     assert "alarm" not in {notice["level"] for notice in notices}
 
 

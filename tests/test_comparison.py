@@ -8,8 +8,8 @@ from scipy import stats
 
 from hardsight import SampleTable
 from hardsight.comparison import compare, mean_change, paired_accuracy
-from hardsight.report.payload import make_payload
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
+from hardsight.report.write import make_payload
 
 
 def a_run(ids, label, seed, classes=5, names=None, lower=0.0, name="net", **columns):
@@ -183,7 +183,7 @@ def test_what_cannot_be_compared_is_a_sentence(after, before, sentence):
 @pytest.fixture(scope="module")
 def page():
     before, after = before_and_after()
-    return make_payload(read_rows(after), against=before), compare(after, before)
+    return make_payload(Rows(after), against=before), compare(after, before)
 
 
 def test_lists_of_what_changed_are_full_sorts(page):
@@ -239,6 +239,6 @@ def test_tiles_say_what_changed(page):
 def test_a_comparison_without_scores_in_common_still_makes_a_page():
     before, after = before_and_after()
     bare = SampleTable(before.to_arrow().select(["id", "label", "pred"]))
-    payload = make_payload(read_rows(after), against=bare)
+    payload = make_payload(Rows(after), against=bare)
     assert payload["comparison"]["tiles"][1][0] == "accuracy"
     assert all(row["change"][0] is None for row in table_rows(payload["comparison"]["tables"][0]))

@@ -22,8 +22,8 @@ from hardsight.people import align_run
 from hardsight.people.candidates import candidates, facts
 from hardsight.phases import agreement
 from hardsight.questions import evaluate_degraded, follows_level
-from hardsight.report.payload import make_payload
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
+from hardsight.report.write import make_payload
 from hardsight.sampling import hardness_of
 from hardsight.table import COLUMNS, harder_end, larger_is_harder
 
@@ -216,7 +216,7 @@ def test_a_degraded_column_without_a_direction_is_refused(tables):
 @pytest.mark.parametrize(("score", "end"), [("confidence", "smaller"), ("avh", "larger"), ("nll", "larger")])
 def test_the_page_says_the_direction_of_what_two_runs_are_compared_by(score, end):
     after, before = (SampleTable(scored(k).to_arrow().select(["id", "label", "pred", score])) for k in (1, 0))
-    described = make_payload(read_rows(after), against=before)["scores"]
+    described = make_payload(Rows(after), against=before)["scores"]
     assert {name: described[name]["harder"] for name in (score, "before", "change")} == dict.fromkeys(
         (score, "before", "change"), end
     )

@@ -179,7 +179,7 @@ def test_nan_is_no_value_in_tests_tables_and_print(digits, tmp_path, monkeypatch
     found = run(subjects(digits, "ab"), tmp_path)
     assert len(found.tests) == 0
     assert "-- & --" in (found.path / "table.tex").read_text()
-    from hardsight.report.comparisontext import evaluation_lines
+    from hardsight.report.comparisonpage import evaluation_lines
 
     assert "–" in "\n".join(evaluation_lines(found))
     assert json.loads((found.path / "evaluation.json").read_text())["seed"] == 0
@@ -617,7 +617,7 @@ def test_the_command_prints_a_table_of_100_columns_and_writes_a_page(scored, cap
 def test_many_groups_stand_in_blocks_of_100_columns_with_the_first_in_each(tmp_path):
     from evaluation_pages import write_evaluation
 
-    from hardsight.report.comparisontext import evaluation_lines
+    from hardsight.report.comparisonpage import evaluation_lines
 
     groups = [f"setting number {k} \x1b[31m" for k in range(12)]
     lines = "\n".join(evaluation_lines(read_evaluation(write_evaluation(tmp_path, groups=groups)))).splitlines()

@@ -10,12 +10,12 @@ from test_report_groups import with_sketches
 from hardsight import SampleTable, records
 from hardsight.report import classes as class_module
 from hardsight.report import comparison, disagreement, training
+from hardsight.report import samples as samples_module
 from hardsight.report.classes import confusions, medians
 from hardsight.report.clusters import harder_clusters
-from hardsight.report.rows import read_rows
-from hardsight.report.samples import by_class, hardest_and_easiest
-from hardsight.report.sections import Inputs
-from hardsight.report.views import Axis, axis
+from hardsight.report.rows import Rows
+from hardsight.report.samples import by_class
+from hardsight.report.sections import Axis, axis
 from hardsight.stats import holm
 
 N, CLASSES = 400, 4
@@ -37,15 +37,15 @@ def a_run(seed=0, classes=CLASSES, names=True, **columns):
 
 
 def class_table(rows):
-    return class_module.build(Inputs(rows)).tables[0]
+    return class_module.build(rows).tables[0]
 
 
 def test_the_least_confident_are_the_hardest():
     table = a_run()
-    rows = read_rows(table)
+    rows = Rows(table)
     assert (rows.main, rows.sign) == ("confidence", -1)
     order = np.argsort(table["confidence"])
-    hardest, easiest = hardest_and_easiest(rows)
+    hardest, easiest = samples_module.build(rows).lists
     assert hardest.rows.tolist() == order[:48].tolist()
     assert easiest.rows.tolist() == order[::-1][:48].tolist()
     lists, _ = by_class(rows)
@@ -62,17 +62,17 @@ def test_of_too_many_classes_the_least_confident_are_listed(monkeypatch):
     monkeypatch.setattr(class_module, "MANY_CLASSES", 2)
     table = a_run()
     means = [table["confidence"][table["label"] == code].mean() for code in range(CLASSES)]
-    listed = class_table(read_rows(table))
+    listed = class_table(Rows(table))
     assert listed["codes"] == sorted(np.argsort(means)[:2].tolist())
 
 
 def test_ranks_of_angle_and_confidence_are_both_of_hardness():
     draw = np.random.default_rng(1)
     table = a_run(avh=draw.random(N) / CLASSES)
-    rows = read_rows(table)
+    rows = Rows(table)
     assert (rows.main, rows.logit) == ("avh", "confidence")
     gap = stats.rankdata(table["avh"]) - stats.rankdata(-table["confidence"])
-    angle, logit = disagreement.build(Inputs(rows)).lists
+    angle, logit = disagreement.build(rows).lists
     assert angle.rows[0] == gap.argmax()
     assert logit.rows[0] == gap.argmin()
 
@@ -83,7 +83,7 @@ def test_a_cluster_of_small_confidence_is_harder():
     columns = {"id": table["id"], "label": table["label"], "pred": table["pred"]}
     for confidence, share in ((1 - value, 1.0), (value, 0.0)):  # turned round, the others of the class are harder
         rows = pa.table({**columns, "confidence": confidence})
-        rows = read_rows(SampleTable(rows, table.meta, None, table.vectors))
+        rows = Rows(SampleTable(rows, table.meta, None, table.vectors))
         clusters, _ = harder_clusters(rows)
         assert clusters
         for cluster in clusters:
@@ -105,8 +105,9 @@ def two_runs():
 
 def test_where_confidence_falls_samples_became_harder():
     before, after = two_runs()
-    rows = read_rows(after)
-    section = comparison.build(Inputs(rows, against=before))
+    rows = Rows(after)
+    rows.against = before
+    section = comparison.build(rows)
     found = section.columns["change"].values
     change = after["confidence"] - before["confidence"]
     np.testing.assert_allclose(found[10:], change[10:], atol=1e-12)
@@ -126,8 +127,9 @@ def test_where_confidence_falls_samples_became_harder():
 
 def test_relabelled_samples_do_not_count_in_the_accuracies_of_two_runs():
     before, after = two_runs()
-    rows = read_rows(after)
-    (table,) = comparison.build(Inputs(rows, against=before)).tables
+    rows = Rows(after)
+    rows.against = before
+    (table,) = comparison.build(rows).tables
     lines = {row["class"]: row for row in table_rows(table)}
     same = np.arange(N) >= 10
     for code, name in enumerate("abcd"):
@@ -140,7 +142,7 @@ def test_samples_without_a_prediction_are_neither_right_nor_wrong():
     table = a_run()
     missing = np.arange(N) % 5 == 0
     table = a_run(pred=pa.array(table["pred"], mask=missing))
-    rows = read_rows(table)
+    rows = Rows(table)
     label, pred = rows.label[~missing], rows.pred[~missing]
     assert not rows.judged[missing].any()
     expected = [np.mean(pred[label == code] == code) for code in range(CLASSES)]
@@ -153,14 +155,14 @@ def test_samples_without_a_prediction_are_neither_right_nor_wrong():
 
 
 def test_equally_frequent_confusions_name_the_smaller_class():
-    rows = read_rows(a_run(label=np.zeros(N, int), pred=np.where(np.arange(N) % 2, 3, 1)))
+    rows = Rows(a_run(label=np.zeros(N, int), pred=np.where(np.arange(N) % 2, 3, 1)))
     assert [part[0] for part in confusions(rows)] == [1, N // 2]
 
 
 def test_among_very_many_classes_each_keeps_its_number():
     label = np.random.default_rng(6).choice([7, 4000, 9999], N)
     pred = np.random.default_rng(7).choice([7, 5, 9999], N)
-    rows = read_rows(a_run(classes=10_000, names=False, label=label, pred=pred))
+    rows = Rows(a_run(classes=10_000, names=False, label=label, pred=pred))
     assert rows.numbers.tolist() == [5, 7, 4000, 9999]
     np.testing.assert_array_equal(rows.numbers[rows.label], label)
     np.testing.assert_array_equal(rows.numbers[rows.pred], pred)

@@ -16,12 +16,11 @@ from scipy import stats
 
 import hardsight as hs
 from hardsight.phases.drivers import loss_drivers
-from hardsight.report import recorded as recorded_module
 from hardsight.report import training as training_module
 from hardsight.report import write_report
-from hardsight.report.payload import make_payload
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH
+from hardsight.report.write import make_payload
 
 
 def assert_lines(dynamics, rows, group, lines):
@@ -119,7 +118,7 @@ def test_norms_of_few_classes_are_drawn_each_of_many_in_sum(whole, tmp_path):
 def test_of_many_epochs_some_are_drawn_and_no_change_of_the_loss_is_lost(tmp_path, monkeypatch):
     run = record(tmp_path / "run", n=20, epochs=23, unit="iteration")
     full = report(run)["training"]
-    monkeypatch.setattr(recorded_module, "MOST_EPOCHS", 8)
+    monkeypatch.setattr(training_module, "MOST_EPOCHS", 8)
     payload = report(run)
     training = payload["training"]
     assert training["unit"] == "iteration"
@@ -214,20 +213,20 @@ def test_every_sample_s_curve_is_in_the_page_to_a_four_thousandth(which, request
 
 def test_where_not_all_curves_fit_the_listed_ones_come_first(whole, monkeypatch):
     run, full = whole.run, whole.payload
-    monkeypatch.setattr(recorded_module, "CURVES_BYTES", 20 * (8 * 3 * 7 + 24) // 3)
+    monkeypatch.setattr(training_module, "CURVES_BYTES", 20 * (8 * 3 * 7 + 24) // 3)
     payload = report(run)
     found = payload["training"]["curves"]
     assert len(found["points"]) == 20
     heads = [one["rows"][0] for one in full["lists"] if one["rows"]]
     assert set(heads) <= set(found["points"])
     assert found["note"].startswith("20 of 80 points")
-    assert len(json.dumps(found)) <= recorded_module.CURVES_BYTES + 500
+    assert len(json.dumps(found)) <= training_module.CURVES_BYTES + 500
 
 
 def test_numbers_that_are_all_the_same_or_missing_are_coded():
-    same = recorded_module.coded(np.full((2, 3), 5.0))
+    same = training_module.coded(np.full((2, 3), 5.0))
     assert decoded(same, 2, 3).tolist() == [[5.0] * 3] * 2
-    none = recorded_module.coded(np.full((1, 2), np.nan))
+    none = training_module.coded(np.full((1, 2), np.nan))
     assert np.isnan(decoded(none, 1, 2)).all()
 
 
@@ -240,7 +239,7 @@ def test_the_page_says_what_was_recorded(whole, gaps):
     assert "under the margin" in texts(payload)
     payload = gaps.payload
     assert payload["n"] == 70
-    assert re.search("10 recorded samples .*epoch 7", texts(payload))
+    assert re.search("epoch 7.* 10 samples", texts(payload))
     assert re.search("14 samples .*every epoch", texts(payload))
 
 
@@ -279,7 +278,7 @@ def test_readings_that_are_no_numbers_are_counted(tmp_path):
 
 def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened(tmp_path):
     run = record(tmp_path / "run", n=60, epochs=3)
-    rows, before = read_rows(hs.SampleTable.load(run)), hs.Dynamics(run)
+    rows, before = Rows(hs.SampleTable.load(run)), hs.Dynamics(run)
     expected = make_payload(rows, dynamics=hs.Dynamics(run))
     recorder = hs.Recorder(run, epoch=4, split="train")
     head = SimpleNamespace(features=torch.randn(5, 6), weight=torch.randn(CLASSES, 6), bias=torch.zeros(CLASSES))
@@ -291,7 +290,7 @@ def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened
 
 def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
     monkeypatch.setattr(
-        training_module, "_changes", lambda block, nll: training_module.LossChange(*[np.full(len(nll), np.nan)] * 3)
+        training_module, "split_change", lambda old, *_: training_module.LossChange(*[np.full(len(old), np.nan)] * 3)
     )
     payload = report(whole.run)
     assert payload["training"]["drivers"]["lines"] == []

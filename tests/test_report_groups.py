@@ -15,8 +15,8 @@ from hardsight.ensemble import as_lists
 from hardsight.idtables import read_by_id
 from hardsight.report.clusters import harder_clusters
 from hardsight.report.groups import class_adjusted, find_groups, group_table
-from hardsight.report.payload import make_payload
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
+from hardsight.report.write import make_payload
 from hardsight.stats import holm
 
 
@@ -37,7 +37,7 @@ def a_table(n=600, classes=4, seed=0, harder=None, **columns):
 
 def only_group(table):
     """The rows of the page's table, each as a mapping."""
-    rows = read_rows(table)
+    rows = Rows(table)
     (group,), _ = find_groups(rows)
     found = group_table(rows, group)
     return rows, found | {"rows": table_rows(found)}
@@ -159,7 +159,7 @@ def test_small_groups_have_no_interval_and_no_flag():
 
 
 def columns_of(table, given=None):
-    groups, notes = find_groups(read_rows(table), None if given is None else read_by_id(given, "groups"))
+    groups, notes = find_groups(Rows(table), None if given is None else read_by_id(given, "groups"))
     return {group.column: group.values for group in groups}, notes
 
 
@@ -185,7 +185,7 @@ def test_text_booleans_and_small_integers_of_the_table_are_groups():
 def test_the_thirty_largest_values_are_shown_and_the_rest_counted():
     values = [f"v{i % 40:02d}" for i in range(560)] + ["v39"] * 40
     table = a_table(many=values)
-    groups, _ = find_groups(read_rows(table))
+    groups, _ = find_groups(Rows(table))
     assert groups[0].values == ["v39", *[f"v{i:02d}" for i in range(29)]]
     assert re.search("30 largest of 40 .*140 samples", groups[0].note)
     assert (groups[0].codes == -1).sum() == 140
@@ -203,7 +203,7 @@ def test_groups_are_read_from_whatever_holds_them(tmp_path):
         {"id": ids, "side": side},
         SampleTable(pa.table({"id": ids, "side": side})),
     ]
-    results = [make_payload(read_rows(table), group_table=one)["groups"] for one in given]
+    results = [make_payload(Rows(table), group_table=one)["groups"] for one in given]
     assert all(result == results[0] for result in results)
     assert cells(results[0]["tables"][0], "value") == ["left", "right"]
 
@@ -217,7 +217,7 @@ def test_ids_in_a_csv_keep_their_zeros(tmp_path):
 def test_quantities_are_cut_into_fifths_and_gaps_counted():
     table = a_table()
     age = np.random.default_rng(0).random(500) * 80
-    rows = read_rows(table)
+    rows = Rows(table)
     (group,), notes = find_groups(rows, read_by_id({"id": table["id"][:500], "age": age}, "groups"))
     assert len(group.values) == 5
     assert np.bincount(group.codes[group.codes >= 0]).tolist() == [100] * 5
@@ -236,7 +236,7 @@ def test_nan_is_no_group():
 
 def test_points_know_their_group():
     table = a_table(place=["a", "b", "c"] * 200)
-    payload = make_payload(read_rows(table))
+    payload = make_payload(Rows(table))
     names = [payload["groups"]["values"]["place"][k] for k in payload["points"]["groups"]["place"]]
     assert names == table["place"].tolist()
 
@@ -255,7 +255,7 @@ def test_points_know_their_group():
 )
 def test_bad_groups_are_a_sentence(given, error, sentence):
     with pytest.raises(error, match=sentence):
-        make_payload(read_rows(a_table()), group_table=given)
+        make_payload(Rows(a_table()), group_table=given)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_bad_groups_are_a_sentence(given, error, sentence):
 def test_bad_files_of_groups_are_a_sentence(name, text, words, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=words):
-        make_payload(read_rows(a_table()), group_table=tmp_path / name)
+        make_payload(Rows(a_table()), group_table=tmp_path / name)
 
 
 def test_groups_that_match_nothing_say_so():
@@ -297,7 +297,7 @@ def with_sketches(planted, n=1500, seed=0):
 
 def test_a_planted_cluster_is_found_and_measured_on_the_other_half():
     table, odd = with_sketches(planted=True)
-    rows = read_rows(table)
+    rows = Rows(table)
     clusters, _ = harder_clusters(rows)
     assert clusters
     for cluster in clusters:  # k-means may cut it in two
@@ -314,17 +314,17 @@ def test_a_planted_cluster_is_found_and_measured_on_the_other_half():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_cluster_is_harder_where_none_is(seed):
-    clusters, note = harder_clusters(read_rows(with_sketches(planted=False, seed=seed)[0]))
+    clusters, note = harder_clusters(Rows(with_sketches(planted=False, seed=seed)[0]))
     assert clusters == []
     assert "0 clusters of" in note
 
 
 def test_without_sketches_it_says_why():
-    payload = make_payload(read_rows(a_table()))
+    payload = make_payload(Rows(a_table()))
     assert payload["clusters"]["rows"] == []
     assert "need the sketches" in payload["clusters"]["note"]
     few, _ = with_sketches(planted=True, n=90)
-    assert "the 40 samples" in harder_clusters(read_rows(few))[1]
+    assert "the 40 samples" in harder_clusters(Rows(few))[1]
 
 
 def test_two_groups_are_one_test():

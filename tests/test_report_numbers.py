@@ -20,12 +20,11 @@ from hardsight.report import label_errors as report_label_errors
 from hardsight.report import write_report
 from hardsight.report.formatting import ID_BYTES, NAME_BYTES, cut, cut_name, json_bytes, number, plain
 from hardsight.report.notices import tiles
-from hardsight.report.payload import make_payload
-from hardsight.report.points import MOST_POINTS, choose_points, spread
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH, top
-from hardsight.report.sections import Column
-from hardsight.report.views import View, axis, rank_correlation
+from hardsight.report.sections import Column, View, axis, rank_correlation
+from hardsight.report.thumbnails import MOST_POINTS, choose_points, spread
+from hardsight.report.write import make_payload
 from hardsight.stats import holm, moments, wilson
 
 
@@ -56,7 +55,7 @@ def fake(n, classes, seed=0, ids=None):
 
 
 def payload_of(table, **options):
-    return make_payload(read_rows(table), **options)
+    return make_payload(Rows(table), **options)
 
 
 def ids_of(payload, rows):
@@ -106,7 +105,7 @@ def test_holm_is_the_naive_loop(seed):
 
 
 def test_ranks_are_scipy_s_mid_ranks():
-    rows = read_rows(a_table())
+    rows = Rows(a_table())
     expected = (stats.rankdata(rows.scores["nll"]) - 0.5) / len(rows)
     np.testing.assert_array_equal(rows.rank_logit, expected)
     payload = payload_of(a_table())
@@ -129,17 +128,17 @@ def test_only_errors_raised_on_purpose_leave_suspects_out(monkeypatch):
         return np.ones(2) + np.ones(3)
 
     monkeypatch.setattr(report_label_errors, "label_errors", missing)
-    assert "table must have avh." in report_label_errors.find_suspects(read_rows(a_table(30)))
+    assert "table must have avh." in report_label_errors.find_suspects(Rows(a_table(30)))
     monkeypatch.setattr(report_label_errors, "label_errors", broken)
     with pytest.raises(ValueError, match="broadcast"):
-        report_label_errors.find_suspects(read_rows(a_table(30)))
+        report_label_errors.find_suspects(Rows(a_table(30)))
 
 
 def hardest_tile(labels, avh):
     """The interval that is quoted of the hardest class, and its mean."""
     ids = [f"s{i}" for i in range(len(avh))]
     table = SampleTable.from_columns({"id": ids, "label": labels, "pred": labels, "avh": avh})
-    [tile] = [one for one in tiles(read_rows(table), "") if one[0] == "hardest class"]
+    [tile] = [one for one in tiles(Rows(table)) if one[0] == "hardest class"]
     mean, low, high = (float(x) for x in re.match(r"\D+([\d.]+), 95% interval ([\d.]+) to ([\d.]+)", tile[2]).groups())
     return int(tile[1].removeprefix("class ")), mean, low, high
 

@@ -18,7 +18,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.data import ArraySamples, Samples
 from hardsight.report import write_report
-from hardsight.report.payload import MOST_BYTES
+from hardsight.report.page import MOST_BYTES
 from hardsight.report.thumbnails import choose, make_thumbnails
 from hardsight.runs import Meta
 
@@ -45,9 +45,8 @@ class Given(Samples):
         return value, None
 
 
-def pictured(*values, room=10**6):
-    samples = Given(*values)
-    return make_thumbnails(samples, range(len(values)), [f"data:{i}" for i in range(len(values))], len(values), room)
+def pictured(*values):
+    return make_thumbnails(Given(*values), range(len(values)), [f"data:{i}" for i in range(len(values))], len(values))
 
 
 def a_run(tmp_path, n=60, images=None, **meta):
@@ -94,7 +93,7 @@ def test_each_point_has_its_own_picture(tmp_path):
 def test_the_data_can_be_named(tmp_path):
     table = a_run(tmp_path)
     table.meta.source = {}
-    assert "where its pictures" in texts(in_page(write_report(table, tmp_path / "p.html")))
+    assert "--data" in texts(in_page(write_report(table, tmp_path / "p.html")))
     data = ArraySamples(np.zeros((60, 5, 5), np.uint8), None, "test", "zeros")
     for given in (str(tmp_path / "x.npz"), data):
         assert len(in_page(write_report(table, tmp_path / "p.html", data=given))["pictures"]) == 60
@@ -269,7 +268,7 @@ def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch)
     assert len(payload["classes"]) == classes
     assert max(map(len, payload["points"]["id"])) <= 160
     assert max(map(len, payload["classes"])) <= 60
-    monkeypatch.setattr("hardsight.report.payload.MOST_BYTES", 1000)  # no room at all
+    monkeypatch.setattr("hardsight.report.page.MOST_BYTES", 1000)  # no room at all
     payload = in_page(write_report(a_run(tmp_path), tmp_path / "p.html"))
     assert re.match("0 of 60 .*not fit", payload["picture_note"])
 

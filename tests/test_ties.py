@@ -10,10 +10,10 @@ from report_runs import cells
 from hardsight import SampleTable
 from hardsight.ensemble import mean_over_nets
 from hardsight.report.classes import confusions, medians
-from hardsight.report.payload import make_payload
-from hardsight.report.recorded import recorded_lists
-from hardsight.report.rows import read_rows
+from hardsight.report.rows import Rows
 from hardsight.report.sections import Column
+from hardsight.report.training import recorded_lists
+from hardsight.report.write import make_payload
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -39,7 +39,7 @@ def equally_hard(n, first):
 
 
 def test_of_equally_hard_samples_the_first_ids_are_the_hardest_tenth():
-    payload = make_payload(read_rows(equally_hard(40, first=10)))
+    payload = make_payload(Rows(equally_hard(40, first=10)))
     (table,) = payload["class_table"]["tables"]
     assert cells(table, "hard_share") == [4 / 10, 0]  # four of forty: 000 to 003
     hardest = next(one["rows"] for one in payload["lists"] if one["key"] == "hardest")
@@ -50,7 +50,7 @@ def test_of_equally_hard_samples_the_first_ids_are_the_hardest_tenth():
 
 def test_of_equally_frequent_confusions_the_smaller_class_is_named():
     columns = {"id": list("abcdef"), "label": [0, 0, 0, 0, 1, 1], "pred": [2, 1, 2, 1, 0, 1], "avh": [0.1] * 6}
-    most, count = confusions(read_rows(SampleTable.from_columns(columns)))
+    most, count = confusions(Rows(SampleTable.from_columns(columns)))
     assert (most[:2].tolist(), count[:3].tolist()) == ([1, 0], [2, 1, 0])
 
 

@@ -105,8 +105,7 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     from hardsight.evaluation import evaluate as evaluate_runs
     from hardsight.evaluation.subjects import subject_of, warn_of_another_network
     from hardsight.questions.degradation import human_accuracy, level_summary
-    from hardsight.report.comparisonpage import write_comparison
-    from hardsight.report.comparisontext import evaluation_lines
+    from hardsight.report.comparisonpage import evaluation_lines, write_comparison
 
     people = [] if human is None else human_accuracy(human).to_pylist()
     subjects = [subject_of(runs[0], chosen.get("data"), **network)] if network else list(runs)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from hardsight.report.formatting import counted, cut
-from hardsight.report.sections import Inputs, Section, table
+from hardsight.report.rows import Rows
+from hardsight.report.sections import Section, table
 
 MOST = 100
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """The section; it also says that every sample was scored."""
-    bad = inputs.rows.table.bad
+    bad = rows.table.bad
     if not len(bad):
         return Section("bad", "Bad rows", "None: every sample could be read and scored.")
     first = f" The first {MOST} are listed." if len(bad) > MOST else ""
     ids, errors = (bad.slice(0, MOST)[name].to_pylist() for name in ("id", "error"))
-    texts = [cut(text, 200, 600) for text in errors]
-    columns = [("id", "sample", "text", [cut(id_) for id_ in ids]), ("error", "reason", "text", texts)]
+    reasons = ("error", "reason", "text", [cut(text, 200, 600) for text in errors])
+    columns = [("id", "sample", "text", [cut(id_) for id_ in ids]), reasons]
     note = f"{counted(len(bad), 'row')} could not be scored.{first}"
     return Section("bad", "Bad rows", note, tables=[table("bad", "Bad rows", columns)])

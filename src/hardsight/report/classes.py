@@ -7,20 +7,18 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from hardsight.report.formatting import counted, plain, score_title
+from hardsight.report.formatting import counted, plain, score_title, share
 from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.samples import top
-from hardsight.report.sections import Inputs, Section, table
-from hardsight.report.views import score_axis
+from hardsight.report.sections import Section, score_axis, table
 from hardsight.stats import moments, wilson
 
 BINS = 20
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more."""
-    rows = inputs.rows
     group, codes = rows.at, rows.codes
     n = np.bincount(group[group >= 0], minlength=codes)
     means = moments(rows.value, group, codes)
@@ -28,10 +26,7 @@ def build(inputs: Inputs) -> Section:
     note = f"Classes by {'label' if rows.labeled else 'prediction, for there are no labels'}."
     if (absent := rows.classes - len(present)) > 0:
         note += f" {counted(absent, 'class', 'classes')} of {rows.classes:,} have no samples here."
-    note += (
-        " Accuracy with Wilson's interval, means with Student's t, of each class on its own; classes of fewer than 5 "
-        "samples have none."
-    )
+    note += " Accuracy with Wilson's interval, means with Student's (from 5 samples on), of each class on its own."
     if len(present) > MANY_CLASSES:
         harder = np.where(np.isnan(means.mean), -np.inf, rows.sign * means.mean)[present]
         present = np.sort(present[top(harder, MANY_CLASSES)])
@@ -50,21 +45,19 @@ def build(inputs: Inputs) -> Section:
         title = f"{score_title(rows.main)}, {edges[0]:.3g} to {edges[-1]:.3g}"
         columns.append(("histogram", title, "chart", [None] * len(present)))
     if rows.judged.any():
-        judged = np.bincount(rows.label[rows.judged], minlength=codes)
-        right = np.bincount(rows.label[rows.right], minlength=codes)
-        with np.errstate(invalid="ignore"):
-            columns.append(("accuracy", "accuracy", "percent", *shown(right / judged, *wilson(right, judged))))
+        judged, right = (np.bincount(rows.label[mask], minlength=codes) for mask in (rows.judged, rows.right))
+        columns.append(("accuracy", "accuracy", "percent", *shown(share(right, judged), *wilson(right, judged))))
     if rows.main is not None:
         title = score_title(rows.main)
         hardest = top(rows.hardness, -(-int((~np.isnan(rows.hardness)).sum()) // 10))
-        share = np.bincount(group[hardest][group[hardest] >= 0], minlength=codes) / np.maximum(n, 1)
+        hard_share = np.bincount(group[hardest][group[hardest] >= 0], minlength=codes) / np.maximum(n, 1)
         columns += [
             (rows.main, f"mean {title}", "number", *shown(means.mean, *means.interval())),
             ("median", f"median {title}", "number", *shown(medians(rows.value, group, codes))),
-            ("hard_share", "of its samples among the hardest tenth", "percent", *shown(share)),
+            ("hard_share", "of its samples among the hardest tenth", "percent", *shown(hard_share)),
         ]
-    if isinstance(inputs.suspects, Suspects):
-        shares = [inputs.suspects.noise.get(int(rows.numbers[code]), np.nan) for code in present]
+    if isinstance(rows.suspects, Suspects):
+        shares = [rows.suspects.noise.get(int(rows.numbers[code]), np.nan) for code in present]
         columns.append(("noise", "labels estimated wrong", "percent", np.array(shares, dtype=np.float64)))
     if rows.judged.any():
         most, count = confusions(rows)
@@ -82,7 +75,8 @@ def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     valid = ~np.isnan(values) & (group >= 0)
     n = np.bincount(group[valid], minlength=groups)
     out, present = np.full(groups, np.nan), np.flatnonzero(n)
-    out[present] = ndimage.median(values[valid], group[valid], present)
+    if len(present):  # scipy takes no empty arrays
+        out[present] = ndimage.median(values[valid], group[valid], present)
     return out
 
 

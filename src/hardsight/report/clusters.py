@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from hardsight.ensemble import matrix
 from hardsight.report.formatting import counted, number, score_title
 from hardsight.report.rows import Rows
-from hardsight.report.sections import Inputs, Section
+from hardsight.report.sections import Section
 from hardsight.stats import FEW, Difference, holm, mean_interval, welch_difference
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
@@ -29,9 +29,8 @@ class Cluster(NamedTuple):
     gap: Difference
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """Clusters, or why there are none."""
-    rows = inputs.rows
     clusters, note = harder_clusters(rows)
     lines = []
     for code, members, gap in clusters:
@@ -67,27 +66,22 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
         for code in large.tolist():
             tested += _clusters_of(rows, code, where[by_class[code]], directions[by_class[code]])
     corrected = holm(np.array([cluster.gap.p for cluster in tested]))
-    harder = [
-        cluster._replace(gap=cluster.gap._replace(p=p))
-        for cluster, p in zip(tested, corrected, strict=True)
-        if p <= 0.05 and rows.sign * cluster.gap.value > 0
-    ]
+    tested = [c._replace(gap=c.gap._replace(p=p)) for c, p in zip(tested, corrected, strict=True)]
+    harder = [cluster for cluster in tested if cluster.gap.p <= 0.05 and rows.sign * cluster.gap.value > 0]
     harder.sort(key=lambda cluster: (-rows.sign * cluster.gap.value, cluster.code))
-    more = "" if harder else " No cluster stands out."
-    more = f" The {MOST_SHOWN} hardest are shown." if len(harder) > MOST_SHOWN else more
+    more = f" The {MOST_SHOWN} hardest are shown." if len(harder) > MOST_SHOWN else ""
     return harder[:MOST_SHOWN], (
-        f"k-means of the features' directions within each of {counted(len(large), 'class', 'classes')}, fitted on one "
-        f"half of the samples and measured on the other; {score_title(rows.main)} against the rest of the class with "
-        f"Welch's interval. {counted(len(harder), 'cluster')} of {len(tested):,} are harder at 5% after Holm's "
-        f"correction.{more}"
+        f"k-means of the features' directions within each of {counted(len(large), 'class', 'classes')}, fitted on half "
+        f"of the samples; {score_title(rows.main)} of the other half against the rest of the class (Welch's test). "
+        f"Harder at 5% after Holm's correction: {counted(len(harder), 'cluster')} of {len(tested):,}.{more}"
     )
 
 
 def _directions(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Rows that have a sketch and a hardness, at most `MOST_ROWS`, and their unit sketches."""
-    none, vectors = np.empty(0, dtype=np.int64), rows.table.vectors
+    vectors = rows.table.vectors
     if vectors is None or "sketch" not in vectors.column_names or vectors["sketch"].null_count:
-        return none, none
+        return np.empty(0, dtype=np.int64), np.empty(0)
     place = pc.index_in(rows.ids, value_set=vectors["id"].cast(pa.string()).combine_chunks())
     place = pc.fill_null(place, -1).to_numpy()
     where = np.flatnonzero((place >= 0) & ~np.isnan(rows.value) & (rows.at >= 0))

@@ -13,20 +13,19 @@ from hardsight.comparison import compare, floats
 from hardsight.report.formatting import between, counted, cut_name, flags, percent, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
-from hardsight.report.sections import Column, Inputs, Section, table
-from hardsight.report.views import Axis, View, score_axis
+from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
 from hardsight.stats import FEW, holm, moments, student
 from hardsight.table import harder_end
 
 MOST_CLASSES = 40
 
 
-def build(inputs: Inputs) -> Section | None:
+def build(rows: Rows) -> Section | None:
     """The section, where there is another run."""
-    if inputs.against is None:
+    if rows.against is None:
         return None
-    rows, compared = inputs.rows, compare(inputs.rows.table, inputs.against)
-    meta, by_row = compared.meta.comparison, compared.aligned(inputs.rows.ids.combine_chunks())
+    compared = compare(rows.table, rows.against)
+    meta, by_row = compared.meta.comparison, compared.aligned(rows.ids)
     by, counts = meta.get("by"), meta["counts"]
     before = change = np.full(len(rows), np.nan)
     if by is not None:
@@ -38,9 +37,7 @@ def build(inputs: Inputs) -> Section | None:
     if counts["relabelled"]:
         note += f" {counted(counts['relabelled'], 'sample has', 'samples have')} another label now and are left out."
     if left_out:
-        note += (
-            f" {counted(len(classes['rows']), 'class', 'classes')} with the largest changes; {left_out:,} are left out."
-        )
+        note += f" {counted(MOST_CLASSES, 'class', 'classes')} with the largest changes; {left_out:,} are left out."
     section = Section("comparison", "Comparison", note, tiles=_tiles(meta), tables=[classes])
     if by is None:
         return section
@@ -49,19 +46,12 @@ def build(inputs: Inputs) -> Section | None:
     x, y = (Axis(c, f"{name} {w}", over.low, over.high) for c, w in (("before", "before"), (by, "after")))
     where = "Below the diagonal is easier now." if larger else "Above it is easier now."
     harder, note = change if larger else -change, f"By the change of {name} against the other run."
-    text = "The same in the run that this one is compared with."
-    return replace(
-        section,
-        lists=[
-            largest("harder", "Became harder", note, harder, harder > 0),
-            largest("easier", "Became easier", note, -harder, harder < 0),
-        ],
-        views=[View("before-after", f"{name} before and after", where, x, y)],
-        columns={
-            "before": Column(before, x.title, text, harder_end(by)),
-            "change": Column(change, "change", "After minus before.", harder_end(f"{by}_change")),
-        },
-    )
+    more = largest("harder", "Became harder", note, harder, harder > 0)
+    less = largest("easier", "Became easier", note, -harder, harder < 0)
+    old = Column(before, x.title, "The same in the run that this one is compared with.", harder_end(by))
+    new = Column(change, "change", "After minus before.", harder_end(f"{by}_change"))
+    view = View("before-after", f"{name} before and after", where, x, y)
+    return replace(section, lists=[more, less], views=[view], columns={"before": old, "change": new})
 
 
 def _tiles(meta: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -70,11 +60,9 @@ def _tiles(meta: dict[str, Any]) -> list[tuple[str, str, str]]:
     tiles = [("in both runs", f"{counts['matched']:,}", unmatched)]
     if test:
         accuracy = f"{percent(meta['accuracy_before'])} → {percent(meta['accuracy'])}"
-        tiles += [
-            ("accuracy", accuracy, f"McNemar's exact test: p = {test['p']:.2g}, n = {test['n']:,}"),
-            ("wrong before, right now", f"{test['fixed']:,}", "fixed"),
-            ("right before, wrong now", f"{test['broken']:,}", "broken"),
-        ]
+        tiles.append(("accuracy", accuracy, f"McNemar's exact test: p = {test['p']:.2g}, n = {test['n']:,}"))
+        tiles.append(("wrong before, right now", f"{test['fixed']:,}", "fixed"))
+        tiles.append(("right before, wrong now", f"{test['broken']:,}", "broken"))
     if "by" in meta:
         change = meta["mean_change"]
         value = "none" if change["value"] is None else f"{change['value']:+.3g}"
@@ -83,21 +71,14 @@ def _tiles(meta: dict[str, Any]) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _class_table(
-    rows: Rows, by_row: pa.Table, before: np.ndarray, change: np.ndarray, meta: dict[str, Any]
-) -> tuple[dict[str, Any], int]:
+def _class_table(rows: Rows, by_row: pa.Table, before: np.ndarray, change: np.ndarray, meta: Any) -> tuple[Any, int]:
     """Classes whose mean changed most, with paired intervals; and how many are left out."""
-    codes, by = rows.codes, meta.get("by")
-    mean = moments(change, rows.at, codes)
+    codes, by, mean = rows.codes, meta.get("by"), moments(change, rows.at, rows.codes)
     n = mean.n
     with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.where(n >= FEW, mean.variance / n, np.nan)
-    gap = student(mean.mean, variance, n - 1)
-    corrected = holm(gap.p)
-    after, before = (
-        moments(np.where(np.isnan(change), np.nan, values), rows.at, codes).mean
-        for values in (change if by is None else rows.scores[by], before)
-    )
+        gap = student(mean.mean, np.where(n >= FEW, mean.variance / n, np.nan), n - 1)
+    corrected, after = holm(gap.p), change if by is None else rows.scores[by]
+    after, before = (moments(np.where(np.isnan(change), np.nan, x), rows.at, codes).mean for x in (after, before))
     fixed, broken = (pc.fill_null(by_row[name], False).to_numpy() for name in ("fixed", "broken"))
     same = rows.judged & ~pc.fill_null(by_row["relabelled"], True).to_numpy()  # null where the other run has no sample
     judged, right, right_before = (

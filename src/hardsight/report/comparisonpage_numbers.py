@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from hardsight.report.formatting import counted
 _EACH = 3  # groups that have a sentence each
 _SIDE_BY_SIDE = 2  # numbers shown of what was not tested
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+
+Numbers: TypeAlias = Sequence[dict[str, Any]]
 
 
 def numbers_of(evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
@@ -58,17 +60,10 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def table_of(
-    key: str,
-    caption: str,
-    groups: Mapping[str, Sequence[str]],
-    blocks: Iterable[tuple[str, Sequence[Mapping[str, Any]]]],
-) -> dict[str, Any]:
-    """A table as `hardsight.report.sections.table` makes them, with the headings of the blocks between the rows."""
-    columns: list[dict[str, Any]] = [
-        {"key": "metric", "title": "metric", "kind": "head"},
-        {"key": "n", "title": "samples", "kind": "text"},
-    ]
+def table_of(key: str, caption: str, groups: Mapping[str, Sequence[str]], blocks: Iterable[Any]) -> dict[str, Any]:
+    """A table like those of `sections.table`; `blocks` are pairs of a heading between the rows, and numbers."""
+    columns: list[dict[str, Any]] = [{"key": "metric", "title": "metric", "kind": "head"}]
+    columns.append({"key": "n", "title": "samples", "kind": "text"})
     for k, (name, runs) in enumerate(groups.items()):
         note = counted(len(runs), "run") + (", baseline" if k == 0 and len(groups) > 1 else "")
         columns.append({"key": f"group-{k}", "title": name, "kind": "compared", "note": note, "line": k})
@@ -79,7 +74,7 @@ def table_of(
     return {"key": key, "caption": caption, "columns": columns, "rows": rows, "style": "numbers"}
 
 
-def by_metric(numbers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def by_metric(numbers: Numbers) -> Iterator[tuple[str, Numbers]]:
     """The numbers below the names of their metrics; a metric with one number needs no heading."""
     for metric in dict.fromkeys(number["metric"] for number in numbers):
         same = [number for number in numbers if number["metric"] == metric]
@@ -87,61 +82,47 @@ def by_metric(numbers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dic
         yield (metric_title(metric), short) if len(same) > 1 else ("", same)
 
 
-def highlights(numbers: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+def highlights(numbers: Numbers, pairs: Sequence[tuple[str, str]]) -> Numbers:
     """The numbers for the first table by metric and score: one per data set, at the level that leaves half right."""
     by_pair: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for number in numbers:
         by_pair.setdefault(number["pair"], {}).setdefault(number["on"], []).append(number)
     selected = [pair for pair in pairs if pair in by_pair] or list(by_pair)[:1]
-    return [
-        # Where all networks are right, or none, they cannot be told apart.
-        min(levels, key=lambda number: abs(number["mean"] - 0.5) if len(levels) > 1 else 0.0)
-        for pair in selected
-        for levels in by_pair[pair].values()
-    ]
+    by_level = [levels for pair in selected for levels in by_pair[pair].values()]
+    # Where all networks are right, or none, they cannot be told apart.
+    return [min(levels, key=lambda n: abs(n["mean"] - 0.5)) if len(levels) > 1 else levels[0] for levels in by_level]
 
 
-def verdict(
-    groups: Sequence[str],
-    numbers: Sequence[Mapping[str, Any]],
-    highlights: Sequence[Mapping[str, Any]],
-    headline: Sequence[tuple[str, str]],
-) -> list[str]:
+def verdict(groups: Sequence[str], numbers: Numbers, highlights: Numbers, headline: Sequence[Any]) -> list[str]:
     """The result of a question: sentences about every group but the first, or a single group's numbers.
 
-    A sentence is about the headline, which is fixed before any test is looked at: one that picks the first sure
-    difference would call a network better by one number while another falls. `headline` holds pairs of metric and
-    score: the first that is among the `highlights`, the numbers of the first table, is it.
+    A sentence is about the headline, the first of these pairs of metric and score that is among the `highlights`. It
+    is fixed before any test: the first sure difference could call a network better by one number while another falls.
     """
     if len(groups) == 1:
-        return ["; ".join(f"{number['title']} {_value(number['cells'][0])}" for number in highlights) + "."]
-    judged = {
-        name: [test for number in numbers if (test := number["tests"][k]) and test["better"]]
-        for k, name in enumerate(groups)
-    }
-    tested = {name: [test for test in tests if not math.isnan(test["p_holm"])] for name, tests in judged.items()}
-    tested = {name: tests for name, tests in tested.items() if tests}
+        cells = [(number["title"], number["cells"][0]) for number in highlights]
+        texts = [(title, cell["text"], cell["sd"] or cell["interval"]) for title, cell in cells]
+        return ["; ".join(f"{title} {text}{f' ({spread})' * bool(spread)}" for title, text, spread in texts) + "."]
+    tested, reasons = {}, []
+    for k, name in enumerate(groups):
+        judged = [test for number in numbers if (test := number["tests"][k]) and test["better"]]
+        reasons += [test["reason"] for test in judged]
+        if tests := [test for test in judged if not math.isnan(test["p_holm"])]:
+            tested[name] = tests
     if not tested:
-        reason = next((test["reason"] for tests in judged.values() for test in tests), "no number in common")
-        return [" ".join([*(_side_by_side(groups, n) for n in highlights[:_SIDE_BY_SIDE]), f"Not tested ({reason})."])]
+        not_tested = f"Not tested ({[*reasons, 'no number in common'][0]})."
+        return [" ".join([*(_side_by_side(groups, number) for number in highlights[:_SIDE_BY_SIDE]), not_tested])]
     if len(tested) <= _EACH:
         first = next((pair for pair in headline if any(number["pair"] == pair for number in highlights)), None)
         of_headline = [number for number in highlights if number["pair"] == first]
-        return [
-            " ".join([*(_headline(groups, name, number) for number in of_headline), _total(name, groups[0], tests)])
-            for name, tests in tested.items()
-        ]
+        totals = {name: _total(name, groups[0], tests) for name, tests in tested.items()}
+        return [" ".join([*(_headline(groups, name, n) for n in of_headline), total]) for name, total in totals.items()]
     clear = {name: tests for name, tests in tested.items() if any(map(flag_of, tests))}
     texts = [f"{name}: {_counts(tests)}." for name, tests in clear.items()]
     if len(clear) < len(tested):
         unclear = f"{len(tested) - len(clear)} of {len(tested)}" if clear else f"any of {len(tested)}"
         texts.append(f"No number tells {unclear} other groups from {groups[0]} for sure.")
     return texts
-
-
-def _value(cell: Mapping[str, str]) -> str:
-    spread = cell["sd"] or cell["interval"]
-    return f"{cell['text']} ({spread})" if spread else cell["text"]
 
 
 def _side_by_side(groups: Sequence[str], number: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
@@ -156,18 +137,17 @@ def _headline(groups: Sequence[str], name: str, number: Mapping[str, Any]) -> st
     if test is None or math.isnan(test["p_holm"]):
         reason = "not measured in both" if test is None else test["reason"]
         return f"{_side_by_side(groups, number, (groups[0], name))} Not tested ({reason})."
-    metric = test["metric"]
+    metric, flag = test["metric"], flag_of(test)
     means = " against ".join(written(metric, test[key]) for key in ("mean", "baseline_mean"))
     change, *ends = (written(metric, test[key], signed=True) for key in ("difference", "low", "high"))
     interval = f", 95% interval {' to '.join(ends)}" if "–" not in ends else ""
     difference = f"{number['title']} {means} ({change}{interval}, {p_text(test['p_holm'])})"
-    if not flag_of(test):
-        return f"{name}: no clear difference from {groups[0]} in {difference}."
-    text = meaning(test, flag_of(test) == "better")
-    return f"{text if text.startswith(name) else text[0].upper() + text[1:]}: {difference}."
+    text = meaning(test, flag == "better") if flag else f"{name}: no clear difference from {groups[0]} in"
+    text = text if text.startswith(name) else text[0].upper() + text[1:]
+    return f"{text}{':' * bool(flag)} {difference}."
 
 
-def _total(name: str, first: str, tests: Sequence[Mapping[str, Any]]) -> str:
+def _total(name: str, first: str, tests: Numbers) -> str:
     """How many of all numbers that were tested differ."""
     if any(map(flag_of, tests)):
         return f"In all, {_counts(tests)}."
@@ -175,7 +155,7 @@ def _total(name: str, first: str, tests: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}: no clear difference from {first} in {numbers}."
 
 
-def _counts(tests: Sequence[Mapping[str, Any]]) -> str:
+def _counts(tests: Numbers) -> str:
     """How many numbers are better than those of the first group, and how many worse."""
     flags = [flag_of(test) for test in tests]
     (flag, count), *other = [(flag, flags.count(flag)) for flag in ("better", "worse") if flag in flags]

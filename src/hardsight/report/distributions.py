@@ -5,28 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from hardsight.report.formatting import plain
-from hardsight.report.sections import Inputs, Section
-from hardsight.report.views import score_axis
+from hardsight.report.rows import Rows
+from hardsight.report.sections import Section, score_axis
 
 BINS = 40
 
 
-def build(inputs: Inputs) -> Section | None:
+def build(rows: Rows) -> Section | None:
     """Distributions of the main score, the confidence, the logit score and the norm, as far as the table has them."""
-    rows, charts = inputs.rows, []
-    parts = {"all": np.ones(len(rows), bool)}
+    charts, parts = [], {"all": np.ones(len(rows), bool)}
     if rows.judged.any():
         parts = {"right": rows.right, "wrong": rows.judged & ~rows.right}
         parts |= {} if rows.judged.all() else {"unlabeled": ~rows.judged}
-    for name in dict.fromkeys((rows.main, "confidence", rows.logit, "norm")):
-        if name is None or name not in rows.scores:
-            continue
+    for name in [name for name in dict.fromkeys((rows.main, "confidence", rows.logit, "norm")) if name in rows.scores]:
         axis = score_axis(rows, name)
         bins = axis.bins(rows.scores[name], BINS)
-        series = [
-            {"name": part, "counts": np.bincount(bins[mask & (bins >= 0)], minlength=BINS).tolist()}
-            for part, mask in parts.items()
-        ]
+        counts = [np.bincount(bins[mask & (bins >= 0)], minlength=BINS).tolist() for mask in parts.values()]
+        series = [{"name": part, "counts": count} for part, count in zip(parts, counts, strict=True)]
         edges = plain(np.linspace(axis.low, axis.high, BINS + 1), 6)
         charts.append({"key": name, "title": axis.title, "edges": edges, "series": series})
     return Section("histograms", "Distributions", data={"charts": charts}) if charts else None

@@ -38,16 +38,12 @@ def json_bytes(text: str) -> int:
 def plain(values: Iterable[Any], digits: int = 4) -> list[Any]:
     """Numbers for JSON: so many significant digits, None for what is not a number."""
     values = np.asarray(values)
-    if values.dtype.kind in "iub":
-        return values.tolist()
-    return [number(value, digits) for value in values.tolist()]
+    return values.tolist() if values.dtype.kind in "iub" else [number(value, digits) for value in values.tolist()]
 
 
 def number(value: float | None, digits: int = 4) -> float | None:
     """One number for JSON."""
-    if value is None or not np.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}") + 0.0  # no −0
+    return None if value is None or not np.isfinite(value) else float(f"{value:.{digits}g}") + 0.0  # no −0
 
 
 def flags(harder: np.ndarray, p: np.ndarray) -> list[str]:
@@ -95,10 +91,9 @@ def written(value: float | None, kind: str) -> str:
 
 
 _TITLES = {
-    "avh": "C·AVH", "avc": "angular confidence", "confidence": "confidence", "nll": "loss (nll)", "norm": "norm",
-    "soft_margin": "soft margin",
-    "margin": "logit margin", "angle": "angle", "angular_margin": "angular margin", "entropy": "entropy",
-    "el2n": "EL2N", "max_logit": "largest logit", "free_energy": "free energy",
+    "avh": "C·AVH", "avc": "angular confidence", "nll": "loss (nll)", "soft_margin": "soft margin", "el2n": "EL2N",
+    "margin": "logit margin", "angular_margin": "angular margin", "max_logit": "largest logit",
+    "free_energy": "free energy",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hardsight.comparison import floats
 from hardsight.report.formatting import counted, cut_name, flags, number, score_title, share
 from hardsight.report.rows import Rows
-from hardsight.report.sections import Inputs, Notice, Section, table
+from hardsight.report.sections import Notice, Section, table
 from hardsight.runs import is_number
 from hardsight.stats import FEW, Difference, holm, moments, student
 from hardsight.table import larger_is_harder
@@ -34,56 +34,46 @@ class Group(NamedTuple):
     note: str
 
 
-def build(inputs: Inputs) -> Section:
+_NONE = "This run has no groups; --groups takes a table with id and columns of your own (camera, site, age band)."
+
+
+def build(rows: Rows) -> Section:
     """A table per column."""
-    score = score_title(inputs.rows.main)
     note = (
-        f"Mean {score} with Student's 95% interval. The difference within classes is the mean difference from the "
-        "mean of the sample's class, so that a mix of harder classes does not make a group harder, with Welch's "
-        "interval; a group is called harder or easier only if that difference is significant at 5% after Holm's "
-        "correction over the groups of the column."
-        if inputs.groups
-        else "This run has no group column. Any column of your own (camera, site, age band) becomes one: pass a table "
-        "with id and your columns to --groups."
+        f"Mean {score_title(rows.main)} with Student's 95% interval. The difference within classes compares samples "
+        "with the mean of their class, so that a mix of harder classes does not make a group harder; it has Welch's "
+        "interval. A group is harder or easier only if it is significant at 5% after Holm's correction over the column."
     )
-    tables = [group_table(inputs.rows, group) for group in inputs.groups]
-    values = {group.column: group.values for group in inputs.groups}
-    notices = [Notice("info", text) for text in inputs.group_notes]
-    return Section("groups", "Groups", note, tables=tables, data={"values": values}, notices=notices)
+    tables = [group_table(rows, group) for group in rows.groups]
+    data = {"values": {group.column: group.values for group in rows.groups}}
+    notices = [Notice("info", text) for text in rows.group_notes]
+    return Section("groups", "Groups", note if tables else _NONE, tables=tables, data=data, notices=notices)
 
 
 def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group], list[str]]:
     """Group columns that the table holds and those of a table beside it; and what could not be used, in words."""
-    arrow, notes = rows.table.to_arrow(), []
-    given_names = set() if given is None else set(given.column_names)
-    names = [
-        name for name in arrow.column_names
-        if name not in given_names | _NO_GROUPS and larger_is_harder(name.removesuffix("_sd")) is None
-    ]  # fmt: skip
+    arrow = rows.table.to_arrow()
+    others = _NO_GROUPS if given is None else _NO_GROUPS | set(given.column_names)
+    names = [n for n in arrow.column_names if n not in others and larger_is_harder(n.removesuffix("_sd")) is None]
     groups = [group for name in names if (group := _coded(name, arrow[name].combine_chunks(), False)) is not None]
-    if given is not None:
-        more, notes = given_groups(rows.ids, given)
-        groups += more
+    more, notes = ([], []) if given is None else given_groups(rows.ids, given)
+    groups += more  # those that were asked for come last
     if len(groups) > MOST_COLUMNS:
         notes.append(f"groups: {MOST_COLUMNS} of {len(groups)} columns are shown.")
-        groups = groups[-MOST_COLUMNS:]  # those that were asked for come last
-    return groups, notes
+    return groups[-MOST_COLUMNS:], notes
 
 
-def given_groups(ids: pa.ChunkedArray, table: pa.Table) -> tuple[list[Group], list[str]]:
+def given_groups(ids: pa.Array, table: pa.Table) -> tuple[list[Group], list[str]]:
     """The columns of a table that `read_by_id` read, as groups of these samples; and what could not be used."""
     notes, groups = [], []
-    where = pc.index_in(ids, value_set=table["id"].combine_chunks()).combine_chunks()
+    where = pc.index_in(ids, value_set=table["id"].combine_chunks())
     if where.null_count:
         notes.append(f"groups: {len(ids) - where.null_count:,} of {counted(len(ids), 'sample')} have a row there.")
-    for name in table.column_names:
-        if name == "id":
-            continue
-        group = _coded(name, table[name].combine_chunks().take(where), True)
-        if group is None:
-            notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
-        else:
+    for name in (name for name in table.column_names if name != "id"):
+        if (group := _coded(name, table[name].combine_chunks().take(where), True)) is not None:
             groups.append(group)
+        else:
+            notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
     return groups, notes
 
 
@@ -94,14 +84,14 @@ def _coded(name: str, column: pa.Array, given: bool) -> Group | None:
     if is_number(column.type) and not pa.types.is_boolean(column.type):
         values = floats(pa.chunked_array([column]))
         valid = np.isfinite(values)
-        if len(np.unique(values[valid])) <= _MOST_INTEGERS and (values[valid] % 1 == 0).all():
-            if not pa.types.is_integer(column.type):
-                column = pa.array(np.where(valid, values, 0).astype(np.int64), mask=~valid)
-        elif given:
+        whole = len(np.unique(values[valid])) <= _MOST_INTEGERS and (values[valid] % 1 == 0).all()
+        if not whole and not given:
+            return None
+        if not whole:
             column = _fifths(values, valid)
             notes.append("A quantity, cut into fifths.")
-        else:
-            return None
+        elif not pa.types.is_integer(column.type):
+            column = pa.array(np.where(valid, values, 0).astype(np.int64), mask=~valid)
     elif pa.types.is_nested(column.type) or not (given or str(column.type) in ("string", "large_string", "bool")):
         return None
     encoded = column.cast(pa.string()).dictionary_encode()
@@ -133,15 +123,12 @@ def _fifths(values: np.ndarray, valid: np.ndarray) -> pa.Array:
 
 def group_table(rows: Rows, group: Group) -> dict[str, Any]:
     """Means, class-adjusted differences and accuracy of each group of a column."""
-    k = len(group.values)
+    k, in_group = len(group.values), group.codes >= 0
     means = moments(rows.value, group.codes, k)
     adjusted = class_adjusted(rows.value, rows.at, rows.codes, group.codes, k)
-    # Two groups against each other are one test.
-    corrected = adjusted.p if k == 2 and (group.codes >= 0).all() else holm(adjusted.p)
-    size, right, judged = (
-        np.bincount(group.codes[mask & (group.codes >= 0)], minlength=k)
-        for mask in (np.ones(len(rows), bool), rows.right, rows.judged)
-    )
+    corrected = adjusted.p if k == 2 and in_group.all() else holm(adjusted.p)  # two against each other are one test
+    masks = (in_group, in_group & rows.right, in_group & rows.judged)
+    size, right, judged = (np.bincount(group.codes[mask], minlength=k) for mask in masks)
     columns = [
         ("value", group.column, "text", group.values),
         ("chart", "", "chart", [None] * k),
@@ -152,20 +139,17 @@ def group_table(rows: Rows, group: Group) -> dict[str, Any]:
         ("accuracy", "accuracy", "percent", share(right, judged)),
         ("flag", "in words", "flag", flags(rows.sign * adjusted.value, corrected)),
     ]
-    scored = rows.value[~np.isnan(rows.value)]
-    return table(
-        "group", f"Hardness by {group.column}", columns, title=f"By {group.column}", note=group.note,
-        sort="mean", ascending=rows.sign < 0, group=group.column,
-        chart={"key": "mean", "overall": number(scored.mean()) if len(scored) else None, "what": "all samples"},
-    )  # fmt: skip
+    scored, title = rows.value[~np.isnan(rows.value)], f"Hardness by {group.column}"
+    chart = {"key": "mean", "overall": number(scored.mean()) if len(scored) else None, "what": "all samples"}
+    options = {"sort": "mean", "ascending": rows.sign < 0, "group": group.column, "chart": chart}
+    return table("group", title, columns, title=f"By {group.column}", note=group.note, **options)
 
 
 def class_adjusted(values: np.ndarray, at: np.ndarray, classes: int, codes: np.ndarray, groups: int) -> Difference:
     """Mean over each group of the value minus the mean of its class, with an interval.
 
-    The mean of a class holds the group itself, so with w = (n_gc / n_g) · (n_rc / n_c) this is Σ_c w_c (m_gc − m_rc):
-    within each class the group against the rest. Its variance is A·s_g² + B·s_r², where s² are the variances of the
-    residuals in the group and in the rest. With one class its t is Welch's.
+    With w = (n_gc / n_g) · (n_rc / n_c) this is Σ_c w_c (m_gc − m_rc): within each class the group against the rest.
+    Its variance is A·s_g² + B·s_r² with the variances s² of the residuals. With one class its t is Welch's.
     """
     valid = ~np.isnan(values) & (at >= 0)
     values, at, codes = values[valid], at[valid], codes[valid]

@@ -15,12 +15,11 @@ from hardsight.extras import first_line
 from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
 from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH
-from hardsight.report.sections import Column, Inputs, Notice, SampleList, Section
+from hardsight.report.sections import Column, Notice, SampleList, Section
 
 _MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory
 _RECORDED = (
-    "Records hold too little to estimate how many labels are wrong: look among the lowest areas under the margin, or "
-    "score the data with --folds."
+    "Records cannot tell how many labels are wrong: see the lowest areas under the margin, or score with --folds."
 )
 
 
@@ -36,18 +35,17 @@ class Suspects(NamedTuple):
     note: str
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """The section, or a notice that says why there is none."""
-    suspects = inputs.suspects
+    suspects = rows.suspects
     if not isinstance(suspects, Suspects):
-        reason = _RECORDED if inputs.recorded is not None else suspects
-        return Section("label_errors", notices=[Notice("info", reason)] if reason and inputs.rows.labeled else [])
-    first = (
-        f"The {LENGTH} most suspicious of {suspects.count:,}" if suspects.count > LENGTH else "Most suspicious first"
-    )
+        reason = _RECORDED if rows.recorded is not None else suspects
+        return Section("label_errors", notices=[Notice("info", reason)] if reason and rows.labeled else [])
+    count = suspects.count
+    first = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
     note = f"{first}, by {suspects.by}: the label, and what the network predicts instead."
-    command = f"hardsight clean {shlex.quote(str(inputs.run))}" if inputs.run is not None else "hs.clean(table)"
-    data = {"count": suspects.count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
+    command = f"hardsight clean {shlex.quote(str(rows.run))}" if rows.run is not None else "hs.clean(table)"
+    data = {"count": count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
     lists = [SampleList("suspects", "Suspect labels", note, suspects.first)]
     text = "How much speaks against the label; larger is more suspect."
     columns = {"suspicion": Column(suspects.suspicion, "suspicion", text, "")}
@@ -78,15 +76,10 @@ def find_suspects(rows: Rows) -> Suspects | str:
     )
     if gate.kind == "implausible":
         note = f"{count:,} labels to review, if you must: {gate.reason}"
-    by_row, ids = errors.aligned(rows.ids.combine_chunks()), errors.to_arrow()
+    by_row, ids = errors.aligned(rows.ids), errors.to_arrow()
     suggested = pc.fill_null(by_row["suggested"], -1).to_numpy()
     first = ids.filter(ids["suspect"]).slice(0, LENGTH)["id"].cast(pa.string())
-    return Suspects(
-        suspicion=floats(by_row["suspicion"]),
-        suggested=np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1),
-        first=pc.index_in(first, value_set=rows.ids.combine_chunks()).to_numpy().astype(np.int64),
-        count=count,
-        by=by,
-        noise={row["class"]: row["share"] for row in estimate.rows.to_pylist() if row["share"] is not None},
-        note=note.strip(),
-    )
+    suggested = np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1)
+    places = pc.index_in(first, value_set=rows.ids).to_numpy().astype(np.int64)
+    shares = {row["class"]: row["share"] for row in estimate.rows.to_pylist() if row["share"] is not None}
+    return Suspects(floats(by_row["suspicion"]), suggested, places, count, by, shares, note.strip())

@@ -4,68 +4,57 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from hardsight.chance import chance_agreement
+from hardsight.comparison import floats
 from hardsight.report.formatting import between, counted, cut, cut_name, percent, score_title
 from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.sections import Inputs, Notice, Section
+from hardsight.report.sections import Notice, Section
 from hardsight.runs import Counts, Folds
 from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
 
 _LENGTH = 400  # characters of a text from outside
 
 
-class Sampling(NamedTuple):
-    """Whether samples were scored by a network that had not seen them: ``out``, ``in`` or ``unknown``."""
-
-    kind: str
-    badge: str
-    text: str
-    level: str
-
-
 def title(rows: Rows) -> str:
     """``resnet50 on folder photos``."""
-    meta = rows.table.meta
+    meta = rows.meta
     model = counted(len(meta.models), "net") if len(meta.models) > 1 else meta.model.name or "a network"
     return f"{cut_name(model)} on {cut_name(meta.data.origin or counted(len(rows), 'sample'))}"
 
 
-def sampling(rows: Rows) -> Sampling:
-    """How the samples were scored."""
-    meta = rows.table.meta
+def sampling(rows: Rows) -> dict[str, str]:
+    """Whether samples were scored by a network that had not seen them: the kind is ``out``, ``in`` or ``unknown``."""
+    meta = rows.meta
     scored, recorded = meta.out_of_sample, meta.recorded
     if scored:
-        text = f"({cut(scored, 80)})"
+        text, retrained = f"({cut(scored, 80)})", ""
         if isinstance(scored, Folds):
             text = f"({scored.folds} folds{f', {scored.seeds} seeds' if (scored.seeds or 1) > 1 else ''})"
-            text += ": the whole network was retrained on the other folds" * (scored.retrained == "model")
-        if isinstance(scored, Folds) and scored.retrained == "head":
-            text = (
-                f"for the last layer {text}: it was refitted on the other folds. If the features below it were "
-                "trained on these very labels, wrong ones still hide."
-            )
+            retrained = scored.retrained
+        if retrained == "head":
+            refitted = "it was refitted on the other folds. If the features below it were trained on these very labels"
+            text = f"for the last layer {text}: {refitted}, wrong ones still hide."
         else:
+            text += ": the whole network was retrained on the other folds" * (retrained == "model")
             text += ", so no sample was scored by a network that had learned its label."
-        return Sampling("out", "Out of sample", text, "info")
+        return {"kind": "out", "badge": "Out of sample", "text": text, "level": "info"}
+    kind, badge = ("in", "In sample") if scored is False and not recorded else ("unknown", "Perhaps in sample")
     text = "Scored by the network as given: if it was trained on these samples, wrong labels hide"
     if recorded:
         last = f" in {cut_name(meta.unit or 'epoch')} {recorded.epochs[-1]:,} of" if recorded.epochs else " during"
-        text = (
-            f"Recorded{last} a training{f' ({cut(meta.note, 120)})' if meta.note else ''}. If the network was trained "
-            "on these samples, memorized ones look easy and wrong labels hide"
-        )
-    kind, badge = ("in", "In sample") if scored is False and not recorded else ("unknown", "Perhaps in sample")
-    return Sampling(kind, badge, f"{text}; score with --folds to see them.", "warn" if rows.labeled else "info")
+        text = f"Recorded{last} a training{f' ({cut(meta.note, 120)})' if meta.note else ''}. "
+        text += "If the network was trained on these samples, memorized ones look easy and wrong labels hide"
+    text += "; score with --folds to see them."
+    return {"kind": kind, "badge": badge, "text": text, "level": "warn" if rows.labeled else "info"}
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """What a reader must know before trusting the page."""
-    rows, meta = inputs.rows, inputs.rows.table.meta
+    rows, meta = rows, rows.meta
     chance, score = chance_agreement(rows.label, rows.pred), score_title(rows.main)
     present, bad = np.unique(rows.at[rows.at >= 0]), len(rows.table.bad)
     unlabeled, unpredicted = (int((codes < 0).sum()) for codes in (rows.label, rows.pred))
@@ -96,7 +85,7 @@ def build(inputs: Inputs) -> Section:
     return Section("opening", notices=[Notice(level, text) for level, applies, text in entries if applies])
 
 
-def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]]:
+def tiles(rows: Rows) -> Iterator[tuple[str, str, str]]:
     """The numbers at the top: name, value and note."""
     bad = len(rows.table.bad)
     yield "samples", f"{len(rows):,}", f"{bad:,} more could not be scored" if bad else ""
@@ -110,15 +99,11 @@ def tiles(rows: Rows, suspects: Suspects | str) -> Iterator[tuple[str, str, str]
         note = f"{between(*mean_interval(values))}, n = {n:,}{chance}"
         yield f"mean {score_title(rows.main)}", f"{values.mean():.3g}", note
         yield from _hardest_class(rows)
-    if isinstance(suspects, Suspects):
-        yield (
-            "suspect labels",
-            f"{suspects.count:,}",
-            f"{percent(suspects.count / int((rows.label >= 0).sum()), 2)} of the labels, to be reviewed",
-        )
-    spread = rows.optional("avh_sd")
-    if spread is not None and (~np.isnan(spread)).any():
-        note = f"mean over the samples, {len(rows.table.meta.models)} nets"
+    if isinstance(rows.suspects, Suspects):
+        count, labels = rows.suspects.count, int((rows.label >= 0).sum())
+        yield "suspect labels", f"{count:,}", f"{percent(count / labels, 2)} of the labels, to be reviewed"
+    if "avh_sd" in rows.table and not np.isnan(spread := floats(rows.table.to_arrow()["avh_sd"])).all():
+        note = f"mean over the samples, {len(rows.meta.models)} nets"
         yield "spread of C·AVH between nets (sd)", f"{rows.classes * float(np.nanmean(spread)):.2g}", note
 
 
@@ -130,16 +115,15 @@ def _hardest_class(rows: Rows) -> Iterator[tuple[str, str, str]]:
     code = int(enough[np.argmax(rows.sign * by_class.mean[enough])])
     # The hardest class was selected from all of them: its interval is corrected for that.
     low, high = (float(end[code]) for end in by_class.interval(1 - (1 - LEVEL) / len(enough)))
-    note = (
-        f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {between(low, high)} (corrected for "
-        f"{len(enough):,} classes), n = {int(by_class.n[code]):,}"
-    )
-    yield "hardest class" if rows.labeled else "hardest predicted class", rows.class_name(code), note
+    ends = f"{between(low, high)} (corrected for {len(enough):,} classes)"
+    note = f"mean {score_title(rows.main)} {by_class.mean[code]:.3g}, {ends}"
+    title = "hardest class" if rows.labeled else "hardest predicted class"
+    yield title, rows.class_name(code), f"{note}, n = {int(by_class.n[code]):,}"
 
 
 def made(rows: Rows) -> list[list[str]]:
     """How the run was made: names and values."""
-    meta = rows.table.meta
+    meta = rows.meta
     model, data, command, versions, how = meta.model, meta.data, meta.command, meta.versions or {}, sampling(rows)
     entries = {
         "model": model.name, "nets": ", ".join(map(str, meta.models)), "weights": meta.weights,
@@ -147,7 +131,7 @@ def made(rows: Rows) -> list[list[str]]:
         "data": data.origin, "fingerprint of the data": data.fingerprint, "preprocessing": meta.preprocessing,
         "bias in the logits": {True: "yes", False: "no", None: None}[meta.bias],
         "recorded": meta.note if meta.recorded else None,
-        "scored": f"{how.badge} {how.text}" if how.kind == "out" else how.text,
+        "scored": f"{how['badge']} {how['text']}" if how["kind"] == "out" else how["text"],
         "command": shlex.join(map(str, command)) if isinstance(command, (list, tuple)) else command,
         "made": meta.created, "seconds": meta.seconds, "device": meta.device, "seed": meta.seed,
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else versions,

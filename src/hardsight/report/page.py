@@ -10,76 +10,77 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from jinja2 import ChainableUndefined, Environment, FunctionLoader
 from markupsafe import Markup
 
 from hardsight import __version__
-from hardsight.errors import InputError
 from hardsight.report.formatting import written
 
+MOST_BYTES = 15_000_000
 _FOLDER = files("hardsight.report")
 
 # What every section may use, the scripts of sections that draw, ``section_KEY.js``, and the start.
-_SCRIPTS = (
-    *sorted(file.name for file in _FOLDER.iterdir() if re.match(r"(page|section)_.*\.js", file.name)),
-    "page.js",
-)
+_SHARED = sorted(file.name for file in _FOLDER.iterdir() if re.match(r"(page|section)_.*\.js", file.name))
 
 # Control characters and direction overrides could hide or reorder the text around them; they are shown as escapes.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_DATA = "\0data\0"  # stands where the data will be; no text of a page can be this
 
 
 def render(payload: dict[str, Any]) -> str:
     """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
 
-    Every text in the payload is untrusted. Without points the page has no script.
+    Every text in the payload is untrusted. Without points the page has no script. Pictures that would make the page
+    larger than `MOST_BYTES` are left out.
     """
-    return fill("page.html.jinja", payload, payload, _SCRIPTS if "points" in payload else (), ("page.css",))
+    page = fill("page.html.jinja", payload, [*_SHARED, "page.js"] if "points" in payload else [], ["page.css"])
+    if pictures := payload.get("pictures"):
+        room = MOST_BYTES - sum(len(text.encode()) for text in (page, _embedded(payload | {"pictures": []})))
+        kept = int((np.cumsum([len(uri) + 3 for uri in pictures]) <= room).sum())
+        if kept < len(pictures):
+            note = f"{kept:,} of {payload['n']:,} have pictures; more would not fit into the page"
+            places = [place if place < kept else -1 for place in payload["points"]["picture"]]
+            payload = payload | {"pictures": pictures[:kept], "picture_note": note}
+            payload["points"] = payload["points"] | {"picture": places}
+    return with_data(page, payload)
 
 
-def fill(
-    template: str, shown: dict[str, Any], data: dict[str, Any], scripts: Sequence[str], styles: Sequence[str]
-) -> str:
-    """A page whose policy allows its own scripts and styles, files beside this one, and nothing else.
-
-    The template writes `shown`, as ``report``; the scripts draw `data`.
-    """
-    style = "\n".join(_beside(name) for name in styles)
-    script = '(() => {\n"use strict";\n' + "\n".join(_beside(name) for name in scripts) + "\n})();"
+def fill(template: str, report: dict[str, Any], scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """A page whose policy allows its own scripts and styles, files beside this one, and nothing else; without data."""
+    style = "\n".join(map(_beside, styles))
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_beside, scripts)) + "\n})();"
     environment = Environment(
         loader=FunctionLoader(_beside), autoescape=True, undefined=ChainableUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"zip": zip, "written": written}
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     policy = (  # this script and this style by their hashes, pictures from the page itself, no more
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    page = environment.get_template(template).render(
-        report=shown,
-        policy=policy,
-        style=Markup(style),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own files
-        data=Markup(_embedded(data)),  # noqa: S704 - escaped for a script element
-        version=__version__,
-    )
-    # A file name may hold bytes that are no text; the page must be encodable all the same.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    ours = {"style": Markup(style), "script": Markup(script), "data": Markup(_DATA)}  # noqa: S704 - no untrusted text
+    page = environment.get_template(template).render(report=report, policy=policy, version=__version__, **ours)
+    return _encodable(page)
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def with_data(page: str, data: dict[str, Any]) -> str:
+    """A page with the data that its scripts draw."""
+    return page.replace(_DATA, _embedded(data))
 
 
-def _embedded(payload: dict[str, Any]) -> str:
+def _embedded(data: dict[str, Any]) -> str:
     """JSON that cannot end the script element it stands in."""
-    try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError as error:
-        raise InputError(f"payload: expected finite numbers and None, got {error}; write None for NaN.") from error
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    """Text that can be written to a file, whatever bytes a file name holds."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _shown(value: Any) -> Any:

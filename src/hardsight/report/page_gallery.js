@@ -20,6 +20,7 @@ function makeGallery(report) {
   const buttons = new Map(lists.map((list) => [list.key, tab(list)]));
   find("tabs").append(...buttons.values());
   find("cards").classList.toggle("textual", payload.pictures.length === 0);
+  find("picture-note").textContent = payload.picture_note;
   find("cards").classList.toggle("roomy", [...report.names.values()].some((name) => name.length > 12));
   find("more-cards").addEventListener("click", () => {
     choice.limit += CARDS;

@@ -14,8 +14,7 @@ from hardsight.people.candidates import TREATMENTS
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
-from hardsight.report.sections import Column, Inputs, Section, table
-from hardsight.report.views import Axis, View, score_axis
+from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
 from hardsight.table import harder_end
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model
@@ -25,33 +24,29 @@ _HSF = "human selection frequency"
 _OLD = "The run has changed since it was compared with people; run hardsight align again for current numbers."
 
 
-def build(inputs: Inputs) -> Section | None:
+def build(rows: Rows) -> Section | None:
     """The section, where `hardsight align` compared the run with people."""
-    rows, alignment = inputs.rows, None if inputs.run is None else read_alignment(inputs.run)
+    alignment = None if rows.run is None else read_alignment(rows.run)
     if alignment is None:
         return None
     answers = alignment.people
-    place = pc.index_in(rows.ids, value_set=answers["id"].combine_chunks()).combine_chunks()
+    place = pc.index_in(rows.ids, value_set=answers["id"].combine_chunks())
     hsf = floats(answers["hsf"].take(place))
     columns = {"hsf": Column(hsf, _HSF, "Share of people who chose the label.", harder_end("hsf"))}
     if "entropy" in answers.column_names:
         values, text = floats(answers["entropy"].take(place)), "How much people disagree with one another, in nats."
         columns["votes_entropy"] = Column(values, "entropy of the answers", text, harder_end("votes_entropy"))
     by_people, by_model, quarters = _quarters(rows, hsf)
-    gap = np.round(rows.rank_main - mid_ranks(-hsf), 12)
-    note = (
-        f"By the difference of ranks: people by the share who chose the label, the model by {score_title(rows.main)}."
-    )
-    lists = [
-        largest("people_easy", "People easy, model hard", note, gap, ~by_people & by_model),
-        largest("people_hard", "People hard, model easy", note, -gap, by_people & ~by_model),
-    ]
+    gap, main = np.round(rows.rank_main - mid_ranks(-hsf), 12), score_title(rows.main)
+    note = f"By the difference of ranks: people by the share who chose the label, the model by {main}."
+    easy = largest("people_easy", "People easy, model hard", note, gap, ~by_people & by_model)
+    hard = largest("people_hard", "People hard, model easy", note, -gap, by_people & ~by_model)
     views = []
     if rows.main is not None:
-        title, text = f"People against {score_title(rows.main)}", "Top left lies what both find hard." * (rows.sign > 0)
-        x = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0)
-        views.append(View("people", title, text, x, score_axis(rows, rows.main)))
+        x, both = Axis("hsf", f"{_HSF} (smaller = harder)", 0.0, 1.0), "Top left lies what both find hard."
+        views = [View("people", f"People against {main}", both * (rows.sign > 0), x, score_axis(rows, rows.main))]
     current = (alignment.samples, alignment.epoch) == (len(rows), last_epoch(rows.table))
+    histograms = [_histogram(rows, hsf, alignment, name) for name in rows.scores]
     return Section(
         "people",
         "People",
@@ -59,22 +54,19 @@ def build(inputs: Inputs) -> Section | None:
         tiles=_tiles(alignment, hsf),
         tables=[quarters, *_board(alignment), *_hypotheses(alignment.hypotheses)],
         notes=[test.sentence for test in alignment.differences],
-        data={
-            "warning": "" if current else _OLD,
-            "histograms": [_histogram(rows, hsf, alignment, name) for name in rows.scores],
-        },
-        lists=[each for each in lists if len(each.rows)],
+        data={"warning": "" if current else _OLD, "histograms": histograms},
+        lists=[each for each in (easy, hard) if len(each.rows)],
         views=views,
         columns=columns,
     )
 
 
 def _tiles(alignment: Alignment, hsf: np.ndarray) -> list[tuple[str, str, str]]:
-    asked = hsf[~np.isnan(hsf)]
-    tiles = [("samples that people were asked about", f"{len(asked):,}", f"of {len(hsf):,}")]
-    if len(asked):
-        note = f"everybody chose the label for {percent((asked == 1).mean())}"
-        tiles.append((f"mean {_HSF}", f"{asked.mean():.3f}", note))
+    valid = hsf[~np.isnan(hsf)]
+    tiles = [("samples that people were asked about", f"{len(valid):,}", f"of {len(hsf):,}")]
+    if len(valid):
+        everybody = f"everybody chose the label for {percent((valid == 1).mean())}"
+        tiles.append((f"mean {_HSF}", f"{valid.mean():.3f}", everybody))
     if alignment.other is not None:
         tiles.append(("most people chose another class", f"{alignment.other:,}", "the label itself may be wrong"))
     for entry in alignment.ceilings[:1]:
@@ -92,8 +84,8 @@ def _quarters(rows: Rows, hsf: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict
     if len(values) < 2:
         note = "People found all samples equally hard, or there is no score to set against them."
         return by_people, by_model, table("quarters", title, [], title=title, note=note)
-    up_to = np.cumsum(counts)[:-1]  # somebody must find something easy
-    n, at = int(judged.sum()), int(np.abs(up_to - HARD * judged.sum()).argmin())
+    n, up_to = int(judged.sum()), np.cumsum(counts)[:-1]  # somebody must find something easy
+    at = int(np.abs(up_to - HARD * n).argmin())
     k, limit = int(up_to[at]), float(values[at])
     by_people = judged & (hsf <= limit)
     by_model[top(np.where(judged, rows.hardness, np.nan), k)] = True
@@ -104,9 +96,9 @@ def _quarters(rows: Rows, hsf: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict
         ("hard", "model: hard", "int", hard),
     ]
     note = (
-        f"Hard are {counted(k, 'sample')} for each, {percent(k / n)} of {n:,}: for people those whose label at most "
-        f"{percent(limit, 0)} chose, for the model the hardest by {score_title(rows.main)}. Were the two unrelated, "
-        f"both would find about {k * k / n:,.0f} hard."
+        f"Hard are {counted(k, 'sample')} for each, {percent(k / n)} of {n:,}: those whose label at most "
+        f"{percent(limit, 0)} of people chose, and the model's hardest by {score_title(rows.main)}. By chance, both "
+        f"would find about {k * k / n:,.0f} hard."
     )
     return by_people, by_model, table("quarters", "Numbers of samples", columns, title=title, note=note)
 
@@ -126,17 +118,15 @@ def _board(alignment: Alignment) -> list[dict[str, Any]]:
         ("title", "score", "text", [cut_name(_title(row["score"])) for row in board]),
         ("kind", "kind", "text", [row["kind"] for row in board]),
         ("chart", "", "chart", [None] * len(board)),
-        *(
-            (key, title, "decimal", values(key), values(f"{key}_low"), values(f"{key}_high"))
-            for key, title in (titles | {"behind": "behind the best"}).items()
-        ),
-        ("p_holm", "p (corrected)", "number", values("p_holm")),
     ]
+    for key, title in (titles | {"behind": "behind the best"}).items():
+        columns.append((key, title, "decimal", values(key), values(f"{key}_low"), values(f"{key}_high")))
+    columns.append(("p_holm", "p (corrected)", "number", values("p_holm")))
     ceilings = {entry.coefficient: entry.ceiling for entry in alignment.ceilings}
     note = (
-        f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label, turned so that more "
-        "is better. How far a score is behind the best is paired over the samples, and p is corrected for their number "
-        "(Holm); the best was found on these very samples, which flatters it."
+        f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label; more is better. How "
+        "far a score is behind the best is paired over the samples, its p corrected for the number of scores (Holm); "
+        "the best was selected on these very samples, which flatters it."
     )
     caption = "Agreement with people: larger is better, 1 is the maximum."
     chart = {"key": by, "overall": number(ceilings.get(by)), "what": "ceiling"}
@@ -152,12 +142,9 @@ def _title(name: str) -> str:
 
 
 def _hypotheses(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    columns = [
-        (key, title, "text", [getattr(outcome, key) for outcome in outcomes])
-        for key, title in (("name", "hypothesis"), ("verdict", "verdict"), ("sentence", "why"))
-    ]
-    title = "The AVH paper's hypotheses, here"
-    return [table("hypotheses", "Hypotheses", columns, title=title)] if outcomes else []
+    titles = {"name": "hypothesis", "verdict": "verdict", "sentence": "why"}
+    columns = [(key, title, "text", [getattr(outcome, key) for outcome in outcomes]) for key, title in titles.items()]
+    return [table("hypotheses", "Hypotheses", columns, title="The AVH paper's hypotheses, here")] if outcomes else []
 
 
 def _histogram(rows: Rows, hsf: np.ndarray, alignment: Alignment, name: str) -> dict[str, Any]:

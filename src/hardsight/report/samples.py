@@ -6,8 +6,7 @@ import numpy as np
 
 from hardsight.report.formatting import score_title
 from hardsight.report.rows import Rows
-from hardsight.report.sections import Column, Inputs, Notice, SampleList, Section
-from hardsight.report.views import View, correlation_note, rank_axis, score_axis
+from hardsight.report.sections import Column, Notice, SampleList, Section, View, correlation_note, rank_axis, score_axis
 from hardsight.scores import SCORES
 from hardsight.table import harder_end
 
@@ -15,23 +14,17 @@ LENGTH = 48  # samples in a list over all
 CLASS_LENGTHS = ((100, 12), (300, 6))  # up to so many classes, so many samples in a class's list
 
 
-def build(inputs: Inputs) -> Section:
+def build(rows: Rows) -> Section:
     """The first part of the page."""
-    rows = inputs.rows
-    lists, note = by_class(rows)
-    views = _views(rows)
-    columns = {name: _column(rows, name) for name in dict.fromkeys([*([rows.main] if rows.main else []), *rows.scores])}
+    (lists, note), views = by_class(rows), _views(rows)
+    columns = {name: _column(rows, name) for name in dict.fromkeys([*filter(None, [rows.main]), *rows.scores])}
     if any(view.y.column == "rank_angle" for view in views):
         columns["rank_angle"] = rank_column(rows.rank_main, None, "the angle")
-    return Section(
-        "by_class",
-        data=lists,
-        lists=hardest_and_easiest(rows),
-        parts=[part for end in lists.values() for part in end.values()],
-        views=views,
-        columns=columns,
-        notices=[Notice("info", note)] if note else [],
-    )
+    notices, parts = [Notice("info", note)] * bool(note), [part for end in lists.values() for part in end.values()]
+    where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
+    note = f"By {score_title(rows.main)}, taken {where}."
+    ends = [largest("hardest", "Hardest", note, rows.hardness), largest("easiest", "Easiest", note, -rows.hardness)]
+    return Section("by_class", data=lists, lists=ends, parts=parts, views=views, columns=columns, notices=notices)
 
 
 def _column(rows: Rows, name: str) -> Column:
@@ -43,9 +36,8 @@ def _column(rows: Rows, name: str) -> Column:
 
 
 def rank_column(ranks: np.ndarray, score: str | None, by: str) -> Column:
-    """Ranks as numbers of the samples."""
-    title = rank_axis("", score).title
-    return Column(ranks, title, f"Rank by {by} among all samples, from 0 to 1.", harder_end("rank_angle"))
+    text = f"Rank by {by} among all samples, from 0 to 1."
+    return Column(ranks, rank_axis("", score).title, text, harder_end("rank_angle"))
 
 
 def _views(rows: Rows) -> list[View]:
@@ -64,10 +56,8 @@ def _views(rows: Rows) -> list[View]:
         note = correlation_note(rows, rows.scores["norm"], "the norm", (rows.main, rows.logit))
         title = f"{name} against the norm of the feature"
         views.append(View(f"{rows.main}-norm", title, note, x, score_axis(rows, "norm")))
-    if not views and rows.logit is None:
-        note = "The table has only one score."
-        views.append(View(f"{rows.main}-rank", main, note, x, rank_axis("rank_angle", None)))
-    return views
+    rank = View(f"{rows.main}-rank", main, "The table has only one score.", x, rank_axis("rank_angle", None))
+    return views or [rank] * (rows.logit is None)
 
 
 def top(values: np.ndarray, k: int) -> np.ndarray:
@@ -84,13 +74,6 @@ def largest(key: str, title: str, note: str, values: np.ndarray, among: np.ndarr
     return SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH))
 
 
-def hardest_and_easiest(rows: Rows) -> list[SampleList]:
-    """The two ends of the main score."""
-    where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
-    note = f"By {score_title(rows.main)}, taken {where}."
-    return [largest("hardest", "Hardest", note, rows.hardness), largest("easiest", "Easiest", note, -rows.hardness)]
-
-
 def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:
     """The hardest and the easiest rows by class code, with many classes of the hardest (by the mean); and a note."""
     valid = np.flatnonzero((rows.at >= 0) & ~np.isnan(rows.hardness))
@@ -104,9 +87,6 @@ def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:
         shown = np.sort(shown[top(mean, most)])
     lists = {}
     for end, values in (("hardest", -hardness), ("easiest", hardness)):
-        order = np.lexsort((values, group))
-        starts = np.cumsum(count) - count
-        lists[end] = {
-            code: valid[order[starts[code] : starts[code] + min(length, count[code])]] for code in shown.tolist()
-        }
+        of_class = np.split(valid[np.lexsort((values, group))], np.cumsum(count)[:-1])
+        lists[end] = {code: of_class[code][:length] for code in shown.tolist()}
     return lists, note

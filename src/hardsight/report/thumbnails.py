@@ -1,4 +1,4 @@
-"""Which samples get a thumbnail, and the thumbnails, as small WebP images."""
+"""Which samples are drawn as points and get a thumbnail, and the thumbnails, as small WebP images."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data import Samples, data_of
+from hardsight.data import Samples, changed_since, data_of
+from hardsight.errors import MissingPathError
 from hardsight.extras import first_line, printable
 from hardsight.images import display_image
 from hardsight.report.formatting import counted, cut
-from hardsight.report.points import spread
-from hardsight.runs import Meta
+from hardsight.report.page import MOST_BYTES
+from hardsight.report.rows import Rows
+from hardsight.report.sections import Notice
 from hardsight.untrusted import check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+MOST_POINTS = 10_000
+_SEED = 20260801  # rows are sorted by id, so that the same samples are drawn however the table was ordered
 SIDE = 96
 SMALL = 64  # pictures up to here are shown with their pixels
 _LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colors
@@ -41,9 +45,35 @@ class Thumbnails:
     notices: list[str] = field(default_factory=list)  # what went wrong
 
 
-def choose(
-    lists: Sequence[np.ndarray], parts: Sequence[np.ndarray], points: np.ndarray, cells: np.ndarray, cap: int
-) -> list[int]:
+def choose_points(n: int, required: np.ndarray, cell: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Rows to draw, in order: every required one, then a sample spread over regions, classes, and all rows.
+
+    Two fifths go evenly over the occupied cells of the main view, so that rare regions are seen, two fifths evenly
+    over the classes, and the rest to all `n` rows alike. `cell` and `group` are those of each row, −1 for none.
+    """
+    if n <= MOST_POINTS:
+        return np.arange(n)
+    selected = np.zeros(n, dtype=bool)
+    selected[required] = True
+    order = np.random.default_rng(_SEED).permutation(n)
+    room = max(MOST_POINTS - int(selected.sum()), 0)
+    for strata, share in ((cell, 0.4), (group, 0.4), (np.zeros(n, dtype=np.int64), 1.0)):
+        left = max(MOST_POINTS - int(selected.sum()), 0)
+        free = order[~selected[order] & (strata[order] >= 0)]
+        selected[free[spread(strata[free])[: min(left, int(share * room))]]] = True
+    return np.flatnonzero(selected)
+
+
+def spread(strata: np.ndarray) -> np.ndarray:
+    """Places of the items, the first of each stratum before every second one, and so on."""
+    by_stratum = np.argsort(strata, kind="stable")
+    ordered = strata[by_stratum]
+    turn = np.empty(len(strata), dtype=np.int64)
+    turn[by_stratum] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    return np.argsort(turn, kind="stable")
+
+
+def choose(lists: Sequence[Any], parts: Sequence[Any], points: np.ndarray, cells: np.ndarray, cap: int) -> list[int]:
     """At most `cap` rows to picture, the most wanted first: heads of the lists in turn, then points over the scatter.
 
     `lists` are over all samples, `parts` of a class or a cluster; `cells` are those of `points` in the main view.
@@ -59,52 +89,23 @@ def _in_turn(lists: Sequence[np.ndarray]) -> list[int]:
     return [row for turn in turns for row in turn if row is not None]
 
 
-def open_samples(meta: Meta, data: Any) -> tuple[Samples | None, str]:
-    """The data set of a run, or None and a sentence that says why not."""
-    if data is None and not meta.source:
-        return None, "The run does not say where its pictures are; name the data with --data to see them."
+def pictures_of(rows: Rows, data: Any, selected: Sequence[int]) -> tuple[Thumbnails, list[Notice]]:
+    """Thumbnails of the selected rows, and what there is to know about them; whatever a data set raises is a notice."""
+    none = Thumbnails(note=f"0 of {counted(len(rows), 'sample')} have pictures")
+    if not selected:
+        return none, []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            samples = data_of(meta, data)
-    except Exception as error:  # whatever a data set may raise: the page is made all the same
-        moved = "" if data is not None else " If the data have moved, say where they are with --data."
-        return None, f"The pictures could not be opened: {cut(first_line(error), 400, 1200)}{moved}"
-    return samples, ""
-
-
-def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int, room: int) -> Thumbnails:
-    """Thumbnails of these rows, the most wanted first, as many as fit into `room` bytes, of a run of `total`."""
-    thumbnails, changes, failed, full = Thumbnails(), Counter[str](), [], False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        places = _places(samples, ids, thumbnails.notices)
-        for row, id_, place in zip(rows, ids, places, strict=True):
-            if place is None:
-                continue
-            try:
-                image, changed = _open(samples, place)
-                small = max(image.size) <= SMALL
-                uri = _data_uri(image)
-            except Exception as error:  # an unreadable picture leaves a gap, no more
-                failed.append(f"{cut(printable(id_), 80)}: {cut(first_line(error), 120)}")
-                continue
-            room -= len(uri) + 3
-            if full := room < 0:
-                break
-            changes.update(changed)
-            thumbnails.pixelated = small and (thumbnails.pixelated or not thumbnails.uris)
-            thumbnails.of_row[row] = len(thumbnails.uris)
-            thumbnails.uris.append(uri)
-    if failed:
-        thumbnails.notices.append(f"{counted(len(failed), 'picture')} could not be read (first: {failed[0]}).")
-    thumbnails.notices += [f"{counted(n, 'picture')} {_CHANGES[change]}." for change, n in changes.items()]
-    thumbnails.note = f"{len(thumbnails.uris):,} of {total:,} have pictures"
-    if full:
-        thumbnails.note += "; more would not fit into the page"
-    elif len(thumbnails.uris) == len(rows) < total:
-        thumbnails.note += "; --pictures N shows more"
-    return thumbnails
+            samples = data_of(rows.meta, data)
+            thumbnails = make_thumbnails(samples, selected, rows.ids_at(selected), len(rows))
+    except Exception as error:
+        moved = " If the data have moved, say where they are with --data."
+        moved *= data is None and isinstance(error, MissingPathError)
+        return none, [Notice("warn", f"No pictures: {cut(first_line(error), 400, 1200)}{moved}")]
+    changed = f"{samples.origin} has changed since it was scored; pictures may be those of other samples."
+    notices = [Notice("info" if thumbnails.uris else "warn", text) for text in thumbnails.notices]
+    return thumbnails, [Notice("warn", changed), *notices] if changed_since(samples, rows.meta) else notices
 
 
 _CHANGES = {
@@ -114,17 +115,33 @@ _CHANGES = {
 }
 
 
-def _places(samples: Samples, ids: Sequence[str], notices: list[str]) -> Sequence[int | None]:
-    """Where the samples are in the data set; what is missing goes to the notices."""
-    try:
-        places = samples.find(ids)
-    except Exception as error:
-        notices.append(f"The pictures could not be looked up: {cut(first_line(error))}")
-        return [None] * len(ids)
+def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int) -> Thumbnails:
+    """Thumbnails of these rows of a run of `total`, the most wanted first, until they alone would fill the page."""
+    thumbnails, changes, failed, size, places = Thumbnails(), Counter[str](), [], 0, samples.find(ids)
+    for row, id_, place in zip(rows, ids, places, strict=True):
+        if place is None or size > MOST_BYTES:
+            continue
+        try:
+            image, changed = _open(samples, place)
+            small = max(image.size) <= SMALL
+            uri = _data_uri(image)
+        except Exception as error:  # an unreadable picture leaves a gap, no more
+            failed.append(f"{cut(printable(id_), 80)}: {cut(first_line(error), 120)}")
+            continue
+        size += len(uri)
+        changes.update(changed)
+        thumbnails.pixelated = small and (thumbnails.pixelated or not thumbnails.uris)
+        thumbnails.of_row[row] = len(thumbnails.uris)
+        thumbnails.uris.append(uri)
     if missing := sum(place is None for place in places):
         remedy = "; name the data that were scored with --data" if missing == len(ids) else ""
-        notices.append(f"{missing:,} of {len(ids):,} pictures that were looked for are not in the data{remedy}.")
-    return places
+        thumbnails.notices.append(f"{missing:,} of {len(ids):,} pictures are not in the data{remedy}.")
+    if failed:
+        thumbnails.notices.append(f"{counted(len(failed), 'picture')} could not be read (first: {failed[0]}).")
+    thumbnails.notices += [f"{counted(n, 'picture')} {_CHANGES[change]}." for change, n in changes.items()]
+    more = "; --pictures N shows more" if len(thumbnails.uris) == len(rows) < total else ""
+    thumbnails.note = f"{len(thumbnails.uris):,} of {total:,} have pictures{more}"
+    return thumbnails
 
 
 def _open(samples: Samples, place: int) -> tuple[Image, set[str]]:

@@ -1,42 +1,52 @@
-"""`write_report`: a run as one page."""
+"""`write_report`: a run as one page, and everything that the page draws as plain lists, texts and numbers."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hardsight.chance import ChanceWarning
+from hardsight.comparison import floats
+from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError, MissingPathError
+from hardsight.idtables import read_by_id
 from hardsight.records import has_records
-from hardsight.report import page
-from hardsight.report.payload import make_payload, nothing_yet
-from hardsight.report.rows import read_rows
+from hardsight.registry import whole_number
+
+from hardsight.report import bad_rows, classes, clusters, comparison, disagreement, distributions  # isort: skip
+from hardsight.report import groups, label_errors, notices, people, samples, training  # isort: skip
+from hardsight.report.formatting import cut, cut_name, plain
+from hardsight.report.label_errors import Suspects
+from hardsight.report.page import render
+from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.sections import Column, Notice, by_level
+from hardsight.report.thumbnails import choose, choose_points, pictures_of
+from hardsight.report.training import read_recorded, sample_curves
 from hardsight.runs import REPORT, check_replaceable, disk_errors, is_page, is_run, write_text
 from hardsight.table import SampleTable
 
-if TYPE_CHECKING:
-    from hardsight.dynamics import Dynamics
+# Every section of the page in its order, which is also the order of its lists and views: modules with a function
+# ``build(Rows) -> Section | None``.
+SECTIONS = (
+    notices, samples, label_errors, disagreement, training, people, comparison, distributions, classes, groups,
+    clusters, bad_rows,
+)  # fmt: skip
 
 
 def write_report(
-    run: str | Path | SampleTable,
-    out: str | Path | None = None,
-    *,
-    data: Any = None,
-    against: str | Path | SampleTable | None = None,
-    groups: Any = None,
-    pictures: int = 400,
+    run: str | Path | SampleTable, out: str | Path | None = None, *, data: Any = None,
+    against: str | Path | SampleTable | None = None, groups: Any = None, pictures: int = 400,
     tell: Callable[[str], object] | None = None,
-) -> Path:
-    """Write a run as one page to look at: a single HTML file of at most 15 MB that needs no network.
+) -> Path:  # fmt: skip
+    """Write a run as one page to look at, a single HTML file of at most 15 MB that needs no network; returns its path.
 
-    Pictures are found through the data set; whatever is the matter with them, the page is written and says so. A run
-    that is still being written gives a page of what there is so far. A run that was recorded while a network trained
-    shows its last epoch, and beside it the training: curves by group, what drove the loss, a data map.
+    Pictures that cannot be read are missing, and the page says so. A run that is still being written gives a page of
+    what there is so far. A run that was recorded while a network trained shows its last epoch, and the training.
 
     Args:
         run: The run folder that was scored or recorded; in Python also a table.
@@ -47,35 +57,29 @@ def write_report(
             frame, Arrow table or mapping. Text and small integers in the table's own columns are groups, too.
         pictures: Maximum number of thumbnails.
         tell: Called with each warning that the page shows; `print`, for instance.
-
-    Returns:
-        The file that was written.
     """
-    if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
-        raise InputError(f"pictures must be a number of thumbnails, 0 or more, got {pictures!r}.")
+    pictures = whole_number("pictures", pictures, 0)
     folder = None if isinstance(run, SampleTable) else Path(run)
-    table = run if isinstance(run, SampleTable) else _load(run)
+    table = _load(run)
     if not len(table) and not table.meta.unfinished:
         raise InputError("run must hold at least one scored sample, got none; score some data first.")
-    if isinstance(against, (str, Path)):
-        against = _load(against)
     target = Path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise InputError(f"out must be a file, got the folder {target}; name a file in it.")
     check_replaceable(target, is_page)
-    if not len(table):
-        payload = nothing_yet(table)
-    else:
-        rows, dynamics = read_rows(table), _records(folder)
+    if len(table):
+        dynamics = Dynamics(folder) if folder is not None and has_records(folder) else None
+        against, rows = _load(against), Rows(table)
         del table, run  # of a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
         payload = make_payload(
             rows, against=against, group_table=groups, run=folder, dynamics=dynamics, data=data, pictures=pictures
         )
-    text = page.render(payload)
+    else:
+        payload = nothing_yet(table)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, text)
+        write_text(target, render(payload))
     for notice in [*payload["notices"], payload.get("sampling", {})]:
         if notice.get("level") == "alarm":
             warnings.warn(notice["text"], ChanceWarning, stacklevel=2)
@@ -84,18 +88,111 @@ def write_report(
     return target
 
 
-def _load(run: str | Path) -> SampleTable:
-    """The table of a run; the folder of a whole training holds two."""
+def _load(run: Any) -> Any:
+    """The table of a run, if it is not one already; the folder of a whole training holds two."""
+    if not isinstance(run, (str, Path)):
+        return run
     inside = [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]
     if inside and not is_run(run):
         raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
     return SampleTable.load(run, partial=True)
 
 
-def _records(folder: Path | None) -> Dynamics | None:
-    """What the run recorded while the network trained, if it did."""
-    if folder is None or not has_records(folder):
-        return None
-    from hardsight.dynamics import Dynamics
+def make_payload(
+    rows: Rows, *, against: Any = None, group_table: Any = None, run: Any = None, dynamics: Dynamics | None = None,
+    data: Any = None, pictures: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Build every section, choose the points and their pictures, and put the page together.
 
-    return Dynamics(folder)
+    Args are those of `write_report`, read: `run` is the folder, where there is one, and `dynamics` its records.
+    """
+    rows.run, rows.against = run, against
+    rows.group_table = None if group_table is None else read_by_id(group_table, "groups")
+    rows.groups, rows.group_notes = groups.find_groups(rows, rows.group_table)
+    rows.recorded = None if dynamics is None else read_recorded(rows, dynamics)
+    rows.suspects = label_errors.find_suspects(rows)
+    sections = [section for module in SECTIONS if (section := module.build(rows)) is not None]
+    lists = [each for section in sections for each in section.lists]
+    views = [view for section in sections for view in section.views]
+    columns = {name: column for section in sections for name, column in section.columns.items()}
+    heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
+    parts = [part for section in sections for part in section.parts]
+    cells = views[0].cells(columns) if views else np.zeros(len(rows), dtype=np.int64)
+    points = choose_points(len(rows), np.concatenate([*heads, *parts]), cells, rows.at)
+    cells = np.maximum(cells[points], 0)
+    drawn = f" {len(points):,} of {len(rows):,} are drawn as points, rare ones among them; the shading counts all."
+    drawn = f" All {len(rows):,} are drawn as points." if len(points) == len(rows) else drawn
+    selected = choose(heads, parts, points, cells, pictures)
+    thumbnails, picture_notices = pictures_of(rows, data, selected)
+    payload = {
+        "title": notices.title(rows),
+        "notices": by_level([*(notice for section in sections for notice in section.notices), *picture_notices]),
+        "sampling": notices.sampling(rows),
+        "n": len(rows),
+        "classes": _class_names(rows, points),
+        "labeled": rows.labeled,
+        "tiles": list(notices.tiles(rows)),
+        "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
+        "points": _points(rows, points, columns),
+        "lists": [each._asdict() for each in lists],
+        "views": [view.as_dict(columns, drawn) for view in views],
+        "sections": [{"key": section.key, "title": section.title} for section in sections if section.title],
+        **{section.key: content for section in sections if (content := section.as_dict())},
+        "made": notices.made(rows),
+        "pictures": thumbnails.uris,
+        "picture_note": thumbnails.note,
+        "pixelated": thumbnails.pixelated,
+    }
+    payload = _with_points(payload, points)
+    payload["points"]["picture"] = [thumbnails.of_row.get(row, -1) for row in points.tolist()]
+    if rows.recorded is not None and len(rows.recorded.shown) > 1:
+        wanted = list(dict.fromkeys([*selected, *choose(heads, parts, points, cells, len(points))]))
+        places = np.searchsorted(points, wanted).tolist()
+        payload["training"]["curves"] = sample_curves(rows.recorded, places, rows.ids_at(wanted), len(points))
+    return payload
+
+
+def _with_points(value: Any, points: np.ndarray) -> Any:
+    """The payload with every array of row numbers as the places of these rows among the points."""
+    if isinstance(value, np.ndarray):
+        return np.searchsorted(points, value).tolist()
+    if isinstance(value, dict):
+        return {key: _with_points(part, points) for key, part in value.items()}
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, list, np.ndarray)):
+        return [_with_points(part, points) for part in value]
+    return value
+
+
+def _class_names(rows: Rows, points: np.ndarray) -> dict[int, str]:
+    """Names by code of the classes that the page names: all of them, or with very many those that a point needs."""
+    codes = np.arange(rows.codes)
+    if rows.codes > MANY_CLASSES:
+        suggested = [rows.suspects.suggested[points]] if isinstance(rows.suspects, Suspects) else []
+        codes = np.unique(np.concatenate([rows.label[points], rows.pred[points], *suggested]))
+    return {code: rows.class_name(code) for code in codes.tolist() if code >= 0}
+
+
+def _points(rows: Rows, points: np.ndarray, columns: dict[str, Column]) -> dict[str, Any]:
+    """What the page knows of each sample that it draws."""
+    spread = {}
+    for name in ("avh_sd", "avh_pred_sd", "agreement", "rank", "rank_low", "rank_high"):
+        if name in rows.table:
+            scale = rows.classes if name.startswith("avh") else 1
+            spread[name.replace("_pred", "")] = plain(scale * floats(rows.table.to_arrow()[name])[points])
+    suggested = rows.suspects.suggested[points].tolist() if isinstance(rows.suspects, Suspects) else None
+    return {
+        "id": [cut(id_) for id_ in rows.ids_at(points)],
+        "label": rows.label[points].tolist(),
+        "pred": rows.pred[points].tolist(),
+        "scores": {name: plain(column.values[points]) for name, column in columns.items()},
+        "spread": spread,
+        "groups": {group.column: group.codes[points].tolist() for group in rows.groups},
+        **({} if suggested is None else {"suggested": suggested}),
+    }
+
+
+def nothing_yet(table: SampleTable) -> dict[str, Any]:
+    """The page of a run that has not scored a sample yet."""
+    model, data = cut_name(table.meta.model.name or "several nets"), cut_name(table.meta.data.origin or "data")
+    waiting = Notice("warn", "No sample has been scored yet; run the report again when there are some.")._asdict()
+    return {"title": f"{model} on {data}", "notices": [waiting], "made": [["model", model], ["data", data]]}
