@@ -110,10 +110,13 @@ def estimate(predicted: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> 
     return Checked(len(labels), max(better, key=lambda row: row["difference"])["round"] if better else 0, rows)
 
 
-def check_request(path: Path, count: int | None, labels: Any, samples: int) -> None:
+def check_request(path: Path, count: int | None, labels: Any, samples: int, overwrite: bool) -> None:
     """Refuse, before any work, what could not be checked after it."""
     if count is not None:
         whole_number("check, the number of target samples to label,", count, 2, samples)
+        same = not overwrite and (path / DRAW).exists() and len(read(path / DRAW)) == count
+        if not same and labeled_file(path) is not None:
+            raise ExistingPathError(f"check: {path / CHECK} has labels of another draw; rename it to draw new samples.")
     elif labels is not None and not (path / DRAW).exists():
         raise MissingPathError(f"labels: {path} has no samples to label yet; adapt with --check N first.")
     if isinstance(labels, (str, Path)):
@@ -127,8 +130,6 @@ def write_check(path: Path, samples: Samples, last: Predictions, rounds: int, co
     """
     table = read(path / DRAW) if (path / DRAW).exists() and (path / CHECK).exists() else None
     if table is None or len(table) != count:
-        if labeled_file(path) is not None:
-            raise ExistingPathError(f"check: {path / CHECK} has labels of another draw; rename it to draw new samples.")
         selections = [read_selection(path, number) for number in range(1, rounds + 1)]
         if any(selection["id"].to_pylist() != last.ids for selection in selections):
             raise StateError("target: not the same samples could be read in every round; adapt again.")

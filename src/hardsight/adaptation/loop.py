@@ -172,7 +172,7 @@ def self_train(
     schedule = replace(recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs), seed=seed)
     roles = open_roles(source, target, test, labeled, same_images=same_images)
     shares = check_balance(balance, roles.classes)
-    checks.check_request(out, check, labels, len(roles.target))
+    checks.check_request(out, check, labels, len(roles.target), overwrite)
     given = _trained(model)
     roles = roles if given is None else _numbered_as(given, roles)
     data = {"source": roles.source, "target": roles.target, "test": roles.test, "labelled": roles.labeled}
