@@ -113,7 +113,7 @@ _register(
 _register(
     "consequences-calibration",
     "Are networks trained with the Encouraging Loss calibrated?",
-    "EL, Section 4",
+    "",
     ("ce", "el", "ce-smooth", "el-smooth"),
     _scales(CIFAR, 80, 3, {"questions": ("calibration", "margins"), "data_ood": ("svhn.npz",)}, ("ce", "el")),
     (

@@ -26,7 +26,7 @@ _CIFAR = {"epochs": 50, "lr": 0.4, "ema": 0.0, "graph": False}
 @STUDIES.register(
     "curriculum",
     question="Does the order of training samples matter?",
-    paper="AVH, Section 5 (curriculum learning)",
+    paper="",
     factors={"noise": ("0", "0.2"), "order": _ORDERS},
     measures={
         "accuracy": Measure("Test accuracy", True, "higher"),

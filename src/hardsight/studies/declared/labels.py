@@ -72,7 +72,7 @@ def _pixels(images: np.ndarray, device: torch.device) -> Tensor:
 
 
 _WAYS = ("folds", "whole", "whole, head on folds", "memorised", "memorised, head on folds")
-_study = partial(STUDIES.register, paper="AVH, future work: label errors")
+_study = partial(STUDIES.register, paper="")
 
 
 @_study(

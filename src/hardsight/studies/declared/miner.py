@@ -30,7 +30,7 @@ _EACH = 10  # samples of each digit in a batch
 @STUDIES.register(
     "miner",
     question="Does mining triplets by AVH make better embeddings?",
-    paper="AVH, future work: metric learning",
+    paper="",
     factors={"wrong_labels": ("0", "0.2"), "miner": tuple(_MINERS)},
     measures={
         "precision_at_1": Measure("Precision at 1", True, "higher"),

@@ -363,7 +363,7 @@ def _iterations(cell: Cell) -> dict[str, Any]:
 @STUDIES.register(
     "phases",
     question="Do first the angles and then the norms lower the loss?",
-    paper="AVH, Section 3 (conjecture)",
+    paper="AVH, conjecture",
     factors={},
     measures={
         "accuracy": Measure("Test accuracy", True, "higher"),
