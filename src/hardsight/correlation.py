@@ -167,11 +167,7 @@ def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> t
     An error that is estimated from few samples is itself uncertain, and too small on average: hence Student's t, and
     √(n / (n − 3)), which Fisher found for normal data.
 
-    Args:
-        value: The correlation.
-        error: Its standard error.
-        n: Samples; below 4 there is no interval.
-        least: The half-width on Fisher's scale is at least this many standard errors of normal data.
+    Below 4 samples there is none. The half-width on Fisher's scale is at least `least` standard errors of normal data.
     """
     if not np.isfinite(error) or n < 4:
         return np.nan, np.nan
@@ -214,15 +210,10 @@ def resampled(
 ) -> np.ndarray:
     """Correlations of several columns with y over the same resamples of the samples.
 
-    Args:
-        columns: ``(S, N)`` without NaN.
-        y: ``(N,)`` without NaN.
-        coefficients: Names of `COEFFICIENTS`, K of them.
-        resamples: How many, R.
-        seed: The same seed gives the same resamples, on any number of threads.
+    Columns ``(S, N)`` and y ``(N,)`` have no NaN. The same seed gives the same resamples, on any number of threads.
 
     Returns:
-        ``(R, S, K)``; NaN where a column or y is constant in a resample.
+        ``(resamples, S, coefficients)``; NaN where a column or y is constant in a resample.
 
     Examples:
         >>> x = np.arange(30.0)

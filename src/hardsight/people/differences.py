@@ -103,7 +103,7 @@ def compare_scores(
     Args:
         table: As for `align`.
         first: A score.
-        second: The other one.
+        second: Another one.
         human: As for `align`.
         coefficient: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         test: ``"bootstrap"`` (percentiles of paired resamples), ``"jackknife"`` (the influence of each sample),
@@ -241,9 +241,7 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
     only networks can say. Seeds of one architecture are not independent networks: they are averaged first, and
     architectures are the units; where there is only one, its seeds are, and the statement is about it alone.
 
-    Args:
-        values: One number per network, all on the same samples.
-        architectures: The architecture of each network; None: they all differ.
+    All values must be on the same samples. Without `architectures`, one for each value, they all differ.
 
     Examples:
         >>> result = over_nets([0.04, 0.06, 0.01, 0.03], ["vgg", "vgg", "resnet", "resnet"])

@@ -88,14 +88,14 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
 
 def _rows_by_number(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
     """The row of each sample: the number that its id ends in, or its place where there are frequencies only."""
-    size = _size(human)
+    size = len(human)
+    if human.counts is None and size == len(ids):
+        return np.arange(size), ""
     if human.counts is None:
-        if size != len(ids):
-            raise InputError(
-                f"{human.source} must hold one number per sample in the order of the samples ({len(ids):,}), got "
-                f"{size:,}; or give a mapping id → number."
-            )
-        return np.arange(len(ids)), ""
+        raise InputError(
+            f"{human.source} must hold one number per sample in the order of the samples ({len(ids):,}), got "
+            f"{size:,}; or give a mapping id → number."
+        )
     numbers = [_ROW.search(key) for key in ids.tolist()]
     rows = np.array([-1 if number is None else int(number[1]) for number in numbers])
     if (wrong := (rows < 0) | (rows >= size)).any() or len(np.unique(rows)) < len(rows):
@@ -184,9 +184,9 @@ def _entropy(counts: np.ndarray) -> np.ndarray:
 def _overlap(human: Human, ids: np.ndarray, rows: np.ndarray, known: np.ndarray, how: str) -> str:
     text = f"{known.sum():,} of {len(ids):,} samples have answers{how}"
     text += "" if known.all() else f"; none for {_some(ids[~known])}"
-    if len(unused := np.setdiff1d(np.arange(_size(human)), rows)):
+    if len(unused := np.setdiff1d(np.arange(len(human)), rows)):
         names = unused.astype(str) if human.ids is None else human.ids[unused]
-        text += f"; {len(unused):,} of {_size(human):,} rows of {human.source} match no sample ({_some(names)})"
+        text += f"; {len(unused):,} of {len(human):,} rows of {human.source} match no sample ({_some(names)})"
     return text + "."
 
 
@@ -196,11 +196,6 @@ def _majorities(majority: np.ndarray | None, columns: np.ndarray | None) -> str:
     differ = int((majority != columns)[judged].sum())
     end = "; are people and samples in the same order?" if differ > judged.sum() / 2 else "."
     return f" Most people chose another class than the label for {differ:,} of {judged.sum():,} samples{end}"
-
-
-def _size(human: Human) -> int:
-    """How many samples people were asked about."""
-    return max(len(part) for part in (human.counts, human.hsf) if part is not None)
 
 
 def _some(names: Sequence[str] | np.ndarray) -> str:

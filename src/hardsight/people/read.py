@@ -75,6 +75,9 @@ class Human:
         if self.asked is not None and ((self.counts if self.asked.ndim == 2 else total) > self.asked).any():
             self._refuse("more people answered than were asked")
 
+    def __len__(self) -> int:
+        return len(self.hsf if self.counts is None else self.counts)  # pyrefly: ignore
+
     def _refuse(self, what: str) -> None:
         raise InputError(f"{self.source}: {what}.")
 
@@ -238,13 +241,7 @@ def _from_votes(
 
 
 def read_trials(source: Any, needed: Sequence[str], name: str = "human") -> pa.Table:
-    """Trials of Geirhos et al. (2018) from a file (CSV, also ``.gz``, or Parquet) or a table: one row each, as text.
-
-    Args:
-        source: The file or table.
-        needed: Columns that it must have; ``experiment`` is read, too, where it is there.
-        name: What errors call it.
-    """
+    """Trials of Geirhos et al. (2018) from a file or table: the needed columns, and ``experiment``, as text."""
     table = as_arrow(source, name)
     if lost := [column for column in needed if column not in table.column_names]:
         raise InputError(f"{name} must be a table of trials with {', '.join(needed)}; {lost[0]} is missing.")
