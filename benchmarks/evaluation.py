@@ -97,8 +97,8 @@ def evaluation() -> list[dict]:
 
 def maps() -> list[dict]:
     """CAM of 10,000 pictures of CIFAR's size by a ResNet-18, in batches, on the GPU."""
-    from hardsight.explanation import cam
     from hardsight.networks import build_network
+    from hardsight.questions import cam
 
     network, images = build_network("resnet18-32", 10).cuda().eval(), torch.rand(MAPS, 3, 32, 32)
 

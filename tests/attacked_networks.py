@@ -5,11 +5,19 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
+from hardsight.questions import QUESTIONS, Subject
+
 
 def digits():
     """Pixels (1797, 1, 8, 8) in [0, 1] and classes."""
     found = load_digits()
     return torch.tensor(found.images / 16, dtype=torch.float32)[:, None], torch.tensor(found.target)
+
+
+def answer_of(question, model, samples, *, batch_size=256, workers=None, device="cpu", **options):
+    """The answer of a network, on the CPU."""
+    forward = {"device": device, "batch_size": batch_size, "workers": workers}
+    return QUESTIONS[question].ask(Subject("network", model, samples, forward=forward), **options)
 
 
 def untrained(seed=0, outputs=10, channels=1):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hardsight.robustness import ATTACKS, attack, attacks
-from hardsight.robustness.attacks import LOSSES, loss_gradient, project
+from hardsight.questions import ATTACKS, attack, attacks
+from hardsight.questions.attacks import LOSSES, loss_gradient, project
 
 OURS = [name for name in ATTACKS if name != "autoattack"]
 

@@ -15,9 +15,9 @@ from torchvision.models import SwinTransformer as TorchvisionSwin
 from torchvision.models import VisionTransformer as TorchvisionViT
 from torchvision.models.convnext import CNBlockConfig
 
-from hardsight.explanation import cam as public_cam
-from hardsight.explanation.maps import cam, explain, find_layer, resize_maps
 from hardsight.networks import build_network
+from hardsight.questions import cam as public_cam
+from hardsight.questions.gradcam import cam, explain, find_layer, resize_maps
 
 
 def gap_net(bias=True):

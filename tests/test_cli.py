@@ -28,8 +28,7 @@ from hardsight.cli import COMMANDS, main
 from hardsight.cli.options import plain, structure
 from hardsight.figures import FIGURES
 from hardsight.labelerrors import RANKINGS
-from hardsight.questions import DEGRADATIONS
-from hardsight.robustness import ATTACKS
+from hardsight.questions import ATTACKS, DEGRADATIONS
 
 MODEL = """
 import torch

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from attacked_networks import answer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,21 +16,12 @@ from torch import nn
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from hardsight.data import ArraySamples, open_data
-from hardsight.explanation import (
-    area,
-    cam_gallery,
-    entropy,
-    explanation_answer,
-    infidelity,
-    insertion_deletion,
-    mass_inside,
-    overlay,
-)
-from hardsight.explanation.boxes import masks_of, read_boxes
-from hardsight.explanation.measures import blur, cells
+from hardsight.evaluation.maps import cam_gallery, overlay
 from hardsight.models import Model
 from hardsight.networks import build_network
-from hardsight.predictions import predict
+from hardsight.questions import QUESTIONS, Subject, area, entropy, infidelity, insertion_deletion, mass_inside
+from hardsight.questions.boxes import masks_of, read_boxes
+from hardsight.questions.mapmeasures import blur, cells
 
 some_maps = arrays(np.float32, (2, 3, 4), elements=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
 
@@ -272,13 +264,13 @@ def spots(n=20):
     for i, (y, x) in enumerate(rng.integers(0, 12, (n, 2))):
         images[i, y : y + 4, x : x + 4] = 255
         boxes.append({"id": f"test:{i}", "x0": x, "y0": y, "x1": x + 4, "y1": y + 4})
-    return ArraySamples(images, None, "test", "spots"), pa.Table.from_pylist(boxes)
+    return ArraySamples(images, np.zeros(n, int), "test", "spots"), pa.Table.from_pylist(boxes)
 
 
 class TestAnswer:
     def test_a_network_that_looks_at_the_object_is_found_to(self):
         samples, boxes = spots()
-        found = explanation_answer(spot_net(), samples, boxes=boxes, device="cpu")
+        found = answer_of("explanation", spot_net(), samples, boxes=boxes)
         value = {row["metric"]: row["value"] for row in found.rows}
         assert value["mass_inside"] > 0.8
         assert value["insertion"] - value["deletion"] == pytest.approx(value["faithfulness"], abs=1e-6)
@@ -288,7 +280,7 @@ class TestAnswer:
 
     def test_rows_are_means_of_the_columns_and_curves_have_ends(self):
         samples = open_data("digits")
-        found = explanation_answer(build_network("small-cnn", 10, 1), samples, limit=30, device="cpu")
+        found = answer_of("explanation", build_network("small-cnn", 10, 1), samples, limit=30)
         for row in found.rows:
             column = found.samples[row["metric"]]
             assert len(column) == len(samples)
@@ -305,34 +297,35 @@ class TestAnswer:
 
     def test_the_same_samples_for_every_network_whatever_the_batches(self):
         samples, nets = open_data("digits"), [build_network("small-cnn", 10, 1) for _ in range(2)]
-        found = [explanation_answer(net, samples, limit=20, seed=5, device="cpu") for net in nets]
+        found = [answer_of("explanation", net, samples, limit=20, seed=5) for net in nets]
         looked = [np.flatnonzero(np.isfinite(one.samples["entropy"])) for one in found]
         np.testing.assert_array_equal(*looked)
-        again = explanation_answer(nets[0], samples, limit=20, seed=5, batch_size=7, device="cpu")
+        again = answer_of("explanation", nets[0], samples, limit=20, seed=5, batch_size=7)
         for name, column in again.samples.items():
             np.testing.assert_allclose(column, found[0].samples[name], atol=1e-5)
-        other = explanation_answer(nets[0], samples, limit=20, seed=6, device="cpu")
+        other = answer_of("explanation", nets[0], samples, limit=20, seed=6)
         assert not np.array_equal(np.isfinite(other.samples["entropy"]), np.isfinite(again.samples["entropy"]))
 
     def test_columns_are_in_the_order_of_the_predictions(self):
         samples, net = pictures(), build_network("small-cnn", 2, 1)
-        whole = explanation_answer(net, samples, limit=None, device="cpu")
-        predictions = predict(net, samples, device="cpu")
-        object.__setattr__(predictions, "rows", np.array([1, 3, 4]))
-        part = explanation_answer(net, samples, predictions, device="cpu")
+        masks = np.random.default_rng(0).random((6, 8, 8)) < 0.5
+        whole = answer_of("explanation", net, samples, boxes=masks)
+        subject = Subject("network", net, samples, forward={"device": "cpu"})
+        object.__setattr__(subject.predictions, "rows", np.array([1, 3, 4]))  # the others cannot be read
+        part = QUESTIONS["explanation"].ask(subject, boxes=masks)
         for name in part.samples:
             np.testing.assert_allclose(part.samples[name], whole.samples[name][[1, 3, 4]], atol=1e-5)
 
     def test_maps_of_zeros_are_counted_and_there_is_no_nan(self):
         net = spot_net()
         net[4].weight.data.fill_(-1.0)
-        found = explanation_answer(net, spots(8)[0], device="cpu")
+        found = answer_of("explanation", net, spots(8)[0])
         assert any(note.text.startswith("8 of 8 maps") for note in found.notes)
         assert all(np.isfinite(column).all() for column in found.samples.values())
 
     def test_samples_without_a_box_are_left_out_of_its_mean(self):
         samples, boxes = spots(8)
-        found = explanation_answer(spot_net(), samples, boxes=boxes.slice(0, 5), device="cpu")
+        found = answer_of("explanation", spot_net(), samples, boxes=boxes.slice(0, 5))
         assert {row["metric"]: row["n"] for row in found.rows}["mass_inside"] == 5
         assert np.isnan(found.samples["mass_inside"][5:]).all()
         assert re.search("5 .* boxes", found.notes[-1].text)
@@ -340,8 +333,8 @@ class TestAnswer:
     def test_preprocessing_and_train_mode(self):
         net = spot_net().train()
         model = Model(net, "spot", lambda x: x * 1.0, "tensor")
-        found = explanation_answer(model, spots(6)[0], device="cpu", workers=0)
-        plain = explanation_answer(net, spots(6)[0], device="cpu")
+        found = answer_of("explanation", model, spots(6)[0], workers=0)
+        plain = answer_of("explanation", net, spots(6)[0])
         np.testing.assert_allclose(found.samples["insertion"], plain.samples["insertion"], atol=1e-6)
         assert net.training
         assert not any(module._forward_hooks for module in net.modules())
@@ -349,17 +342,20 @@ class TestAnswer:
     def test_what_cannot_be_answered(self):
         mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
         with pytest.raises(ValueError, match=r"model: .*positions"):
-            explanation_answer(mlp, pictures(), device="cpu")
+            answer_of("explanation", mlp, pictures())
         with pytest.raises(ValueError, match=r"limit .*1"):
-            explanation_answer(spot_net(), pictures(), limit=0, device="cpu")
+            answer_of("explanation", spot_net(), pictures(), limit=0)
+
+
+def subjects(samples, **models):
+    return [Subject(name, model, samples, forward={"device": "cpu"}) for name, model in models.items()]
 
 
 class TestGallery:
-    def test_the_same_pictures_for_every_network_in_the_order_wanted(self):
+    def test_the_same_images_for_every_network_in_the_order_wanted(self):
         samples, nets = spots()[0], {"a": spot_net(), "b": build_network("small-cnn", 2, 1)}
-        found = cam_gallery(nets, samples, ["test:7", "test:2"], device="cpu")
+        found = cam_gallery(subjects(samples, **nets), ["test:7", "test:2"])
         np.testing.assert_array_equal(found.images[..., 0], samples.images[[7, 2]])
-        assert found.ids == ["test:7", "test:2"]
         for name in nets:
             assert found.maps[name].shape == (2, 16, 16)
             assert found.classes[name].shape == found.confidence[name].shape == (2,)
@@ -367,15 +363,15 @@ class TestGallery:
         assert heat.shape == found.images.shape
         assert heat.dtype == np.uint8
 
-    def test_standardised_pictures_are_stretched_and_networks_that_see_other_sizes_share_the_first_ones(self):
+    def test_standardized_images_are_stretched_and_networks_that_see_other_sizes_share_the_first_ones(self):
         model = Model(spot_net(), "spot", lambda x: (x - 0.5) / 0.1, "tensor")
-        shown = cam_gallery({"a": model}, spots()[0], ["test:0"], device="cpu").images
+        shown = cam_gallery(subjects(spots()[0], a=model), ["test:0"]).images
         assert (shown.min(), shown.max()) == (0, 255)
         half = Model(spot_net(), "half", nn.AvgPool2d(2), "tensor")
-        found = cam_gallery({"whole": spot_net(), "half": half}, spots()[0], ["test:0"], device="cpu")
+        found = cam_gallery(subjects(spots()[0], whole=spot_net(), half=half), ["test:0"])
         assert found.maps["half"].shape == found.maps["whole"].shape == (1, 16, 16)
 
     @pytest.mark.parametrize("ids", [["test:0", "nobody"], []])
     def test_ids_that_are_not(self, ids):
         with pytest.raises(ValueError, match=r"^ids must"):
-            cam_gallery({"a": spot_net()}, spots()[0], ids, device="cpu")
+            cam_gallery(subjects(spots()[0], a=spot_net()), ids)

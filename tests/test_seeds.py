@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from attacked_networks import digits, trained
+from attacked_networks import answer_of, digits, trained
 from made_predictions import answer_to, made
 from torch import nn
 
@@ -18,13 +18,11 @@ from hardsight.adaptation.roles import open_roles
 from hardsight.cli import main
 from hardsight.correlation import resampled
 from hardsight.data import ArraySamples
-from hardsight.explanation import explanation_answer
 from hardsight.people import as_human, ceiling, compare_all, compare_scores, halves, hypotheses
 from hardsight.phases.plateaus import plateau, plateaus
-from hardsight.questions import angular_kmeans
+from hardsight.questions import angular_kmeans, attack
 from hardsight.questions.uncertainty import dropout_predictions
 from hardsight.recipes import Recipe
-from hardsight.robustness import attack, robustness_answer
 from hardsight.scoring.folds import assign_folds
 from hardsight.studies import dip_and_bounce
 from hardsight.studies.declared.small import embeddings, iterations, two_gaussians
@@ -99,10 +97,10 @@ SEEDED = {
     "clusters": lambda _, s: answer_to("clusters", *PREDICTIONS, seed=s),
     "dropout": lambda _, s: dropout_predictions(network(), images(), 2, seed=s, device="cpu"),
     "attack": lambda _, s: attacked(s),
-    "robustness": lambda _, s: robustness_answer(
-        trained(epochs=1), images(), attacks=("pgd",), eps=(0.1,), limit=20, seed=s, device="cpu"
+    "robustness": lambda _, s: answer_of(
+        "robustness", trained(epochs=1), images(), attacks=("pgd",), eps=(0.1,), limit=20, seed=s
     ),
-    "explanation": lambda _, s: explanation_answer(mapped(), images(), limit=8, seed=s, device="cpu").samples,
+    "explanation": lambda _, s: answer_of("explanation", mapped(), images(), limit=8, seed=s).samples,
     "hardness sampler": lambda _, s: list(hs.HardnessSampler(SCORES["avh"], seed=s)),
     "curriculum sampler": lambda _, s: list(hs.CurriculumSampler(SCORES["avh"], "root", 4, seed=s)),
     "self-paced sampler": lambda _, s: list(hs.CurriculumSampler(lambda: SCORES["avh"], "root", 4, seed=s)),

@@ -22,7 +22,6 @@ _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "angles": "angle_matrix paired_angle",
     "evaluation": "Evaluation",
-    "explanation": "cam",
     "heads": "Head HeadLayer",
     "labelerrors": "actions confident_joint Noise noise Ranking RANKINGS read_ids to_datalab",
     "losses": (
@@ -32,10 +31,9 @@ _MOVED = {
     ),
     "people": "ceiling coarser compare_all Human hypotheses leaderboard over_nets",
     "presets": "PRESETS",
-    "questions": "classwise_ece cluster_metrics degrade DEGRADATIONS Detection detection DETECTORS ece energy_by_class "
-    "evaluate_degraded fit_temperature "
-    "logit_margin ood_scores reliability Subject",
-    "robustness": "attack ATTACKS check_masking",
+    "questions": "attack ATTACKS cam check_masking classwise_ece cluster_metrics degrade DEGRADATIONS Detection "
+    "detection DETECTORS ece energy_by_class evaluate_degraded fit_temperature logit_margin ood_scores reliability "
+    "Subject",
     "sampling": "hardness_of latest_hardness PACINGS within_class",
     "schedules": "deferred ramp_down ramp_up Scheduled",
     "scores": "avh_series norm_within_class Score",

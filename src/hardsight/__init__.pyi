@@ -8,7 +8,6 @@ from hardsight import data as data
 from hardsight import dynamics as dynamics
 from hardsight import errors as errors
 from hardsight import evaluation as evaluation
-from hardsight import explanation as explanation
 from hardsight import figures as figures
 from hardsight import heads as heads
 from hardsight import integrations as integrations
@@ -24,7 +23,6 @@ from hardsight import questions as questions
 from hardsight import recipes as recipes
 from hardsight import registry as registry
 from hardsight import report as report
-from hardsight import robustness as robustness
 from hardsight import sampling as sampling
 from hardsight import schedules as schedules
 from hardsight import scores as scores

@@ -77,7 +77,7 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     --detectors takes {hardsight.questions.DETECTORS}; mahalanobis, knn and vim are fitted on the training samples that
     the run recorded.
 
-    --attack takes {hardsight.robustness.ATTACKS}.
+    --attack takes {hardsight.questions.ATTACKS}.
 
     --degrade takes {hardsight.questions.DEGRADATIONS}. Degradations act on raw pixels, before preprocessing.
 

@@ -5,24 +5,85 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hardsight.errors import StateError
+from hardsight.devices import evaluating
+from hardsight.errors import InputError, StateError
 from hardsight.evaluation.folder import INSIDE, MAPS, file_name
 from hardsight.questions import Subject
+from hardsight.questions.gradcam import check_images, explain, find_layer, resize_maps
 from hardsight.runs import disk_errors, remove_files, write_json, write_whole
 from hardsight.untrusted import check_regular, read_json
 
 # Number of images, their least height, and the white pixels between them.
 _IMAGES, _HEIGHT, _GAP = 12, 96, 4
+# Dark blue to light yellow in steps of equal brightness, and the opacity of the heat over the image.
+_RAMP = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=np.float64)
+_OPACITY = 0.55
 
 
-def write_maps(
-    path: Path, subjects: Sequence[Subject], columns: Mapping[str, np.ndarray], device: torch.device
-) -> None:
+class Gallery(NamedTuple):
+    """Images ``(n, H, W, 3)`` uint8 as the first network sees them, and by the name of each network: maps ``(n, H, W)``
+    in [0, 1] of the predicted classes, these classes ``(n,)``, and their probabilities ``(n,)``.
+    """
+
+    images: np.ndarray
+    maps: dict[str, np.ndarray]
+    classes: dict[str, np.ndarray]
+    confidence: dict[str, np.ndarray]
+
+
+def cam_gallery(subjects: Sequence[Subject], ids: Sequence[str]) -> Gallery:
+    """Maps of several networks on the same few images, which form one batch."""
+    rows = subjects[0].data.find(list(ids))
+    if not ids or None in rows:
+        missing = repr(ids[rows.index(None)]) if ids else "no id at all"
+        raise InputError(f"ids must be of samples in the data, got {missing}.")
+    gallery = Gallery(np.empty((0, 0, 0, 3), np.uint8), {}, {}, {})
+    for subject in subjects:
+        source = subject.source()
+        network, name = source.model.module, subject.name
+        with evaluating(network, source.device):
+            at, x, *_ = next(source.batches([torch.tensor(rows)]))
+            if len(at) < len(rows):
+                raise InputError(f"ids: {' '.join(next(iter(source.unreadable.items())))}; leave it out.")
+            check_images(x)
+            if not len(gallery.images):
+                gallery = gallery._replace(images=_as_rgb(x))
+            explained = explain(network, find_layer(network, x), x)
+            gallery.maps[name] = resize_maps(explained.maps, gallery.images.shape[1:3]).cpu().numpy()
+            gallery.classes[name] = explained.classes.cpu().numpy()
+            gallery.confidence[name] = explained.logits.float().softmax(1).amax(1).cpu().numpy()
+    return gallery
+
+
+def _as_rgb(x: Tensor) -> np.ndarray:
+    """Network inputs as colors; if they are standardized, each image is stretched to its extremes."""
+    x = x.float().cpu()
+    if x.min() < 0 or x.max() > 1:
+        low, high = x.amin((1, 2, 3), keepdim=True), x.amax((1, 2, 3), keepdim=True)
+        x = (x - low) / (high - low).clamp_min(1e-12)
+    colors = x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)
+    return (colors * 255).round().byte().permute(0, 2, 3, 1).numpy()
+
+
+def overlay(images: np.ndarray, maps: np.ndarray) -> np.ndarray:
+    """Maps ``(n, H, W)`` as heat over images ``(n, H, W, 3)`` uint8.
+
+    Examples:
+        >>> overlay(np.zeros((1, 1, 2, 3), np.uint8), np.array([[[0.0, 1.0]]])).tolist()
+        [[[[0, 0, 2], [139, 140, 90]]]]
+    """
+    steps = np.linspace(0, 1, len(_RAMP))
+    heat = np.stack([np.interp(maps, steps, channel) for channel in _RAMP.T], axis=-1)
+    return np.rint((1 - _OPACITY) * images + _OPACITY * heat).astype(np.uint8)
+
+
+def write_maps(path: Path, subjects: Sequence[Subject], columns: Mapping[str, np.ndarray]) -> None:
     """``maps/00-ID.png`` …: each an image and, right of it, the map of every network; and ``index.json``.
 
     Images are taken from the easiest to the hardest for the first network, at equal distances in the order of AVH. The
@@ -33,11 +94,8 @@ def write_maps(
         path: The evaluation's folder.
         subjects: The networks: the first of every group.
         columns: ``id``, ``avh`` and ``label`` of the first.
-        device: Where to run.
     """
     from PIL import Image
-
-    from hardsight.explanation import cam_gallery, overlay
 
     order = np.argsort(columns["avh"], kind="stable")
     rows = order[np.unique(np.linspace(0, len(order) - 1, _IMAGES).round().astype(int))]
@@ -46,15 +104,14 @@ def write_maps(
     index = path / MAPS / "index.json"
     if index.is_file() and sources.items() <= read_json(index, dict[str, Any], "out").items():
         return
-    models = {subject.name: subject.network for subject in subjects}
-    gallery = cam_gallery(models, subjects[0].data, ids, device=device)
-    maps = [overlay(gallery.images, gallery.maps[name]) for name in models]
+    gallery = cam_gallery(subjects, ids)
+    columns_of_images = [gallery.images, *(overlay(gallery.images, maps) for maps in gallery.maps.values())]
     classes = subjects[0].network.classes or subjects[0].samples.classes
     entries = []
     with disk_errors(path):
         remove_files(path / MAPS, INSIDE)
         for k, id_ in enumerate(ids):
-            strip = Image.fromarray(_strip([gallery.images[k], *(images[k] for images in maps)]))
+            strip = Image.fromarray(_strip([images[k] for images in columns_of_images]))
             name = f"{k:02d}-{file_name(id_)}.png"
             write_whole(path / MAPS / name, partial(strip.save, format="PNG"))
             entries.append({
@@ -62,7 +119,7 @@ def write_maps(
                 "classes": {run: _class(classes, predicted[k]) for run, predicted in gallery.classes.items()},
                 "confidence": {run: float(values[k]) for run, values in gallery.confidence.items()},
             })  # fmt: skip
-        write_json(index, {**sources, "runs": list(models), "pictures": entries})
+        write_json(index, {**sources, "runs": list(gallery.maps), "pictures": entries})
 
 
 class _Image(TypedDict):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import hardsight.evaluation.heavy  # noqa: F401 - registers questions
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric
 from hardsight.questions.subject import Question as Question
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-import hardsight.evaluation.heavy  # noqa: F401 - registers questions
 from hardsight.data import Samples
 from hardsight.devices import evaluating, find_device
 from hardsight.errors import ExistingPathError, HardsightError, InputError
@@ -72,7 +71,7 @@ def evaluate(
         questions: Of ``calibration``, ``margins`` and ``clusters``.
         ood: OOD data, which the networks should tell from their own; in Python also ``(name, data)``.
         detectors: OOD detectors; all that need no training data if not given.
-        attacks: Adversarial attacks; in Python names from `hardsight.robustness.ATTACKS`.
+        attacks: Adversarial attacks; in Python names from `hardsight.questions.ATTACKS`.
         eps: Strengths of the attacks, in pixel values from 0 to 1 whatever the network's normalization.
         explain: Where do the networks look (class activation maps), and does their decision depend on it?
         dropout: MC-dropout passes, for uncertainty; 0 for none.
@@ -222,7 +221,7 @@ def _answer_all(
                 answer = _ensemble(path, members, plan["data"]["fingerprint"])
                 ensembles.append(_RunAnswer("", str(group), None, answer))
     if explained:
-        write_maps(path, list(first.values()), answers[subjects[0].name][0].answer.samples, device)
+        write_maps(path, list(first.values()), answers[subjects[0].name][0].answer.samples)
     return [*(answer for of_run in answers.values() for answer in of_run), *ensembles]
 
 

@@ -22,12 +22,15 @@ opened. A new question needs its import below, nothing else::
 from hardsight.questions import calibration as calibration
 from hardsight.questions import ood as ood
 from hardsight.questions import uncertainty as uncertainty
+from hardsight.questions import robustness as robustness
+from hardsight.questions import explanation as explanation
 from hardsight.questions import degradation as degradation
 from hardsight.questions import margins as margins
 from hardsight.questions import clusters as clusters
 # isort: on
 
 from hardsight.questions.answers import Answer, Note, Point, Row
+from hardsight.questions.attacks import ATTACKS, Attack, Attacked, attack
 from hardsight.questions.calibration import Reliability, classwise_ece, ece, fit_temperature, reliability
 from hardsight.questions.clusters import ClusterMetrics, angular_kmeans, angular_silhouette, cluster_metrics, layout
 from hardsight.questions.degradation import (
@@ -38,7 +41,11 @@ from hardsight.questions.degradation import (
     read_degraded,
 )
 from hardsight.questions.degradations import DEGRADATIONS, Degradation, DegradedSamples, at_every_level, degrade
+from hardsight.questions.gradcam import cam
+from hardsight.questions.mapmeasures import Curves, area, entropy, infidelity, insertion_deletion, mass_inside
 from hardsight.questions.margins import energy_by_class, logit_margin
+from hardsight.questions.masking import Verdict, check_masking
 from hardsight.questions.ood import DETECTORS, Detection, Detector, OODData, Training, detection, ood_scores
+from hardsight.questions.pixels import PixelModel, pixel_model
 from hardsight.questions.subject import QUESTIONS, Question, Subject
 from hardsight.questions.uncertainty import Uncertainty, dropout_predictions

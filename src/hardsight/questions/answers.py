@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -114,8 +114,7 @@ class Answer:
             rows: The samples that the values are of, where not all were looked at.
             count: How many samples there are, with `rows`.
         """
-        low, high, value, n = mean_of(values)
-        self.number(metric, value, score=score, level=level, low=low, high=high, n=n, better=better)
+        self.number(metric, **mean_of(values), score=score, level=level, better=better)
         column = values.astype(np.float64) if values.dtype == bool else values
         if rows is not None:
             column = np.full((count, *values.shape[1:]), np.nan, column.dtype)
@@ -131,14 +130,21 @@ class Answer:
                 point(self.question, curve, at, value, **of | {name: values[k] for name, values in arrays.items()})
             )
 
+    def mean_curve(self, curve: str, x: Iterable[float], samples: Iterable[np.ndarray], **of: Any) -> None:
+        """Add a curve of means over samples, an array per point, with their intervals; keywords as for `point`."""
+        for at, values in zip(x, samples, strict=True):
+            mean = mean_of(values)
+            self.points.append(point(self.question, curve, at, mean.pop("value"), **mean, **of))
 
-def mean_of(values: np.ndarray) -> tuple[float, float, float, int]:
-    """The 95% interval of a mean, the mean, and its number of samples; NaN are left out."""
+
+def mean_of(values: np.ndarray) -> dict[str, Any]:
+    """The ``value``, ``low`` and ``high`` of a mean with its 95% interval, and ``n``; NaN are left out."""
     if values.dtype == bool:
-        return *share_interval(values.sum(), len(values)), float(values.mean()), len(values)
+        low, high = share_interval(values.sum(), len(values))
+        return {"value": float(values.mean()), "low": low, "high": high, "n": len(values)}
     of = moments(values.astype(np.float64), np.zeros(len(values), np.int64), 1)
     (low,), (high,) = of.interval()
-    return float(low), float(high), float(of.mean[0]), int(of.n[0])
+    return {"value": float(of.mean[0]), "low": float(low), "high": float(high), "n": int(of.n[0])}
 
 
 def row(

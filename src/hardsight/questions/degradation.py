@@ -103,8 +103,7 @@ def ask(subject: Subject, *, degradations: str = "noise", levels: Sequence[float
         for name, values in table.items():
             metric = _METRICS.get(name, name)
             answer.mean(metric, values, score=degradations, level=level, better="higher" * (metric == "accuracy"))
-            low, high, mean, n = mean_of(values)
-            answer.curve(metric, [level], [mean], score=degradations, low=low, high=high, n=n)
+            answer.mean_curve(metric, [level], [values], score=degradations)
     for row in follows_level(pa.concat_tables(tables)).to_pylist() if len(tables) > 1 else ():
         if row["spearman"] is not None:
             of = {"score": f"{_METRICS.get(row['value'], row['value'])} · {degradations}", "n": row["pictures"]}
@@ -317,9 +316,9 @@ def mean_by_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
         for value in _values_in(rows) if values is None else values:
             column = of_name[value].to_numpy()
             for level in pc.unique(of_name["level"]).to_pylist():
-                low, high, mean, n = mean_of(column[levels == level])
-                row = {"degradation": name, "level": level, "value": value, "n": n, "mean": mean}
-                means.append(row | {"low": low, "high": high})
+                mean = mean_of(column[levels == level])
+                mean["mean"] = mean.pop("value")
+                means.append({"degradation": name, "level": level, "value": value} | mean)
     return pa.Table.from_pylist(means, schema=_MEANS)
 
 

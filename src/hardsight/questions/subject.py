@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
-from hardsight.data import Samples, View, all_labels, class_mapping, open_data
-from hardsight.devices import find_device
+from hardsight.data import Samples, Source, View, all_labels, class_mapping, open_data
+from hardsight.devices import find_device, loader_workers
 from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, network_identity
@@ -99,6 +100,12 @@ class Subject:
     def batches(self) -> list[Any]:
         """What random draws depend on that are made batch by batch."""
         return [self.forward.get("batch_size"), find_device(self.forward.get("device")).type]
+
+    def source(self, model: Model | None = None) -> Source:
+        """The labeled data as batches on the device, preprocessed for the network, or for another model."""
+        device = find_device(self.forward.get("device"))
+        workers = loader_workers(self.forward.get("workers"), device)
+        return Source.of(model or self.network, self.data, device, workers, torch.as_tensor(self.data.labels))
 
     def predict(self, samples: Samples) -> Predictions:
         """Predictions with logits for any data."""

@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from hardsight.data import Samples, Source, all_labels, class_mapping
-from hardsight.errors import InputError
-from hardsight.heads import find_head, uncompiled
+from hardsight.heads import uncompiled
 from hardsight.models import Model
 from hardsight.networks import Normalize
-from hardsight.scoring.checks import check_samples
 
 
 class PixelModel(NamedTuple):
@@ -72,19 +69,3 @@ def _split(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
         plain.do_normalize = False
         return replace(transform, processor=plain), processor.image_mean, processor.image_std
     return transform, None, None
-
-
-def pixel_source(model: Model, samples: Samples, device: torch.device, workers: int) -> tuple[nn.Module, Source]:
-    """A network that takes pixels, and a labeled data set as pixels with the network's class indices as labels."""
-    if not samples.pixels and model.takes != "items":  # tensors ready to use skip the preprocessing
-        model = replace(model, transform=None, takes="any")
-    (loading, network), labels = pixel_model(model), all_labels(samples, "DATA")
-    outputs = find_head(loading.module).classes
-    check_samples(samples, None)
-    if outputs < 2:
-        raise InputError(f"model must have two classes or more to be attacked, got {outputs}.")
-    mapping = class_mapping(loading.classes, samples.classes, outputs)
-    if labels.max() >= (classes := outputs if mapping is None else len(mapping)):
-        raise InputError(f"DATA: labels must be class indices in [0, {classes - 1}], got {labels.max()}.")
-    labels = torch.from_numpy(labels if mapping is None else mapping[labels])
-    return network, Source.of(loading, samples, device, workers, labels)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
-from hardsight.robustness.attacks import ATTACKS
+from hardsight.questions.attacks import ATTACKS
 from hardsight.stats import mcnemar, share_interval
 
 # By attack and ε, (N,) whether each sample is classified right.

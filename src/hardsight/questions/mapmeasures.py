@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms.v2.functional import gaussian_blur
 
 from hardsight.errors import InputError
 from hardsight.heads import logits_of
@@ -161,6 +160,8 @@ def cells(height: int, width: int) -> Tensor:
 
 def blur(images: Tensor) -> Tensor:
     """Images ``(N, C, H, W)`` under a Gaussian an eighth of their shorter side wide: colors stay, shapes go."""
+    from torchvision.transforms.v2.functional import gaussian_blur
+
     sigma = min(images.shape[2:]) / 8
     # The border is mirrored, and has no more to mirror than the image.
     size = [2 * min(math.ceil(3 * sigma), n - 1) + 1 for n in (images.shape[3], images.shape[2])]

@@ -114,14 +114,10 @@ def attack(
     name: str = "pgd",
     *,
     eps: float,
-    norm: Norm | None = None,
-    steps: int | None = None,
-    first: float | None = None,
-    loss: str | None = None,
-    restarts: int | None = None,
     seed: int = 0,
     rows: Tensor | None = None,
     track: bool = False,
+    **overrides: Any,
 ) -> Attacked:
     """Look for an image within ε of each given one that the network misclassifies.
 
@@ -134,15 +130,11 @@ def attack(
         y: ``(N,)`` class indices.
         name: A name in `ATTACKS`.
         eps: Largest distance of an image from the given one: 0 to 1 under L∞.
-        norm: Overrides the attack's norm, as the next four override its other options.
-        steps: Steps per path.
-        first: Length of the first step in units of ε.
-        loss: A name in `LOSSES`.
-        restarts: Random starts after the first path.
         seed: Seed of the random draws.
         rows: ``(N,)`` row numbers of the samples, 0, 1, … by default. The draws for a sample depend on the seed and
             its row number alone, not on its batch (except for autoattack).
         track: Keep the images along the first path.
+        **overrides: Options of the `Attack` to replace: ``norm``, ``steps``, ``first``, ``loss``, ``restarts``.
 
     Examples:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
@@ -152,11 +144,10 @@ def attack(
         tensor([[[0.6000, 0.8000],
                  [0.0000, 0.0000]]])
     """
-    overrides = {"norm": norm, "steps": steps, "first": first, "loss": loss, "restarts": restarts}
-    given: dict[str, Any] = {option: value for option, value in overrides.items() if value is not None}
-    if name == "autoattack" and (track or given.keys() - {"norm"}):
+    overrides = {option: value for option, value in overrides.items() if value is not None}
+    if name == "autoattack" and (track or overrides.keys() - {"norm"}):
         raise InputError("autoattack takes eps and norm only: it has its own steps, losses and restarts.")
-    options = _checked(replace(ATTACKS[name], **given))
+    options = _checked(replace(ATTACKS[name], **overrides))
     check_eps(eps, options.norm)
     check_pixels(x)
     if not isinstance(network, nn.Module):
