@@ -233,7 +233,7 @@ class Block:
 
     table: pa.Table
     starts: np.ndarray
-    _columns: dict[str, np.ndarray] = field(default_factory=dict)
+    _derived: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def ids(self) -> pa.Array:
@@ -247,10 +247,12 @@ class Block:
 
     def column(self, name: str) -> np.ndarray:
         """A stored or derived column as float64, NaN where it is missing."""
-        if name not in self._columns:
-            needs, function = DERIVED[name] if name in DERIVED else ((), self.table[name].to_numpy)
-            self._columns[name] = function(*map(self.column, needs)).astype(np.float64)
-        return self._columns[name]
+        if name not in DERIVED:
+            return self.table[name].to_numpy().astype(np.float64)
+        if name not in self._derived:
+            needs, function = DERIVED[name]
+            self._derived[name] = function(*map(self.column, needs)).astype(np.float64, copy=False)
+        return self._derived[name]
 
 
 # Reading.

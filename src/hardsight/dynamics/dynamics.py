@@ -195,17 +195,14 @@ class Dynamics:
 
         ``seen`` (number of epochs), ``forgetting`` (times right, then wrong the next time), ``learned`` (first epoch in
         which it was right; null if never), ``aum`` (mean logit margin), ``confidence`` and ``variability`` (mean and
-        standard deviation of the label's probability), ``correctness`` (share of epochs in which it was right), and
-        the means ``el2n, avh, angle, norm, nll, angular_margin`` (the last is null in runs that were recorded before
-        it existed); ``pred`` is the last prediction.
-
-        ``aum``, ``nll`` and ``norm`` have no bounds, and one epoch in which logits explode would decide their means
-        alone: an epoch in which margins (or norms) are more than ten times as large as in the median epoch is scaled
-        down to it.
+        standard deviation of the label's probability), ``correctness`` (share of epochs in which it was right),
+        ``pred`` (the last prediction), and the means ``el2n, avh, angle, norm, nll, angular_margin`` (the last is null
+        in runs recorded before it existed). So that one epoch of exploding logits does not decide ``aum``, ``nll`` and
+        ``norm``, an epoch whose margins (or norms) are over ten times those of the median epoch is scaled down to it.
 
         To rank samples by a score over epochs, take ``avh_z, angle_z, confidence_z, nll_z, soft_margin_z, margin_z,
-        norm_z, el2n_z, angular_margin_z``: the same means, of scores that are standardized over the samples of each
-        epoch (mean 0, standard deviation 1; a constant epoch counts as 0), so that every epoch weighs the same.
+        norm_z, el2n_z, angular_margin_z``: means of scores that are standardized over the samples of each epoch (mean
+        0, standard deviation 1; a constant epoch counts as 0), so that every epoch weighs the same.
 
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
