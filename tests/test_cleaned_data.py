@@ -185,6 +185,22 @@ def test_an_error_half_way_leaves_nothing(photos, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lists", "photos"]
 
 
+def test_files_that_are_added_while_a_copy_is_built_are_not_removed(photos, tmp_path, monkeypatch):
+    samples = open_data(str(photos))
+    table = scored(samples, samples.labels, {0: 1}, classes=3)
+    cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned")
+    copy, mine = shutil.copy2, tmp_path / "cleaned" / "mine.txt"
+
+    def copy_slowly(*paths):
+        mine.write_text("years of work")
+        return copy(*paths)
+
+    monkeypatch.setattr(shutil, "copy2", copy_slowly)
+    with pytest.raises(FileExistsError, match="not written by"):
+        cleaned(table, tmp_path / "lists", data=photos, dataset=tmp_path / "cleaned", overwrite=True)
+    assert mine.read_text() == "years of work"
+
+
 def test_killed_half_way_the_name_is_not_there_and_the_next_start_works(photos, tmp_path):
     samples = open_data(str(photos))
     run = scored(samples, samples.labels, {0: 1}, classes=3).save(tmp_path / "run")

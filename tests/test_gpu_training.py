@@ -101,6 +101,19 @@ def test_training_on_a_gpu_learns_digits_and_records_what_it_saw(tmp_path, optio
         np.testing.assert_allclose(right, [row["accuracy"] for row in trained.history], atol=0.006)
 
 
+def test_the_norm_of_the_gradient_is_the_same_in_a_graph(tmp_path):
+    recipe = replace(RECIPE, epochs=2, lr=0.01)
+    graph, eager = (
+        hs.train(
+            net(), digits("train", 0, 640), out=tmp_path / str(on), recipe=replace(recipe, graph=on), progress=False
+        )
+        for on in (True, False)
+    )
+    norms = [[row["gradient"] for row in trained.history] for trained in (graph, eager)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+    assert min(norms[0]) > 0
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler uses what torch deprecates, and recommends TF32
 def test_compiled_parts_train_and_record(tmp_path):

@@ -336,3 +336,19 @@ def test_bad_input_is_one_sentence(arguments, named, capsys):
     error = capsys.readouterr().err
     assert named in error
     assert "Traceback" not in error
+
+
+def test_the_amc_study_has_the_papers_unpaired_test_against_distances(tmp_path):
+    random = np.random.default_rng(0)
+    accuracy = {
+        loss: random.normal(mean, 0.2, 5) for loss, mean in (("ce", 82), ("euclid:paper", 82.6), ("amc:paper", 83))
+    }
+    rows = [
+        {"loss": loss, "seed": seed, "accuracy": value}
+        for loss, values in accuracy.items()
+        for seed, value in enumerate(values)
+    ]
+    lines = {line.levels[0]: line for line in Results(STUDIES["amc-pairs"], rows, tmp_path, 15).lines("accuracy")}
+    witness = stats.ttest_ind(accuracy["amc:paper"], accuracy["euclid:paper"], equal_var=True)
+    assert lines["amc:paper"].p_pooled == pytest.approx(witness.pvalue)
+    assert np.isnan([lines["ce"].p_pooled, lines["euclid:paper"].p_pooled]).all()

@@ -59,11 +59,7 @@ def _our_folder(folder: Path) -> bool:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(mark, dict) and mark.get("files") == _files(folder) - 1
-
-
-def _files(folder: Path) -> int:
-    return sum(len(names) for _, _, names in os.walk(folder))
+    return isinstance(mark, dict) and mark.get("files") == sum(len(names) for *_, names in os.walk(folder)) - 1
 
 
 def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
@@ -72,8 +68,10 @@ def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> di
     try:
         temporary.mkdir()
         summary = dict(build(temporary))
-        mark = json.dumps({"files": _files(temporary), **summary}, indent=1, default=str)
+        files = sum(len(names) for *_, names in os.walk(temporary))
+        mark = json.dumps({"files": files, **summary}, indent=1, default=str)
         (temporary / MARK).write_text(mark, encoding="utf-8")
+        check_target(target, overwrite=True)  # again: files may have been added while this one was built
         # A folder cannot be replaced in one step: after a kill between the two renames, `recover` finds both.
         if target.is_dir():
             target.rename(previous)

@@ -1,9 +1,8 @@
 """When may a label be changed without a person? Only where the run itself shows that the new labels are right.
 
-A network that contradicts a label either errs or has met a wrong label. The two differ in where the label ranks among
-the classes that were *not* predicted. When the network errs, the true class, which is the label, usually comes next; a
-label that was given by mistake says little about the image and ranks in the lower half as often as in the upper one.
-So the share of contradicted labels in the lower half gives the share of them that are wrong:
+When a network that contradicts a label errs itself, the label is the true class and usually comes next among the
+classes that were *not* predicted; a label given by mistake ranks in their lower half as often as in the upper one. So
+the share of contradicted labels in the lower half gives the share of them that are wrong:
 
     wrong = (lower − lower_net) / (1/2 − lower_net)
 

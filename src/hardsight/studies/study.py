@@ -113,6 +113,7 @@ class Study:
         scales: ``smoke`` for tests, ``quick``, ``paper``.
         compare: The factor or detail whose levels are compared; empty if none are.
         baseline: The level that the others are compared with.
+        pooled: The level that the paper compares with by Student's t-test with a pooled variance; empty if none.
         details: Other columns that tell the rows of a cell apart.
         data: Files of the data folder that a level of a factor needs, beside those of the settings.
         derive: Adds rows to those of one cell, for numbers that follow from them; also to rows of a CSV.
@@ -129,6 +130,7 @@ class Study:
     scales: Mapping[str, Scale]
     compare: str = ""
     baseline: str = ""
+    pooled: str = ""
     details: tuple[str, ...] = ()
     data: Mapping[str, Sequence[str]] = field(default_factory=dict)
     derive: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None

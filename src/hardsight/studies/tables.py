@@ -17,7 +17,7 @@ import numpy as np
 from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import Result, cell, interval, text_table
 from hardsight.registry import did_you_mean
-from hardsight.stats import holm, paired_difference
+from hardsight.stats import holm, paired_difference, pooled_difference
 from hardsight.studies.study import STUDIES, Study
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Line(NamedTuple):
     p_holm: float = math.nan  # corrected within the family
     pairs: int = 0  # seeds that both have
     family: str = ""
+    p_pooled: float = math.nan  # of the paper's test, not paired by seed
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,9 @@ class Results(Result):
             return line
         place = self.columns.index(self.study.compare)
         base = groups.get((*levels[:place], self.study.baseline, *levels[place + 1 :]), {})
+        other = groups.get((*levels[:place], self.study.pooled, *levels[place + 1 :]), {})
+        if other and named[self.study.compare] != self.study.pooled:
+            line = line._replace(p_pooled=float(pooled_difference(every, np.array(list(other.values()))).p))
         seeds = [seed for seed in values if seed in base]
         if not seeds:
             return line
@@ -158,6 +162,8 @@ class Results(Result):
                     difference, low, high = (factor * number for number in (line.difference, line.low, line.high))
                     row[f"difference to {self.study.baseline}"] = interval(difference, low, high, f"+{style}")
                     row["p (Holm)"] = line.p_holm
+                if any(math.isfinite(other.p_pooled) for other in lines):
+                    row[f"p (pooled t, {self.study.pooled})"] = line.p_pooled
                 if any(math.isfinite(other.paper) for other in lines):
                     row["paper"] = f"{factor * line.paper:{style}}" if math.isfinite(line.paper) else None
                 rows.append(row)

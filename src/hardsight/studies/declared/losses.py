@@ -111,6 +111,7 @@ _loss_study(
     "amc-pairs",
     question="Does a contrastive loss on angles beat one on distances?",
     paper="AMC, Table 1 and Fig. 4",
+    pooled="euclid:paper",  # Table 1's p-values are the AMC-Loss's against this one
     factors={"loss": ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")},
     scales=_scales(CIFAR, 45, ("ce", "amc:paper")),
 )(_trained)
