@@ -12,7 +12,7 @@ from scipy import sparse
 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.stats import moments, wilson
+from hardsight.stats import wilson
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
@@ -52,7 +52,7 @@ class Probabilities:
         self.label, self.prediction, self.other, self.label_rank = values
         self.label[~self.labeled] = np.nan
         # Mean confidence of the samples of each class; 2, which nothing reaches, without samples.
-        mean = np.nan_to_num(moments(self.label, self.labels, self.classes).mean)
+        mean = class_means(self.label, self.labels, self.classes)
         self.thresholds = np.maximum(np.where(self.counts > 0, mean, 2.0), 2 * _SLACK)
         self.reached = self.prediction >= self.thresholds[self.pred] - _SLACK
         self.confident = self.reached | (self.prediction >= CONFIDENT)
@@ -188,6 +188,13 @@ def labels_of(table: SampleTable) -> np.ndarray:
     if "label" not in table or table.to_arrow()["label"].null_count == len(table):
         raise InputError("label errors need labels, and this table has none; score labeled data.")
     return pc.fill_null(table.to_arrow()["label"].cast(pa.int64()), -1).to_numpy()
+
+
+def class_means(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Mean of the values of each class, NaN and samples without a label left out; 0 where nothing is left."""
+    valid = (labels >= 0) & np.isfinite(values)
+    n = np.bincount(labels[valid], minlength=classes)
+    return np.bincount(labels[valid], values[valid], minlength=classes) / np.maximum(n, 1)
 
 
 def probability_rows(table: SampleTable, classes: int = 0) -> np.ndarray | None:

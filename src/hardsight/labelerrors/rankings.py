@@ -17,10 +17,16 @@ import numpy as np
 
 from hardsight.errors import InputError, StateError
 from hardsight.extras import need
-from hardsight.labelerrors.confident import NEEDED, known_probabilities, labels_of, probability_matrix, probability_rows
+from hardsight.labelerrors.confident import (
+    NEEDED,
+    class_means,
+    known_probabilities,
+    labels_of,
+    probability_matrix,
+    probability_rows,
+)
 from hardsight.registry import Registry
 from hardsight.scores import SCORES
-from hardsight.stats import moments
 from hardsight.table import SampleTable
 
 # Selected on CIFAR-10N's labels random2, confirmed on aggregate, random1 and worst: docs/results/label-errors.md.
@@ -96,7 +102,7 @@ def _avh_adjusted(table: SampleTable) -> np.ndarray:
 
 def _above_class_mean(table: SampleTable, values: np.ndarray) -> np.ndarray:
     labels = labels_of(table)
-    return values - moments(values, labels, labels.max() + 1).mean[labels]
+    return values - class_means(values, labels, labels.max() + 1)[labels]
 
 
 def _by_score(table: SampleTable, name: str) -> np.ndarray:
