@@ -88,12 +88,8 @@ def write_maps(path: Path, subjects: Sequence[Subject], columns: Mapping[str, np
 
     Images are taken from the easiest to the hardest for the first network, at equal distances in the order of AVH. The
     index holds ``runs``, in the order of the maps, and of each image ``file``, ``id``, ``label``, and by run
-    ``classes`` (predicted, by name where they have one) and ``confidence``.
-
-    Args:
-        path: The evaluation's folder.
-        subjects: The networks: the first of every group.
-        columns: ``id``, ``avh`` and ``label`` of the first.
+    ``classes`` (predicted, by name where they have one) and ``confidence``. `columns` are ``id``, ``avh`` and ``label``
+    of the first network.
     """
     from PIL import Image
 

@@ -37,20 +37,12 @@ RECIPES = {
 
 
 class Layer(NamedTuple):
-    """One output of one layer.
-
-    Attributes:
-        path: Path of the layer in the network.
-        module: The layer.
-        call: Which of the layer's calls in a forward pass, from 1.
-        grid: Rows and columns of patches if the output is tokens ``(N, T, D)``, else None.
-        channels_last: Whether channels are the last axis.
-    """
+    """One output of one layer."""
 
     path: str
     module: nn.Module
-    call: int
-    grid: tuple[int, int] | None
+    call: int  # which of the layer's calls in a forward pass, from 1
+    grid: tuple[int, int] | None  # rows and columns of patches if the output is tokens (N, T, D)
     channels_last: bool
 
     def as_map(self, values: Tensor) -> Tensor:
@@ -176,10 +168,7 @@ def resize_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
 def find_layer(network: nn.Module, images: Tensor, path: str | None = None) -> Layer:
     """The layer whose output is explained: the named one, or the last that has positions and is not pooled.
 
-    Args:
-        network: In eval mode, not compiled.
-        images: ``(N, C, H, W)``, of which the first is passed through the network.
-        path: Its path in the network.
+    The network is in eval mode and not compiled; the first image is passed through it.
     """
     modules = {name: module for name, module in network.named_modules() if name}
     features = int(find_head(network).module.weight.shape[1])  # pyrefly: ignore

@@ -131,14 +131,7 @@ def infidelity(network: nn.Module, images: Tensor, maps: Tensor, logits: Tensor,
     The parts are 4 × 4 cells, blurred one at a time. For a perfect map the logit falls by d in proportion to the map's
     mass a in the cell. The best factor β ≥ 0 is fitted, as in captum with ``normalize=True``, and the error is divided
     by E[d²], so that small and large logits compare: 1 − cos²(a, d). 0 is perfect; 1 means that the cosine is not
-    positive, or that nothing changes.
-
-    Args:
-        network: In eval mode.
-        images: ``(N, C, H, W)``.
-        maps: ``(N, H, W)``.
-        logits: ``(N, classes)`` of the original images.
-        classes: ``(N,)`` whose logit is recorded.
+    positive, or that nothing changes. `logits` are those of the original images, `classes` those to watch.
     """
     hidden, mass, fall = blur(images), [], []
     before = logits.gather(1, classes[:, None])[:, 0]
