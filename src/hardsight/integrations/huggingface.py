@@ -61,13 +61,10 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
     inputs, because evaluation after training uses the same collator.
 
     Args:
-        run: Folder to write, or a `Recorder`.
+        run: Folder to write, or a `Recorder`; the attribute ``recorder`` is it, once training has started.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the model, if `hardsight.find_head` should not choose.
         options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
-
-    Attributes:
-        recorder: The `Recorder`, once training has started.
     """
 
     def on_init_end(self, args: Any, state: Any, control: Any, *, model: nn.Module, **kwargs: Any) -> None:

@@ -48,14 +48,11 @@ class RecorderCallback(HeadRecording, pl.Callback):
     With ``fit(ckpt_path=…)`` the records resume where the checkpoint was made, and later ones are discarded.
 
     Args:
-        run: Folder to write, or a `Recorder`.
+        run: Folder to write, or a `Recorder`; the attribute ``recorder`` is it, once training has started.
         read: Function from a batch to its ids and labels.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the LightningModule, if `hardsight.find_head` should not choose.
         options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
-
-    Attributes:
-        recorder: The `Recorder`, once training has started.
     """
 
     def __init__(
