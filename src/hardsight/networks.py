@@ -247,23 +247,38 @@ def _he_initialized(network: nn.Sequential) -> nn.Sequential:
 # Networks that only the papers describe.
 
 
-@NETWORKS.register(
-    "cnn10",
-    size=224,
-    summary="ten convolutions (7×7×64, then 3×3: 3×64, 3×128, 3×256), 512 features, for PACS; chosen, because the "
-    "paper does not say: stride 2 and padding 3 of the first, 224 pixels, average over positions before the 512",
-    reference=f"{_AVH} App. F",
-)
-def _cnn10(classes: int, channels: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    width = 64
+def _plain_cnn(stem: bool, classes: int, channels: int) -> nn.Module:
+    """Blocks of three 3×3 convolutions after an optional 7×7 one, each followed by a pool; 512 features."""
+    layers: list[nn.Module] = []
+    width = channels
+    if stem:
+        layers = [nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)]
+        width = 64
     for outputs in (64, 128, 256):
-        layers.append(nn.MaxPool2d(2))
         for _ in range(3):
             layers += [nn.Conv2d(width, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
             width = outputs
-    layers += [nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(256, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, classes))
+
+
+for _pixels in (224, 96):
+    _end = "" if _pixels == 224 else f"-{_pixels}"
+    NETWORKS.register(
+        f"cnn10{_end}",
+        size=_pixels,
+        summary="ten convolutions (7×7×64, then 3×3: 3×64, 3×128, 3×256), 512 features, for PACS; chosen, because the "
+        f"paper does not say: stride 2 and padding 3 of the first, {_pixels} pixels, average over positions before the "
+        "512",
+        reference=f"{_AVH} App. F",
+    )(partial(_plain_cnn, True))
+    NETWORKS.register(
+        f"cnn9{_end}",
+        size=_pixels,
+        summary="cnn10 without the 7×7 convolution: nine, as the talk's slides call it",
+        reference="AVH, slides of the talk",
+    )(partial(_plain_cnn, False))
 
 
 def _leaky(inputs: int, outputs: int, kernel: int, padding: int = 0) -> list[nn.Module]:

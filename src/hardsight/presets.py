@@ -77,6 +77,10 @@ for _name in ("resnet50", "cifar-resnet50", "cifar-efficientnet", "efficientnet_
     _ABOUT, _name = f"as {_name}, with the Encouraging Loss {_loss}", _name.replace("mnist-el", "mnist-normal")
     _add(f"{_name}-el", replace(_CE.recipe, loss=_loss), _ABOUT, _AT, _CE.network)
 
+_INAT = replace(_PHOTOS, epochs=200, batch_size=512, lr=0.2, schedule="cosine", steps=())
+_ABOUT = "iNaturalist-2018: 200 epochs, rate 0.2 falling along a cosine, batch 512"
+_add("inat-resnet50", _INAT, _ABOUT, "EL (AAAI 2022), released configuration", "resnet50")
+
 _PACS = replace(_PHOTOS, epochs=30, batch_size=40, lr=1e-3, weight_decay=5e-4, schedule="constant", steps=())
 _ABOUT = "PACS, rate 1e-3, batch 40, from ImageNet; the paper gives no epochs, weight decay or augmentation"
 _add("cnn10-pacs", _PACS, _ABOUT, "AVH (ICML 2020) App. F", "cnn10")

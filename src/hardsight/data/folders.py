@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
 from hardsight.images import open_image
 from hardsight.runs import Identity, content_hash
+from hardsight.untrusted import read_json
 
 
 def path_text(path: str) -> str:
@@ -186,6 +187,51 @@ def open_list(file: str | Path) -> FileSamples:
     if [label for label, _ in pairs] != list(range(len(pairs))) or len(set(classes)) < len(classes):
         classes = []
     indices = class_indices(np.array(labels), file.name) if labels else None
+    return FileSamples(file.parent, names, indices, classes, f"list {path_text(file.name)}")
+
+
+class _Image(TypedDict):
+    id: int
+    file_name: str
+
+
+class _Annotation(TypedDict):
+    image_id: int
+    category_id: int
+
+
+class _Category(TypedDict):
+    id: int
+    name: NotRequired[str]
+
+
+class _Annotations(TypedDict):
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+def open_annotations(file: str | Path) -> FileSamples:
+    """Images that a JSON file lists with their classes, in the layout of COCO and iNaturalist (``train2018.json``).
+
+    File names are relative to the folder of the list. Classes are numbered in the order of ``categories``.
+    """
+    file = Path(file)
+    content = read_json(file, _Annotations, "DATA")
+    places = {category["id"]: number for number, category in enumerate(content["categories"])}
+    labels = {row["image_id"]: places.get(row["category_id"]) for row in content["annotations"]}
+    for image in content["images"]:
+        if labels.get(image["id"]) is None:
+            raise InputError(
+                f"DATA: {file.name}: {printable(image['file_name'])} has no annotation with a known class."
+            )
+        if PurePath(image["file_name"]).is_absolute() or ".." in PurePath(image["file_name"]).parts:
+            raise InputError(f"DATA: {file.name}: file names must be relative to the list and stay in its folder.")
+    if not content["images"]:
+        raise InputError(f"DATA: {file.name} lists no images.")
+    names = [PurePath(image["file_name"]).as_posix() for image in content["images"]]
+    indices = np.array([labels[image["id"]] for image in content["images"]], dtype=np.int64)
+    classes = [category.get("name", str(category["id"])) for category in content["categories"]]
     return FileSamples(file.parent, names, indices, classes, f"list {path_text(file.name)}")
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
-from hardsight.data.folders import open_folder, open_list
+from hardsight.data.folders import open_annotations, open_folder, open_list
 from hardsight.data.samples import ArraySamples, Columns, MissingColumnError, Samples, shortened
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
@@ -63,9 +63,9 @@ def open_data(
     """Whatever a user calls a data set, as `Samples`.
 
     Args:
-        data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``torchvision:NAME[:split]``,
-            ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, or a `DataLoader` (whose data set is
-            taken).
+        data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``LIST.json`` (COCO, iNaturalist),
+            ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, or a
+            `DataLoader` (whose data set is taken).
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
         columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`).
@@ -139,7 +139,9 @@ def _open_named(
         return open_folder(path, RECORDED_FILES if recorded else None)
     if path.suffix == ".txt" and path.is_file():
         return open_list(path)
-    kinds = "a folder, FILE.npz[:split], LIST.txt, torchvision:NAME, hf:NAME or digits"
+    if path.suffix == ".json" and path.is_file():
+        return open_annotations(path)
+    kinds = "a folder, FILE.npz[:split], LIST.txt, LIST.json, torchvision:NAME, hf:NAME or digits"
     if path.name.endswith(FEATURE_FILES) and path.is_file():
         raise InputError(
             f"DATA: {path.name} must hold images: features can only be scored (hardsight score, hs.score_features)."

@@ -321,12 +321,14 @@ def _el(
     defer: Annotated[int, Range(0)] = 0,
     match: bool = False,
     released: bool = False,
+    uniform: bool = False,
     weight: Tensor | None,
     label_smoothing: float,
 ) -> tuple[nn.Module, list[Scheduled]]:
     """Encouraging Loss: cross-entropy with a bonus that rewards what is already right."""
     preset = "released" if released else None
     options: dict[str, Any] = {"log_end": log_end, "start": start, "rho": rho, "bonus": bonus, "match_gradient": match}
+    options["weight_bonus"] = not uniform
     loss = EncouragingLoss(weight, label_smoothing=label_smoothing, preset=preset, **options)
     return loss, [Scheduled(loss, rho=partial(_deferred_rho, rho, defer))] if defer else []
 

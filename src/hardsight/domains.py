@@ -1,0 +1,257 @@
+"""Domain generalization: train on all domains but one, and test on the one that was left out.
+
+A single training leaves many networks, one per epoch and option. Which of them is reported is a choice, and the result
+depends on it, so every result names how it was selected:
+
+``train-domain``
+    By the accuracy on a held-out part of the training domains.
+``leave-one-domain-out``
+    By the accuracy on each training domain when it is left out, too (for options; see `best_option`).
+``last``
+    The last epoch.
+``oracle``
+    By the accuracy on the test domain itself: an upper bound, which nobody can reach without its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hardsight.data import ArraySamples, JoinedSamples, Samples, View, all_labels, open_data, places_by_name
+from hardsight.dynamics import Dynamics
+from hardsight.errors import InputError, MissingPathError
+from hardsight.images import to_image
+from hardsight.models import Model
+from hardsight.presets import recipe_of
+from hardsight.printing import Result
+from hardsight.recipes import Recipe
+from hardsight.registry import Range, check_choice, did_you_mean
+from hardsight.training import train
+
+SELECTIONS = ("train-domain", "last", "oracle")
+_HELD_OUT = "held out/"  # before the ids of samples that were held out
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class DomainRun(Result):
+    """A training without one domain.
+
+    Attributes:
+        target: The domain that was left out.
+        validation: ``(E,)`` accuracy on the held-out part of the training domains after each epoch.
+        test: ``(E,)`` accuracy on the domain that was left out.
+        path: The run folder.
+    """
+
+    target: str
+    validation: np.ndarray
+    test: np.ndarray
+    path: Path
+
+    def __repr__(self) -> str:
+        accuracies = [f"{how} {self.accuracy(how):.1%}" for how in SELECTIONS]
+        return self._line(self.path, f"without {self.target}", *accuracies)
+
+    def epoch(self, selection: str = "train-domain") -> int:
+        """The selected epoch, counted from 1; the first of several that are equally good."""
+        check_choice(selection, SELECTIONS, "selection")
+        if selection == "last":
+            return len(self.test)
+        return int(np.argmax(self.validation if selection == "train-domain" else self.test)) + 1
+
+    def accuracy(self, selection: str = "train-domain") -> float:
+        """The accuracy on the domain that was left out, in the selected epoch.
+
+        Args:
+            selection: One of ``train-domain``, ``last`` and ``oracle``.
+        """
+        return float(self.test[self.epoch(selection) - 1])
+
+
+def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, Samples]:
+    """The data of each domain, with labels that mean the same in all of them.
+
+    Args:
+        data: A folder with one folder per domain, each with one folder per class; or a mapping from names of domains to
+            what `hardsight.open_data` takes; or one data set, where `domains` names the domain of each sample.
+        domains: The domain of each sample, such as a column of a table.
+
+    Examples:
+        >>> parts = open_domains("digits", ["a", "b", "c"] * 599)
+        >>> {name: len(samples) for name, samples in parts.items()}
+        {'a': 599, 'b': 599, 'c': 599}
+    """
+    if domains is not None:
+        whole, column = open_data(data), np.asarray([str(name) for name in domains])
+        if len(column) != len(whole):
+            raise InputError(f"domains must name one domain per sample, {len(whole):,}, got {len(column):,}.")
+        parts: dict[str, Samples] = {
+            str(name): View(whole, np.flatnonzero(column == name)) for name in np.unique(column)
+        }
+    elif isinstance(data, Mapping):
+        parts = {str(name): open_data(part) for name, part in data.items()}
+    else:
+        folder = Path(data)
+        if not folder.is_dir():
+            raise MissingPathError(f"data: there is no folder {str(folder)!r}; name one with a folder per domain.")
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        parts = {name: open_data(folder / name) for name in names}
+    if len(parts) < 2:
+        raise InputError(f"data must hold two domains or more, got {', '.join(parts) or 'none'}.")
+    return _same_labels(parts)
+
+
+def _same_labels(parts: dict[str, Samples]) -> dict[str, Samples]:
+    """The domains with one order of classes; all of them must have every class."""
+    named = all(samples.classes is not None for samples in parts.values())
+    names = sorted({name for samples in parts.values() for name in samples.classes or ()}) if named else []
+    result, present = {}, {}
+    for domain, samples in parts.items():
+        labels = all_labels(samples, f"domain {domain}")
+        if named and (places := places_by_name(samples.classes or (), names)) is not None:
+            labels = places[labels]
+        result[domain], present[domain] = View(samples, labels=labels, classes=names or None), set(labels.tolist())
+    every = sorted(set.union(*present.values()))
+    for domain, classes in present.items():
+        if missing := [names[label] if names else str(label) for label in every if label not in classes]:
+            raise InputError(
+                f"data: the domain {domain} has no sample of {', '.join(missing[:5])}; every domain must have every "
+                "class. Leave the class or the domain out."
+            )
+    return result
+
+
+def decoded(samples: Samples, size: int) -> ArraySamples:
+    """Images of files as one array of ``size × size`` RGB pixels, which trains much faster than a loader.
+
+    Args:
+        samples: The data; a file that cannot be read is an error.
+        size: Pixels per side; images of another size are resized.
+    """
+
+    def pixels(index: int) -> np.ndarray:
+        image = to_image(samples.load(index, 3)[0], 3)
+        return np.asarray(image if image.size == (size, size) else image.resize((size, size), 2), dtype=np.uint8)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        images = np.stack(list(pool.map(pixels, range(len(samples)))))
+    return ArraySamples(
+        images, all_labels(samples, "data"), samples.split, samples.origin, samples.classes, samples.ids
+    )
+
+
+def leave_one_out(
+    model: str | nn.Module | Model,
+    domains: Mapping[str, Samples],
+    target: str,
+    *,
+    out: str | Path,
+    without: Sequence[str] = (),
+    recipe: Recipe | str | None = None,
+    loss: Any = None,
+    weights: str | Path | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> DomainRun:
+    """Train on all domains but one; after each epoch, measure on their held-out part and on the domain left out.
+
+    Args:
+        model, out, recipe, loss, weights, device, overwrite, progress: As for `hardsight.train`.
+        domains: As `open_domains` gives them.
+        target: The domain to leave out and test on.
+        without: Further domains not to train on.
+        validation: Share of each class of each training domain that is held out, to select an epoch.
+        seed: Of what is held out, and of the training; the recipe's is not used.
+    """
+    for name in (target, *without):
+        if name not in domains:
+            raise InputError(f"target: there is no domain {name!r}; {did_you_mean(name, domains)}")
+    Range(0, 1, "()").check(validation, "validation")
+    training, held_out = {}, {}
+    for number, (name, samples) in enumerate(domains.items()):
+        if name not in (target, *without):
+            rows = _held_out_rows(np.asarray(samples.labels), validation, np.random.default_rng([seed, number]))
+            training[name], held_out[f"{_HELD_OUT}{name}"] = (View(samples, np.flatnonzero(at)) for at in (~rows, rows))
+    if not training:
+        raise InputError("domains: none is left to train on; give at least one besides those left out.")
+    if not isinstance(recipe, Recipe):
+        name = recipe or (model if isinstance(model, str) else "")
+        recipe = recipe_of(name) if name else Recipe()
+    trained = train(
+        model,
+        JoinedSamples(training),
+        JoinedSamples({**held_out, target: domains[target]}),
+        out=out,
+        recipe=replace(recipe, seed=seed),
+        loss=loss,
+        weights=weights,
+        record=("test",),
+        device=device,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    dynamics = Dynamics(trained.path / "test")
+    correct, inside = dynamics.matrix("correct"), np.array([id_.startswith(_HELD_OUT) for id_ in dynamics.ids])
+    validated, tested = (np.nanmean(correct[rows], axis=0) for rows in (inside, ~inside))
+    return DomainRun(target, validated, tested, trained.path)
+
+
+def _held_out_rows(labels: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
+    """Which samples to hold out: a share of each class, at least one of it and never all."""
+    rows = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == label))
+        rows[members[: min(max(1, round(share * len(members))), len(members) - 1)]] = True
+    return rows
+
+
+def best_option(
+    model: str | nn.Module | Model,
+    domains: Mapping[str, Samples],
+    target: str,
+    options: Mapping[str, Mapping[str, Any]],
+    *,
+    out: str | Path,
+    selection: str = "train-domain",
+    **settings: Any,
+) -> str:
+    """The name of the option that is best without a look at the test domain: a scale, a rate, a loss.
+
+    Args:
+        model, domains, target: As for `leave_one_out`.
+        options: By name, arguments of `leave_one_out`, such as ``{"avh:8": {"loss": "avh:8"}, …}``.
+        out: Folder for the trainings; the same call resumes, and finished ones are not repeated.
+        selection: ``train-domain``: by the best epoch's accuracy on the held-out part of the training domains;
+            ``leave-one-domain-out``: by the mean accuracy on each training domain when it is left out, too.
+        settings: Further arguments of `leave_one_out`, for every option.
+    """
+    check_choice(selection, ("train-domain", "leave-one-domain-out"), "selection")
+    scores = {}
+    for name, option in options.items():
+        arguments = {**settings, **option}
+        if selection == "train-domain":
+            run = leave_one_out(model, domains, target, out=Path(out) / f"{target}-{name}", **arguments)
+            scores[name] = run.validation.max()
+            continue
+        others = [domain for domain in domains if domain != target]
+        scores[name] = np.mean(
+            [
+                leave_one_out(
+                    model, domains, domain, without=[target], out=Path(out) / f"{target}-{domain}-{name}", **arguments
+                ).accuracy()
+                for domain in others
+            ]
+        )
+    return max(scores, key=scores.__getitem__)

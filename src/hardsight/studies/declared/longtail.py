@@ -1,0 +1,106 @@
+"""Long-tailed recognition: what a bonus for well-classified examples adds to each method (EL, Table 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hardsight.data import Samples, View, all_labels, open_data
+from hardsight.longtail import accuracy_by_frequency, long_tailed, retrain_head
+from hardsight.predictions import predict
+from hardsight.presets import PRESETS
+from hardsight.studies.study import STUDIES, Cell, Measure, Scale
+from hardsight.training import train
+
+# The loss of each method; {late} is the epoch after which re-weighting begins, at nine tenths as in the paper.
+_LOSSES = {
+    "ce": "ce",
+    "ce + conservative": "el:0.5",
+    "ce + normal": "el:normal",
+    "ce + aggressive": "el:aggressive",
+    "effective number": "ce:weight=effective",
+    "logit adjustment": "ce@adjusted",
+    "drw": "ce:drw={late}",
+    "drw + normal": "el:normal,uniform,drw={late}",
+    "drw + normal, as released": "el:normal,drw={late},defer={late}",  # a bonus with class weights, in the last tenth
+    "ldam-drw": "ce:drw={late}@ldam",
+    "crt": "ce",
+    "crt + normal": "el:normal",
+}
+_METHODS = tuple(_LOSSES)
+_MEASURES = {
+    "all": Measure("Accuracy", True, "higher"),
+    "many": Measure("Accuracy, classes with more than 100 training samples", True, "higher"),
+    "medium": Measure("Accuracy, classes with 20 to 100 training samples", True, "higher"),
+    "few": Measure("Accuracy, classes with fewer than 20 training samples", True, "higher"),
+}
+_CIFAR = {
+    "data": "cifar10.npz",
+    "model": "cifar-resnet18",
+    "recipe": {"epochs": 100, "batch_size": 256, "lr": 0.2, "label_smoothing": 0.0, "ema": 0.0, "warmup": 5.0},
+}
+_SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 3}}
+
+
+def _data(cell: Cell) -> tuple[Samples, Samples]:
+    ratio, name = float(cell.levels["ratio"]), cell.file(cell.settings["data"])
+    if name != "digits":
+        return long_tailed(f"{name}:train", ratio, seed=cell.seed), open_data(f"{name}:test")
+    digits = open_data("digits")
+    test = np.arange(len(digits)) % 5 == 0
+    return long_tailed(View(digits, np.flatnonzero(~test)), ratio, seed=cell.seed), View(digits, np.flatnonzero(test))
+
+
+def _measured(cell: Cell, data: Samples, test: Samples) -> dict[str, Any]:
+    settings, method = cell.settings, cell.levels["method"]
+    recipe = PRESETS[settings["model"]].recipe.replace(**settings["recipe"])
+    loss = _LOSSES[method].format(late=round(0.9 * recipe.epochs))
+    recipe = recipe.replace(loss=loss, seed=cell.seed)
+    options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
+    name = "-".join([*cell.levels.values(), str(cell.seed)][: -2 if method.startswith("crt") else None])
+    if method in ("ce", "ce + normal", "crt", "crt + normal"):  # cRT begins with the same training
+        with cell.shared(f"{name}-{loss}-{cell.seed}".replace(":", "-")) as folder:
+            model = train(settings["model"], data, out=folder, **options).model
+    else:
+        model = train(settings["model"], data, out=cell.folder / "run", **options).model
+    if method.startswith("crt"):
+        model = retrain_head(model, data, seed=cell.seed, device=cell.device)
+    predictions = predict(model, test, device=cell.device)
+    labels, counts = all_labels(test, "test")[predictions.rows], np.bincount(all_labels(data, "data"))
+    return accuracy_by_frequency(predictions.probabilities.argmax(1), labels, counts)
+
+
+@STUDIES.register(
+    "cifar10-lt",
+    question="Does a bonus for well-classified examples help on long-tailed data?",
+    paper="EL, Table 3 (there iNaturalist-2018)",
+    factors={"ratio": ("10", "100"), "method": _METHODS},
+    measures=_MEASURES,
+    scales={
+        "smoke": Scale(1, 5, settings=_SMOKE, levels={"ratio": ("10",), "method": ("ce", "drw + normal", "crt")}),
+        "quick": Scale(5, 30, "NVIDIA H200", _CIFAR),
+    },
+    compare="method",
+    baseline="ce",
+)
+def _cifar10_lt(cell: Cell) -> dict[str, Any]:
+    return _measured(cell, *_data(cell))
+
+
+@STUDIES.register(
+    "inaturalist",
+    question="Does a bonus for well-classified examples help on long-tailed data?",
+    paper="EL, Table 3",
+    factors={"method": _METHODS},
+    measures=_MEASURES,
+    scales={
+        "paper": Scale(
+            1, 200_000, "4 GPUs", {"data": ("train2018.json", "val2018.json"), "model": "inat-resnet50", "recipe": {}}
+        )
+    },
+    compare="method",
+    baseline="ce",
+)
+def _inaturalist(cell: Cell) -> dict[str, Any]:
+    return _measured(cell, *(open_data(cell.file(name)) for name in cell.settings["data"]))
