@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -224,34 +224,30 @@ def best_option(
     options: Mapping[str, Mapping[str, Any]],
     *,
     out: str | Path,
-    selection: str = "train-domain",
+    selection: Literal["train-domain", "leave-one-domain-out"] = "train-domain",
     **settings: Any,
-) -> str:
-    """The name of the option that is best without a look at the test domain: a scale, a rate, a loss.
+) -> tuple[str, DomainRun]:
+    """The best of some options (a scale, a rate, a loss) without a look at the test domain, and the training with it.
 
     Args:
         model, domains, target: As for `leave_one_out`.
-        options: By name, arguments of `leave_one_out`, such as ``{"avh:8": {"loss": "avh:8"}, …}``.
-        out: Folder for the trainings; the same call resumes, and finished ones are not repeated.
+        options: By name, arguments of `leave_one_out`, such as ``{"8": {"loss": "avh:8"}, "16": {"loss": "avh:16"}}``.
+        out: Folder for the trainings: ``out/OPTION``, and ``out/OPTION-without-DOMAIN``.
         selection: ``train-domain``: by the best epoch's accuracy on the held-out part of the training domains;
             ``leave-one-domain-out``: by the mean accuracy on each training domain when it is left out, too.
         settings: Further arguments of `leave_one_out`, for every option.
     """
     check_choice(selection, ("train-domain", "leave-one-domain-out"), "selection")
-    scores = {}
-    for name, option in options.items():
-        arguments = {**settings, **option}
-        if selection == "train-domain":
-            run = leave_one_out(model, domains, target, out=Path(out) / f"{target}-{name}", **arguments)
-            scores[name] = run.validation.max()
-            continue
-        others = [domain for domain in domains if domain != target]
-        scores[name] = np.mean(
-            [
-                leave_one_out(
-                    model, domains, domain, without=[target], out=Path(out) / f"{target}-{domain}-{name}", **arguments
-                ).accuracy()
-                for domain in others
-            ]
-        )
-    return max(scores, key=scores.__getitem__)
+
+    def run(name: str, domain: str, **without: Any) -> DomainRun:
+        folder = name if domain == target else f"{name}-without-{domain}"
+        return leave_one_out(model, domains, domain, out=Path(out) / folder, **without, **settings, **options[name])
+
+    if selection == "train-domain":
+        runs = {name: run(name, target) for name in options}
+        name = max(runs, key=lambda name: runs[name].validation.max())
+        return name, runs[name]
+    others = [domain for domain in domains if domain != target]
+    means = {name: np.mean([run(name, other, without=[target]).accuracy() for other in others]) for name in options}
+    name = max(means, key=means.__getitem__)
+    return name, run(name, target)

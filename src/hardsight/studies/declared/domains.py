@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.data import ArraySamples, Samples, load_digits
-from hardsight.domains import SELECTIONS, DomainRun, best_option, decoded, leave_one_out, open_domains
+from hardsight.domains import SELECTIONS, best_option, decoded, leave_one_out, open_domains
 from hardsight.presets import PRESETS
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
@@ -17,6 +17,7 @@ _SCRATCH = {
     "epochs": 40, "batch_size": 128, "lr": 0.05, "schedule": "cosine", "precision": "bf16", "channels_last": True,
     "smallest_part": 0.5, "drop_last": True, "graph": True,
 }  # fmt: skip
+_KINDS = ("images", "labels")
 _SMOKE = {"model": "small-cnn", "recipe": {"epochs": 2}, "scales": (8, 16)}
 _PACS = {"data": "pacs", "model": "cnn10-96", "recipe_of": "cnn10-pacs", "recipe": _SCRATCH, "scales": _SCALES}
 
@@ -44,9 +45,6 @@ def _domains(cell: Cell) -> dict[str, Samples]:
             }
 
 
-_KINDS = ("images", "labels")
-
-
 @STUDIES.register(
     "pacs",
     question="Does the AVH loss generalize better to a domain that it has not seen? (Networks from scratch)",
@@ -70,15 +68,14 @@ def _pacs(cell: Cell) -> list[dict[str, Any]]:
     options = {"recipe": recipe, "seed": cell.seed, "device": cell.device, "progress": False}
     rows, loss = [], cell.levels["loss"]
     for target in domains:
-        chosen: dict[str, Any] = {"loss": loss}
+        place = {"domains": domains, "target": target, "out": cell.folder / target}
         if loss == "avh":
-            scales = {f"avh:{scale}": {"loss": f"avh:{scale}"} for scale in settings["scales"]}
-            name = best_option(settings["model"], domains, target, scales, out=cell.folder, **options)
-            chosen = {**scales[name], "out": cell.folder / f"{target}-{name}"}
-        run = leave_one_out(settings["model"], domains, target, **{"out": cell.folder / target, **options, **chosen})
-        rows += _rows(target, run)
-        if loss == "avh":
-            rows[-len(SELECTIONS)]["scale"] = float(chosen["loss"].partition(":")[2])
+            scales = {str(scale): {"loss": f"avh:{scale}"} for scale in settings["scales"]}
+            name, run = best_option(settings["model"], options=scales, **place, **options)
+            rows.append({"target": target, "selection": "train-domain", "scale": float(name)})
+        else:
+            run = leave_one_out(settings["model"], loss=loss, **place, **options)
+        rows += [{"target": target, "selection": how, "accuracy": run.accuracy(how)} for how in SELECTIONS]
     averages = [
         {"target": "average", "selection": how, "accuracy": float(np.mean([_value(rows, t, how) for t in domains]))}
         for how in SELECTIONS
@@ -86,9 +83,9 @@ def _pacs(cell: Cell) -> list[dict[str, Any]]:
     return rows + averages
 
 
-def _rows(target: str, run: DomainRun) -> list[dict[str, Any]]:
-    return [{"target": target, "selection": how, "accuracy": run.accuracy(how)} for how in SELECTIONS]
-
-
 def _value(rows: list[dict[str, Any]], target: str, selection: str) -> float:
-    return next(row["accuracy"] for row in rows if row["target"] == target and row["selection"] == selection)
+    return next(
+        row["accuracy"]
+        for row in rows
+        if (row["target"], row["selection"]) == (target, selection) and "accuracy" in row
+    )

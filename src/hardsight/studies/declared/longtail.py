@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,10 @@ def _measured(cell: Cell, data: Samples, test: Samples) -> dict[str, Any]:
     loss = _LOSSES[method].format(late=round(0.9 * recipe.epochs))
     recipe = recipe.replace(loss=loss, seed=cell.seed)
     options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
-    name = "-".join([*cell.levels.values(), str(cell.seed)][: -2 if method.startswith("crt") else None])
-    if method in ("ce", "ce + normal", "crt", "crt + normal"):  # cRT begins with the same training
-        with cell.shared(f"{name}-{loss}-{cell.seed}".replace(":", "-")) as folder:
-            model = train(settings["model"], data, out=folder, **options).model
-    else:
-        model = train(settings["model"], data, out=cell.folder / "run", **options).model
+    shared = loss in (_LOSSES["crt"], _LOSSES["crt + normal"])  # cRT begins with the training of ce, or of ce + normal
+    name = "-".join([cell.levels.get("ratio", ""), str(cell.seed), loss.partition(":")[0]])
+    with cell.shared(name) if shared else nullcontext(cell.folder / "run") as folder:
+        model = train(settings["model"], data, out=folder, **options).model
     if method.startswith("crt"):
         model = retrain_head(model, data, seed=cell.seed, device=cell.device)
     predictions = predict(model, test, device=cell.device)
