@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.errors import InputError
-from hardsight.extras import first_line
+from hardsight.extras import first_line, is_graph
 
 
 @contextmanager
@@ -32,6 +32,8 @@ def moved(inputs: Any, device: torch.device) -> Any:
     """Inputs of a network on its device; float64 becomes float32 on Apple's mps, which has no other."""
     if isinstance(inputs, dict):
         return {key: moved(value, device) for key, value in inputs.items()}
+    if is_graph(inputs):
+        return inputs.to(device, non_blocking=True)
     if not isinstance(inputs, Tensor):
         return inputs
     if device.type == "mps" and inputs.dtype == torch.float64:

@@ -17,6 +17,8 @@ EXTRAS = {
     "metric-learning": ("pytorch_metric_learning",),
     "ood": ("pytorch_ood",),
     "attack": ("pyautoattack",),
+    "graph": ("torch_geometric",),
+    "text": ("sacrebleu",),
 }
 
 
@@ -32,6 +34,13 @@ def need(name: str) -> Any:
         raise StateError(
             f"{package} is installed but does not import ({first_line(error)}); run `hardsight doctor`."
         ) from error
+
+
+def is_graph(value: object) -> bool:
+    """Whether something is a graph, or a batch of graphs, of torch-geometric."""
+    # A batch has a class that is made on the spot, of no module of theirs.
+    theirs = any(base.__module__.startswith("torch_geometric.") for base in type(value).__mro__)
+    return theirs and hasattr(value, "edge_index")
 
 
 def printable(value: object) -> str:

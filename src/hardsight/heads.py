@@ -7,6 +7,7 @@ that does not run the head exactly once is an error that names the cause, never 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from torch.nn.utils import parametrize
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hardsight.errors import InputError, StateError
+from hardsight.extras import is_graph
 
 
 class HeadLayer(NamedTuple):
@@ -355,10 +357,23 @@ def output_matrices(output: Any) -> list[Tensor]:
     return [matrix for item in items for matrix in output_matrices(item)]
 
 
+def forward(network: nn.Module, inputs: Any) -> Any:
+    """The output of a network for a batch: a tensor, named inputs, or graphs.
+
+    Networks for graphs take the batch as a whole, or what they name: ``forward(x, edge_index, batch)``.
+    """
+    if isinstance(inputs, dict):
+        return network(**inputs)
+    if is_graph(inputs):
+        parameters = inspect.signature(network.forward).parameters.values()
+        if all(p.name in inputs for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD):
+            return network(**{p.name: inputs[p.name] for p in parameters if p.name in inputs})
+    return network(inputs)
+
+
 def logits_of(network: nn.Module, x: Any) -> Tensor:
     """The logits ``(N, C)`` of a batch, whatever the network returns them in."""
-    output = network(**x) if isinstance(x, dict) else network(x)
-    matrices = output_matrices(output)
+    matrices = output_matrices(forward(network, x))
     if not matrices:
         raise InputError("the model must return logits (samples, classes), or something that holds them.")
     return matrices[0]

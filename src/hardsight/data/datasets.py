@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from hardsight.data.folders import FILES, file_id, file_stamp, number_column, path_text, text_columns
 from hardsight.data.samples import Columns, Samples, class_index, class_indices, id_texts, pick_column
 from hardsight.errors import InputError
+from hardsight.extras import is_graph
 from hardsight.runs import Identity, content_hash, identify
 
 
@@ -51,7 +52,7 @@ class DatasetSamples(Samples):
         elif labels is None and declared is not None and declared.ndim == 1 and declared.dtype.kind in "iu":
             self.declared = self._selected(declared)
         first = self.first()
-        self.pixels = first is not None and not isinstance(first, (Tensor, dict))
+        self.pixels = first is not None and not isinstance(first, (Tensor, dict)) and not is_graph(first)
 
     def __len__(self) -> int:
         return len(self._dataset) if self._rows is None else len(self._rows)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from hardsight.data.decoding import EncodedFiles, GpuDecoder, collate_encoded
 from hardsight.data.samples import Samples, class_index
 from hardsight.errors import InputError
-from hardsight.extras import first_line
+from hardsight.extras import first_line, is_graph, need
 from hardsight.images import to_image, to_tensor
 from hardsight.models import Model, input_channels
 
@@ -76,7 +76,9 @@ class Prepared(torch.utils.data.Dataset[Any]):
 
     def _input(self, x: Any) -> Any:
         transform = self.model.transform
-        if isinstance(x, (Tensor, dict)):  # ready to use, unless the user has said what else to do
+        if is_graph(x) and not x.num_nodes:
+            raise InputError("the graph has no nodes")
+        if isinstance(x, (Tensor, dict)) or is_graph(x):  # ready to use, unless the user has said what else to do
             return transform(x) if transform is not None and self.model.takes == "items" else x
         if transform is None:
             return to_tensor(x, self.channels)
@@ -105,7 +107,10 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
     if len(shapes) > 1:  # handed over, not raised: a loader's worker would wrap it in its own traceback
         sizes = " and ".join(map(str, shapes[:2]))
         return InputError(f"images of different sizes ({sizes}) cannot form a batch: preprocess them to one size.")
-    stacked = torch.utils.data.default_collate(inputs) if inputs else None
+    if inputs and is_graph(inputs[0]):
+        stacked = need("torch_geometric.data").Batch.from_data_list(inputs)
+    else:
+        stacked = torch.utils.data.default_collate(inputs) if inputs else None
     return [item[0] for item in good], stacked, [item[2] for item in good], bad
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import InputError, InputTypeError
-from hardsight.extras import first_line, printable
+from hardsight.extras import first_line, is_graph, printable
 from hardsight.runs import Identity, content_hash
 from hardsight.scores import MOST_CLASSES
 
@@ -230,6 +230,8 @@ class Columns:
             if image is None:
                 raise MissingColumnError(f"DATA has no image column; columns: {shortened(item)}.")
             return item[image], None if label is None else item[label]
+        if is_graph(item):
+            return item, item.y
         return (*item[:2], None)[:2] if isinstance(item, (tuple, list)) else (item, None)
 
     def label_in(self, names: Collection[str]) -> str | None:

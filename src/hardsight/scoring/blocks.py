@@ -16,7 +16,7 @@ from hardsight.data import Samples, load_batches
 from hardsight.devices import evaluating, find_device, loader_workers, moved
 from hardsight.errors import HardsightError, InputError, StateError
 from hardsight.extras import first_line
-from hardsight.heads import Head, HeadLayer, capture, uncompiled
+from hardsight.heads import Head, HeadLayer, capture, forward, uncompiled
 from hardsight.models import Model
 from hardsight.scores import check_labels
 from hardsight.scoring.checks import output_note
@@ -81,7 +81,7 @@ def row_blocks(
 def _forward(network: nn.Module, inputs: Any) -> Any:
     try:
         with torch.no_grad():
-            return network(**inputs) if isinstance(inputs, dict) else network(inputs)
+            return forward(network, inputs)
     except (HardsightError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a user's forward may raise

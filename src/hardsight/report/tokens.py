@@ -1,0 +1,66 @@
+"""A page of translated sentences whose tokens are colored by how hard they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hardsight.errors import InputError
+from hardsight.report.page import fill
+from hardsight.runs import write_text
+from hardsight.table import SampleTable
+from hardsight.translation import Pair, Translation, hardest_words
+
+_SHADES = 10
+
+
+def write_token_page(
+    table: SampleTable,
+    translation: Translation,
+    pairs: Sequence[Pair],
+    out: str | Path,
+    *,
+    by: str = "avh",
+    most: int = 200,
+) -> Path:
+    """Write one HTML file: the hardest words, and the sentences with the hardest tokens first.
+
+    Args:
+        table: As `hardsight.translation.token_table` gives it for these pairs.
+        translation: The model.
+        pairs: The sentences and their translations.
+        out: File to write.
+        by: The score that colors tokens.
+        most: Sentences to show.
+    """
+    hardness = table.hardness(by)
+    place = {id_: k for k, id_ in enumerate(table["id"].tolist())}
+    order = np.empty(len(hardness))
+    order[np.argsort(hardness, kind="stable")] = np.arange(len(hardness)) / max(len(hardness), 1)
+    shade, sentences = (order * _SHADES).astype(int), []
+    for number, (source, target) in enumerate(pairs):
+        rows = [place.get(f"{number}:{position}") for position in range(len(target.split()))]
+        scores = [hardness[row] for row in rows if row is not None]
+        if scores:
+            tokens = [
+                {"text": token, "shade": "none" if row is None else int(shade[row]), "score": _score(hardness, row)}
+                for token, row in zip(target.split(), rows, strict=True)
+            ]
+            sentences.append((float(np.mean(scores)), {"source": source, "tokens": tokens}))
+    if not sentences:
+        raise InputError("table must hold tokens of these pairs, got none; make it with token_table.")
+    sentences.sort(key=lambda item: -item[0])
+    words = [{"word": w, "n": n, "mean": f"{m:.4g}"} for w, n, m in hardest_words(table, translation.target, by)[:50]]
+    shown = {
+        "by": by, "tokens": f"{len(table):,}", "sentences": [s for _, s in sentences[:most]],
+        "all": f"{len(sentences):,}", "words": words,
+    }  # fmt: skip
+    path = Path(out)
+    write_text(path, fill("tokens.html.jinja", shown, {}, (), ("tokens.css",)))
+    return path
+
+
+def _score(hardness: np.ndarray, row: int | None) -> str:
+    return "not in the vocabulary" if row is None else f"{hardness[row]:.4g}"
