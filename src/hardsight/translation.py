@@ -301,7 +301,7 @@ def train_translation(
             if progress:
                 print(f"epoch {epoch}/{epochs}  loss {history[-1]['loss']:.4f}", flush=True)
     model.load_state_dict(mean)
-    return Translation(model.eval(), *vocabularies, history)
+    return Translation(model.eval(), vocabularies[0], vocabularies[1], history)
 
 
 def _batches(sides: Sequence[list[Tensor]], tokens: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from hardsight.devices import find_device
-from hardsight.errors import StateError
+from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.printing import alarm
 from hardsight.registry import whole_number
 from hardsight.runs import beside_lock, content_hash, disk_errors, provenance, write_json, write_text, write_whole
@@ -49,6 +49,7 @@ def study(
     seeds: int | None = None,
     where: str | Mapping[str, str] = "",
     data: str | Path | None = None,
+    weights: str | Path | None = None,
     out: str | Path = "studies",
     device: str | torch.device | None = None,
     minutes: float | None = None,
@@ -65,6 +66,7 @@ def study(
         seeds: How many seeds; the scale's if not given.
         where: Only these levels, as in ``"pair=mnist-usps|usps-mnist and method=cbst"``.
         data: Folder with the data sets, mnist.npz for instance.
+        weights: A checkpoint that networks start from, for studies that can: pretrained on ImageNet, for instance.
         out: Folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         minutes: Start no cell after this time.
@@ -81,7 +83,12 @@ def study(
     cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
     cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted)]
     folder, place = None if data is None else Path(data), Path(out) / f"{name}-{scale}"
-    runner = _Runner(declared, scale, folder, place, find_device(device), cells)
+    if weights is not None and not declared.takes_weights:
+        raise InputError(f"weights: the networks of the study {name} always start from scratch; leave --weights out.")
+    start_from = None if weights is None else Path(weights)
+    if start_from is not None and not start_from.is_file():
+        raise MissingPathError(f"weights: there is no file {start_from}.")
+    runner = _Runner(declared, scale, folder, start_from, place, find_device(device), cells)
     errors: list[Exception] = []
     computed = 0
     with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
@@ -144,14 +151,18 @@ class _Runner:
         study: Study,
         scale: str,
         data: Path | None,
+        weights: Path | None,
         place: Path,
         device: torch.device,
         cells: Sequence[tuple[Mapping[str, str], int]],
     ) -> None:
         self.study, self.scale, self.data, self.place, self.device = study, scale, data, place, device
+        self.weights = weights
         self.settings = dict(study.scale(scale).settings)
         self.key = content_hash(
-            [_FORMAT, study.name, study.version, scale, content_hash(study.code), package_hash()], self.settings
+            [_FORMAT, study.name, study.version, scale, content_hash(study.code), package_hash()],
+            self.settings,
+            None if weights is None else data_hash(weights),
         )
         files = {name for levels, _ in cells for name in study.files(scale, levels)}
         self.hashes = {name: data_hash(Path(data_file(name, data))) for name in sorted(files)}
@@ -191,11 +202,14 @@ class _Runner:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             start = time.perf_counter()
             shared = self.place / "common" / common[:16]
-            rows = self.study.measure(Cell(levels, seed, self.settings, self.data, self.device, folder, shared))
+            cell = Cell(levels, seed, self.settings, self.data, self.device, self.weights, folder, shared)
+            rows = self.study.measure(cell)
             rows = [rows] if isinstance(rows, Mapping) else list(rows)
             made = provenance(self.device)
             details = {"seconds": round(time.perf_counter() - start, 1), "hardware": made["device"]}
             details["torch"] = made["versions"]["torch"]
+            if self.study.takes_weights:
+                details["weights"] = "" if self.weights is None else self.weights.name
             content = [{**levels, "seed": seed, **_plain(row), **details} for row in rows]
             write_json(file, {"key": key, "rows": content, "made": made})
             return True

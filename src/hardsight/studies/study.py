@@ -62,6 +62,7 @@ class Cell:
         settings: Those of the scale.
         data: The user's folder with data sets.
         device: Where to compute.
+        weights: The checkpoint that networks start from; None: they start from scratch.
         folder: An empty folder for files that are deleted afterwards.
         common: Folder for what several cells need; see `shared`.
     """
@@ -71,6 +72,7 @@ class Cell:
     settings: Mapping[str, Any]
     data: Path | None
     device: torch.device
+    weights: Path | None
     folder: Path
     common: Path
 
@@ -117,6 +119,8 @@ class Study:
         details: Other columns that tell the rows of a cell apart.
         data: Files of the data folder that a level of a factor needs, beside those of the settings.
         derive: Adds rows to those of one cell, for numbers that follow from them; also to rows of a CSV.
+        average: A factor over whose levels the mean of each seed is added, as the level ``average``.
+        takes_weights: Whether networks can start from a checkpoint.
         family: Name of the family of tests that a line belongs to, by its levels; Holm's correction is within families.
         version: Increased when results change their meaning: older cells are then computed again.
     """
@@ -135,7 +139,13 @@ class Study:
     data: Mapping[str, Sequence[str]] = field(default_factory=dict)
     derive: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None
     family: Callable[[Mapping[str, str]], str] | None = None
+    average: str = ""
+    takes_weights: bool = False
     version: int = 1
+
+    def __post_init__(self) -> None:
+        if twice := sorted(self.measures.keys() & {*self.factors, *self.details, "seed"}):
+            raise InputError(f"study {self.name}: {twice[0]} is a measure and a level; rename one of them.")
 
     def scale(self, name: str) -> Scale:
         """A scale by its name."""

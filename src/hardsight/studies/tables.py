@@ -275,13 +275,34 @@ def published(name: str) -> list[dict[str, str]]:
 
 
 def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with those that follow from them, cell by cell."""
-    if study.derive is None:
-        return rows
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """Rows with those that follow from them: cell by cell, then averages."""
+    if study.derive is not None:
+        cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            cells.setdefault((*_levels(row, study.factors), row["seed"]), []).append(row)
+        rows = [row for cell_rows in cells.values() for row in study.derive(cell_rows)]
+    return rows + _averages(study, rows) if study.average else rows
+
+
+def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The means of each seed over all levels of one factor; none where a level is missing."""
+    others = [name for name in (*study.factors, *study.details) if name != study.average]
+    groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        cells.setdefault((*_levels(row, study.factors), row["seed"]), []).append(row)
-    return [row for own in cells.values() for row in study.derive(own)]
+        key = (*_levels(row, others), row["seed"])
+        groups.setdefault(key, {}).setdefault(str(row[study.average]), {}).update(row)
+    levels = {level for group in groups.values() for level in group}
+    averages = []
+    for group in groups.values():
+        if group.keys() == levels:
+            measured = [
+                name for name in study.measures if all(row.get(name) not in (None, "") for row in group.values())
+            ]
+            means = {name: float(np.mean([float(row[name]) for row in group.values()])) for name in measured}
+            first = next(iter(group.values()))
+            kept = {name: first[name] for name in (*others, "seed") if name in first}
+            averages.append({**kept, study.average: "average", **means})
+    return averages
 
 
 def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:

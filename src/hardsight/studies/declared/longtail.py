@@ -56,7 +56,7 @@ def _data(cell: Cell) -> tuple[Samples, Samples]:
 def _measured(cell: Cell, data: Samples, test: Samples) -> dict[str, Any]:
     settings, method = cell.settings, cell.levels["method"]
     recipe = PRESETS[settings["model"]].recipe.replace(**settings["recipe"])
-    loss = _LOSSES[method].format(late=round(0.9 * recipe.epochs))
+    loss = _LOSSES[method].format(late=int(0.9 * recipe.epochs))
     recipe = recipe.replace(loss=loss, seed=cell.seed)
     options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
     shared = loss in (_LOSSES["crt"], _LOSSES["crt + normal"])  # cRT begins with the training of ce, or of ce + normal

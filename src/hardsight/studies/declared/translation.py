@@ -41,7 +41,7 @@ def _trained(cell: Cell) -> dict[str, Any]:
     model = train_translation(
         train, loss=cell.levels["loss"], seed=cell.seed, device=cell.device, **options, **settings["network"]
     )
-    return {"bleu": model.bleu(test), "validation": model.bleu(validation), "loss": model.history[-1]["loss"]}
+    return {"bleu": model.bleu(test), "validation": model.bleu(validation), "train_loss": model.history[-1]["loss"]}
 
 
 STUDIES.register(
@@ -52,7 +52,7 @@ STUDIES.register(
     measures={
         "bleu": Measure("BLEU on the test sentences", better="higher"),
         "validation": Measure("BLEU on the validation sentences", better="higher"),
-        "loss": Measure("Loss in the last epoch"),
+        "train_loss": Measure("Training loss in the last epoch"),
     },
     scales={
         "smoke": Scale(
