@@ -1,0 +1,133 @@
+"""Leave-one-domain-out: what is trained on, what is held out, and how a network is selected."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import hardsight as hs
+from hardsight import domains as dg
+from hardsight.data import ArraySamples, load_digits
+from hardsight.domains import DomainRun, best_option, decoded, leave_one_out, open_domains
+
+RECIPE = hs.Recipe(epochs=2, batch_size=64, optimizer="adamw", lr=0.01)
+
+
+def digits_by_domain(names=("a", "b", "c")):
+    images, labels = load_digits()
+    step = len(names)
+    return {
+        name: ArraySamples(images[k::step][:120], labels[k::step][:120], name, name) for k, name in enumerate(names)
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for domain in ("photo", "sketch"):
+        for number, name in enumerate(("cat", "dog")):
+            (tmp_path / domain / name).mkdir(parents=True)
+            for k in range(3):
+                Image.new("RGB", (6, 4), (50 * number, 10 * k, 0)).save(tmp_path / domain / name / f"{k}.png")
+    return tmp_path
+
+
+def test_a_folder_of_domains_has_one_numbering_of_classes(folder):
+    parts = open_domains(folder)
+    assert list(parts) == ["photo", "sketch"]
+    assert [list(part.classes) for part in parts.values()] == [["cat", "dog"]] * 2
+    assert all(part.labels.tolist() == [0, 0, 0, 1, 1, 1] for part in parts.values())
+    pixels = decoded(parts["photo"], 8)
+    assert pixels.images.shape == (6, 8, 8, 3)
+    assert pixels.images[3, 0, 0].tolist() == [50, 0, 0]
+    assert pixels.ids == parts["photo"].ids
+
+
+def test_classes_are_matched_by_name_not_by_place():
+    images, labels = load_digits()
+    first = ArraySamples(images[:100], labels[:100] % 2, "a", "a", ["even", "odd"])
+    second = ArraySamples(images[100:200], 1 - labels[100:200] % 2, "b", "b", ["odd", "even"])
+    parts = open_domains({"a": first, "b": second})
+    assert parts["b"].labels.tolist() == (labels[100:200] % 2).tolist()
+
+
+def test_bad_domains_are_refused(folder):
+    for file in (folder / "sketch" / "dog").iterdir():
+        file.unlink()
+    with pytest.raises(hs.HardsightError, match=r"sketch.*dog"):
+        open_domains(folder)
+    with pytest.raises(hs.HardsightError, match="two"):
+        open_domains({"only": "digits"})
+    with pytest.raises(hs.HardsightError, match="nowhere"):
+        open_domains(folder / "nowhere")
+    with pytest.raises(hs.HardsightError, match="1,797"):
+        open_domains("digits", ["a", "b"])
+    parts = digits_by_domain()
+    with pytest.raises(hs.HardsightError, match=r"'d'"):
+        leave_one_out("small-cnn", parts, "d", out=folder / "run")
+    with pytest.raises(hs.HardsightError, match="validation"):
+        leave_one_out("small-cnn", parts, "a", out=folder / "run", validation=0)
+    with pytest.raises(hs.HardsightError, match="domains"):
+        leave_one_out("small-cnn", parts, "a", without=["b", "c"], out=folder / "run")
+
+
+def test_training_sees_neither_the_target_nor_what_is_held_out(tmp_path, monkeypatch):
+    parts, calls = digits_by_domain(), []
+    original = dg.train
+
+    def spy(model, data, test, **options):
+        calls.append((data, test, options))
+        return original(model, data, test, **options)
+
+    monkeypatch.setattr(dg, "train", spy)
+    run = leave_one_out(
+        "small-cnn",
+        parts,
+        "b",
+        out=tmp_path / "run",
+        recipe=RECIPE,
+        seed=3,
+        validation=0.2,
+        progress=False,
+        device="cpu",
+    )
+    (data, test, options), *_ = calls
+    trained, tested = set(data.ids), set(test.ids)
+    assert not any(id_.startswith("b/") for id_ in trained)
+    held_out = {id_.removeprefix("held out/") for id_ in tested if id_.startswith("held out/")}
+    assert not held_out & trained
+    assert {id_ for id_ in tested if not id_.startswith("held out/")} == {f"b/{id_}" for id_ in parts["b"].ids}
+    # A fifth of each class of each domain.
+    counts = np.bincount(np.asarray(test.labels)[[id_.startswith("held out/a") for id_ in test.ids]])
+    expected = [round(0.2 * n) for n in np.bincount(parts["a"].labels)]
+    assert counts.tolist() == expected
+    assert options["recipe"].seed == 3
+    # The curves are those of the two parts: together they are the history's accuracy.
+    share = len(held_out) / len(test)
+    history = [row["test_accuracy"] for row in original("small-cnn", data, test, **options).history]
+    np.testing.assert_allclose(share * run.validation + (1 - share) * run.test, history, atol=1e-6)
+
+
+def test_selection():
+    run = DomainRun("sketch", np.array([0.5, 0.9, 0.9, 0.7]), np.array([0.1, 0.2, 0.4, 0.3]), None)
+    assert [run.epoch(how) for how in ("train-domain", "last", "oracle")] == [2, 4, 3]
+    assert [run.accuracy(how) for how in ("train-domain", "last", "oracle")] == [0.2, 0.3, 0.4]
+    with pytest.raises(hs.HardsightError, match="selection"):
+        run.accuracy("best")
+
+
+@pytest.mark.parametrize("selection", ["train-domain", "leave-one-domain-out"])
+def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selection):
+    """The option that is best on the test domain is the worst elsewhere, so it must not be chosen."""
+
+    def fake(model, domains, target, *, out, without=(), loss):
+        good = loss == "good"
+        if target == "c":
+            return DomainRun(target, np.array([0.9 if good else 0.2]), np.array([0.1 if good else 0.99]), out)
+        assert without == ["c"]
+        return DomainRun(target, np.array([0.5]), np.array([0.8 if good else 0.3]), out)
+
+    monkeypatch.setattr(dg, "leave_one_out", fake)
+    options = {"x": {"loss": "bad"}, "y": {"loss": "good"}}
+    name, run = best_option("small-cnn", digits_by_domain(), "c", options, out=tmp_path, selection=selection)
+    assert name == "y"
+    assert run.target == "c"
+    assert run.accuracy() == 0.1

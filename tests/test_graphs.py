@@ -1,0 +1,137 @@
+"""Graphs: the TU format, the network, early stopping, and scoring of torch-geometric's own objects."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hardsight as hs
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+data = pytest.importorskip("torch_geometric.data", exc_type=Exception)
+
+from hardsight.graphs import SAGPoolNet, read_tu, split_graphs, train_graphs  # noqa: E402
+
+
+def write_tu(folder, **changes):
+    files = {
+        "A": "2, 1\n1, 2\n3, 4\n4, 3\n4, 5\n5, 4\n",
+        "graph_indicator": "1\n1\n2\n2\n2\n",
+        "graph_labels": "1\n-1\n",
+        "node_labels": "3\n4\n3\n5\n4\n",
+        "node_attributes": "0.5\n1\n2\n3\n4\n",
+    }
+    for name, text in (files | changes).items():
+        if text is not None:
+            (folder / f"TOY_{name}.txt").write_text(text)
+    return folder
+
+
+def rings_and_stars(count=40):
+    graphs = []
+    for k in range(count):
+        nodes = torch.arange(6 + k % 5)
+        edges = torch.stack([nodes, nodes.roll(1)] if k % 2 else [torch.zeros_like(nodes[1:]), nodes[1:]])
+        x = torch.ones(len(nodes), 2) * (1 + k % 2)
+        graphs.append(data.Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1), y=torch.tensor([k % 2])))
+    return graphs
+
+
+def test_the_text_files_of_a_tu_data_set(tmp_path):
+    first, second = read_tu(write_tu(tmp_path))
+    assert first.edge_index.tolist() == [[1, 0], [0, 1]]
+    assert second.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]  # counted from the graph's first node
+    assert second.x.tolist() == [[2, 1, 0, 0], [3, 0, 0, 1], [4, 0, 1, 0]]
+    assert (int(first.y), int(second.y)) == (1, 0)  # −1 comes before 1
+    bare = read_tu(write_tu(tmp_path, node_labels="1\n" * 5))
+    assert bare[0].x.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"graph_indicator": "1\n1\n1\n1\n1\n"},  # the second graph has no nodes
+        {"graph_indicator": "1\n2\n1\n2\n2\n"},
+        {"A": "1, 9\n"},
+        {"A": "1, x\n"},
+        {"node_labels": "1\n2\n"},
+    ],
+)
+def test_bad_files_are_refused(tmp_path, changes):
+    with pytest.raises(hs.HardsightError, match="data"):
+        read_tu(write_tu(tmp_path, **changes))
+
+
+def test_missing_files_are_refused(tmp_path):
+    with pytest.raises(hs.HardsightError, match="NAME_A"):
+        read_tu(tmp_path)
+
+
+def test_splits_are_disjoint_and_follow_the_seed():
+    parts = split_graphs(1113, 4)
+    assert [len(part) for part in parts] == [890, 111, 112]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(1113))
+    assert not np.array_equal(parts[0], split_graphs(1113, 5)[0])
+
+
+def test_training_stops_and_keeps_the_network_of_the_best_epoch(tmp_path):
+    graphs = rings_and_stars()
+    with hs.Recorder(tmp_path / "run") as recorder:
+        run = train_graphs(graphs, patience=4, most_epochs=30, lr=0.01, recorder=recorder, device="cpu", seed=1)
+    assert run.epochs == min(30, run.best + 4)
+    rows = split_graphs(len(graphs), 1)
+    table = hs.score(run.model, graphs, device="cpu").to_pandas()
+    right = (table["pred"] == table["label"]).to_numpy()
+    assert right[rows[1]].mean() == pytest.approx(run.validation)
+    assert right[rows[2]].mean() == pytest.approx(run.test)
+    summary = recorder.summary().to_pandas()
+    assert sorted(summary["id"]) == sorted(f"data:{row}" for row in rows[0])
+    assert set(summary["seen"]) == {run.epochs}
+    same = train_graphs(graphs, patience=4, most_epochs=30, lr=0.01, device="cpu", seed=1)
+    assert (same.best, same.test) == (run.best, run.test)
+
+
+def test_a_deferred_bonus_changes_nothing_before_it_begins():
+    graphs = rings_and_stars()
+    options = {"device": "cpu", "patience": 50, "lr": 0.01}
+    first, deferred, at_once = (
+        next(train_graphs(graphs, loss=loss, most_epochs=1, **options).model.parameters())
+        for loss in ("ce", "el:0.5,defer=2", "el:0.5")
+    )
+    assert torch.equal(first, deferred)
+    assert not torch.equal(first, at_once)
+
+
+class Whole(nn.Module):
+    """A network that takes the batch as one object."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, data):
+        return self.network(data.x, data.edge_index, data.batch)
+
+
+def test_scores_of_graphs_are_those_of_a_loop_over_them():
+    torch.manual_seed(0)
+    graphs, network = rings_and_stars(12), SAGPoolNet(2, 2).eval()
+    tables = [hs.score(net, graphs, device="cpu", batch_size=5) for net in (network, Whole(network))]
+    with torch.no_grad(), hs.capture(network) as head:
+        for row, graph in enumerate(graphs):
+            network(graph.x, graph.edge_index, torch.zeros(len(graph.x), dtype=torch.long))
+            expected = hs.avh(head.features, head.weight, graph.y).item()
+            assert tables[0]["avh"][row] == pytest.approx(expected, abs=1e-5)
+    np.testing.assert_array_equal(tables[0]["avh"], tables[1]["avh"])
+    assert tables[0]["label"].tolist() == [int(graph.y) for graph in graphs]
+
+
+def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
+    graphs, network = rings_and_stars(12), SAGPoolNet(2, 2)
+    empty = data.Data(x=torch.zeros(0, 2), edge_index=torch.zeros(2, 0, dtype=torch.long), y=torch.tensor([0]))
+    table = hs.score(network, [*graphs, empty], device="cpu")
+    assert len(table) == 12
+    assert table.bad["id"].to_pylist() == ["data:12"]
+    before = hs.open_data(graphs).fingerprint()
+    graphs[3].x = graphs[3].x + 1
+    assert hs.open_data(graphs).fingerprint() != before

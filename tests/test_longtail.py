@@ -1,0 +1,114 @@
+"""Long-tailed subsets, accuracy by frequency, and the retrained head."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import hardsight as hs
+from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.longtail import accuracy_by_frequency, long_tailed, long_tailed_counts, retrain_head
+
+
+@pytest.mark.parametrize("ratio", [1, 10, 100])
+def test_counts_are_those_of_the_long_tailed_cifar(ratio):
+    counts = long_tailed_counts([5000] * 10, ratio)
+    assert counts.tolist() == [int(5000 * (1 / ratio) ** (k / 9)) for k in range(10)]
+    step = long_tailed_counts([5000] * 10, ratio, "step")
+    assert step.tolist() == [5000] * 5 + [5000 // ratio] * 5
+
+
+def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
+    whole = open_data("digits")
+    subsets = [long_tailed("digits", 10, seed=seed) for seed in (0, 0, 1)]
+    assert subsets[0].ids == subsets[1].ids != subsets[2].ids
+    labels = dict(zip(whole.ids, whole.labels.tolist(), strict=True))
+    assert [labels[id_] for id_ in subsets[0].ids] == subsets[0].labels.tolist()
+    assert np.bincount(subsets[2].labels).tolist() == np.bincount(subsets[0].labels).tolist()
+    assert len({subset.fingerprint() for subset in subsets}) == 2
+
+
+def test_a_ratio_that_empties_a_class_is_refused():
+    with pytest.raises(hs.HardsightError, match=r"ratio.*class 9"):
+        long_tailed("digits", 1000)
+    for ratio in (0.5, float("nan")):
+        with pytest.raises(hs.HardsightError, match="ratio"):
+            long_tailed("digits", ratio)
+    with pytest.raises(hs.HardsightError, match="kind"):
+        long_tailed("digits", 10, kind="linear")
+
+
+def test_accuracy_by_frequency_counts_training_samples():
+    counts = [101, 100, 20, 19]
+    label = np.array([0, 0, 1, 1, 2, 2, 3, 3, 3])
+    pred = np.array([0, 1, 1, 1, 0, 2, 3, 3, 0])
+    assert accuracy_by_frequency(pred, label, counts) == {
+        "all": pytest.approx(6 / 9),
+        "many": 0.5,
+        "medium": 0.75,
+        "few": pytest.approx(2 / 3),
+    }
+    assert np.isnan(accuracy_by_frequency(pred[:2], label[:2], counts)["few"])
+
+
+def test_a_retrained_head_helps_rare_classes_and_leaves_the_network_alone(tmp_path):
+    images, labels = load_digits()
+    test = np.arange(len(labels)) % 5 == 0
+    data = long_tailed(ArraySamples(images[~test], labels[~test], "train", "digits"), 40)
+    recipe = hs.Recipe(epochs=3, batch_size=32, optimizer="adamw", lr=0.01, schedule="one-cycle", warmup=1)
+    trained = hs.train("small-cnn", data, out=tmp_path / "run", recipe=recipe, record=(), device="cpu", progress=False)
+    before = {name: value.clone() for name, value in trained.model.module.state_dict().items()}
+    model = retrain_head(trained.model, data, device="cpu", batch_size=64, seed=1)
+    changed = [name for name, value in model.module.state_dict().items() if not torch.equal(value, before[name])]
+    assert all(torch.equal(value, before[name]) for name, value in trained.model.module.state_dict().items())
+    assert len({name.rpartition(".")[0] for name in changed}) == 1  # the head alone
+    samples = ArraySamples(images[test], labels[test], "test", "digits")
+    rare = labels[test] >= 7
+    accuracy = [
+        (hs.score(one, samples, device="cpu").to_pandas()["pred"].to_numpy() == labels[test])[rare].mean()
+        for one in (trained.model, model)
+    ]
+    assert accuracy[1] > accuracy[0] + 0.05
+
+
+def test_the_bonus_without_class_weights(tmp_path):
+    """``uniform`` leaves the bonus unweighted; the two agree where all weights are equal."""
+    logits, target = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    losses = {
+        (name, counts): hs.build_loss(f"el:normal,{name}weight=effective", counts=torch.tensor(counts))(logits, target)
+        for name in ("", "uniform,")
+        for counts in ((900, 90, 9), (50, 50, 50))
+    }
+    assert not torch.isclose(losses["", (900, 90, 9)], losses["uniform,", (900, 90, 9)])
+    torch.testing.assert_close(losses["", (50, 50, 50)], losses["uniform,", (50, 50, 50)])
+    weight = hs.losses.effective_number_weights([900.0, 90.0, 9.0])
+    expected = hs.EncouragingLoss(weight, log_end=1.0, preset="released", weight_bonus=False)(logits, target)
+    torch.testing.assert_close(losses["uniform,", (900, 90, 9)], expected)
+
+
+def test_annotations_of_inaturalist(tmp_path):
+    for k in range(3):
+        Image.new("RGB", (4, 4), (k, 0, 0)).save(tmp_path / f"{k}.png")
+    content = {
+        "images": [{"id": 10 + k, "file_name": f"{k}.png"} for k in range(3)],
+        "annotations": [{"image_id": 12 - k, "category_id": (7, 5, 7)[k]} for k in range(3)],
+        "categories": [{"id": 5, "name": "owl"}, {"id": 7}],
+    }
+    file = tmp_path / "train2018.json"
+    file.write_text(json.dumps(content))
+    samples = open_data(str(file))
+    assert samples.labels.tolist() == [1, 0, 1]
+    assert list(samples.classes) == ["owl", "7"]
+    assert np.asarray(samples.load(2, 3)[0])[0, 0, 0] == 2
+    for change in ({"annotations": content["annotations"][1:]}, {"images": []}, {"categories": []}):
+        file.write_text(json.dumps(content | change))
+        with pytest.raises(hs.HardsightError, match="train2018"):
+            open_data(str(file))
+    file.write_text(json.dumps(content | {"images": [{"id": 10, "file_name": "../secret.png"}]}))
+    with pytest.raises(hs.HardsightError, match="train2018"):
+        open_data(str(file))
+    file.write_text("[1")
+    with pytest.raises(hs.HardsightError, match="train2018"):
+        open_data(str(file))

@@ -1,0 +1,149 @@
+"""Translation: vocabularies, the Transformer, search, and hardness of tokens."""
+
+import gzip
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hardsight as hs
+from hardsight.report.tokens import write_token_page
+from hardsight.translation import (
+    END,
+    PAD,
+    START,
+    Translation,
+    Translator,
+    Vocabulary,
+    hardest_words,
+    read_pairs,
+    token_table,
+    train_translation,
+)
+
+WORDS = {"ein": "a", "hund": "dog", "mann": "man", "rennt": "runs", "und": "and"}
+NETWORK = {"width": 32, "layers": 1, "heads": 2, "dropout": 0.0}
+
+
+def toy_pairs(count):
+    words, random = list(WORDS), np.random.default_rng(0)
+    rows = [[words[k] for k in random.integers(0, 5, size=random.integers(1, 5))] for _ in range(count)]
+    return [(" ".join(row), " ".join(WORDS[word] for word in row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_translation(
+        toy_pairs(400),
+        epochs=25,
+        tokens=256,
+        warmup=50,
+        lr=5e-3,
+        averaged=1,
+        device="cpu",
+        label_smoothing=0.0,
+        **NETWORK,
+    )
+
+
+def test_a_word_by_word_language_is_learned(trained):
+    pairs = toy_pairs(40)
+    assert trained.bleu(pairs) > 90
+    assert trained.translate(["ein hund rennt"]) == ["a dog runs"]
+    assert trained.history[-1]["loss"] < trained.history[0]["loss"] / 3
+
+
+def test_beams_find_translations_at_least_as_likely_as_greedy_ones(trained):
+    sentences = [source for source, _ in toy_pairs(20)]
+
+    def mean_log_probability(source, target):
+        tokens = trained.target.encode([target])[0][None]
+        with torch.no_grad():
+            logits = trained.model(trained.source.encode([source])[0][None], tokens[:, :-1])
+        return -F.cross_entropy(logits[0], tokens[0, 1:]).item()
+
+    for source, one, five in zip(
+        sentences, trained.translate(sentences, beams=1), trained.translate(sentences, beams=5), strict=True
+    ):
+        assert mean_log_probability(source, five) >= mean_log_probability(source, one) - 1e-4
+
+
+def test_order_and_batches_do_not_change_translations(trained):
+    sentences = [source for source, _ in toy_pairs(15)]
+    whole = trained.translate(sentences)
+    assert trained.translate(sentences[::-1], batch_size=4)[::-1] == whole
+
+
+def test_no_token_sees_those_after_it_or_padding():
+    torch.manual_seed(0)
+    model = Translator(12, 15, **NETWORK).eval()
+    source, target = torch.tensor([[START, 5, 6, END]]), torch.tensor([[START, 7, 8, 9]])
+    with torch.no_grad():
+        logits = model(source, target)
+        changed = model(source, torch.tensor([[START, 7, 8, 14]]))
+        padded = model(F.pad(source, (0, 3), value=PAD), target)
+    torch.testing.assert_close(logits[:, :3], changed[:, :3])
+    assert not torch.allclose(logits[:, 3], changed[:, 3])
+    torch.testing.assert_close(logits, padded, atol=1e-5, rtol=1e-4)
+
+
+def test_padding_does_not_count_in_the_loss(monkeypatch):
+    """The loss of a padded batch is the mean over real tokens, with label smoothing and a bonus."""
+    logits, target = torch.randn(2, 5, 9), torch.tensor([[4, 5, END, PAD, PAD], [6, 7, 8, 4, END]])
+    loss = hs.build_loss("el:0.5", label_smoothing=0.1)
+    real = target != PAD
+    whole = loss(logits.flatten(0, 1), target.masked_fill(~real, -100).flatten())
+    torch.testing.assert_close(whole, loss(logits[real], target[real]))
+
+
+def test_rows_of_tokens_are_the_scores_of_their_hidden_states(trained):
+    pairs = [("ein hund", "a dog"), ("mann rennt", "man zebra runs")]
+    table = token_table(trained, pairs, batch_size=1)
+    assert table["id"].tolist() == ["0:0", "0:1", "0:2", "1:0", "1:2", "1:3"]  # zebra is not in the vocabulary
+    places = {token: number for number, token in enumerate(trained.target.tokens)}
+    assert table["label"].tolist() == [places[t] for t in ("a", "dog", "</s>", "man", "runs", "</s>")]
+    tokens = trained.target.encode(["a dog"])[0][None]
+    with torch.no_grad():
+        hidden = trained.model.hidden(
+            tokens[:, :-1], *trained.model.encode(trained.source.encode(["ein hund"])[0][None])
+        )
+    head = trained.model.head
+    np.testing.assert_allclose(table["avh"][:3], hs.avh(hidden[0], head.weight, tokens[0, 1:]).detach(), atol=1e-6)
+
+
+def test_the_hardest_words_have_the_largest_means(trained):
+    table = token_table(trained, toy_pairs(60))
+    words = hardest_words(table, trained.target, least=5)
+    frame = table.to_pandas()
+    means = frame.groupby("label")["avh"].agg(["mean", "count"])
+    means = means[means["count"] >= 5].sort_values("mean", ascending=False)
+    assert [word for word, _, _ in words] == [trained.target.tokens[label] for label in means.index]
+    assert [n for _, n, _ in words] == means["count"].tolist()
+
+
+def test_the_page_shows_sentences_as_text(trained, tmp_path):
+    pairs = [("ein <script>alert(1)</script>", "a <b>dog</b> dog"), *toy_pairs(30)]
+    file = write_token_page(token_table(trained, pairs), trained, pairs, tmp_path / "tokens.html")
+    page = file.read_text()
+    assert "<script>alert" not in page
+    assert "&lt;b&gt;dog&lt;/b&gt;" in page
+    assert "default-src 'none'" in page
+    with pytest.raises(hs.HardsightError, match="table"):
+        write_token_page(token_table(trained, pairs), trained, [], tmp_path / "none.html")
+
+
+def test_bad_input_is_refused(trained, tmp_path):
+    with gzip.open(tmp_path / "a.de.gz", "wt") as file:
+        file.write("ein hund\n\nmann\n")
+    (tmp_path / "a.en").write_text("a dog\nempty\nman\n")
+    assert read_pairs(tmp_path / "a.de.gz", tmp_path / "a.en") == [("ein hund", "a dog"), ("mann", "man")]
+    (tmp_path / "b.en").write_text("a dog\n")
+    with pytest.raises(hs.HardsightError, match="lines"):
+        read_pairs(tmp_path / "a.de.gz", tmp_path / "b.en")
+    with pytest.raises(hs.HardsightError, match=r"c\.en"):
+        read_pairs(tmp_path / "c.en", tmp_path / "b.en")
+    with pytest.raises(hs.HardsightError, match="vocabular"):
+        Translation(trained.model, trained.source, Vocabulary.of(["a b c"], least=1), [])
+    assert math.isfinite(trained.bleu(toy_pairs(3), beams=2))
