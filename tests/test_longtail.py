@@ -31,7 +31,7 @@ def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
 
 
 def test_a_ratio_that_empties_a_class_is_refused():
-    with pytest.raises(hs.HardsightError, match=r"ratio.*class 9"):
+    with pytest.raises(hs.HardsightError, match=r"ratio.*class"):
         long_tailed("digits", 1000)
     for ratio in (0.5, float("nan")):
         with pytest.raises(hs.HardsightError, match="ratio"):

@@ -60,10 +60,10 @@ def read_tu(folder: str | Path) -> list[Any]:
     attributes, kinds = read("node_attributes", np.float64), read("node_labels")
     parts = [] if attributes is None else [torch.tensor(attributes, dtype=torch.float32)]
     parts += [] if kinds is None else [F.one_hot(torch.from_numpy(kinds[:, 0] - kinds[:, 0].min())).float()]
-    x = torch.cat(parts, 1) if parts else torch.ones(len(graph), 1)
     ends = torch.from_numpy(edges.T - 1)
-    if len(x) != len(graph) or ends.min() < 0 or ends.max() >= len(graph):
+    if any(len(part) != len(graph) for part in parts) or ends.min() < 0 or ends.max() >= len(graph):
         raise InputError(f"data: the files of {folder} must speak of the same {len(graph):,} nodes.")
+    x = torch.cat(parts, 1) if parts else torch.ones(len(graph), 1)
     first, owner = np.r_[0, np.cumsum(sizes)], torch.from_numpy(graph)[ends[0]]
     ends, counts = ends[:, owner.argsort(stable=True)], torch.bincount(owner, minlength=len(classes)).tolist()
     return [
