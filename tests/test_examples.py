@@ -18,9 +18,12 @@ ROOT = Path(__file__).parents[1]
 
 EXAMPLES = ("capture_in_your_loop.py", "features_on_disk.py", "find_wrong_labels.py", "record_training.py")
 TRAINING = ("train_timm.py", "train_huggingface.py", "train_lightning.py")
+SETTINGS = ("unseen_domains.py", "long_tails.py", "graphs.py", "hard_tokens.py")
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES, *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING)])
+@pytest.mark.parametrize(
+    "name", [*EXAMPLES, *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING + SETTINGS)]
+)
 @pytest.mark.filterwarnings("default")  # as in a user's shell: told, not raised
 def test_example_runs(name, tmp_path, monkeypatch, capsys):
     """As a script, but in this process: half of its time would be to import what is here already."""
@@ -44,7 +47,7 @@ def test_the_overview_is_drawn_from_a_run(tmp_path, monkeypatch):
 
 
 def test_no_example_is_forgotten():
-    assert {p.name for p in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, *TRAINING, "draw_hardest.py"}
+    assert {p.name for p in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, *TRAINING, *SETTINGS, "draw_hardest.py"}
 
 
 def test_code_in_the_readme_is_python_with_real_names():
