@@ -21,9 +21,10 @@ TRAINING = ("train_timm.py", "train_huggingface.py", "train_lightning.py")
 SETTINGS = ("unseen_domains.py", "long_tails.py", "graphs.py", "hard_tokens.py")
 
 
-@pytest.mark.parametrize(
-    "name", [*EXAMPLES, *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING + SETTINGS)]
-)
+SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in (*TRAINING, *SETTINGS))
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *SLOW])
 @pytest.mark.filterwarnings("default")  # as in a user's shell: told, not raised
 def test_example_runs(name, tmp_path, monkeypatch, capsys):
     """As a script, but in this process: half of its time would be to import what is here already."""
