@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 from hardsight.errors import StateError
@@ -26,7 +27,8 @@ def need(name: str) -> Any:
     """Import a library, or say exactly how to get it."""
     package = name.split(".")[0]
     try:
-        return importlib.import_module(name)
+        with warnings.catch_warnings(action="ignore"):  # about what a library itself imports
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         wanted = next((f"hardsight[{extra}]" for extra, packages in EXTRAS.items() if package in packages), package)
         raise StateError(f"{package} is not installed; install it with: pip install '{wanted}'") from error

@@ -58,7 +58,7 @@ def write_token_page(
         "all": f"{len(sentences):,}", "words": words,
     }  # fmt: skip
     path = Path(out)
-    write_text(path, fill("tokens.html.jinja", shown, {}, (), ("tokens.css",)))
+    write_text(path, fill("tokens.html.jinja", shown, (), ("tokens.css",)))
     return path
 
 

@@ -82,7 +82,8 @@ class Results(Result):
     @property
     def finished(self) -> int:
         """Number of cells with results."""
-        return len({(*_levels(row, self.study.factors), row["seed"]) for row in self.rows})
+        computed = [row for row in self.rows if not self.study.average or row[self.study.average] != "average"]
+        return len({(*_levels(row, self.study.factors), row["seed"]) for row in computed})
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def _domains(cell: Cell) -> dict[str, Samples]:
     question="Does the AVH loss generalize better to a domain that it has not seen?",
     paper="AVH, Table 5",
     factors={
-        "network": ("cnn10-96", "cnn9-96"),
+        "network": ("cnn10", "cnn9", "cnn10-96", "cnn9-96"),
         "loss": ("ce", "avh", "el:0.75", "amc:paper", "cosface"),
         "target": ("art_painting", "cartoon", "photo", "sketch"),
     },

@@ -41,11 +41,12 @@ _CIFAR = {
     "model": "cifar-resnet18",
     "recipe": {"epochs": 100, "batch_size": 256, "lr": 0.2, "label_smoothing": 0.0, "ema": 0.0, "warmup": 5.0},
 }
+_INATURALIST = {"data": ("train2018.json", "val2018.json"), "model": "inat-resnet50", "recipe": {}}
 _SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 3}}
 
 
 def _data(cell: Cell) -> tuple[Samples, Samples]:
-    ratio, name = float(cell.levels["ratio"]), cell.file(cell.settings["data"])
+    ratio, name = float(cell.levels.get("ratio", 10)), cell.file(cell.settings["data"])
     if name != "digits":
         return long_tailed(f"{name}:train", ratio, seed=cell.seed), open_data(f"{name}:test")
     digits = open_data("digits")
@@ -94,12 +95,12 @@ def _cifar10_lt(cell: Cell) -> dict[str, Any]:
     factors={"method": _METHODS},
     measures=_MEASURES,
     scales={
-        "paper": Scale(
-            1, 200_000, "4 GPUs", {"data": ("train2018.json", "val2018.json"), "model": "inat-resnet50", "recipe": {}}
-        )
+        "smoke": Scale(1, 5, settings=_SMOKE, levels={"method": ("ce", "drw + normal, as released")}),
+        "paper": Scale(1, 200_000, "4 GPUs", _INATURALIST),
     },
     compare="method",
     baseline="ce",
 )
 def _inaturalist(cell: Cell) -> dict[str, Any]:
-    return _measured(cell, *(open_data(cell.file(name)) for name in cell.settings["data"]))
+    files = cell.settings["data"]
+    return _measured(cell, *(_data(cell) if files == "digits" else (open_data(cell.file(name)) for name in files)))
