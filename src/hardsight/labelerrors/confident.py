@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,14 +91,14 @@ def known_probabilities(table: SampleTable | Probabilities) -> Probabilities:
     return p
 
 
-def confident_joint(table: SampleTable | Probabilities, *, calibrate: bool = False) -> sparse.csr_array:
+def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
     """Counts of (label, true class), ``(C, C)`` and sparse: the confident joint.
 
     A sample counts for the class whose threshold its probability reaches, for the most probable one if it reaches
     several. A third class counts only where the table keeps the probabilities of all (see `Noise.unsure`).
 
     Args:
-        table: Scores of labeled samples.
+        table: A `SampleTable`, scores of labeled samples.
         calibrate: Scale each row to the number of samples with that label.
     """
     p = known_probabilities(table)
@@ -144,7 +145,7 @@ class Noise:
     thresholds: np.ndarray
 
 
-def noise(table: SampleTable | Probabilities) -> Noise:
+def noise(table: Any) -> Noise:
     """How many labels of each class are wrong, and what they should be, by confident learning.
 
     The counts of `confident_joint` are scaled to the number of samples with each label. Intervals are Wilson's for a
@@ -152,7 +153,7 @@ def noise(table: SampleTable | Probabilities) -> Noise:
     errors: a class that it systematically takes for another one counts as labeled wrong.
 
     Args:
-        table: Scores of labeled samples, best out of sample.
+        table: A `SampleTable`, scores of labeled samples, best out of sample.
 
     Examples:
         >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1], "max_logit": [0.0] * 4,
