@@ -158,7 +158,7 @@ def test_moved_data_leave_lists_without_pictures(noisy, tmp_path):
     with pytest.raises(ValueError, match=r"dataset: .*opened"):
         cleaned(gone, tmp_path / "other", dataset=tmp_path / "x.npz")
     other = hs.SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [1], "avh": [0.1]})
-    with pytest.raises(ValueError, match="no sample of the run"):
+    with pytest.raises(ValueError, match="no sample"):
         clean(other, tmp_path / "other", by="avh", count=1, data="digits")
     assert not (tmp_path / "other").exists()
 
@@ -174,7 +174,7 @@ def test_a_folder_that_was_renamed_is_still_the_same_data(photos, tmp_path):
     other = tmp_path / "photos" / "=cat" / "another.png"
     other.parent.mkdir(parents=True)
     Image.new("L", (4, 4)).save(other)
-    assert any("no sample of the run" in note for note in clean(table, tmp_path / "other")["notes"])
+    assert any("no sample" in note for note in clean(table, tmp_path / "other")["notes"])
 
 
 def test_the_closing_lines_say_what_was_done_and_what_is_next(noisy, archive, tmp_path):

@@ -297,7 +297,7 @@ def test_what_cannot_be_recorded_is_a_sentence(tmp_path, change, error, message)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"n_gpu": 4}, "one process per GPU"),
+        ({"n_gpu": 4}, "process.*GPU"),
         ({"torch_compile": True}, "torch_compile=False"),
         ({"deepspeed": "ds.json"}, "DeepSpeed"),
     ],

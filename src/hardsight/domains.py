@@ -130,7 +130,7 @@ def _same_labels(parts: dict[str, Samples]) -> dict[str, Samples]:
     return result
 
 
-def decoded(samples: Samples, size: int) -> ArraySamples:
+def decoded(samples: Samples, size: int) -> Samples:
     """Images of files as one array of ``size × size`` RGB pixels, which trains much faster than a loader.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hardsight.data import View, all_labels, open_data
+from hardsight.data import Samples, View, all_labels, open_data
 from hardsight.devices import find_device
 from hardsight.errors import InputError
 from hardsight.heads import find_head
@@ -57,7 +57,7 @@ def long_tailed_counts(
 
 def long_tailed(
     data: Any, ratio: float, *, kind: Literal["exponential", "step"] = "exponential", seed: int = 0
-) -> View:
+) -> Samples:
     """A long-tailed subset of a balanced data set, under the ids that the samples have there.
 
     Args:

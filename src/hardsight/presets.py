@@ -83,7 +83,9 @@ _add("inat-resnet50", _INAT, _ABOUT, "EL (AAAI 2022), released configuration", "
 
 _PACS = replace(_PHOTOS, epochs=30, batch_size=40, lr=1e-3, weight_decay=5e-4, schedule="constant", steps=())
 _ABOUT = "PACS, rate 1e-3, batch 40, from ImageNet; the paper gives no epochs, weight decay or augmentation"
-_add("cnn10-pacs", _PACS, _ABOUT, "AVH (ICML 2020) App. F", "cnn10")
+for _name in ("cnn10", "cnn9"):
+    _add(f"{_name}-pacs", _PACS, _ABOUT, "AVH (ICML 2020) App. F", _name)
+    _add(f"{_name}-pacs-96", _PACS, f"{_ABOUT}; 96-pixel images", "AVH (ICML 2020) App. F", f"{_name}-96")
 _VISDA = Recipe(20, 16, lr=1e-5, nesterov=True, schedule="step", steps=(7, 14), resized_crop=True, flip=True)
 _ABOUT = "VisDA-17: rate 1e-5 ÷ 10 every 7 epochs or rounds, batch 16, parts of 70–100%; start from ImageNet (weights)"
 _AT = "CBST (ECCV 2018), CRST (ICCV 2019); settings of DRST's released code, neither paper gives them"

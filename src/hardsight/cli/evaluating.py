@@ -104,7 +104,7 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
         raise InputError("--human goes with --degrade, which is not given.")
     from hardsight.evaluation import evaluate as evaluate_runs
     from hardsight.evaluation.subjects import subject_of, warn_of_another_network
-    from hardsight.questions.degradation import human_accuracy, level_summary
+    from hardsight.questions.levels import human_accuracy, level_summary
     from hardsight.report.comparisonpage import evaluation_lines, write_comparison
 
     people = [] if human is None else human_accuracy(human).to_pylist()

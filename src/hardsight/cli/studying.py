@@ -42,7 +42,7 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
 
     Examples:
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
-        hardsight study table adaptation --scale paper --where "pair=svhn-mnist and at=last"
+        hardsight study table adaptation --scale paper --where pair=svhn-mnist
     """
     if action not in _ACTIONS:
         raise InputError(f"ACTION must be {', '.join(_ACTIONS)}; {did_you_mean(action, _ACTIONS)}")

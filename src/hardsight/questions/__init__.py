@@ -33,15 +33,10 @@ from hardsight.questions.answers import Answer, Note, Point, Row
 from hardsight.questions.attacks import ATTACKS, Attack, Attacked, attack
 from hardsight.questions.calibration import Reliability, classwise_ece, ece, fit_temperature, reliability
 from hardsight.questions.clusters import ClusterMetrics, angular_kmeans, angular_silhouette, cluster_metrics, layout
-from hardsight.questions.degradation import (
-    evaluate_degraded,
-    follows_level,
-    human_accuracy,
-    mean_by_level,
-    read_degraded,
-)
+from hardsight.questions.degradation import evaluate_degraded, read_degraded
 from hardsight.questions.degradations import DEGRADATIONS, Degradation, DegradedSamples, at_every_level, degrade
 from hardsight.questions.gradcam import cam
+from hardsight.questions.levels import follows_level, human_accuracy, mean_by_level
 from hardsight.questions.mapmeasures import Curves, area, entropy, infidelity, insertion_deletion, mass_inside
 from hardsight.questions.margins import energy_by_class, logit_margin
 from hardsight.questions.masking import Verdict, check_masking
