@@ -5,13 +5,16 @@ from hardsight import angles as angles
 from hardsight import comparison as comparison
 from hardsight import correlation as correlation
 from hardsight import data as data
+from hardsight import domains as domains
 from hardsight import dynamics as dynamics
 from hardsight import errors as errors
 from hardsight import evaluation as evaluation
 from hardsight import figures as figures
+from hardsight import graphs as graphs
 from hardsight import heads as heads
 from hardsight import integrations as integrations
 from hardsight import labelerrors as labelerrors
+from hardsight import longtail as longtail
 from hardsight import losses as losses
 from hardsight import models as models
 from hardsight import networks as networks
@@ -31,6 +34,7 @@ from hardsight import stats as stats
 from hardsight import studies as studies
 from hardsight import table as table
 from hardsight import training as training
+from hardsight import translation as translation
 from hardsight.adaptation import self_train as self_train
 from hardsight.comparison import compare as compare
 from hardsight.data import Columns as Columns
@@ -74,6 +78,7 @@ from hardsight.scores import nll as nll
 from hardsight.scores import norm as norm
 from hardsight.scoring.score import score as score
 from hardsight.scoring.score import score_features as score_features
+from hardsight.studies import study as study
 from hardsight.table import SampleTable as SampleTable
 from hardsight.training import train as train
 

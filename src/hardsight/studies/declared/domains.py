@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,11 @@ def _domains(cell: Cell) -> dict[str, Samples]:
             }
 
 
+def _family(levels: Mapping[str, str]) -> str:
+    """The average over domains is what the paper is about; single domains are looked at beside it."""
+    return f"{'average' if levels['target'] == 'average' else 'domains'}, {levels['selection']}"
+
+
 @STUDIES.register(
     "pacs",
     question="Does the AVH loss generalize better to a domain that it has not seen?",
@@ -71,6 +77,7 @@ def _domains(cell: Cell) -> dict[str, Samples]:
     baseline="ce",
     details=("selection",),
     average="target",
+    family=_family,
     takes_weights=True,
 )  # fmt: skip
 def _pacs(cell: Cell) -> list[dict[str, Any]]:
