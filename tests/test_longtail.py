@@ -73,6 +73,20 @@ def test_a_retrained_head_helps_rare_classes_and_leaves_the_network_alone(tmp_pa
     assert accuracy[1] > accuracy[0] + 0.05
 
 
+def test_a_retrained_head_sees_every_class_equally_often(monkeypatch):
+    images, labels = load_digits()
+    data, drawn = long_tailed(ArraySamples(images, labels, "train", "digits"), 40), []
+    original = torch.multinomial
+
+    def spy(weights, *args, **options):
+        drawn.append(np.bincount(data.labels, weights.numpy()))
+        return original(weights, *args, **options)
+
+    monkeypatch.setattr(torch, "multinomial", spy)
+    retrain_head(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), data, epochs=1, device="cpu")
+    np.testing.assert_allclose(drawn[0], drawn[0][0])
+
+
 def test_the_bonus_without_class_weights(tmp_path):
     """``uniform`` leaves the bonus unweighted; the two agree where all weights are equal."""
     logits, target = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3

@@ -352,3 +352,23 @@ def test_the_amc_study_has_the_papers_unpaired_test_against_distances(tmp_path):
     witness = stats.ttest_ind(accuracy["amc:paper"], accuracy["euclid:paper"], equal_var=True)
     assert lines["amc:paper"].p_pooled == pytest.approx(witness.pvalue)
     assert np.isnan([lines["ce"].p_pooled, lines["euclid:paper"].p_pooled]).all()
+
+
+def test_averages_are_of_one_seed_over_all_levels_or_none(tmp_path):
+    rows = [("ce", "art", 0, 0.2), ("ce", "photo", 0, 0.6), ("ce", "art", 1, 0.4), ("avh", "art", 0, 0.3)]
+    file = tmp_path / "rows.csv"
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["network", "loss", "target", "seed", "selection", "accuracy"])
+        writer.writerows(["cnn10", loss, target, seed, "last", value] for loss, target, seed, value in rows)
+    results = read_results("pacs", file)
+    averages = [row for row in results.rows if row["target"] == "average"]
+    assert [(row["loss"], int(row["seed"]), row["accuracy"]) for row in averages] == [("ce", 0, pytest.approx(0.4))]
+    assert results.finished == 4
+
+
+def test_weights_are_refused_or_decide_the_cells(tmp_path):
+    with pytest.raises(InputError, match="weights"):
+        study("two-gaussians", scale="smoke", weights=tmp_path / "w.pt", out=tmp_path)
+    with pytest.raises(MissingPathError, match="weights"):
+        study("pacs", scale="smoke", weights=tmp_path / "w.pt", out=tmp_path)

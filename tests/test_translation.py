@@ -2,6 +2,7 @@
 
 import gzip
 import html
+import itertools
 import math
 
 import numpy as np
@@ -69,6 +70,25 @@ def test_beams_find_translations_at_least_as_likely_as_greedy_ones(trained):
         sentences, trained.translate(sentences, beams=1), trained.translate(sentences, beams=5), strict=True
     ):
         assert mean_log_probability(source, five) >= mean_log_probability(source, one) - 1e-4
+
+
+def test_a_search_with_room_for_all_hypotheses_is_exhaustive():
+    """Against every sequence of up to three tokens, by its mean log-probability; several weights, so that beams cross."""
+    words = Vocabulary(("<pad>", "<s>", "</s>", "<unk>", "a", "b"))
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = Translator(6, 6, **NETWORK).eval()
+        torch.nn.init.normal_(model.head.weight)
+        translation = Translation(model, words, words, [])
+        source, best = words.encode(["a b"])[0][None], (-math.inf, ())
+        for length in (1, 2, 3):
+            for tokens in itertools.product(range(2, 6), repeat=length):
+                if END in tokens[:-1] or (length < 3 and tokens[-1] != END):
+                    continue
+                with torch.no_grad():
+                    logits = model(source, torch.tensor([[START, *tokens[:-1]]]))[0]
+                best = max(best, (-F.cross_entropy(logits, torch.tensor(tokens)).item(), tokens))
+        assert translation.translate(["a b"], beams=64, most=3) == [words.decode(best[1])]
 
 
 def test_order_and_batches_do_not_change_translations(trained):
