@@ -73,7 +73,7 @@ def test_beams_find_translations_at_least_as_likely_as_greedy_ones(trained):
 
 
 def test_a_search_with_room_for_all_hypotheses_is_exhaustive():
-    """Against every sequence of up to three tokens, by its mean log-probability; several weights, so that beams cross."""
+    """Against every sequence of up to three tokens, by its mean log-probability; with several weights, beams cross."""
     words = Vocabulary(("<pad>", "<s>", "</s>", "<unk>", "a", "b"))
     for seed in range(4):
         torch.manual_seed(seed)
