@@ -5,35 +5,36 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 
-from benchmarks.measure import interleaved, ratios, row
+from benchmarks.measure import Case, Comparison
 
 
-def startup() -> list[dict]:
+def _python(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def startup() -> Iterator[Comparison]:
     """Help, and `import hardsight` (all of its public names) against `import torch`."""
-
-    def python(code: str) -> None:
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-    seconds = interleaved(
-        {
-            "import torch": lambda: python("import torch"),
-            "import hardsight": lambda: python("import hardsight"),
-            "import hardsight, torch, avh": lambda: python("import hardsight; hardsight.avh; hardsight.capture"),
-            "hardsight --help": lambda: subprocess.run(
-                [sys.executable, "-m", "hardsight", "--help"], check=True, capture_output=True
+    yield Comparison(
+        [
+            Case("import torch", partial(_python, "-c", "import torch")),
+            Case("import hardsight", partial(_python, "-c", "import hardsight"), "import torch", 1.2),
+            Case(
+                "import hardsight, torch, avh",
+                partial(_python, "-c", "import hardsight; hardsight.avh; hardsight.capture"),
+                "import torch",
+                1.2,
             ),
-        },
-        9,
+            Case("hardsight --help", partial(_python, "-m", "hardsight", "--help"), limit=0.5),
+        ],
+        rounds=9,
     )
-    rows = ratios("startup", seconds, "import torch", {"import hardsight": 1.2, "import hardsight, torch, avh": 1.2})
-    rows[-1] |= {"ratio": "", "baseline": "", "limit": 0.5}
-    return rows
 
 
-def demo() -> list[dict]:
+def demo() -> Iterator[Comparison]:
     """The whole demo as a user starts it."""
     with tempfile.TemporaryDirectory() as root:
-        command = [sys.executable, "-m", "hardsight", "demo", "-o", f"{root}/run"]
-        seconds = interleaved({"hardsight demo": lambda: subprocess.run(command, check=True, capture_output=True)}, 3)
-    return [row("demo", "hardsight demo", seconds["hardsight demo"], "s", limit=60)]
+        run = partial(_python, "-m", "hardsight", "demo", "-o", f"{root}/run")
+        yield Comparison([Case("hardsight demo", run, limit=60)], rounds=3)

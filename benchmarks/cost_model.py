@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 FEWEST = 64  # classes; with fewer, everything is float64
 TERMS = {
     "call": lambda n, d, c: 1.0,
@@ -64,6 +63,11 @@ def latest(rows: Iterable[dict]) -> list[dict]:
     keys = ("benchmark", "case", "config", "baseline", "hardware")
     current = [r for r in rows if r["date"] == last[r["benchmark"], r["hardware"]]]
     return list({tuple(r[key] for key in keys): r for r in current}.values())
+
+
+def precision(dtype: str) -> str:
+    """``bf16`` of ``bfloat16``."""
+    return dtype.replace("bfloat", "bf").replace("float", "fp")
 
 
 def settings(config: str) -> dict[str, str]:

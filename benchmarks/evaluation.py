@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.measure import interleaved, ratios, row
+from benchmarks.measure import Case, Comparison
+from hardsight.networks import build_network
 from hardsight.predictions import Predictions
 from hardsight.questions import (
     QUESTIONS,
     OODData,
+    cam,
     classwise_ece,
     detection,
     ece,
@@ -64,18 +68,16 @@ def _predictions(features: torch.Tensor, weight: torch.Tensor, logits: torch.Ten
     return Predictions([str(i) for i in rows], rows, *arrays, weight.numpy(), None, logits=logits.numpy())
 
 
-def evaluation() -> list[dict]:
-    """Measures of 50,000 × 1,000 logits from arrays and as whole answers; with a GPU, maps of 10,000 pictures."""
+def evaluation() -> Iterator[Comparison]:
+    """Measures of 50,000 × 1,000 logits from arrays and as whole answers; with a GPU, maps of 10,000 images."""
     torch.manual_seed(0)
     weight = torch.randn(CLASSES, WIDTH) / WIDTH**0.5
     labels = torch.randint(0, CLASSES, (SAMPLES,))
     features = 10 * weight[labels] + 2 * torch.randn(SAMPLES, WIDTH)
     logits = features @ weight.T
     predictions = _predictions(features, weight, logits)
-    network = SimpleNamespace(transform=None)
-    subject: Any = SimpleNamespace(
-        predictions=predictions, labels=labels, network=network, predict=lambda data: predictions
-    )
+    facts = {"predictions": predictions, "labels": labels, "network": SimpleNamespace(transform=None)}
+    subject: Any = SimpleNamespace(**facts, predict=lambda data: predictions)
     itself: Any = OODData("itself", None, None)
 
     def answers() -> None:
@@ -84,26 +86,19 @@ def evaluation() -> list[dict]:
         QUESTIONS["margins"].ask(subject)
 
     theirs = "pytorch-ood, torchmetrics, sklearn"
-    cases = {
-        theirs: lambda: _theirs(logits, labels),
-        "OOD, calibration, margins": lambda: _arrays(logits, labels),
-        "the same as answers, with angles": answers,
-    }
-    seconds = interleaved(cases, 3)
-    rows = ratios("evaluation", seconds, theirs, {})
-    rows[1] |= {"ratio": "", "baseline": "", "limit": LIMIT}
-    return rows + (maps() if torch.cuda.is_available() else [])
-
-
-def maps() -> list[dict]:
-    """CAM of 10,000 pictures of CIFAR's size by a ResNet-18, in batches, on the GPU."""
-    from hardsight.networks import build_network
-    from hardsight.questions import cam
-
-    network, images = build_network("resnet18-32", 10).cuda().eval(), torch.rand(MAPS, 3, 32, 32)
-
-    def every() -> None:
-        for part in images.split(500):
-            cam(network, part.cuda()).cpu()
-
-    return [row("evaluation", f"CAM of {MAPS:,} pictures", interleaved({"": every}, 3)[""], "s", limit=MAPS_LIMIT)]
+    yield Comparison(
+        [
+            Case(theirs, partial(_theirs, logits, labels)),
+            Case("OOD, calibration, margins", partial(_arrays, logits, labels), limit=LIMIT),
+            Case("the same as answers, with angles", answers, theirs),
+        ],
+        rounds=3,
+    )
+    if torch.cuda.is_available():
+        network, images = build_network("resnet18-32", 10).cuda().eval(), torch.rand(MAPS, 3, 32, 32)
+        maps = Case(
+            f"CAM of {MAPS:,} images",
+            lambda: [cam(network, part.cuda()).cpu() for part in images.split(500)],
+            limit=MAPS_LIMIT,
+        )
+        yield Comparison([maps], rounds=3, device="cuda")

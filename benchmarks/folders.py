@@ -1,4 +1,4 @@
-"""Scoring from files and from features, against the loop and the pass that do the same work and nothing else."""
+"""Scoring from files, against the loop that does the same work and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def folders() -> Iterator[Comparison | dict]:
         if cuda:
             yield decoding(images, 4)
         yield start_up(Path(root, "many"))
-    yield from features("cuda" if cuda else "cpu")
 
 
 def make_images(root: Path, number: int, classes: int) -> Path:
@@ -143,23 +142,3 @@ def start_up(root: Path) -> dict:
         except Exception:  # as score words it
             seconds.append((moments[-1] - start) / LISTED)
     return row("folders", "until the first batch", seconds[1:], "s", limit=5e-6, config=f"N={LISTED}", device="cpu")
-
-
-def features(device: str) -> Iterator[Comparison]:
-    """`hs.score_features` against the scores alone."""
-    import hardsight as hs
-    from hardsight.scores import compute_scores
-
-    n, d, c = (131_072, 2048, 1000) if device == "cuda" else (8192, 512, 1000)
-    for dtype in (torch.bfloat16, torch.float32):
-        weight, labels = torch.randn(c, d, device=device), torch.randint(0, c, (n,), device=device)
-        x, w = (4 * weight[labels] / d**0.5 + torch.randn(n, d, device=device)).to(dtype), (weight / d**0.5).to(dtype)
-        cases = [
-            Case("all scores", lambda x=x, w=w, y=labels: compute_scores(x, w, y, None)),
-            Case("score_features", lambda x=x, w=w, y=labels: hs.score_features(x, w, y), "all scores", 1.2),
-            Case(
-                "score_features, read", lambda x=x, w=w, y=labels: hs.score_features(x, w, y).to_arrow(), "all scores"
-            ),
-        ]
-        config = f"N={n} D={d} C={c} dtype={str(dtype).removeprefix('torch.')}"
-        yield Comparison(cases, config, rounds=15 if device == "cuda" else 5, device=device)

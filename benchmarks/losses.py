@@ -24,13 +24,13 @@ from hardsight.losses import (
 from hardsight.networks import build_network
 
 EAGER, COMPILED = 1.5, 1.15  # times cross-entropy
-OF_LOGITS: dict[str, Callable[[], nn.Module]] = {
-    "EL, log_end .75": hs.EncouragingLoss,
-    "EL, log_end 1": partial(hs.EncouragingLoss, log_end=1),
-    "EL, gradient matched": partial(hs.EncouragingLoss, log_end=1, match_gradient=True),
-    "focal": FocalLoss,
-    "mirror": MirrorMSELoss,
-    "CompositeLoss(EL)": lambda: CompositeLoss(hs.EncouragingLoss()),
+OF_LOGITS: dict[str, nn.Module] = {
+    "EL, log_end .75": hs.EncouragingLoss(),
+    "EL, log_end 1": hs.EncouragingLoss(log_end=1),
+    "EL, gradient matched": hs.EncouragingLoss(log_end=1, match_gradient=True),
+    "focal": FocalLoss(),
+    "mirror": MirrorMSELoss(),
+    "CompositeLoss(EL)": CompositeLoss(hs.EncouragingLoss()),
 }
 
 
@@ -42,11 +42,20 @@ def losses() -> Iterator[Comparison]:
         if device == "cpu":
             torch.set_num_threads(1)
         for samples, classes in ((256, 1000), (64, 10_000)) if device == "cpu" else ((1024, 1000),):
+            draw, config = partial(_logits, samples, classes, device), f"N={samples} C={classes}"
             for compiled in (False, True):
-                yield _of_logits(samples, classes, device, compiled)
-                yield _smoothed(samples, classes, device, compiled)
+                yield _compare(("cross-entropy", nn.CrossEntropyLoss()), OF_LOGITS, draw, config, compiled)
+                # Apart from the others, whose caches it would empty: each class has a bonus, not a mean of log p.
+                plain, smoothed = nn.CrossEntropyLoss(label_smoothing=0.1), hs.EncouragingLoss(label_smoothing=0.1)
+                pair = ("cross-entropy, smoothed", plain), {"EL, smoothed": smoothed}
+                yield _compare(*pair, draw, config, compiled, limited=False)
+        n, d, c = 1024, 2048, 1000
         for compiled in (False, True):
-            yield _of_features(1024, 2048, 1000, device, compiled)
+            baseline, draw = (
+                ("linear, cross-entropy", _head(F.linear, F.cross_entropy)),
+                partial(_features, n, d, c, device),
+            )
+            yield _compare(baseline, HEADS, draw, f"N={n} D={d} C={c}", compiled)
     finally:
         torch.set_num_threads(threads)
     yield _amc_step(device)
@@ -57,98 +66,70 @@ def _logits(samples: int, classes: int, device: str, seed: int) -> tuple[Tensor,
     return torch.randn(samples, classes).to(device), torch.randint(classes, (samples,)).to(device)
 
 
-def _of_logits(samples: int, classes: int, device: str, compiled: bool) -> Comparison:
-    draw = partial(_logits, samples, classes, device)
-    cases = [_case("cross-entropy", nn.CrossEntropyLoss(), draw, compiled)]
-    for name, make in OF_LOGITS.items():
-        cases.append(_case(name, make(), draw, compiled, "cross-entropy", COMPILED if compiled else EAGER, make()))
-    return _comparison(cases, f"N={samples} C={classes} dtype=float32", device)
+def _features(samples: int, width: int, classes: int, device: str, seed: int) -> tuple[Tensor, ...]:
+    torch.manual_seed(seed)
+    weight = torch.randn(classes, width) / width**0.5
+    return torch.randn(samples, width).to(device), weight.to(device), torch.randint(classes, (samples,)).to(device)
 
 
-def _smoothed(samples: int, classes: int, device: str, compiled: bool) -> Comparison:
-    """Apart from the others, whose caches it would empty. Each class has its bonus: far more than a mean of log p."""
-    draw, smoothed = partial(_logits, samples, classes, device), {"label_smoothing": 0.1}
-    baseline = "cross-entropy, smoothed"
-    cases = [_case(baseline, nn.CrossEntropyLoss(**smoothed), draw, compiled)]
-    cases.append(_case("EL, smoothed", hs.EncouragingLoss(**smoothed), draw, compiled, baseline))
-    return _comparison(cases, f"N={samples} C={classes} dtype=float32", device)
+def _head(logits: Callable[..., Tensor], loss: Callable[..., Tensor], takes_target: bool = False) -> Callable:
+    """A last layer and its loss: products of features and class weights, and their gradients, are part of it."""
+
+    def head(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+        return loss(logits(features, weight, *([target] if takes_target else [])), target)
+
+    return head
 
 
-def _of_features(samples: int, width: int, classes: int, device: str, compiled: bool) -> Comparison:
-    """A last layer and its loss: the products of features and class weights, and their gradients, are part of both."""
-
-    def draw(seed: int) -> tuple[Tensor, ...]:
-        torch.manual_seed(seed)
-        weight = torch.randn(classes, width) / width**0.5
-        return torch.randn(samples, width).to(device), weight.to(device), torch.randint(classes, (samples,)).to(device)
-
-    def of(logits: Callable[..., Tensor], loss: Callable[..., Tensor], takes_target: bool = False) -> Callable:
-        def head(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-            return loss(logits(features, weight, *([target] if takes_target else [])), target)
-
-        return head
-
-    el = hs.EncouragingLoss()
-    heads = {
-        "linear, EL": of(F.linear, el),
-        "cosine": of(cosine_logits, F.cross_entropy),
-        "cosface": of(cosface_logits, F.cross_entropy, True),
-        "arcface": of(arcface_logits, F.cross_entropy, True),
-        "sphereface": of(sphereface_logits, F.cross_entropy, True),
-        "arcface, EL": of(arcface_logits, el, True),
-        "AVH loss": AVHLoss(),
-    }
-    limit = COMPILED if compiled else EAGER
-    cases = [_case("linear, cross-entropy", of(F.linear, F.cross_entropy), draw, compiled)]
-    for name, head in heads.items():
-        cases.append(_case(name, head, draw, compiled, "linear, cross-entropy", limit, head))
-    return _comparison(cases, f"N={samples} D={width} C={classes} dtype=float32", device)
+HEADS: dict[str, Callable] = {
+    "linear, EL": _head(F.linear, hs.EncouragingLoss()),
+    "cosine": _head(cosine_logits, F.cross_entropy),
+    "cosface": _head(cosface_logits, F.cross_entropy, True),
+    "arcface": _head(arcface_logits, F.cross_entropy, True),
+    "sphereface": _head(sphereface_logits, F.cross_entropy, True),
+    "arcface, EL": _head(arcface_logits, hs.EncouragingLoss(), True),
+    "AVH loss": AVHLoss(),
+}
 
 
-def _case(
-    name: str,
-    loss: Callable[..., Tensor],
-    draw: Callable[[int], tuple[Tensor, ...]],
+def _compare(
+    baseline: tuple[str, Callable],
+    others: dict[str, Callable],
+    draw: Callable,
+    config: str,
     compiled: bool,
-    baseline: str = "",
-    limit: float | None = None,
-    reference: Callable[..., Tensor] | None = None,
-) -> Case:
-    """Forward and backward, with gradients at everything but the target."""
-    call = torch.compile(loss, fullgraph=True) if compiled else loss
-    *tensors, target = draw(0)
-    for tensor in tensors:
+    limited: bool = True,
+) -> Comparison:
+    """Losses against a baseline, forward and backward, with gradients at everything but the target."""
+    prefix, limit = ("compiled ", COMPILED) if compiled else ("", EAGER)
+    cases = []
+    for name, loss in (baseline, *others.items()):
+        call, tensors = torch.compile(loss, fullgraph=True) if compiled else loss, draw(0)
+        check = partial(_error, call, loss, draw)
+        against = (prefix + baseline[0], limit if limited else None, check) if name != baseline[0] else ()
+        cases.append(Case(prefix + name, partial(_gradients, call, *tensors), *against))
+    device, repeats = tensors[0].device.type, 20 if tensors[0].is_cuda else 1
+    return Comparison(cases, f"{config} dtype=float32", 15 if "D=" in config else 60, repeats, device)
+
+
+def _gradients(loss: Callable[..., Tensor], *tensors: Tensor) -> list[Tensor]:
+    """The value and its gradients."""
+    *inputs, target = tensors
+    for tensor in inputs:
         tensor.requires_grad_()
-
-    def run() -> list[Tensor | None]:
-        for tensor in tensors:
-            tensor.grad = None
-        call(*tensors, target).backward()
-        return [tensor.grad for tensor in tensors]
-
-    def check(seed: int) -> float:
-        *drawn, target = draw(seed)
-        for tensor in drawn:
-            tensor.requires_grad_()
-        value = call(*drawn, target)
-        actual = [value, *torch.autograd.grad(value, drawn)]
-        exact = [tensor.detach().double().requires_grad_() for tensor in drawn]
-        value = reference(*exact, target)  # pyrefly: ignore[not-callable]
-        expected = [value, *torch.autograd.grad(value, exact)]
-        # As the tests of every loss have it: the value to 1e-5, gradients to 1e-4 of the largest.
-        pairs = zip(actual, expected, strict=True)
-        errors = [((a.double() - e).abs().max() / (e.abs().max() + (not k))).item() for k, (a, e) in enumerate(pairs)]
-        return max(errors[0] / 1e-5, *(error / 1e-4 for error in errors[1:]))
-
-    name = f"compiled {name}" if compiled else name
-    baseline = f"compiled {baseline}" if compiled and baseline else baseline
-    return Case(name, run, baseline, limit, check if reference else None)
+    value = loss(*inputs, target)
+    return [value, *torch.autograd.grad(value, inputs)]
 
 
-def _comparison(cases: list[Case], config: str, device: str) -> Comparison:
-    repeats = 20 if device == "cuda" else 1
-    rounds = 60 if "D=" not in config else 15
-    return Comparison(cases, config, rounds, repeats, device)
+def _error(call: Callable[..., Tensor], loss: Callable[..., Tensor], draw: Callable, seed: int) -> float:
+    """As the tests of every loss have it: the value to 1e-5, gradients to 1e-4 of the largest."""
+    *inputs, target = draw(seed)
+    actual, exact = _gradients(call, *inputs, target), _gradients(loss, *(x.double() for x in inputs), target)
+    errors = [
+        ((a.double() - e).abs().max() / (e.abs().max() + (not k))).item()
+        for k, (a, e) in enumerate(zip(actual, exact, strict=True))
+    ]
+    return max(errors[0] / 1e-5, *(error / 1e-4 for error in errors[1:]))
 
 
 def _amc_step(device: str) -> Comparison:

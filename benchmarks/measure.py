@@ -12,7 +12,7 @@ import csv
 import ctypes
 import dataclasses
 import gc
-import importlib.metadata
+import importlib.util
 import os
 import platform
 import statistics
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ class Case:
         limit: Largest ratio; without a baseline, the largest median in seconds.
         check: Takes a seed, draws fresh inputs from it, and returns the largest error in units of the stated tolerance.
         memory_limit: Largest peak memory beyond inputs and outputs, in MiB.
-        before: Called before each run and not timed, for example to drop gradients.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Case:
     limit: float | None = None
     check: Callable[[int], float] | None = None
     memory_limit: float | None = None
-    before: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,47 +81,28 @@ class Comparison:
 
 def measure(benchmark: str, comparison: Comparison, seed: int) -> list[dict]:
     """Check every case with this seed, watch the memory of one run, time them in turn; one row per case."""
-    cases = {case.name: case for case in comparison.cases}
-    errors = {name: case.check(seed) for name, case in cases.items() if case.check}
-    if comparison.device == "cuda":
+    cases, device = comparison.cases, comparison.device
+    errors = [case.check(seed) if case.check else None for case in cases]
+    if device == "cuda":
         torch.cuda.empty_cache()  # what the checks left
-    before = {name: case.before for name, case in cases.items() if case.before}
-    memory = {}
-    for name, case in cases.items():
-        for _ in range(2):  # the first run compiles and fills caches
-            memory[name] = peak_memory(case.run, comparison.device, case.before)
-    seconds = interleaved({n: c.run for n, c in cases.items()}, comparison.rounds, comparison.repeats, before)
+    # The first run compiles and fills caches.
+    memory = [[peak_memory(case.run, device) for _ in range(2)][1] for case in cases]
+    seconds = interleaved({case.name: case.run for case in cases}, comparison.rounds, comparison.repeats)
     return [
         row(
-            benchmark,
-            name,
-            seconds[name],
-            "s",
-            case.baseline,
-            _ratio(seconds[name], seconds[case.baseline]) if case.baseline else None,
-            case.limit,
-            config=comparison.config,
-            error=errors.get(name),
-            memory=memory[name],
-            memory_limit=case.memory_limit,
-            device=comparison.device,
+            *(benchmark, case.name, seconds[case.name], "s", case.baseline),
+            ratio(seconds[case.name], seconds[case.baseline]) if case.baseline else None,
+            *(case.limit, comparison.config, error, peak, case.memory_limit, device),
         )
-        for name, case in cases.items()
+        for case, error, peak in zip(cases, errors, memory, strict=True)
     ]
 
 
-def interleaved(
-    cases: dict[str, Callable[[], object]],
-    rounds: int,
-    repeats: int = 1,
-    before: dict[str, Callable[[], object]] | None = None,
-) -> dict[str, list[float]]:
+def interleaved(cases: dict[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, list[float]]:
     """Seconds of one run of every case in every round; one case after the other, after a run to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for round_ in range(rounds + 1):
         for name, run in cases.items():
-            if before and name in before:
-                before[name]()
             elapsed = _stopwatch()
             for _ in range(repeats):
                 run()
@@ -148,19 +128,12 @@ def _stopwatch() -> Callable[[], float]:
     return elapsed
 
 
-def peak_memory(
-    run: Callable[[], object],
-    device: str = "cpu",
-    before: Callable[[], object] | None = None,
-    kept: int | None = None,
-) -> float | None:
+def peak_memory(run: Callable[[], object], device: str = "cpu", kept: int | None = None) -> float | None:
     """MiB that a run needs at its peak beyond what was there before and what it returns; None where nobody counts.
 
     `kept` replaces the size in bytes of what it returns.
     """
     gc.collect()
-    if before:
-        before()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -199,16 +172,9 @@ def _bytes(output: Any, device: str) -> int:
     return int(getattr(output, "nbytes", 0)) if place == device else 0
 
 
-def _ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
+def ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """The median of the ratios round by round."""
     return statistics.median(a / b for a, b in zip(values, baseline, strict=True))
-
-
-def ratios(benchmark: str, seconds: dict[str, list[float]], baseline: str, limits: dict[str, float]) -> list[dict]:
-    """One row per case: seconds, and the median of the ratios round by round."""
-    return [
-        row(benchmark, name, values, "s", baseline, _ratio(values, seconds[baseline]), limits.get(name))
-        for name, values in seconds.items()
-    ]
 
 
 def row(
@@ -219,7 +185,6 @@ def row(
     baseline: str = "",
     ratio: float | None = None,
     limit: float | None = None,
-    *,
     config: str = "",
     error: float | None = None,
     memory: float | None = None,
@@ -230,49 +195,30 @@ def row(
     values, threads = sorted(values), torch.get_num_threads()
     if device == "cpu" and threads < (os.cpu_count() or 1):
         config = f"{config} threads={threads}".strip()
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "benchmark": benchmark,
-        "case": case,
-        "config": config,
-        "baseline": baseline,
-        "ratio": "" if ratio is None else f"{ratio:.3f}",
-        "p20": f"{values[int(0.2 * (len(values) - 1))]:.4g}",
-        "p50": f"{statistics.median(values):.4g}",
-        "p80": f"{values[int(0.8 * (len(values) - 1) + 0.5)]:.4g}",
-        "unit": unit,
-        "n": len(values),
-        "limit": "" if limit is None else limit,
-        "error": "" if error is None else f"{error:.3g}",
-        "memory_mib": "" if memory is None else f"{memory:.4g}",
-        "memory_limit": "" if memory_limit is None else memory_limit,
-        "hardware": hardware(device),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": _version("triton"),
-        "hardsight": hardsight.__version__,
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    percentiles = (
+        values[int(0.2 * (len(values) - 1))],
+        statistics.median(values),
+        values[int(0.8 * (len(values) - 1) + 0.5)],
+    )
+    numbers = (
+        *("" if ratio is None else f"{ratio:.3f}", *(f"{value:.4g}" for value in percentiles), unit, len(values)),
+        *("" if limit is None else limit, "" if error is None else f"{error:.3g}"),
+        *("" if memory is None else f"{memory:.4g}", "" if memory_limit is None else memory_limit),
+    )
+    triton = version("triton") if importlib.util.find_spec("triton") else ""
+    versions = platform.python_version(), torch.__version__, triton, hardsight.__version__
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    fields = (day, benchmark, case, config, baseline, *numbers, hardware(device), *versions)
+    return dict(zip(COLUMNS, fields, strict=True))
 
 
 def hardware(device: str | None = None) -> str:
     """The GPU, if there is one and `device` does not name the processor; else the processor and its cores."""
     if torch.cuda.is_available() and device != "cpu":
         return torch.cuda.get_device_name()
-    names = [line for line in _cpuinfo() if line.startswith("model name")]
-    name = names[0].partition(":")[2].strip() if names else platform.machine()
-    return f"{name}, {os.cpu_count()} cores"
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return f"{names[0].partition(':')[2].strip() if names else platform.machine()}, {os.cpu_count()} cores"
 
 
 def failures(r: dict) -> list[str]:
@@ -289,14 +235,9 @@ def failures(r: dict) -> list[str]:
 def describe(r: dict) -> str:
     """A row in one line."""
     parts = [f"{r['benchmark']:<11}{r['case']:<34}{r['config']:<44}{r['p50']:>9} {r['unit']:<4}"]
-    if r["ratio"]:
-        parts.append(f"{r['ratio']} × {r['baseline']}")
-    if r["limit"] != "":
-        parts.append(f"limit {r['limit']}")
-    if r["error"] != "":
-        parts.append(f"error {r['error']} of the tolerance")
-    if r["memory_mib"] != "":
-        parts.append(f"{r['memory_mib']} MiB")
+    parts += [f"{r['ratio']} × {r['baseline']}"] if r["ratio"] else []
+    texts = {"limit": "limit {}", "error": "error {} of the tolerance", "memory_mib": "{} MiB"}
+    parts += [text.format(r[name]) for name, text in texts.items() if r[name] != ""]
     return "  ".join(parts + failures(r))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmarks.cost_model import (
     FEWEST,
-    PRECISIONS,
     TERMS,
     CostModel,
     base,
@@ -16,6 +15,7 @@ from benchmarks.cost_model import (
     groups,
     latest,
     loading,
+    precision,
     settings,
     shape,
 )
@@ -55,7 +55,7 @@ def page(rows: Sequence[dict]) -> str:
         "misses its limit says **over**.",
     ]
     sections = {
-        "Targets": [*limits(rows, TARGETS), unmeasured(rows)],
+        "Targets": limits(rows, TARGETS),
         "Cost of all scores": growth(rows),
         "Cost model": models(rows),
         "Images": images(rows),
@@ -84,16 +84,6 @@ def limits(rows: list[dict], benchmarks: Sequence[str]) -> list[str]:
     return parts
 
 
-def unmeasured(rows: list[dict]) -> str:
-    """The targets that no GPU has rows of; rows without a version of Triton were measured against older limits."""
-    gpu = [r for r in rows if r["hardware"].startswith("NVIDIA") and r["triton"] and (r["ratio"] or r["limit"])]
-    missing = [name for name in (*TARGETS, "sweep") if name not in {r["benchmark"] for r in gpu}]
-    if not missing:
-        return ""
-    text = "**Not measured on a GPU yet, with this code and these limits:**"
-    return f"{text} {', '.join(missing)}. `python -m benchmarks {' '.join(missing)}` does it."
-
-
 def limit_line(r: dict) -> tuple[str, ...]:
     """A row of the table of limits."""
     unit = "" if r["ratio"] else r["unit"]
@@ -118,8 +108,7 @@ def shape_text(config: str) -> str:
     """``131,072 × 2,048 × 1,000 bf16``."""
     values = settings(config)
     sizes = [f"{int(values.pop(name)):,}" for name in ("N", "D", "C") if name in values]
-    precision = values.pop("dtype", "")
-    words = [" × ".join(sizes), PRECISIONS.get(precision, precision), *(f"{k} {v}" for k, v in values.items())]
+    words = [" × ".join(sizes), precision(values.pop("dtype", "")), *(f"{k} {v}" for k, v in values.items())]
     return " ".join(word for word in words if word)
 
 
@@ -152,7 +141,7 @@ def growth(rows: list[dict]) -> list[str]:
     """The plot against N, D and C."""
     if not groups(rows):
         return []
-    bases = [f"{place}: {base_text(chosen)}" for (place, _), chosen in groups(rows).items()]
+    bases = [f"{place}: {' × '.join(f'{k:,}' for k in base(chosen))}" for (place, _), chosen in groups(rows).items()]
     return [
         "One of N (samples), D (features) and C (classes) changes, the others stay (" + "; ".join(bases) + "). "
         f"Dots are measured, the dashed line is the cost model below; with fewer than {FEWEST} classes everything is "
@@ -161,23 +150,18 @@ def growth(rows: list[dict]) -> list[str]:
     ]
 
 
-def base_text(rows: list[dict]) -> str:
-    n, d, c = base(rows)
-    return f"{n:,} × {d:,} × {c:,}"
-
-
 def models(rows: list[dict]) -> list[str]:
     """Constants, how well they fit, and predictions."""
     cost = fitted(rows)
     if not cost:
         return []
-    names = [f"{place}, {PRECISIONS.get(dtype, dtype)}" for place, dtype in cost]
+    names = [f"{place}, {precision(dtype)}" for place, dtype in cost]
     constants = [(f"`{name}`", *(quantity(m.constants[name], "s") for m in cost.values())) for name in TERMS]
     off = [
         ("rows", *(str(m.rows) for m in cost.values())),
         ("median error of the fit", *(f"{m.typical:.0%}" for m in cost.values())),
         ("largest error of the fit", *(f"{m.largest:.0%}" for m in cost.values())),
-        ("largest error at shapes that were not fitted", *(held_out(rows, key, m) for key, m in cost.items())),
+        ("largest error at shapes that were not fitted", *(other_shapes(rows, key, cost[key]) for key in cost)),
     ]
     predicted = [(what, *(quantity(m.seconds(*s), "s") for m in cost.values())) for what, s in PREDICTED.items()]
     return [
@@ -191,7 +175,7 @@ def models(rows: list[dict]) -> list[str]:
     ]
 
 
-def held_out(rows: list[dict], key: tuple[str, str], model: CostModel) -> str:
+def other_shapes(rows: list[dict], key: tuple[str, str], model: CostModel) -> str:
     """How far predictions are off for the shapes of the targets."""
     others = groups(rows, "scores").get(key, [])
     errors = [abs(model.seconds(*shape(r)) / float(r["p50"]) - 1) for r in others]

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from typing import TYPE_CHECKING
 
-from benchmarks.cost_model import FEWEST, PRECISIONS, base, fitted, groups, latest, loading, shape
+from benchmarks.cost_model import FEWEST, base, fitted, groups, latest, loading, precision, shape
 from hardsight.figures.style import COLORS, new_figure
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def growth(rows: list[dict], swept: dict[tuple[str, str], list[dict]]) -> Figure
             scatter(axis, along(products, at, base(chosen)), at, "s-", COLORS[1], "bare product")
             axis.set(xscale="log", yscale="log", xlabel=name)
             axis.yaxis.set_minor_formatter("")
-        line[0].set_ylabel(f"{key[0].partition(',')[0]}, {PRECISIONS.get(key[1], key[1])}\nms")
+        line[0].set_ylabel(f"{key[0].partition(',')[0]}, {precision(key[1])}\nms")
     axes[0][0].legend(frameon=False)
     return figure
 

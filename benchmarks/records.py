@@ -53,18 +53,21 @@ def records(samples: int = SAMPLES, epochs: int = EPOCHS) -> list[dict]:
     ids, label = pa.array(names), np.arange(samples) // per_class
     hard = rng.standard_normal(samples)
     with tempfile.TemporaryDirectory() as root:
-        run, index = Path(root, "run"), store.Index()
+        run = Path(root, "run")
+        written = store.Records(run)
+        index = written.index
         write, compact = [], []
         for epoch in range(1, epochs + 1):
             rows = _epoch(epoch, ids, label, hard, rng)
             start = time.perf_counter()
-            store.write_rows(run, index, rows)
+            written.write_rows(rows)
             write.append(time.perf_counter() - start)
             index.epochs.append(epoch)
-            start = time.perf_counter()
-            if store.compact(run, index, everything=epoch == epochs):
+            start, files = time.perf_counter(), index.files
+            written.compact(everything=epoch == epochs)
+            if index.files is not files:
                 compact.append(time.perf_counter() - start)
-            store.commit(run, index)
+            written.commit()
         (run / "meta.json").write_text(f'{{"model": {{"classes": {CLASSES}, "features": 2048}}}}')
         size = sum((run / "dynamics" / entry["name"]).stat().st_size for entry in index.files)
         curves = []

@@ -12,30 +12,18 @@ from benchmarks.measure import row
 
 N, CLASSES, EPOCHS = 1_000_000, 1000, 10
 
-# A run as `score` writes one: 12 scores, labels, predictions, a group column and sketches of the features.
-_MAKE = """
+# A run of features that lie near their class, with a group column.
+_SCORE = """
 import sys
-import numpy as np, pyarrow as pa
-from hardsight.ensemble import as_lists
-from hardsight.table import SampleTable
+import pyarrow as pa, torch
+from hardsight import SampleTable, score_features
 out, n, c = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-draw = np.random.default_rng(0)
-label = draw.integers(0, c, n)
-nll = draw.gamma(0.3, 2.0, n)
-angle = 0.6 + 0.2 * nll / (1 + nll) + 0.1 * draw.standard_normal(n)
-norm, confidence = draw.gamma(9.0, 2.0, n), np.exp(-nll)
-columns = {
-    "id": pa.array([f"train:{i}" for i in range(n)]), "label": label,
-    "pred": np.where(draw.random(n) < confidence, label, draw.integers(0, c, n)),
-    "avh": angle / 1.5 / c, "avc": (3.14 - angle) / 1.6 / c, "confidence": confidence, "nll": nll, "norm": norm,
-    "margin": 3 - nll, "angle": angle, "angular_margin": angle - 1, "entropy": nll / 2, "el2n": 1 - confidence,
-    "max_logit": norm, "free_energy": -norm - 0.1 * nll, "camera": pa.array(list("abcd") * (n // 4)),
-}
-centres = draw.standard_normal((c, 64), dtype=np.float32)
-sketch = (centres[label] + draw.standard_normal((n, 64), dtype=np.float32)).astype(np.float16)
-vectors = pa.table({"id": columns["id"], "sketch": as_lists(sketch)})
-meta = {"model": {"name": "made up", "classes": c}, "data": {"origin": "made-up numbers"}}
-SampleTable(pa.table(columns), meta, None, vectors).save(out)
+torch.manual_seed(0)
+weight, label = torch.randn(c, 64), torch.randint(c, (n,))
+features = weight[label] + 3 * torch.randn(n, 64)
+table = score_features(features, weight, label, ids=[f"train:{i}" for i in range(n)])
+rows = table.to_arrow().append_column("camera", pa.array(list("abcd") * (n // 4)))
+SampleTable(rows, table.meta, None, table.vectors).save(out)
 """
 
 # Records of so many epochs, as a training loop writes them: features that turn to their class, no network.
@@ -61,8 +49,8 @@ import resource, sys
 import numpy as np
 from hardsight.data import ArraySamples
 from hardsight.report import write_report
-picture = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
-data = ArraySamples(np.broadcast_to(picture, (int(sys.argv[2]), 96, 96, 3)), None, "train", "one picture many times")
+image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
+data = ArraySamples(np.broadcast_to(image, (int(sys.argv[2]), 96, 96, 3)), None, "train", "one image many times")
 path = write_report(sys.argv[1], data=data)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(time.perf_counter() - start, peak, path.stat().st_size / 1e6)
@@ -76,7 +64,7 @@ def report(n: int = N, classes: int = CLASSES, epochs: int = EPOCHS, rounds: int
     """
     with tempfile.TemporaryDirectory() as root:
         scored, recorded, few = f"{root}/scored", f"{root}/recorded", min(classes, 100)
-        subprocess.run([sys.executable, "-c", _MAKE, scored, str(n), str(classes)], check=True)
+        subprocess.run([sys.executable, "-c", _SCORE, scored, str(n), str(classes)], check=True)
         rows = _measured(scored, n, f"N={n:,} C={classes:,}", rounds)
         rows += _in_browser(Path(scored, "report.html"), f"N={n:,} C={classes:,}")
         subprocess.run([sys.executable, "-c", _RECORD, recorded, str(n), str(few), str(epochs)], check=True)
@@ -98,7 +86,7 @@ def _measured(run: str, n: int, case: str, rounds: int) -> list[dict]:
     ]
 
 
-# From a move of the pointer to the second picture after it: by then the gallery has followed.
+# From a move of the pointer to the second frame after it: by then the gallery has followed.
 _WATCH = """
 window.answers = [];
 addEventListener("pointermove", () => {

@@ -70,8 +70,6 @@ def _compare(
                 "score_features, columns read", lambda: score_features(x, w, y).to_arrow(), "all scores", FEATURES_LIMIT
             ),
         ]
-    if n * c * 28 < torch.cuda.mem_get_info()[0] and not exact:  # seven numbers per sample and class at its peak
-        cases.append(Case("naive float32", lambda: naive(x, w, y), "matmul"))
     return Comparison(cases, config(n, d, c, dtype), rounds_float32 if exact else rounds, device="cuda")
 
 
@@ -84,23 +82,6 @@ def product(x: Tensor, w: Tensor) -> None:
     """The logits, and nothing kept; by blocks of rows where they would not fit."""
     for rows in x.split(4096 if len(x) * len(w) > 2**33 else len(x)):
         rows @ w.T
-
-
-def naive(x: Tensor, w: Tensor, y: Tensor) -> list[Tensor]:
-    """Six of the scores as one writes them in five minutes: eager float32."""
-    x, w = x.float(), w.float()
-    z = x @ w.T
-    angles = (z / x.norm(dim=1, keepdim=True) / w.norm(dim=1)).clamp(-1, 1).acos()
-    p = z.softmax(1)
-    others = z.scatter(1, y[:, None], -torch.inf)
-    return [
-        angles.gather(1, y[:, None])[:, 0] / angles.sum(1),
-        p.gather(1, y[:, None])[:, 0],
-        torch.nn.functional.cross_entropy(z, y, reduction="none"),
-        z.gather(1, y[:, None])[:, 0] - others.amax(1),
-        torch.special.entr(p).sum(1),
-        -z.logsumexp(1),
-    ]
 
 
 def score_check(d: int, c: int, dtype: torch.dtype, device: str, families: tuple = FAMILIES) -> Callable[[int], float]:

@@ -157,7 +157,10 @@ def make_payload(n=400, names=("ant", "bee", "cat", "dog"), seed=0, **changes):
             "rows": [{"class": names[0], "n": 9, "mean": [1.0, 0.9, 1.1], "difference": [0.2, 0.1, 0.3],
                       "confused": names[-1], "rows": order[:4].tolist()}],
         },
-        "label_errors": {"note": "By loss.", "count": 9, "command": "hardsight clean run", "command_note": "Next:"},
+        "label_errors": {
+            "note": "By loss.", "count": 9, "command": "hardsight clean run", "command_note": "Next:",
+            "review": {"key": "0123", "labels": {}, "file": "decided.csv", "command": "hardsight clean run --dataset"},
+        },
         "comparison": {
             "note": "Against yesterday.",
             "tiles": [("fixed", "7", "")],
@@ -194,7 +197,7 @@ def opener(browser, folder):
     """A function that opens a payload as a file. At the end: no message, no dialog, no request but for the file."""
     contexts, messages, requests = [], [], []
 
-    def open_page(payload, **options):
+    def open_page(payload, address="", **options):
         file = folder / f"page{len(contexts)}.html"
         file.write_text(render(payload), encoding="utf-8")
         context = browser.new_context(**{"viewport": SIZE, "reduced_motion": "reduce", **options})
@@ -205,7 +208,7 @@ def opener(browser, folder):
         page.on("pageerror", lambda error: messages.append(str(error)))
         page.on("dialog", lambda dialog: (messages.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri())
+        page.goto(file.as_uri() + address)
         page.wait_for_selector("html[data-drawn=all]", state="attached")
         return page
 
@@ -214,7 +217,8 @@ def opener(browser, folder):
         context.close()
     assert not messages
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    assert sum(url.startswith("file:") for url in requests) == len(contexts)
+    pages = {(folder / f"page{k}.html").as_uri() for k in range(len(contexts))}
+    assert {url.partition("#")[0] for url in requests if url.startswith("file:")} == pages
 
 
 def column(payload, name):

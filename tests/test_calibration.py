@@ -15,8 +15,7 @@ from scipy.special import log_softmax
 from sklearn.metrics import log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from hardsight import avc
-from hardsight.questions import calibration
+from hardsight import avc, probabilities
 from hardsight.questions.calibration import (
     TEMPERATURES,
     classwise_ece,
@@ -138,6 +137,12 @@ def test_the_classwise_error_is_a_naive_loop_over_classes(classes, bins, dtype):
     assert bins == 1 or classwise_ece(p, y, bins) == pytest.approx(np.mean(each), abs=2e-3)  # left-closed bins
 
 
+def test_gaps_of_opposite_sign_in_neighboring_bins_do_not_cancel():
+    p = [[0.4, 0.6], [0.6, 0.4]]
+    assert classwise_ece(p, [0, 1], bins=2) == pytest.approx(0.6)
+    assert classwise_ece(p, [0, 1], bins=1) == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 3, 5, 10, 15, 20])
 @pytest.mark.parametrize("same", [True, False])
@@ -164,8 +169,8 @@ def test_the_temperature_is_where_scipy_finds_the_least_nll(sharp, classes, n):
 def test_many_samples_give_the_same_temperature_as_they_would_at_once(monkeypatch):
     z, y = drawn(3000, 5)
     whole = fit_temperature(z, y)
-    monkeypatch.setattr(calibration, "_FEW", 200)
-    monkeypatch.setattr(calibration, "_NUMBERS", 850)
+    monkeypatch.setattr(probabilities, "_FEW", 200)
+    monkeypatch.setattr(probabilities, "_NUMBERS", 850)
     assert fit_temperature(z, y) == pytest.approx(whole, rel=1e-7)
     # A few samples that can be parted, or tell nothing, are only where the search begins.
     right_first = np.argsort(z[np.arange(3000), y] < z.max(1), kind="stable")
@@ -203,8 +208,11 @@ def test_the_answer_judges_each_half_with_the_temperature_of_the_other():
             assert rows["classwise_ece", score] == pytest.approx(classwise_ece(p, y), abs=1e-3)
             assert rows["nll", score] == pytest.approx(log_loss(y, p), rel=1e-4)
             assert rows["brier", score] == pytest.approx(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean(), rel=1e-4)
-            diagram = [p for p in answer.points if p["score"] == score]
-            assert sum(p["n"] for p in diagram) == 400
+            diagram, bins = [p for p in answer.points if p["score"] == score], reliability(sure, right)
+            for axis, values in zip(("x", "y", "low", "high", "n"), bins, strict=True):
+                np.testing.assert_allclose([p[axis] for p in diagram], values, rtol=1e-3)
+    better = {(r["metric"], r["score"]): r["better"] for r in answer.rows}
+    assert (better["ece", "softmax"], better["ece", "avc"], better["accuracy", "softmax"]) == ("lower", "", "higher")
     assert rows["nll", "softmax+T"] < rows["nll", "softmax"]
     assert rows["ece", "softmax+T"] < rows["ece", "softmax"]
     assert rows["ece", "avc+T"] < rows["ece", "avc"]
@@ -246,6 +254,7 @@ def test_bad_input_is_a_sentence():
     p = told.probabilities.astype(np.float64)
     for call, words in (
         (lambda: ece([0.5, 1.2], [1, 0]), r"confidence .*1\.2 .*row 1"),
+        (lambda: ece([0.5, -0.1], [1, 0]), r"got -0\.1 .*row 1"),
         (lambda: ece([0.5, np.nan], [1, 0]), "nan .*row 1"),
         (lambda: ece([0.5], [1, 0]), "of one length"),
         (lambda: ece([], []), "N ≥ 1"),

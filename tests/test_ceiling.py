@@ -109,3 +109,17 @@ def test_halves_that_disagree_have_no_reliability_and_unknown_coefficients_are_n
     assert (found.spearman_brown, found.root) == (0, 0)  # the formula has a pole at −½ here
     with pytest.raises(ValueError, match=r"coefficients .*'tau'"):
         ceiling(np.array([[3, 1], [1, 3], [2, 2], [4, 0]]), np.zeros(4, int), ["tau"])
+
+
+def test_halves_are_drawn_anew_for_every_split():
+    draw, people = np.random.default_rng(2), 6
+    votes = np.array([1, 2, 3, 3, 4, 4, 5, 5, 6, 6])
+    answers = np.arange(people) < votes[:, None]
+    splits = []
+    for _ in range(2000):
+        shuffled = draw.permuted(answers, axis=1)
+        splits.append(stats.pearsonr(shuffled[:, :3].sum(1), shuffled[:, 3:].sum(1)).statistic)
+    counts, error = np.stack([votes, people - votes], 1), np.std(splits) / np.sqrt(20)
+    for seed in range(8):  # a single split would be √20 times as far from the mean
+        (found,) = ceiling(counts, np.zeros(10, int), ["pearson"], seed, worlds=2)
+        assert abs(found.split_half - np.mean(splits)) < 3.5 * error

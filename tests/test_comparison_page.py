@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +130,13 @@ def test_a_headline_of_several_data_sets_has_a_sentence_for_each(tmp_path):
     assert "FPR" not in verdict
 
 
+def test_a_verdict_without_a_headline_names_its_group(tmp_path, monkeypatch):
+    monkeypatch.setitem(QUESTIONS, "ood", replace(QUESTIONS["ood"], headline=()))
+    first, second = page_of(tmp_path)["verdicts"]["Out of distribution"]
+    assert re.match(r"EL\b.*\bCE\b", first)
+    assert re.match(r"AMC\b.*\bCE\b", second)
+
+
 def test_numbers_that_could_not_be_tested_stand_side_by_side(tmp_path):
     page = page_of(tmp_path, seeds=1)
     texts = page["verdicts"]
@@ -173,21 +181,6 @@ def test_each_kind_of_note_is_shown_once_and_warnings_come_first(tmp_path):
     [note] = section_of(page, "calibration").notices
     assert note.text == "AVC is 0.100 on average. (numbers of CE-0; alike for all others)"
     assert [notice.text for notice in section_of(page, "robustness").notices] == ["No sign of gradient masking. (CE-0)"]
-
-
-def test_a_folder_of_before_notes_had_a_kind_is_drawn(tmp_path):
-    write_evaluation(tmp_path)
-    (tmp_path / "notes.json").unlink()
-    texts = [("robustness", "EL-0", "EL", MASKED), ("", "", "", "Few runs.")]
-    texts = [{"question": q, "run": r, "group": g, "words": text} for q, r, g, text in texts]
-    (tmp_path / "words.json").write_text(json.dumps(texts))
-    tests = pq.read_table(tmp_path / "tests.parquet")
-    pq.write_table(tests.drop_columns(["test", "reason"]), tmp_path / "tests.parquet")
-    page = comparison(read_evaluation(tmp_path))
-    assert [notice.text for notice in page["notices"]] == ["Few runs."]
-    assert [notice.text for notice in section_of(page, "robustness").notices] == [f"{MASKED} (EL-0)"]
-    assert "Welch's t over 3 and 3 runs" in page["legend"]
-    assert write_comparison(tmp_path).stat().st_size > 100_000
 
 
 def charts_in(page):
@@ -359,3 +352,25 @@ def look_closer(page):
     assert page.get_by_test_id("chart-ood-inside").count() == 3
     page.get_by_test_id("theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_first_chart_has_better_on_the_right_and_the_baseline_at_zero(tmp_path):
+    page = page_of(tmp_path, groups=("CE", "EL", "AMC"))
+    tests = pq.read_table(tmp_path / "tests.parquet").to_pylist()
+    chart = {(effect["title"], effect["group"]): effect for effect in page["effects"]}
+    assert page["baseline"] == "CE"
+    assert {group for _, group in chart} == {"EL", "AMC"}
+    for metric, title, sign in (("ece", "ECE, softmax ↓", -1), ("auroc", "AUROC, max logit · noise ↑", 1)):
+        pair = {
+            test["group"]: test
+            for test in tests
+            if test["metric"] == metric and test["score"] in ("softmax", "max_logit") and test["on"] in ("", "noise")
+        }
+        reach = max(abs(test[key]) for test in pair.values() for key in ("difference", "low", "high"))
+        for group, test in pair.items():
+            effect = chart[title, group]
+            expected = [sign * test[key] / reach for key in ("difference", "low", "high")]
+            np.testing.assert_allclose(effect["place"], expected[0], atol=1e-4)
+            np.testing.assert_allclose([effect["low"], effect["high"]], sorted(expected[1:]), atol=1e-4)
+            assert effect["place"] > 0  # later groups are better, whichever end is
+    assert page_of(tmp_path / "one", groups=("CE",))["effects"] == []

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hardsight.studies import STUDIES, Cell, Results, judged, read_results, study
-from hardsight.studies.claims import CLAIMS
+from hardsight.studies.claims import JUDGES, Claim
 from hardsight.studies.declared import adaptation, labels
 from hardsight.studies.tables import published
 
@@ -94,7 +94,11 @@ def test_every_claim_names_a_study_and_what_it_measures():
     for name, kind in STUDIES.items():
         for row in judged(Results(kind, [], None, 0)):
             assert (row["study"], row["verdict"]) == (name, "not measured")
-    assert {claim.study for claim in CLAIMS} <= set(STUDIES)
+    for row in published("claims"):
+        claim = Claim(**row)
+        assert claim.study in STUDIES
+        assert JUDGES[claim.judge].function.__doc__
+        assert claim.columns["source"]
 
 
 def test_rounds_are_selected_by_what_each_rule_sees():

@@ -57,8 +57,8 @@ def test_nothing_is_fetched_before_it_is_asked_for(triple, monkeypatch):
             return original(self, ids)
 
         monkeypatch.setattr(DeviceColumns, name, fetch)
-    numbered = scoring._numbered
-    monkeypatch.setattr(scoring, "_numbered", lambda count: fetched.append("ids") or numbered(count))
+    numbered = scoring.numbered_ids
+    monkeypatch.setattr(scoring, "numbered_ids", lambda count: fetched.append("ids") or numbered(count))
     table = hs.score_features(*triple)
     assert (table.meta.counts.rows, fetched) == (60, [])
     assert (len(table), len(table), "avh" in table) == (60, 60, True)

@@ -230,6 +230,8 @@ def test_the_jackknife_is_that_of_leaving_out_one_sample_at_a_time(coefficient):
     assert test.difference - test.low == pytest.approx(test.high - test.difference)
     assert test.statistic == pytest.approx(test.difference / error, rel=0.08)
     assert test.p == pytest.approx(2 * stats.norm.sf(abs(test.statistic)))
+    drawn = compare_scores(columns, "avh", "confidence", hsf, coefficient=coefficient, resamples=800)
+    assert (drawn.high - drawn.low) / 2 / stats.norm.ppf(0.975) == pytest.approx(error, rel=0.15)  # paired, too
 
 
 def test_only_samples_with_both_scores_and_answers_count(people):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardsight.dynamics.batches import Rows, numbered
-from hardsight.dynamics.decomposition import latest, swapped_losses
-from hardsight.records import softplus
+from hardsight.dynamics.decomposition import compared
+from hardsight.records import DERIVED
 
 
 def logits(n, classes, heads, seed, largest=30.0, ids=None):
@@ -43,7 +43,7 @@ def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
     gone = np.arange(n) % max(2, n // 50) == 0
     old = old.take(np.random.default_rng(3).permutation(np.flatnonzero(~gone)))
     new.columns["label"] = labels = np.random.default_rng(2).integers(0, classes, n)
-    losses = swapped_losses(old, new)
+    losses, _ = compared(old, new)
     np.testing.assert_array_equal(np.isnan(losses["nll_angles"]), gone)
     np.testing.assert_array_equal(np.isnan(losses["nll_norms"]), gone)
     before = {int(id_): row for row, id_ in enumerate(old.ids.to_pylist())}
@@ -61,7 +61,8 @@ def test_losses_with_swapped_norms_are_those_of_each_sample(classes, largest):
 def test_logits_of_some_samples_are_replaced_and_nothing_else_changes():
     old, new = logits(7, 4, 6, 0, ids=[1, 2, 3, 4, 5, 6, 8]), logits(3, 4, 2, 1, ids=[1, 2, 7])
     before = {name: value.copy() for name, value in old.columns.items()}
-    both = latest(old, new)
+    new.columns["label"] = np.zeros(3, np.int64)
+    _, both = compared(old, new)
     assert sorted(both.ids.to_pylist()) == [str(i) for i in range(1, 9)]
     for row, id_ in enumerate(both.ids.to_pylist()):
         source = new if id_ in ("1", "2", "7") else old
@@ -86,8 +87,9 @@ def test_ids_are_places_among_all_of_them_sorted(before, ids):
     assert [names[place] for place in new] == ids
 
 
-def test_softplus_is_log_of_one_and_an_exponential():
+def test_loss_and_confidence_of_a_soft_margin_keep_their_digits():
     m = np.array([-800.0, -40.0, -1.0, -1e-12, 0.0, 1e-12, 1.0, 40.0, 800.0, np.inf, -np.inf, np.nan])
     with np.errstate(invalid="ignore"):
         expected = np.logaddexp(0.0, m)
-    np.testing.assert_allclose(softplus(m), expected, rtol=4e-16)
+    np.testing.assert_allclose(DERIVED["nll"][1](m), expected, rtol=4e-16)
+    np.testing.assert_allclose(DERIVED["confidence"][1](m), np.exp(-expected), rtol=2e-14)

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.cli import main
+from hardsight.correlation import spearman
 from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.figures import draw, plot_degradation, plot_degraded_avh
 from hardsight.networks import build_network
@@ -29,6 +30,7 @@ from hardsight.questions import (
     mean_by_level,
     read_degraded,
 )
+from hardsight.questions.levels import level_summary
 from hardsight.scoring.blocks import row_blocks
 
 
@@ -95,7 +97,7 @@ def test_tensors_in_0_1_are_degraded_and_others_refused(digits):
     with torch.no_grad():
         logits = net(degrade(x, "noise", 0.2, rows["id"].to_pylist()))
     assert rows["pred"].to_pylist() == logits.argmax(1).tolist()
-    with pytest.raises(ValueError, match=r"data .*torch\.float32 \(3, 9, 9\)"):
+    with pytest.raises(ValueError, match=r"data .*\[0, 1\], got -"):
         evaluate_degraded(net, TensorDataset(x * 4 - 2, y), "noise")
     with pytest.raises(ValueError, match="preprocess must"):
         evaluate_degraded(net, digits, "noise")
@@ -204,6 +206,27 @@ def test_correlation_with_the_level_is_scipys_and_its_interval_that_of_resampled
         assert row["moves_low"] < share < row["moves_high"]
 
 
+def test_the_interval_of_few_images_is_students(rows):
+    table, columns, levels = rows
+    [row] = follows_level(table.slice(0, 24), ["avh"]).to_pylist()  # six images
+    influence = spearman(columns["avh"][:6].ravel(), np.tile(levels, 6)).influence.reshape(6, 4).mean(1)
+    reach = stats.t.ppf(0.975, 4) * stats.sem(influence) * np.sqrt(6 / 3) / (1 - row["spearman"] ** 2)
+    ends = np.tanh(np.arctanh(row["spearman"]) + reach * np.array([-1, 1]))
+    np.testing.assert_allclose([row["low"], row["high"]], ends, rtol=1e-9)
+
+
+def test_the_summary_scales_avh_alone_and_puts_people_beside_their_degradation():
+    columns = {"degradation": ["noise"] * 2 + ["contrast"] * 2, "level": [0.0, 0.1, 1.0, 0.3], "id": ["a"] * 4}
+    rows = pa.table(columns | {"avh": [0.02, 0.04, 0.02, 0.06], "norm": [4.0, 3.0, 4.0, 2.0]})
+    people = [{"degradation": "contrast", "level": 0.3, "mean": 0.75}]
+    values, lines = level_summary(rows.replace_schema_metadata({"classes": "10"}), people)
+    cells = [line.split() for line in lines if line]
+    assert cells[:2] == [["noise", "C·AVH", "norm"], ["0", "0.200", "4.000"]]
+    assert cells[2:4] == [["0.1", "0.400", "3.000"], ["contrast", "C·AVH", "norm"]]
+    assert cells[4:] == [["1", "0.200", "4.000"], ["0.3", "0.600", "2.000"], ["people:", "0.3:", "75%"]]
+    assert [row["mean"] for row in values["means"]][:2] == [0.02, 0.04]
+
+
 def test_the_direction_turns_with_the_degradation_and_little_or_nothing_is_null_or_a_sentence(rows):
     table, _, _ = rows
     contrast = table.set_column(0, "degradation", pa.array(["contrast"] * 800))
@@ -237,6 +260,8 @@ def test_trials_of_people_become_accuracy_by_level(tmp_path):
     assert (told[0]["low"], told[0]["high"]) == pytest.approx((ends.low, ends.high))
     file.write_text("experiment," + TRIALS.replace("\na,", "\nuniform-noise,a,").replace("c30", "0.35"))
     assert {row["degradation"] for row in human_accuracy(file).to_pylist()} == {"noise"}
+    file.write_text("experiment," + TRIALS.replace("\na,", "\ncontrast,a,"))
+    assert {row["degradation"] for row in human_accuracy(file).to_pylist()} == {"contrast"}
     for text, words in (
         ("id,hsf\na,1\n", "table of trials"),
         (TRIALS.replace("c30", "x").replace("0.10", "y"), "no trials"),

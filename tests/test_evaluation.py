@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hardsight.cli import main
-from hardsight.data import ArraySamples, load_digits, open_data
+from hardsight.data import ArraySamples, View, load_digits, open_data
 from hardsight.errors import StateError
 from hardsight.evaluation import Subject, evaluate, read_evaluation
 from hardsight.evaluation import run as evaluation_run
@@ -63,6 +64,38 @@ def kinds(evaluation):
 
 def same(a, b):
     return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN is not itself
+
+
+def test_each_network_is_built_once_and_released_and_no_answer_is_read_back(digits, tmp_path, monkeypatch):
+    """Also where groups have ensembles and maps; a second call reads each stored answer once."""
+    alive, built, reads = weakref.WeakSet(), [], []
+    original = evaluation_run.folder.stored_answer
+
+    def builder(seed):
+        def build():
+            alive.add(model := network(seed))
+            built.append((seed, len(alive)))
+            return model
+
+        return build
+
+    def spy(path, key, question):
+        answer = original(path, key, question)
+        reads.append((key, answer is not None))
+        return answer
+
+    monkeypatch.setattr(evaluation_run.folder, "stored_answer", spy)
+    runs = [Subject(f"{g}{i}", builder(i), digits, g, i % 2) for i, g in enumerate("aaabbb")]
+    first = run(runs, tmp_path, questions=["margins", "calibration"])
+    assert [seed for seed, _ in built] == list(range(6))
+    assert max(together for _, together in built) <= 2  # the one before may wait for the garbage collector
+    assert not any(stored for _, stored in reads)
+    reads.clear()
+    again = run([Subject(f"{g}{i}", builder(i), digits, g, i % 2) for i, g in enumerate("aaabbb")], tmp_path,
+                questions=["margins", "calibration"])  # fmt: skip
+    assert all(stored for _, stored in reads)
+    assert len({key for key, _ in reads}) == len(reads) == 6 * 3 + 2
+    assert same(again.rows, first.rows)
 
 
 def test_rows_are_what_each_question_says_of_each_run(digits, tmp_path):
@@ -330,15 +363,25 @@ def test_labels_devices_and_the_format_decide_an_answer(digits, tmp_path, monkey
         assert (QUESTIONS[name].decided_by(subject, options) == [7, "cpu"]) is expected
     names = list("0123456789")
     named = ArraySamples(digits.images, digits.labels, "test", "digits", names)
-    values = {}
+    values, detected = {}, {}
     for order in (names, names[::-1]):
-        given = Subject("net", Model(network(), "net", classes=order), named)
-        values[order[0]] = told(run(given, tmp_path / "named").rows, metric="margin", score="logit")[0]["value"]
+        given = [Subject(f"net{k}", Model(network(k), "net", classes=order), named, "nets") for k in (0, 1)]
+        rows = run(given, tmp_path / "named").rows
+        values[order[0]] = told(rows, metric="margin", score="logit")[0]["value"]
+        detected[order[0]] = [row["value"] for row in told(rows, run="", metric="error_auroc")]
     assert values["0"] != values["9"]
-    before = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()}
+    assert detected["0"] != detected["9"]
+
+    def parts():
+        folder = run(subjects(digits, "aa"), tmp_path / "format").path / "parts"
+        return {file.name for file in folder.iterdir()}
+
+    before = parts()
+    monkeypatch.setitem(QUESTIONS, "uncertainty", replace(QUESTIONS["uncertainty"], version=99))
+    versioned = parts()
+    assert {name.partition("-")[0] for name in versioned - before} == {"ensemble"}
     monkeypatch.setattr(evaluation_run, "_FORMAT", 10**6)
-    after = {file.name for file in (run(subjects(digits, "aa"), tmp_path / "format").path / "parts").iterdir()} - before
-    kinds = [{name.partition("-")[0] for name in names} for names in (before, after)]
+    kinds = [{name.partition("-")[0] for name in names} for names in (before, parts() - versioned)]
     assert kinds[0] == kinds[1] == {"samples", "margins", "ensemble"}
 
 
@@ -356,6 +399,10 @@ def test_fitted_detectors_see_the_training_data_and_nothing_else(digits, tmp_pat
     assert values == {name: detection(scores[0][name], scores[1][name]).auroc for name in values}
     again = run(Subject("net", network(), digits, training=other), tmp_path, **given)  # no stored answer
     assert [told(again.rows, metric="auroc", score=name)[0]["value"] for name in values] != list(values.values())
+    relabeled = View(known, labels=np.roll(known.labels, 1))  # the same images
+    again = run(Subject("net", network(), digits, training=relabeled), tmp_path, **given)
+    assert told(again.rows, metric="auroc", score="mahalanobis")[0]["value"] != values["mahalanobis"]
+    assert told(again.rows, metric="auroc", score="knn")[0]["value"] == values["knn"]
     with pytest.raises(ValueError, match=r"net, ood: .*training="):
         run(Subject("net", network(), digits), tmp_path / "unknown", **given)
 

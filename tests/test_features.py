@@ -74,6 +74,19 @@ def test_parquet_of_every_writer(writer, tmp_path):
     assert read.labels.tolist() == LABELS
 
 
+def test_labels_may_be_names(tmp_path):
+    read = read_features(parquet(tmp_path / "f.parquet", features=list(FEATURES), label=["b", "c", "a", "c", "b"]))
+    assert (read.labels.tolist(), read.classes) == ([1, 2, 0, 2, 1], ["a", "b", "c"])
+    arrays = {"features": FEATURES, "labels": np.array(["b", "c", "a", "c", "b"]), "classes": np.array(["c", "b", "a"])}
+    np.savez(tmp_path / "f.npz", **arrays, weight=np.eye(4)[:3])
+    read = read_features(tmp_path / "f.npz")
+    assert (read.labels.tolist(), read.classes) == ([1, 0, 2, 0, 1], ["c", "b", "a"])  # in the order of the file
+    assert read.head["weight"].shape == (3, 4)
+    np.savez(tmp_path / "f.npz", **{**arrays, "classes": np.array(["c", "b"])})
+    with pytest.raises(InputError, match="'a'"):
+        read_features(tmp_path / "f.npz")
+
+
 GOOD = {"features": [[1.0, 1.0], [2.0, 1.0]]}
 
 
@@ -90,8 +103,9 @@ GOOD = {"features": [[1.0, 1.0], [2.0, 1.0]]}
         ({"features": pa.array([[[1.0]]] * 2)}, {}, "lists .*one length"),
         ({"features": pa.array([[], []], pa.list_(pa.float32()))}, {}, "lists .*one length"),
         ({"features": pa.array([], pa.list_(pa.float32()))}, {}, "empty|no rows"),
-        (GOOD | {"label": ["a", "b"]}, {}, r"labels.*f\.parquet.*integers"),
-        (GOOD | {"label": [0, None]}, {}, r"labels.*f\.parquet.*integers"),
+        (GOOD | {"label": ["a", None]}, {}, r"1 of 2 labels .*missing"),
+        (GOOD | {"label": [0, None]}, {}, r"1 of 2 labels .*missing"),
+        (GOOD | {"label": [[0, 1], [1, 1]]}, {}, r"labels.*f\.parquet.*multi-label"),
         (GOOD | {"label": [True, False]}, {}, r"labels.*f\.parquet.*integers"),
         (GOOD | {"label": [timedelta(seconds=1)] * 2}, {}, r"labels.*f\.parquet.*integers"),
         (GOOD | {"label": [0, 10**12]}, {}, r"labels.*f\.parquet"),

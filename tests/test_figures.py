@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import matplotlib
 import numpy as np
@@ -15,8 +16,7 @@ import hardsight as hs
 from hardsight import figures, phases, studies, training
 from hardsight.data import load_digits
 from hardsight.figures.style import line_styles, write_figure
-from hardsight.studies import amc_figures
-from hardsight.studies.declared import small
+from hardsight.studies.declared import embeddings, iterations, two_gaussians
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ NEEDS = {
 @pytest.mark.parametrize("name", NEEDS)
 def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
     folder, _ = runs
-    monkeypatch.setattr(studies, "two_gaussians", lambda seed: small.two_gaussians(seed, n=50, steps=20))
+    monkeypatch.setattr(two_gaussians, "two_gaussians", partial(studies.two_gaussians, n=50, steps=20))
     chosen, options = NEEDS[name]
     files = {option: folder / file for option, file in options.items()}
     out = figures.draw(name, [folder / run for run in chosen], out=tmp_path / f"{name}.png", **files)
@@ -149,12 +149,10 @@ def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
 
 
 def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "embeddings", lambda data, seed: small.embeddings(data, steps=3, seed=seed))
-    monkeypatch.setattr(studies, "iterations", lambda data, out, seed: small.iterations(data, out, count=3, seed=seed))
-    short, raw_features = {"epochs": 1}, amc_figures.raw_features
-    monkeypatch.setattr(
-        amc_figures, "raw_features", lambda data, loss, **more: raw_features(data, loss, **more | short)
-    )
+    monkeypatch.setattr(embeddings, "embeddings", partial(studies.embeddings, steps=3))
+    monkeypatch.setattr(iterations, "iterations", partial(studies.iterations, count=3))
+    short, raw_features = {"epochs": 1}, embeddings.raw_features
+    monkeypatch.setattr(embeddings, "raw_features", lambda data, loss, **more: raw_features(data, loss, **more | short))
     trained = [
         name
         for name, kind in figures.FIGURES.items()
@@ -294,8 +292,8 @@ def test_raw_features_are_the_networks_own_of_five_digits(monkeypatch):
         kept.append(training.train(*arguments, **options))
         return kept[-1]
 
-    monkeypatch.setattr(amc_figures, "train", remembered)
-    figure = amc_figures.plot_raw_features("digits", epochs=2)
+    monkeypatch.setattr(embeddings, "train", remembered)
+    figure = embeddings.plot_raw_features("digits", epochs=2)
     images, labels = load_digits()
     test, drawn = np.arange(len(labels)) % 5 == 0, np.isin(labels, [0, 1, 2, 3, 6])
     assert [trained.history[0]["loss"] > 0 for trained in kept] == [True, True]
@@ -309,4 +307,4 @@ def test_raw_features_are_the_networks_own_of_five_digits(monkeypatch):
             for label, points in zip((0, 1, 2, 3, 6), axis.collections, strict=True):
                 np.testing.assert_allclose(points.get_offsets(), head.features[labels[part] == label], atol=1e-4)
     with pytest.raises(ValueError, match="npz"):
-        amc_figures.raw_features("photos")
+        embeddings.raw_features("photos")

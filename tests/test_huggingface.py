@@ -314,3 +314,15 @@ def test_ways_of_training_that_hide_the_head_are_refused(tmp_path, setting, mess
 
 if __name__ == "__main__":
     train_with_two_processes(sys.argv[1])
+
+
+def test_metrics_go_through_the_trainers_log(tmp_path):
+    callback, run = RecorderCallback(tmp_path / "run"), tmp_path / "run"
+    made = trainer(tmp_path, model(), [callback])
+    callback.log_metrics = lambda metrics, step: made.log(metrics | {"at": step})
+    made.train()
+    entries = [entry for entry in made.state.log_history if "hardsight/train/avh" in entry]
+    assert [(entry["at"], entry["step"]) for entry in entries] == [(6, 6), (12, 12)]
+    for epoch, entry in enumerate(entries, 1):
+        at = hs.Dynamics(run).at(epoch)
+        assert entry["hardsight/train/avh"] == pytest.approx(at["avh"].mean(), rel=1e-6)

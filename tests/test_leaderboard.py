@@ -212,7 +212,7 @@ def test_a_run_of_several_networks_has_uncertainties_among_its_candidates(tmp_pa
     order = [int(key.rpartition(":")[2]) for key in table["id"].tolist()]
     with torch.no_grad():
         p = np.stack([net(images).softmax(1).numpy() for net in networks])[:, order]
-    for name, values in uncertainty(p).items():
+    for name, values in uncertainty(p)._asdict().items():
         np.testing.assert_allclose(table[name], values, atol=1e-6)
     expected = temperature_confidence(np.log(p.mean(0)), labels.numpy()[order])
     np.testing.assert_allclose(table["temperature_confidence"], expected, rtol=1e-4)

@@ -380,3 +380,28 @@ def test_an_unknown_stage_and_two_validation_loaders_are_sentences(tmp_path):
 
 if __name__ == "__main__":
     train_with_two_processes(sys.argv[1])
+
+
+def test_the_trainers_loggers_get_the_mean_of_each_score(tmp_path):
+    class Fake(pl.loggers.logger.DummyLogger):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def log_metrics(self, metrics, step=None):
+            self.calls.append((metrics, step))
+
+    logger, run = Fake(), tmp_path / "run"
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=logger, max_epochs=2, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=[RecorderCallback(run)], log_every_n_steps=1000,
+    )  # fmt: skip
+    trainer.fit(Net(), DataLoader(Points(), batch_size=4))
+    calls = [call for call in logger.calls if "hardsight/train/avh" in call[0]]
+    assert [step for _, step in calls] == [6, 12]
+    for epoch, (metrics, _) in enumerate(calls, 1):
+        at = hs.Dynamics(run).at(epoch)
+        for name in ("avh", "confidence", "nll"):
+            assert metrics[f"hardsight/train/{name}"] == pytest.approx(at[name].mean(), rel=1e-6)
+        right = (at["pred"] == at["label"]).mean()
+        assert metrics["hardsight/train/accuracy"] == pytest.approx(right)

@@ -70,6 +70,21 @@ def test_small_forms_have_the_known_number_of_weights(name):
     assert count(built(name)[0]) == WEIGHTS[name]
 
 
+def test_resnet32_goes_around_its_blocks_without_weights():
+    network, x = built("resnet32-32")
+    assert count(network) == 464_154
+    assert len(convolutions(network)) == 31
+    assert features(network, x).shape == (2, 64)
+    block = next(layer for layer in network.modules() if getattr(layer, "more", 0)).eval()
+    for parameter in block.parameters():
+        nn.init.zeros_(parameter)
+    pixels = torch.rand(2, 16, 6, 6)
+    out = block(pixels)
+    torch.testing.assert_close(out[:, :16], pixels[:, :, ::2, ::2])
+    assert out.shape == (2, 32, 3, 3)
+    assert not out[:, 16:].any()
+
+
 def test_cnn10_is_as_appendix_f_prints_it():
     network, x = built("cnn10", classes=7)
     expected = [(7, 64), *[(3, width) for width in (64, 128, 256) for _ in range(3)]]

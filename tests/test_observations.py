@@ -7,9 +7,9 @@ from scipy import stats
 
 from hardsight import studies
 from hardsight.errors import InputError
-from hardsight.studies.avh_claims import SMALL, Net, judge
-from hardsight.studies.avh_measures import permutation_p
-from hardsight.studies.claims import CLAIMS
+from hardsight.studies.claims import Judge, claims
+from hardsight.studies.declared.avh_claims import SMALL, Net, verdict
+from hardsight.studies.declared.avh_measures import permutation_p
 
 T = np.arange(50)
 
@@ -102,10 +102,9 @@ def test_only_errors_raised_on_purpose_become_a_verdict(monkeypatch):
         return np.ones(2) + np.ones(3)
 
     net = Net("net", Matrices({"avh": np.zeros((9, 30))}), None, None)
-    claim = CLAIMS[0]._replace(epochs=1)
-    assert judge(claim._replace(judge=missing), net)[:2] == ("not measured", "levels must hold two values.")
+    assert verdict(Judge("missing", missing), net)[:2] == ("not measured", "levels must hold two values.")
     with pytest.raises(ValueError, match="broadcast"):
-        judge(claim._replace(judge=broken), net)
+        verdict(Judge("broken", broken), net)
 
 
 def test_a_shortcut_net_is_judged_by_the_opposite_rule():
@@ -120,7 +119,7 @@ def test_observations_of_a_real_run_state_numbers_intervals_and_n(digits_run):
     run = digits_run[0]
     human = 1 - stats.rankdata(run.matrix("avh")[:, 5]) / len(run)
     rows = studies.observations({"resnet-small": run, "again": run, "vgg": run}, human).to_pylist()
-    assert len(rows) == 3 * (len(CLAIMS) - 1) + 1  # one is about all nets
+    assert len(rows) == 3 * (len(claims("observations")) - 1) + 1  # one is about all nets
     assert all(row["measured"] and row["rule"] for row in rows)
     assert all(row["n"] > 0 for row in rows if row["verdict"] != "not measured")
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None and row["high"])

@@ -63,6 +63,38 @@ def test_detectors_fitted_on_training_features_are_those_of_other_libraries():
     np.testing.assert_allclose(scores["vim"], logsumexp(inside.logits, axis=1) - virtual, rtol=1e-5)
 
 
+def test_mahalanobis_ignores_directions_in_which_no_training_feature_varies():
+    (inside, _), (training, labels) = made(30, width=6), made(200, width=6, seed=3)
+    training.features[:, 5] = training.features[:, 4]  # a copy in training, and not later
+    x, train = inside.features.astype(float), training.features.astype(float)
+    scores = ood_scores(
+        inside.logits, x, inside.weight, ["mahalanobis"], training=Training(train, training.logits, labels)
+    )
+    means = np.stack([train[labels == k].mean(0) for k in range(5)])
+    precision = EmpiricalCovariance(assume_centered=True).fit(train - means[labels]).precision_  # a pseudo-inverse
+    distances = [[(row - mean) @ precision @ (row - mean) for mean in means] for row in x]
+    np.testing.assert_allclose(scores["mahalanobis"], -np.min(distances, axis=1), rtol=1e-6)
+
+
+def test_knn_of_few_training_samples_takes_the_farthest():
+    (inside, _), (training, labels) = made(10), made(20, seed=3)
+    scores = ood_scores(inside.logits, inside.features, inside.weight, ["knn"], training=training_of(training, labels))
+    units = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (inside.features, training.features)]
+    farthest = np.linalg.norm(units[0][:, None] - units[1], axis=2).max(1)
+    np.testing.assert_allclose(scores["knn"], -farthest, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "kept"), [(8, 4), (767, 383), (768, 512), (2048, 1000)])
+def test_vim_keeps_as_many_directions_as_its_paper(width, kept):
+    draw = np.random.default_rng(0)
+    lengths = np.linspace(2, 1, width)  # along the axes: the first ones are the principal subspace
+    x, weight, logits = draw.normal(size=(5, width)), draw.normal(size=(3, width)), draw.normal(size=(width, 3))
+    scores = ood_scores(logits[:5], x, weight, ["vim"], training=Training(np.diag(lengths), logits, np.arange(width)))
+    scale = logits.max(1).mean() / (lengths[kept:].sum() / width)
+    expected = logsumexp(logits[:5], axis=1) - scale * np.linalg.norm(x[:, kept:], axis=1)
+    np.testing.assert_allclose(scores["vim"], expected, rtol=1e-6)
+
+
 def test_fitted_detectors_agree_with_pytorch_ood():
     library = pytest.importorskip("pytorch_ood.detector")
     (inside, _), (known, labels) = made(40, width=12), made(200, width=12, seed=3)

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import hardsight as hs
 from hardsight.data import load_digits
 from hardsight.runs import RunWriter, discard, is_run, write_json
-from hardsight.table import split_rows
+from hardsight.tablefiles import split_rows
 
 MINE = "my own words"
 

@@ -73,15 +73,6 @@ def test_the_page_shows_the_last_row_of_cases_that_are_still_measured(performanc
     assert "| 5 s | 3 s |" not in page
 
 
-def test_the_page_says_what_no_gpu_has_measured(performance, row):
-    gpu = row("all scores", baseline="matmul", ratio=1.1, limit=1.3, place="NVIDIA X") | {"triton": "3.6.0"}
-    old = gpu | {"benchmark": "losses", "triton": ""}
-    missing = performance.unmeasured([gpu, old, row("c", benchmark="folders", limit=2)])
-    assert "python -m benchmarks losses large_heads folders sweep" in missing
-    rows = [gpu | {"benchmark": name} for name in (*performance.TARGETS, "sweep")]
-    assert performance.unmeasured(rows) == ""
-
-
 def test_rows_of_a_sweep_become_a_model_and_predictions(performance, row, benchmark_module):
     true = benchmark_module("cost_model").CostModel(dict.fromkeys(performance.TERMS, 0.0) | {"product": 1e-12}, 0, 0, 0)
     shapes = [(1000, 64, 100), (2000, 64, 100), (1000, 128, 100), (1000, 64, 1000)]

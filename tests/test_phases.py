@@ -15,7 +15,7 @@ from hardsight.correlation import pearson, spearman, standard_error, tie_share
 from hardsight.phases import drivers, noise
 from hardsight.phases.plateaus import plateau, settles, whole_change
 from hardsight.studies import dip_and_bounce, phase_switch
-from hardsight.studies.avh_measures import standardized_gap
+from hardsight.studies.declared.avh_measures import standardized_gap
 
 
 def naive_loss(cosines, norms, lengths, bias, label):

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -215,7 +216,7 @@ def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path
         ("abc", [0, 1, 2], "ids.*3 samples"),
         ([1, 2, 3], [0, 1], r"labels.*\(3,\)"),
         ([1, 2, 3], [0.5, 0.5, 1.0], "soft labels"),
-        ([1, 2, 3], ["a", "b", "c"], "labels.*class indices"),
+        ([1, 2, 3], ["a", "b", "c"], "labels.*numbers"),
         (torch.rand(3), [0, 1, 2], r"ids .*\(3,\) .*got torch.float32"),
         (torch.arange(3)[:, None], [0, 1, 2], r"ids .*\(3,\) .*\(3, 1\)"),
         (np.arange(3.0), [0, 1, 2], "ids .*float64"),
@@ -223,7 +224,7 @@ def test_a_head_begun_anew_between_epochs_is_an_error_and_a_copy_is_not(tmp_path
 )
 def test_a_batch_that_does_not_fit_is_one_sentence(tmp_path, ids, labels, says):
     x, w, _, b = triple(3, 8, 5)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((TypeError, ValueError), match=says):
         hs.Recorder(tmp_path / "run").update(ids, SimpleNamespace(features=x, weight=w, bias=b), labels)
 
 
@@ -395,7 +396,8 @@ def test_merging_changes_nothing_but_where_rows_lie(tmp_path, monkeypatch):
         for id_ in one.ids[::17]:
             assert one.curve(id_).equals(hs.Dynamics(tmp_path / "single").curve(id_))
         assert one.at(7).to_arrow().equals(hs.Dynamics(tmp_path / "single").at(7).to_arrow())
-        assert one.summary().to_arrow().equals(other.summary().to_arrow())
+        # Files are read one after the other, and the moments of an epoch add up in that order.
+        pd.testing.assert_frame_equal(one.summary().to_pandas(), other.summary().to_pandas(), rtol=1e-12, atol=1e-14)
 
     compared()
     recorder.close()

@@ -217,23 +217,38 @@ def test_files_that_a_recorder_replaces_while_they_are_opened_are_read_again(tmp
         "table": lambda: hs.SampleTable.load(tmp_path / "run").to_arrow().to_pylist(),
     }[reading]
     expected, pending = read(), [True]
-    real = records.read_index
+    real = records.Records._read
 
-    def then_replaced(run):
-        index = real(run)
+    def replaced_before(store, *args):
         if pending and threading.current_thread() is threading.main_thread():
             pending.clear()
             recorder.close()
             monkeypatch.setattr("hardsight.records.MOST_FILES", 1)
             train(recorder, 4, model=network(), first=4)
-        return index
+        return real(store, *args)
 
-    monkeypatch.setattr("hardsight.records.read_index", then_replaced)
+    monkeypatch.setattr("hardsight.records.Records._read", replaced_before)
     found = read()
     assert not pending
     if reading != "table":  # which shows the last epoch, whichever that is
         assert found == expected
     assert len(found) == len(expected)
+
+
+def test_a_file_that_is_missing_is_an_error_to_a_recorder_and_nothing_is_committed(tmp_path):
+    recorder = hs.Recorder(tmp_path / "run")
+    record(recorder, *((seed, range(12)) for seed in range(3)))
+    folder = tmp_path / "run" / "dynamics"
+    before = (folder / "index.json").read_bytes()
+    missing = folder / records.read_index(tmp_path / "run").files[1]["name"]
+    content = missing.read_bytes()
+    missing.unlink()
+    with pytest.raises(HardsightError, match="missing"):
+        recorder.close()
+    assert (folder / "index.json").read_bytes() == before
+    missing.write_bytes(content)
+    recorder.close()
+    assert not np.isnan(hs.Dynamics(tmp_path / "run").matrix("angle")).any()
 
 
 def _paths(value, path=()):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from report_runs import CLASSES, frame, grouping, record, report, texts
@@ -25,7 +25,7 @@ from hardsight.report.write import make_payload
 
 def assert_lines(dynamics, rows, group, lines):
     """Lines of the page against pandas, group by group."""
-    parts = dict(list(rows.groupby(group)))
+    parts = dict(list(rows.groupby(group, observed=True)))
     assert [line["name"] for line in lines] == list(parts)
     for line, own in zip(lines, parts.values(), strict=True):
         by_epoch = own.groupby("epoch")
@@ -285,7 +285,7 @@ def test_a_run_that_goes_on_being_recorded_is_shown_as_it_was_when_it_was_opened
     recorder.update(torch.arange(60, 65), head, torch.zeros(5, dtype=torch.long))
     recorder.end_epoch()
     assert make_payload(rows, dynamics=before)["training"] == expected["training"]
-    assert before.rows_of(pa.array(["train:60", "train:7"]), ["norm"]).table.num_rows == 3
+    assert before.records.block(["norm"], where=pc.field("id").isin(["train:60", "train:7"])).table.num_rows == 3
 
 
 def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
@@ -298,13 +298,16 @@ def test_without_the_swapped_losses_there_are_no_drivers(whole, monkeypatch):
     assert payload["training"]["groupings"]
 
 
+RANKS, SKETCHED = ("rank_angle", "rank_logit"), ("isolation", "pca_x", "pca_y")
+
+
 def test_a_run_without_records_is_as_it_was(tmp_path):
     torch.manual_seed(0)
     table = hs.score_features(torch.randn(50, 6), torch.randn(4, 6), torch.randint(0, 4, (50,)))
     table.save(tmp_path / "run")
     payload = report(tmp_path / "run")
     assert "training" not in payload
-    assert set(payload["points"]["scores"]) == {*table.scores, "rank_angle", "rank_logit"}
+    assert set(payload["points"]["scores"]) == {*table.scores, *RANKS, *SKETCHED}
     assert not any(view["color"] for view in payload["views"])
 
 

@@ -239,3 +239,36 @@ def test_what_the_template_writes_cannot_be_reordered(character):
     assert character not in written
     escape = character.encode("unicode_escape").decode()
     assert written.count(f"photo{escape}gpj.exe") >= 4
+
+
+def test_no_class_name_breaks_inside_a_word(show):
+    names = ("Staffordshire bullterrier", "electrocardiograph-like apparatus", "W" * 60, "ant")
+    for width in (400, 700, 1200):
+        page = show(make_payload(names=names), viewport={"width": width, "height": 800})
+        pieces = page.evaluate("""() => [...document.querySelectorAll(".card .line bdi")].flatMap((name) => {
+            const text = name.firstChild;
+            return [...text.data.matchAll(/\\S+/g)].map((word) => {
+                const range = document.createRange();
+                range.setStart(text, word.index);
+                range.setEnd(text, word.index + word[0].length);
+                return word[0].includes("-") ? 1 : new Set([...range.getClientRects()].map(({ top }) => top)).size;
+            });
+        })""")
+        assert set(pieces) == {1}
+
+
+def test_the_gallery_scrolls_within_the_screen(show):
+    page = show(make_payload(), viewport={"width": 1400, "height": 900})
+    assert len(card_rows(page)) == 48
+    assert page.locator("#samples").bounding_box()["height"] < 1200
+    last = page.get_by_test_id("card").last
+    last.focus()
+    assert last.is_visible()
+    assert page.get_by_test_id("cards").evaluate("(node) => node.scrollTop") > 0
+
+
+def test_navigation_and_headings_use_the_same_words(show):
+    page = show(make_payload())
+    links = {link.inner_text(): link.get_attribute("href") for link in page.locator("nav a").all()}
+    for text, target in links.items():
+        assert page.locator(f"{target} h2").first.inner_text() == text

@@ -281,7 +281,8 @@ def test_scores_are_chosen_and_galleries_opened(show, case):
     expected = next(one["rows"] for one in payload["lists"] if one["key"] == "people_easy")
     assert card_rows(page) == expected
     page.get_by_test_id("card").first.click()
-    assert "Smaller is harder" in page.get_by_test_id("dialog").inner_text()
+    meanings = [node.get_attribute("title") for node in page.get_by_test_id("dialog").locator("abbr").all()]
+    assert any(meaning.endswith("Smaller is harder.") for meaning in meanings)
     page.keyboard.press("Escape")
     page.get_by_test_id("view").select_option(label="People against C·AVH")
     page.get_by_test_id("brush-x1").fill("0.5")

@@ -373,7 +373,7 @@ def test_a_new_run_is_not_read_again(network, first, tmp_path, monkeypatch):
         reads.append(kinds)
         return read_run(path, kinds=kinds, partial=partial)
 
-    monkeypatch.setattr("hardsight.table.read_run", recorded)
+    monkeypatch.setattr("hardsight.tablefiles.read_run", recorded)
     network.register_forward_pre_hook(lambda *_: forwards.append(1))
     table = hs.score(network, first(128), out=tmp_path / "run")
     assert len(forwards) == 2  # one per batch, also of the first, which is looked at more closely

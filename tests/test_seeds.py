@@ -24,8 +24,7 @@ from hardsight.questions import angular_kmeans, attack
 from hardsight.questions.uncertainty import dropout_predictions
 from hardsight.recipes import Recipe
 from hardsight.scoring.folds import assign_folds
-from hardsight.studies import dip_and_bounce
-from hardsight.studies.declared.small import embeddings, iterations, two_gaussians
+from hardsight.studies import dip_and_bounce, embeddings, iterations, two_gaussians
 from hardsight.training import train
 from hardsight.training.loop import seed_of
 

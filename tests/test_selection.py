@@ -15,7 +15,6 @@ from hardsight.adaptation import selection
 from hardsight.adaptation.selection import (
     METHODS,
     Method,
-    chosen,
     class_thresholds,
     lrent_chosen,
     lrent_labels,
@@ -67,7 +66,7 @@ def test_label_moves_to_class_that_network_is_unsure_of():
     # Predicted 0 0 0 1, a third: λ = .9 and .5. The third sample has .52/.9 = .58 and .48/.5 = .96.
     p = [[0.9, 0.1], [0.8, 0.2], [0.52, 0.48], [0.5, 0.5 + 1e-9]]
     found = select("cbst", p, portion=1 / 3)
-    assert pseudo_labels(p, found.label_thresholds).tolist() == [0, 0, 1, 1]
+    assert pseudo_labels(np.array(p), found.label_thresholds)[0].tolist() == [0, 0, 1, 1]
     assert found.rows.tolist() == [0, 3]  # .48 is still below .5
     # AVC chooses it: of class 1 the ranked one has .5, and it has .55 at the label it moved to.
     avc = [[0.6, 0.4], [0.6, 0.4], [0.45, 0.55], [0.5, 0.5]]
@@ -99,10 +98,13 @@ def test_all_that_tie_with_the_ranked_sample_are_chosen_and_none_of_them_if_stri
 
 
 def test_of_equal_ratios_the_lower_class_wins_and_a_class_without_samples_counts_as_one_and_is_never_chosen():
-    assert pseudo_labels([[0.25, 0.5, 0.25]], [0.25, 0.5, 0.25]).tolist() == [0]
-    assert pseudo_labels([[0.5, 0.4]], [np.inf, 0.5]).tolist() == [1]  # .5 and .8
-    assert pseudo_labels([[0.6, 0.4]], [np.inf, 0.8]).tolist() == [0]  # .6 and .5
-    assert not chosen([1.0], [0], [np.inf, 0.5]).any()
+    for row, thresholds, label in (
+        ([0.25, 0.5, 0.25], [0.25, 0.5, 0.25], 0),
+        ([0.5, 0.4], [np.inf, 0.5], 1),  # .5 and .8
+        ([0.6, 0.4], [np.inf, 0.8], 0),  # .6 and .5
+    ):
+        labels, values = pseudo_labels(np.array([row]), thresholds)
+        assert (labels.tolist(), values.tolist()) == ([label], [row[label]])
 
 
 def test_portion_one_takes_everyone_and_one_class_may_have_all():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from test_lock import is_free
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,6 +23,7 @@ from hardsight.models import Model
 from hardsight.predictions import predict
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
+from hardsight.runs import folder_lock
 from hardsight.table import SampleTable
 from hardsight.training import train
 
@@ -459,8 +461,10 @@ def test_a_network_at_chance_on_the_source_is_refused_and_teaches_itself_nothing
     with torch.no_grad():
         knows_nothing[0].weight.zero_()
         knows_nothing[0].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
-    with pytest.raises(StateError, match=r"model: .*chance"):
+    with pytest.raises(StateError, match=r"model: .*chance") as error:
         adapted(knows_nothing, tmp_path / "run")
+    assert error.traceback  # it keeps every frame alive that it passed; the folder is free all the same
+    assert is_free(folder_lock, tmp_path / "run")
     assert not list((tmp_path / "run").rglob("selection*"))
     adapted(net, tmp_path / "trained")
 

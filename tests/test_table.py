@@ -1,6 +1,9 @@
 """SampleTable: looking, combining, saving."""
 
+import base64
 import html
+import io
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from naive import triple
+from PIL import Image
 from scipy.stats import rankdata
 from torch import nn
 
@@ -17,6 +21,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.adaptation import Adapted
 from hardsight.evaluation import Evaluation
+from hardsight.labelerrors import Noise
 from hardsight.models import Model
 from hardsight.runs import Counts, Meta
 from hardsight.training import Trained
@@ -121,7 +126,7 @@ def test_norms_within_class(table):
 
 def test_one_of_several_models_in_a_run_can_be_named(tmp_path):
     from hardsight.runs import RunWriter
-    from hardsight.table import split_rows
+    from hardsight.tablefiles import split_rows
 
     rows = SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [0], "avh": [0.5]})
     writer = RunWriter(tmp_path / "run", {})
@@ -148,7 +153,7 @@ def test_a_table_without_labels(tmp_path):
 def test_it_shows_itself_and_nothing_in_it_is_executed(table):
     text, page = repr(table), table._repr_html_()
     assert text.startswith("SampleTable: 50 rows × 16 columns")
-    assert max(map(len, text.splitlines())) <= 130
+    assert max(map(len, text.splitlines())) <= 91
     assert len(text.splitlines()) == 8
     assert page.count("<tr>") == 11
     for shown in (text, page):
@@ -186,8 +191,61 @@ def test_every_result_prints_as_one_line_and_a_notebook_shows_the_same(tmp_path)
         text = repr(result)
         assert all(word in text for word in [type(result).__name__, *words]), text
         assert len(text.splitlines()) == 1
-        assert html.unescape(result._repr_html_()) == f"<pre>{text}</pre>"
-        assert "<b>" not in result._repr_html_()
+        page = result._repr_html_()
+        assert html.unescape(page).startswith(f"<p>{text}</p>")
+        assert page.count("<tr>") == (len(result._shown_rows()) + 1 if result._shown_rows() else 0)
+        assert "<b>" not in page
+
+
+def test_rows_by_slice_mask_and_place():
+    columns = {"id": list("abcd"), "label": [0, 1, 1, 0], "pred": [0, 0, 1, 1], "avh": [0.3, 0.9, np.nan, 0.1]}
+    table = SampleTable.from_columns(columns, {"class_names": ["ant", "bee"]})
+    assert table.class_names == ["ant", "bee"]
+    for key, ids in [
+        (slice(2), "ab"), (slice(None, None, -2), "db"), (table["pred"] != table["label"], "bd"), ([3, -4], "da"),
+        ([], ""), (np.array([2]), "c"),
+    ]:  # fmt: skip
+        part = table[key]
+        assert "".join(part["id"]) == ids
+        assert part.columns == table.columns
+        assert part.class_names == table.class_names
+    assert "".join(table.filter(lambda t: t["label"] == 1)["id"]) == "bc"
+    assert "".join(table.sort("avh")["id"])[:3] == "dab"
+    assert "".join(table.sort("avh", descending=True)["id"])[:3] == "bad"
+    assert "".join(table.sort("label")["id"]) == "adbc"
+    for key in ([True, False], [4], [0.5], [[0]], None):
+        with pytest.raises((hs.errors.InputError, hs.errors.InputTypeError)):
+            table[key]
+
+
+def test_thumbnails_are_those_of_the_rows(tmp_path):
+    """Each row has its own image; without the data the table is shown without any."""
+    images = np.zeros((12, 8, 8, 3), np.uint8) + (20 * np.arange(12, dtype=np.uint8))[:, None, None, None]
+    np.savez(tmp_path / "data.npz", test_images=images, test_labels=np.arange(12) % 2)
+    table = hs.score(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), str(tmp_path / "data.npz"), preprocess="raw")
+    shown = table[[5, 2]]._repr_html_()
+    pixels = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(code))))[0, 0].tolist()
+        for code in re.findall(r"data:image/webp;base64,([^\"]+)", shown)
+    ]
+    assert pixels == [[100] * 3, [40] * 3]
+    assert table._repr_html_().count("<img") == 10
+    (tmp_path / "data.npz").unlink()
+    assert "<img" not in table._repr_html_()
+    assert table._repr_html_().count("<tr>") == 11
+
+
+def test_noise_and_a_head_show_themselves():
+    with hs.capture(nn.Linear(4, 3)) as head:
+        assert "3 classes × 4 features" in repr(head)
+        assert "no batch" in repr(head)
+    rows = pa.table({"class": [0, 1], "n": [60, 40], "count": [1.0, 4.0], "share": [1 / 60, 0.1]})
+    noise = Noise(rows, 5.0, 0.05, 0.02, 0.11, True, 0, np.ones(2))
+    assert "5 of 100 labels" in repr(noise)
+    assert "5.0% [2.0%, 11.0%]" in repr(noise)
+    assert noise._repr_html_().index("<td>40</td>") < noise._repr_html_().index(
+        "<td>60</td>"
+    )  # most wrong labels first
 
 
 def test_bad_features_are_listed_not_hidden(tmp_path):

@@ -277,6 +277,15 @@ def test_own_loss_own_sampler_and_own_log(tmp_path):
     assert (~np.isnan(seen)).sum(0).tolist() == [100, 100]
 
 
+def test_the_users_logger_gets_numbers_with_names_and_steps(tmp_path):
+    calls = []
+    result = trained(tmp_path / "run", Recipe(epochs=2, batch_size=50), log=lambda *call: calls.append(call))
+    assert [step for _, step in calls] == [10, 20]  # 500 samples, batches of 50
+    for (metrics, _), row in zip(calls, result.history, strict=True):
+        assert {"epoch", "lr", "loss", "accuracy", "gradient", "test_loss", "test_accuracy"} <= metrics.keys()
+        assert all(type(value) is float and value == row[name] for name, value in metrics.items())
+
+
 def test_blends_are_not_recorded_and_that_is_said(tmp_path, capsys):
     recipe = Recipe(epochs=1, batch_size=50, mixup=0.4)
     result = trained(tmp_path / "run", recipe, progress=True)

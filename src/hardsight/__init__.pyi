@@ -76,6 +76,7 @@ from hardsight.scores import margin as margin
 from hardsight.scores import max_logit as max_logit
 from hardsight.scores import nll as nll
 from hardsight.scores import norm as norm
+from hardsight.scoring.probabilities import score_probabilities as score_probabilities
 from hardsight.scoring.score import score as score
 from hardsight.scoring.score import score_features as score_features
 from hardsight.studies import study as study

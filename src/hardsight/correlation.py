@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -31,12 +31,7 @@ class Correlation(NamedTuple):
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """Pearson's correlation of two arrays without NaN.
-
-    Examples:
-        >>> round(pearson(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4])).value, 3)
-        0.8
-    """
+    """Pearson's correlation of two arrays without NaN."""
     x, y = _standardized(x), _standardized(y)
     value = float((x * y).mean())
     # A few outliers that are not in the sample may decide a mean of products: never less than normal data would have.
@@ -44,12 +39,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """Spearman's correlation of two arrays without NaN; ties share their mean rank.
-
-    Examples:
-        >>> round(spearman(np.array([1.0, 2, 2, 9]), np.array([1.0, 3, 2, 4])).value, 3)
-        0.949
-    """
+    """Spearman's correlation of two arrays without NaN; ties share their mean rank."""
     n = len(x)
     u, v = ((stats.rankdata(values) - 0.5) / n - 0.5 for values in (x, y))
     variance_u, variance_v, covariance = (u * u).mean(), (v * v).mean(), (u * v).mean()
@@ -65,20 +55,20 @@ def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 
 def kendall(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """Kendall's τ-b of two arrays without NaN, in O(n log n).
-
-    Examples:
-        >>> round(kendall(np.array([1.0, 2, 2, 9]), np.array([1.0, 3, 2, 4])).value, 3)
-        0.913
-    """
-    n = len(x)
-    coded = [np.unique(values, return_inverse=True, return_counts=True)[1:] for values in (x, y)]
-    (x_code, x_count), (y_code, y_count) = sorted(coded, key=lambda code: -len(code[1]))  # fewer values: fewer steps
-    if len(y_count) < 2:
+    """Kendall's τ-b of two arrays without NaN, in O(n log n)."""
+    n, (x, y) = len(x), _code_pair(x, y)
+    if not y.any():
         return _with_interval(np.nan, np.full(n, np.nan))
-    # Of the n samples, how many differ from each one in x, in y; and how many agree in order minus how many do not.
-    x_apart, y_apart = (n - x_count)[x_code], (n - y_count)[y_code]
-    both = _concordance(x_code, y_code, x_count, y_count)
+    (x_below, x_upto), (y_below, y_upto) = _ranks(x), _ranks(y)
+    pair, pair_upto = _ranks(_codes(x * n + y))
+    below = np.zeros(n, dtype=np.int64)  # in both x and y
+    for _, upper, upto, start in below_pairs(x, y):
+        below[upper] += upto - start
+    # With h = 1 where another sample lies below, ½ where it ties, sign(x_i − x_j) is 2h − 1; sums of h are mid-ranks.
+    lower_y, lower_x = pair - x_below, _ranks(_codes(y * n + x))[0] - y_below  # among ties in x, among ties in y
+    middle = below + (lower_y + lower_x) / 2 + (pair_upto - pair) / 4
+    both = 4 * middle - (x_below + x_upto + y_below + y_upto) + n  # how many agree in order, minus how many do not
+    x_apart, y_apart = n - (x_upto - x_below), n - (y_upto - y_below)  # how many differ from each sample
     pairs, x_pairs, y_pairs = both.mean(), x_apart.mean(), y_apart.mean()
     scale = np.sqrt(x_pairs * y_pairs)
     value = float(pairs / scale)
@@ -86,47 +76,33 @@ def kendall(x: np.ndarray, y: np.ndarray) -> Correlation:
     return _with_interval(value, influence)
 
 
-COEFFICIENTS: dict[str, Callable[[np.ndarray, np.ndarray], Correlation]] = {
-    "spearman": spearman,
-    "pearson": pearson,
-    "kendall": kendall,
-}
+COEFFICIENTS = {"spearman": spearman, "pearson": pearson, "kendall": kendall}
 
 
-def _concordance(x: np.ndarray, y: np.ndarray, x_count: np.ndarray, y_count: np.ndarray) -> np.ndarray:
-    """For each sample the sum over all others of sign(x_i − x_j)·sign(y_i − y_j); x and y are codes 0, 1, … ."""
-    n = len(x)
-    x_below, y_below = (np.cumsum(count) - count for count in (x_count, y_count))
-    below = np.zeros(n, dtype=np.int64)  # in both x and y
-    for _, upper, upto, start in below_pairs(x, y):
-        below[upper] += upto - start
-    (pair, pairs), pair_y = _places(x * len(y_count) + y), y * len(x_count) + x
-    x_tied = pair - x_below[x]  # same x, lower y
-    y_tied = _places(pair_y)[0] - y_below[y]  # same y, lower x
-    # With h = 1 where the other lies below, ½ where it ties, the sign is 2h − 1; sums of h are ranks from the middle.
-    middle = below + (x_tied + y_tied) / 2 + pairs / 4
-    return 4 * middle - 2 * (x_below[x] + x_count[x] / 2 + y_below[y] + y_count[y] / 2) + n
+def _codes(values: np.ndarray) -> np.ndarray:
+    """The rank of each value among the distinct ones: 0, 1, … ."""
+    return np.unique(values, return_inverse=True)[1]
 
 
-def _places(code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each sample how many have a lower code, and how many the same."""
-    _, inverse, count = np.unique(code, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - count)[inverse], count[inverse]
+def _code_pair(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    """The codes of both, those with fewer distinct values second, which `below_pairs` takes fewer steps with."""
+    return sorted((_codes(x), _codes(y)), key=lambda code: -code.max())
+
+
+def _ranks(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each sample how many lie below it, and how many do not lie above it."""
+    count = np.bincount(codes)
+    upto = np.cumsum(count)
+    return (upto - count)[codes], upto[codes]
 
 
 def below_pairs(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """All pairs in which one sample lies below the other in both x and y, a few index arrays instead of n² pairs.
+    """All pairs of samples of which one lies below the other in both x and y; x and y are codes 0, 1, … .
 
     Samples in the order of x are halved by the highest bit of y, each half again by the next bit, and so on. Two
     samples part at one bit: there the one with the bit has those without it that come earlier in x below itself.
-
-    Args:
-        x: Codes 0, 1, … ``(N,)``.
-        y: The same; the fewer its distinct values, the fewer steps.
-
-    Yields:
-        For each bit of y ``(lower, upper, upto, start)``: samples without and with the bit; the pairs of ``upper[k]``
-        are those with ``lower[start[k]:upto[k]]``.
+    For each bit ``(lower, upper, upto, start)`` are the samples without and with the bit; the pairs of ``upper[k]`` are
+    those with ``lower[start[k]:upto[k]]``: a few index arrays instead of n² pairs.
     """
     order = np.lexsort((-y, x))  # ties in x run down in y, so that none has another below it
     for bit in reversed(range(int(y.max()).bit_length())):
@@ -165,16 +141,14 @@ def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> t
     """The 95% interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
 
     An error that is estimated from few samples is itself uncertain, and too small on average: hence Student's t, and
-    √(n / (n − 3)), which Fisher found for normal data.
-
-    Below 4 samples there is none. The half-width on Fisher's scale is at least `least` standard errors of normal data.
+    √(n / (n − 3)), which Fisher found for normal data; below 4 samples there is none. The interval reaches at least
+    `least` standard errors of normal data to either side.
     """
     if not np.isfinite(error) or n < 4:
         return np.nan, np.nan
     if abs(value) >= 1 - 1e-12:  # nothing is left to vary
         return value, value
-    reach = half_width(n - 2) * error * np.sqrt(n / (n - 3)) / (1 - value**2)
-    reach = max(reach, least / np.sqrt(n - 3))
+    reach = max(half_width(n - 2) * error * np.sqrt(n) / (1 - value**2), least) / np.sqrt(n - 3)
     low, high = np.tanh(np.arctanh(value) + reach * np.array([-1.0, 1.0])).tolist()
     return low, high
 
@@ -186,12 +160,7 @@ def standard_error(influence: np.ndarray) -> float:
 
 
 def tie_share(values: np.ndarray) -> float:
-    """Share of the pairs of samples whose values are equal.
-
-    Examples:
-        >>> tie_share(np.array([1.0, 1.0, 0.5]))
-        0.3333333333333333
-    """
+    """Share of the pairs of samples whose values are equal."""
     n = len(values)
     counts = np.unique(values, return_counts=True)[1]
     return float((counts * (counts - 1)).sum() / (n * (n - 1))) if n > 1 else 0.0
@@ -220,112 +189,75 @@ def resampled(
         >>> resampled(np.stack([x, -x]), x, ("pearson", "kendall"), resamples=2).round(6).tolist()
         [[[1.0, 1.0], [-1.0, -1.0]], [[1.0, 1.0], [-1.0, -1.0]]]
     """
-    columns, y = np.atleast_2d(np.asarray(columns, dtype=np.float64)), np.asarray(y, dtype=np.float64)
-    n = len(y)
-    orders = [_order(values) for values in (y, *columns)] if {"spearman", "kendall"} & set(coefficients) else []
-    pairs = [_pairs(order, orders[0]) for order in orders[1:]] if "kendall" in coefficients else []
-    moments = _moments(columns, y) if "pearson" in coefficients else None
+    functions, n = [_RESAMPLED[name](columns, y) for name in coefficients], len(y)
 
     @np.errstate(invalid="ignore", divide="ignore")
     def resample(number: int) -> np.ndarray:
         drawn = np.random.default_rng([seed, number]).integers(0, n, n)
         counts = np.bincount(drawn, minlength=n)  # whole numbers: their sums are exact, and cumulate fastest
-        below = [_cumulated(counts, order.order) for order in orders]
-        values: dict[str, np.ndarray] = {}
-        if moments is not None:
-            values["pearson"] = _pearson_of(counts, moments, len(columns))
-        if "spearman" in coefficients:
-            values["spearman"] = _spearman_of(counts, orders, below)
-        if pairs:
-            values["kendall"] = _kendall_of(counts, pairs, orders, below)
-        return np.stack([values[name] for name in coefficients], axis=1)
+        return np.stack([function(counts) for function in functions], axis=1)
 
     # NumPy releases the interpreter in the loops that matter, so threads share the work.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return np.stack(list(pool.map(resample, range(resamples))))
 
 
-class _Order(NamedTuple):
-    """The order of the samples; for each sample and each distinct value, where its ties begin and end in it."""
-
-    order: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    ends: np.ndarray
-    code: np.ndarray
-
-
-def _order(values: np.ndarray) -> _Order:
-    _, code, count = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.concatenate([[0], np.cumsum(count)])
-    return _Order(np.argsort(code, kind="stable"), ends[code], ends[code + 1], ends, code)
-
-
 def _cumulated(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
     """0, and the cumulative sums of the counts in an order."""
-    total = np.zeros(len(order) + 1, dtype=counts.dtype)
-    np.cumsum(counts.take(order), out=total[1:])
-    return total
+    return np.concatenate([[0], np.cumsum(counts.take(order))])
 
 
-def _moments(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """``(N, 2 + 3S)``: what makes Pearson's correlations when summed over a resample; around means, to keep digits."""
-    y = y - y.mean()
-    x = columns - columns.mean(1, keepdims=True)
-    return np.ascontiguousarray(np.concatenate([[y, y * y], x, x * x, x * y]).T)
+def _pearson_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
+    x, y = columns - columns.mean(1, keepdims=True), y - y.mean()  # around means, to keep digits
+    moments = np.ascontiguousarray(np.concatenate([[y, y * y], x, x * x, x * y]).T)
+
+    def correlations(counts: np.ndarray) -> np.ndarray:
+        sums = np.einsum("n,nk->k", counts, moments) / len(counts)
+        x, xx, xy = sums[2:].reshape(3, -1)
+        # What is constant in a resample has a variance of rounding; NaN instead.
+        squares, means = np.append(xx, sums[1]), np.append(x, sums[0])
+        spread = squares - means**2
+        spread[spread < 1e-12 * squares] = np.nan
+        return (xy - x * sums[0]) / np.sqrt(spread[:-1] * spread[-1])
+
+    return correlations
 
 
-def _pearson_of(counts: np.ndarray, moments: np.ndarray, size: int) -> np.ndarray:
-    sums = np.einsum("n,nk->k", counts, moments) / len(counts)
-    x, xx, xy = sums[2:].reshape(3, size)
-    # What is constant in a resample has a variance of rounding; NaN instead.
-    squares, means = np.append(xx, sums[1]), np.append(x, sums[0])
-    spread = squares - means**2
-    spread[spread < 1e-12 * squares] = np.nan
-    return (xy - x * sums[0]) / np.sqrt(spread[:-1] * spread[-1])
+def _spearman_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
+    orders = [(np.argsort(codes, kind="stable"), *_ranks(codes)) for codes in map(_codes, (y, *columns))]
+
+    def correlations(counts: np.ndarray) -> np.ndarray:
+        # Twice the mean rank of a sample's ties over n, less the mean of that over the resample, which is always 1.
+        totals = ((_cumulated(counts, order), below, upto) for order, below, upto in orders)
+        y, *ranks = ((total.take(below) + total.take(upto)) / len(counts) - 1 for total, below, upto in totals)
+        weighted = counts * y
+        spread = (weighted * y).sum()
+        return np.array([(weighted * x).sum() / np.sqrt((counts * x * x).sum() * spread) for x in ranks])
+
+    return correlations
 
 
-def _spearman_of(counts: np.ndarray, orders: list[_Order], below: list[np.ndarray]) -> np.ndarray:
-    # Twice the mean rank of a sample's ties over n, less the mean of that over the resample, which is always 1.
-    n = len(counts)
-    y, *columns = (
-        (total.take(order.first) + total.take(order.last)) / n - 1 for order, total in zip(orders, below, strict=True)
-    )
-    weighted = counts * y
-    spread = (weighted * y).sum()
-    return np.array([(weighted * x).sum() / np.sqrt((counts * x * x).sum() * spread) for x in columns])
+def _kendall_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
+    coded = [_code_pair(column, y) for column in columns]
+    pairs = [((x, y, _codes(x * len(y) + y)), list(below_pairs(x, y))) for x, y in coded]
+
+    def correlations(counts: np.ndarray) -> np.ndarray:
+        n, values = len(counts), []
+        for codes, steps in pairs:
+            concordant = 0
+            for lower, upper, upto, start in steps:
+                total = _cumulated(counts, lower)
+                concordant += (counts.take(upper) * (total.take(upto) - total.take(start))).sum()
+            x, y, both = ((np.bincount(code, counts) ** 2).sum() for code in codes)
+            # Of n² ordered pairs those that tie in x, y or both drop out; of the rest, concordant minus discordant.
+            values.append((4 * concordant - n * n + x + y - both) / np.sqrt((n * n - x) * (n * n - y)))
+        return np.array(values)
+
+    return correlations
 
 
-class _Pairs(NamedTuple):
-    """The pairs of samples that lie below one another in x and y, and where ties in both are."""
-
-    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
-    order: np.ndarray
-    starts: np.ndarray
-
-
-def _pairs(x: _Order, y: _Order) -> _Pairs:
-    if len(x.ends) < len(y.ends):
-        x, y = y, x
-    both = x.code * len(y.ends) + y.code
-    _, first = np.unique(both[order := np.argsort(both, kind="stable")], return_index=True)
-    return _Pairs(list(below_pairs(x.code, y.code)), order, first)
-
-
-def _kendall_of(counts: np.ndarray, pairs: list[_Pairs], orders: list[_Order], below: list[np.ndarray]) -> np.ndarray:
-    n = len(counts)
-    y, *columns = ((np.diff(total[order.ends]) ** 2).sum() for order, total in zip(orders, below, strict=True))
-    values = []
-    for x, (steps, order, starts) in zip(columns, pairs, strict=True):
-        concordant = 0
-        for lower, upper, upto, start in steps:
-            total = _cumulated(counts, lower)
-            concordant += (counts.take(upper) * (total.take(upto) - total.take(start))).sum()
-        both = (np.add.reduceat(counts.take(order), starts) ** 2).sum()
-        # Of n² ordered pairs those that tie in x, in y or in both drop out; of the rest, concordant minus discordant.
-        values.append((4 * concordant - n * n + x + y - both) / np.sqrt((n * n - x) * (n * n - y)))
-    return np.array(values)
-
+_OfCounts: TypeAlias = Callable[[np.ndarray], np.ndarray]  # correlations (S,) from how often each sample was drawn
+_RESAMPLED = {"pearson": _pearson_of, "spearman": _spearman_of, "kendall": _kendall_of}
 
 # Closed forms: they assume normal data, which saturated scores and tied human frequencies are not. They are here to
 # compare with what others report; docs/results/alignment-error-rates.csv has the error rate of each.
@@ -338,21 +270,15 @@ def fisher_z(r1: float, r2: float, n1: int, n2: int) -> float:
         >>> round(fisher_z(0.349, 0.335, 29987, 29987), 2)  # the paper's Table 7, Spearman
         1.94
     """
-    _check(min(n1, n2), r1=r1, r2=r2)
-    return (math.atanh(r1) - math.atanh(r2)) / math.sqrt(1 / (n1 - 3) + 1 / (n2 - 3))
+    return _fisher_difference(min(n1, n2), r1=r1, r2=r2) / math.sqrt(1 / (n1 - 3) + 1 / (n2 - 3))
 
 
 def steiger(r12: float, r13: float, r23: float, n: int) -> float:
-    """z of r12 against r13, correlations of variables 2 and 3 with variable 1 over n samples (Steiger, 1980, Z̄₂*).
-
-    Examples:
-        >>> round(steiger(0.3, 0.4, 0.5, 100), 4)
-        -1.0718
-    """
-    _check(n, r12=r12, r13=r13, r23=r23)
+    """z of r12 against r13, correlations of variables 2 and 3 with variable 1 over n samples (Steiger, 1980, Z̄₂*)."""
+    difference = _fisher_difference(n, r12=r12, r13=r13)
     squared = ((r12 + r13) / 2) ** 2
     covariance = r23 * (1 - 2 * squared) - squared * (1 - 2 * squared - r23**2) / 2
-    return _ratio(r12, r13, n, 2 - 2 * covariance / (1 - squared) ** 2)
+    return _over(difference, (2 - 2 * covariance / (1 - squared) ** 2) / (n - 3))
 
 
 def meng(r12: float, r13: float, r23: float, n: int) -> float:
@@ -362,33 +288,30 @@ def meng(r12: float, r13: float, r23: float, n: int) -> float:
         >>> round(meng(0.63, -0.03, -0.19, 15), 2)  # the example of the paper
         1.68
     """
-    _check(n, r12=r12, r13=r13, r23=r23)
+    difference = _fisher_difference(n, r12=r12, r13=r13)
     squared = (r12**2 + r13**2) / 2
     f = min((1 - r23) / (2 * (1 - squared)), 1.0)
-    return _ratio(r12, r13, n, 2 * (1 - r23) * (1 - f * squared) / (1 - squared))
+    return _over(difference, 2 * (1 - r23) * (1 - f * squared) / (1 - squared) / (n - 3))
 
 
 def p_value(z: float, sided: int = 2) -> float:
-    """p of a normal z: two-sided, or one-sided for the first being the larger.
-
-    Examples:
-        >>> round(p_value(1.92, sided=1), 3), round(p_value(1.92), 3)
-        (0.027, 0.055)
-    """
+    """p of a normal z: two-sided, or one-sided for the first being the larger."""
     return float(stats.norm.sf(z) if sided == 1 else 2 * stats.norm.sf(abs(z)))
 
 
-def _ratio(r12: float, r13: float, n: int, variance: float) -> float:
-    difference = (math.atanh(r12) - math.atanh(r13)) * math.sqrt(n - 3)
+def _fisher_difference(n: int, **correlations: float) -> float:
+    """The difference of two correlations on Fisher's scale."""
+    if n < 4:
+        raise InputError(f"n must be 4 or more for Fisher's transformation, got {n}.")
+    if wrong := [name for name, r in correlations.items() if not -1 < r < 1]:
+        raise InputError(
+            f"{wrong[0]} must be a correlation between −1 and 1 (both excluded), got {correlations[wrong[0]]}."
+        )
+    first, second = map(math.atanh, correlations.values())
+    return first - second
+
+
+def _over(difference: float, variance: float) -> float:
     if abs(difference) < 1e-12:  # rounding, as where two variables are one
         return 0.0
     return difference / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, difference)
-
-
-def _check(n: int, **correlations: float) -> None:
-    for name, r in correlations.items():
-        limit = 1 if name == "r23" else math.nextafter(1, 0)
-        if not -limit <= r <= limit:
-            raise InputError(f"{name} must be a correlation between −1 and 1 (both excluded), got {r}.")
-    if n < 4:
-        raise InputError(f"n must be 4 or more for Fisher's transformation, got {n}.")

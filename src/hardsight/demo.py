@@ -1,53 +1,115 @@
-"""The demo: a small network on real digits, every digit scored by a network that did not train on it."""
+"""The demo: real digits, a few labels changed on purpose, and a network that did not train on them to find these."""
 
 from __future__ import annotations
 
+import shlex
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hardsight.data import load_digits
+from hardsight.data import ArraySamples, load_digits
 from hardsight.errors import ExistingPathError
+from hardsight.labelerrors import label_errors
 from hardsight.models import Model
 from hardsight.networks import small_cnn
-from hardsight.runs import is_run, read_run
+from hardsight.runs import is_run, read_run, write_whole
 from hardsight.scoring.folds import TrainingData, full_name, one_thread
 from hardsight.scoring.score import score
 from hardsight.table import SampleTable
 
-FOLDS, EPOCHS, BATCH = 5, 15, 64
+FOLDS, EPOCHS, BATCH, CHANGED = 5, 15, 64, 30
+DATA_FILE = "digits.npz"
 
 
-def run_demo(out: Path = Path("hardsight-demo"), seed: int = 0) -> SampleTable:
-    """Train on four fifths, score the fifth, five times; write the run and its page; print the hardest digits.
+class Demo(NamedTuple):
+    """What the demo found.
+
+    Attributes:
+        table: The scores; ``meta.planted`` has the true label of each changed one by id.
+        page: The page.
+        changed: How many labels were changed.
+        found: How many of them are suspects.
+        others: How many labels are suspects although nobody changed them.
+    """
+
+    table: SampleTable
+    page: Path
+    changed: int
+    found: int
+    others: int
+
+
+def run_demo(out: Path = Path("hardsight-demo"), seed: int = 0) -> Demo:
+    """Change a few labels, train on four fifths, score the fifth, five times; write the run, its data and its page.
 
     Args:
         out: Run folder to write; an earlier demo there is replaced.
-        seed: Seed of folds and training.
+        seed: Seed of changed labels, folds and training.
     """
     from hardsight.report import write_report
 
     started = time.time()
-    if is_run(out) and read_run(out, partial=True, kinds=())[1].model.function != full_name(train):
-        raise ExistingPathError(f"out: {out} holds a run that is not a demo; name another folder.")
-    images, _ = load_digits()
-    print(f"{len(images):,} real handwritten digits (8×8, scikit-learn), {FOLDS} folds:")
-    print("no digit is scored by a network that saw it in training.")
+    _check_free(out)
+    samples, planted = digits_with_wrong_labels(out / DATA_FILE, seed)
+    print(f"{len(samples):,} real handwritten digits (8×8, scikit-learn). We changed {len(planted)} of their labels.")
+    print(f"Can a network tell which? {FOLDS} folds: no digit is judged by a network that trained on its label.")
     with one_thread():  # layers this small gain nothing from a second one
-        table = score(train, "digits", folds=FOLDS, seed=seed, out=out, overwrite=True, device="cpu")
+        table = score(train, samples, folds=FOLDS, seed=seed, device="cpu")
+    table.meta.planted = planted
+    table.save(out, overwrite=True)
+    arrays: dict[str, Any] = {"digits_images": samples.images, "digits_labels": samples.labels}
+    arrays["classes"] = np.array(samples.classes)
+    write_whole(out / DATA_FILE, partial(_write_arrays, arrays))
     page = write_report(out)
-    _show(table, images)
-    print(
-        f"{len(table):,} digits scored out of sample in {time.time() - started:.0f} s, accuracy {table.accuracy:.2%}."
-    )
-    print(f"wrote {out}/ and {page}")
-    print(f"next: open {page} in a browser")
-    print(f"      hardsight clean {out}   (lists the labels to review)")
+    suspects = label_errors(table)
+    ids = suspects["id"][suspects["suspect"]].tolist()
+    found = sum(id_ in planted for id_ in ids)
+    demo = Demo(table, page, len(planted), found, len(ids) - found)
+    _show(suspects, samples, planted)
+    more = f"{demo.others} more look" if demo.others > 1 else "one more looks" if demo.others else "no other looks"
+    print(f"found {found} of the {len(planted)} labels we changed; {more} wrong to us")
+    print(f"wrote {out}/ and {page} in {time.time() - started:.0f} s; accuracy {table.accuracy:.2%}")
+    name, decisions = shlex.quote(str(out)), f"{out.absolute().name}-decisions.csv"
+    print(f"next: open {page} in a browser, decide about each suspect, and download your decisions")
+    print(f"      hardsight clean {name} --decisions ~/Downloads/{shlex.quote(decisions)} --dataset cleaned.npz")
     print("      hardsight score --help   (the same for your own classifier)")
-    return table
+    return demo
+
+
+def _write_arrays(arrays: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:  # by name, NumPy would add an ending
+        np.savez_compressed(file, **arrays)
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a folder that holds anything but an earlier demo."""
+    if not is_run(out):
+        ours = not out.is_dir() or not any(out.iterdir())
+    else:
+        ours = read_run(out, partial=True, kinds=())[1].model.function == full_name(train)
+    if not ours:
+        raise ExistingPathError(f"out: {out} holds something that is not a demo; name another folder.")
+
+
+def digits_with_wrong_labels(file: Path, seed: int) -> tuple[ArraySamples, dict[str, int]]:
+    """The digits of scikit-learn, some with another label than theirs, and the true label of these by id.
+
+    `file` is where the data will be.
+    """
+    images, truth = load_digits()
+    random = np.random.default_rng(seed)
+    places = np.sort(random.choice(len(truth), CHANGED, replace=False))
+    labels = truth.copy()
+    labels[places] = (truth[places] + random.integers(1, 10, CHANGED)) % 10
+    origin = f"{len(truth):,} digits, {CHANGED} with a label that we changed"
+    samples = ArraySamples(images, labels, "digits", origin, list("0123456789"))
+    samples.source = {"data": f"{file.absolute()}:digits"}
+    return samples, {samples.ids[place]: int(truth[place]) for place in places.tolist()}
 
 
 def train(data: TrainingData) -> Model:
@@ -68,15 +130,17 @@ def train(data: TrainingData) -> Model:
     return Model(network, "small_cnn")
 
 
-def _show(table: SampleTable, images: np.ndarray, n: int = 6) -> None:
-    """The hardest digits in the terminal, two rows of pixels a line."""
-    rows = table.hardest(n).to_arrow().to_pylist()
-    print(f"\nThe {n} hardest (C·AVH: 1 is chance, larger is harder):\n")
-    drawn = [_half_blocks(images[int(row["id"].split(":")[1])]) for row in rows]
+def _show(suspects: SampleTable, samples: ArraySamples, planted: dict[str, int], n: int = 6) -> None:
+    """The most suspicious digits in the terminal, two rows of pixels a line."""
+    rows = suspects.head(n).to_arrow().to_pylist()
+    print(f"\nThe {n} most suspicious labels:\n")
+    drawn = [_half_blocks(samples.images[place]) for place in samples.find([row["id"] for row in rows])]
     for line in zip(*drawn, strict=True):
         print("   ".join(text.ljust(16) for text in line).rstrip())
-    for template in ("{id}", "{label} read as {pred}", "C·AVH {hardness:.2f}"):
-        print("   ".join(template.format(**row, hardness=10 * row["avh"]).ljust(16)[:16] for row in rows).rstrip())
+    for row in rows:
+        row["verdict"] = f"we changed the {planted[row['id']]}" if row["id"] in planted else "not changed by us"
+    for template in ("{id}", "labeled {label}", "looks like a {pred}", "{verdict}"):
+        print("  ".join(template.format(**row).ljust(17)[:17] for row in rows).rstrip())
     print()
 
 

@@ -14,9 +14,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardsight import __version__
-from hardsight.extras import EXTRAS, first_line
+from hardsight.extras import EXTRAS, first_line, install
 
-_CORE = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "pyarrow", "pillow", "safetensors", "tyro")
+_CORE = (
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pyarrow",
+    "pandas",
+    "pillow",
+    "safetensors",
+    "tyro",
+)
 _IMPORT_NAME = {"scikit-learn": "sklearn", "pillow": "PIL"}
 # How a torchvision that was built for another torch fails.
 _MISMATCH = ("torchvision::nms", "undefined symbol", "partially initialized module 'torchvision'", "no attribute 'ext")
@@ -46,7 +58,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
     yield Finding("ok", "hardsight", __version__)
     checks: dict[str, Callable[[], tuple[str, str]]] = {package: partial(_package, package) for package in _CORE}
-    checks |= {name: partial(_optional, name, extra) for extra in ("hf", "frames") for name in EXTRAS[extra]}
+    checks |= {name: partial(_optional, name, extra) for extra, names in EXTRAS.items() for name in names}
     for check, look in (checks | {"devices": _devices, "disk": _disk, "self-test": _self_test}).items():
         try:
             state, text = look()
@@ -78,7 +90,7 @@ def _optional(package: str, extra: str) -> tuple[str, str]:
     try:
         return "ok", f"{version(package)} (extra {extra})"
     except PackageNotFoundError:
-        return "note", f"not installed; pip install 'hardsight[{extra}]' brings it"
+        return "note", f"not installed; {install(extra)} brings it"
 
 
 def _devices() -> tuple[str, str]:

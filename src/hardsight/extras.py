@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shlex
 import warnings
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from hardsight.errors import StateError
 
 # Which extra of hardsight brings what is not an ordinary dependency.
 EXTRAS = {
     "hf": ("transformers", "accelerate", "datasets"),
-    "frames": ("pandas", "polars"),
+    "frames": ("polars",),
     "clean": ("cleanlab",),
     "plots": ("matplotlib",),
     "lightning": ("lightning",),
@@ -30,12 +35,28 @@ def need(name: str) -> Any:
         with warnings.catch_warnings(action="ignore"):  # about what a library itself imports
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        wanted = next((f"hardsight[{extra}]" for extra, packages in EXTRAS.items() if package in packages), package)
-        raise StateError(f"{package} is not installed; install it with: pip install '{wanted}'") from error
+        command = next((install(extra) for extra, packages in EXTRAS.items() if package in packages), None)
+        raise StateError(f"{package} is not installed; {command or f'pip install {package}'} brings it.") from error
     except Exception as error:
         raise StateError(
             f"{package} is installed but does not import ({first_line(error)}); run `hardsight doctor`."
         ) from error
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra, from wherever this hardsight was installed: there may be no release yet."""
+    try:
+        origin = json.loads(distribution("hardsight").read_text("direct_url.json") or "{}")  # PEP 610
+    except PackageNotFoundError:  # run from a folder that was never installed
+        origin = {}
+    if origin.get("dir_info", {}).get("editable"):
+        folder = url2pathname(urlsplit(origin["url"]).path)
+        return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}"
+    if not (place := origin.get("url")):
+        return f'pip install "hardsight[{extra}]"'
+    if version := origin.get("vcs_info"):
+        place = f"{version['vcs']}+{place}@{version['commit_id']}"
+    return f'pip install "hardsight[{extra}] @ {place}"'
 
 
 def is_graph(value: object) -> bool:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hardsight.errors import InputError, StateError
 from hardsight.extras import is_graph
+from hardsight.printing import Result
 
 
 class HeadLayer(NamedTuple):
@@ -175,7 +176,7 @@ def _candidates(root: nn.Module) -> str:
     return f"linear layers: {_listed(layers[-8:])}{more}" if layers else "the model has no linear layer"
 
 
-class Head:
+class Head(Result):
     """Input and weight of the last linear layer in the latest forward pass.
 
     Attributes:
@@ -195,6 +196,12 @@ class Head:
         self._same_weight = ExitStack()
         self._stepped = self._running = self._unread = False
         self._fired = 0
+
+    def __repr__(self) -> str:
+        weight = getattr(self._module, "weight", None)
+        shape = "" if weight is None else f"{weight.shape[0]:,} classes × {weight.flatten(1).shape[1]:,} features"
+        rows = "no batch yet" if self._features is None else f"a batch of {len(self._features):,}"
+        return self._line(None, self.path or "the model itself", *filter(None, (shape, rows)))
 
     @property
     def features(self) -> Tensor:

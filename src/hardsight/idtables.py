@@ -105,7 +105,7 @@ def _read_file(path: Path, name: str, text: tuple[str, ...]) -> pa.Table:
             table = parquet.read_table(path)
         else:  # ids that look like numbers keep their leading zeros
             options = csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string()))
-            table = csv.read_csv(path, convert_options=options)
+            table = csv.read_csv(path, convert_options=options, parse_options=csv.ParseOptions(newlines_in_values=True))
         table.validate(full=True)  # Parquet does not check that text is text
     except (pa.ArrowException, OSError, ValueError) as error:  # not quoted: it may quote the file
         raise InputError(f"{name}: {path.name} is not a CSV or Parquet file, or its rows differ in length.") from error

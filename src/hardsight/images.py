@@ -7,6 +7,8 @@ Pillow itself clips 16-bit values at 255, which turns such images white.
 
 from __future__ import annotations
 
+import base64
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,9 @@ from hardsight.untrusted import check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+SIDE = 96  # of a thumbnail
+_LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colors
 
 
 def open_image(path: Path, channels: int | None = None) -> Image:
@@ -130,3 +135,27 @@ def display_image(value: Any) -> tuple[Image, set[str]]:
             array = (array - low) / (high - low) if high > low else np.full_like(array, 0.5)
         array = (array * 255).round().astype(np.uint8)
     return to_image(array), changes
+
+
+def sample_image(samples: Any, place: int) -> tuple[Image, set[str]]:
+    """A sample of a data set as an image to look at; a JPEG file is decoded no larger than a thumbnail needs."""
+    from PIL import Image
+
+    path = samples.path(place)
+    if path is None:
+        return display_image(samples.load(place, None)[0])
+    check_regular(path, "image")
+    with Image.open(path) as opened:
+        opened.draft(None, (2 * SIDE, 2 * SIDE))
+        opened.load()
+        return display_image(opened)
+
+
+def thumbnail_uri(image: Image) -> str:
+    """A small WebP image as a data URI."""
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE), reducing_gap=3.0)
+    quality = {"lossless": True, "quality": 100} if max(image.size) <= _LOSSLESS else {"quality": 80}
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "WEBP", method=4, **quality)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -182,6 +183,42 @@ for _name, _pool, _title, _where in (
     ("efficientnet_b0", None, "EfficientNet-B0 with a 3×3 stem of stride 1", f"{_EL} Table 1"),
 ):
     NETWORKS.register(f"{_name}-32", size=32, summary=_title, reference=_where)(partial(_small, _name, _pool))
+
+
+class _Basic(nn.Module):
+    """Two 3×3 convolutions around which the input goes; where the shape changes, every other pixel of it with channels
+    of zeros, so that the way around has no weights (He et al., 2016, option A)."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.stride, self.more = width // channels, width - channels
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(channels, width, 3, self.stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        around = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more)) if self.more else x
+        return F.relu(self.layers(x) + around)
+
+
+@NETWORKS.register(
+    "resnet32-32",
+    size=32,
+    summary="the narrow ResNet-32 for CIFAR: 16, 32 and 64 channels, five blocks each, 64 features",
+    reference="He et al. (CVPR 2016) §4.2; LDAM's network for long-tailed CIFAR",
+)
+def _resnet32(classes: int, channels: int) -> nn.Module:
+    widths = [16] * 6 + [32] * 5 + [64] * 5
+    network = nn.Sequential(
+        *(nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
+        *(_Basic(before, after) for before, after in pairwise(widths)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)),
+    )
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight)
+    return network
 
 
 @NETWORKS.register(

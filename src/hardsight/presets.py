@@ -81,6 +81,12 @@ _INAT = replace(_PHOTOS, epochs=200, batch_size=512, lr=0.2, schedule="cosine", 
 _ABOUT = "iNaturalist-2018: 200 epochs, rate 0.2 falling along a cosine, batch 512"
 _add("inat-resnet50", _INAT, _ABOUT, "EL (AAAI 2022), released configuration", "resnet50")
 
+_LDAM = Recipe(
+    200, 128, weight_decay=2e-4, schedule="step", steps=(160, 180), step_factor=0.01, warmup=5, crop=4, flip=True
+)
+_ABOUT = "long-tailed CIFAR: 200 epochs, rate 0.1 after 5 of warm-up, × 0.01 at 160 and 180"
+_add("cifar-lt", _LDAM, _ABOUT, "LDAM (NeurIPS 2019), released code", "resnet32-32")
+
 _PACS = replace(_PHOTOS, epochs=30, batch_size=40, lr=1e-3, weight_decay=5e-4, schedule="constant", steps=())
 _ABOUT = "PACS, rate 1e-3, batch 40, from ImageNet; the paper gives no epochs, weight decay or augmentation"
 for _name in ("cnn10", "cnn9"):

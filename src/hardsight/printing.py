@@ -12,6 +12,7 @@ from typing import Any
 
 from hardsight.extras import printable
 
+_MOST_SHOWN = 20  # rows of a result in a notebook
 _NUMBER = re.compile(r"[-+−]?[\d.,]+%?|–|")
 
 
@@ -63,15 +64,59 @@ def interval(value: float | None, low: float | None, high: float | None, style: 
     return f"{value:{style}} [{low:{style}}, {high:{style}}]"
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share as text: ``93.5%``."""
+    return f"{100 * share:.{digits}f}%"
+
+
+_TITLES = {
+    "avh": "C·AVH", "avc": "angular confidence", "nll": "loss (nll)", "soft_margin": "soft margin", "el2n": "EL2N",
+    "margin": "logit margin", "angular_margin": "angular margin", "max_logit": "largest logit",
+    "free_energy": "free energy",
+}  # fmt: skip
+
+
+def score_title(name: str | None) -> str:
+    """What a score is called on pages and in the terminal."""
+    return "no score" if name is None else _TITLES.get(name, name)
+
+
+def html_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), images: Mapping[int, str] | None = None
+) -> str:
+    """Rows as an HTML table whose cells are text, whatever they hold; thumbnails, by row, come first.
+
+    Examples:
+        >>> html_table([{"id": "<b>", "avh": 0.5}])
+        '<table><thead><tr><th>id</th><th>avh</th></tr></thead><tbody><tr><td>&lt;b&gt;</td><td>0.5</td></tr>...'
+    """
+    names = columns or list(rows[0] if rows else ())
+    titles = [*([""] if images else []), *(html.escape(printable(name)) for name in names)]
+    body = []
+    for i, row in enumerate(rows):
+        uri = (images or {}).get(i)
+        pictured = [f'<img src="{html.escape(uri)}" alt="">' if uri else ""] if images else []
+        body.append([*pictured, *(html.escape(cell(row.get(name, ""))) for name in names)])
+    lines = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in body)
+    return f"<table><thead><tr><th>{'</th><th>'.join(titles)}</th></tr></thead><tbody>{lines}</tbody></table>"
+
+
 class Result:
-    """An object of a user's that prints as one line, in a notebook, too."""
+    """An object of a user's that prints as one line; a notebook shows its most important rows below."""
+
+    def _shown_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows that a notebook shows."""
+        return ()
 
     def _line(self, path: Path | None, *details: str) -> str:
         place = "" if path is None else f"{str(path)!r}: "
         return printable(f"{type(self).__name__}({place}{', '.join(details)})")
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        rows = self._shown_rows()
+        more = f"<p>… {len(rows) - _MOST_SHOWN:,} more</p>" if len(rows) > _MOST_SHOWN else ""
+        table = f"{html_table(rows[:_MOST_SHOWN])}{more}" if rows else ""
+        return f"<p>{html.escape(repr(self))}</p>{table}"
 
 
 def alarm(text: object, kind: str = "warning") -> None:

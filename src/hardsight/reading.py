@@ -185,14 +185,30 @@ def _read_rows(
     angle_sum = angles.scatter_(-1, place, angle[..., None]).sum(-1)
     other_angle = angles.scatter_(-1, place, math.inf).amin(-1)
 
+    other_class, sums = _read_others(z, place, slack)
+    fields = [target, norm, angle, angle_sum, other_angle, logit_of(target), logit_of(other_class), other_class, *sums]
+    return [*fields, cosines] if keep_cosines else fields
+
+
+def _read_others(z: Tensor, place: Tensor, slack: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The other class with the largest logit, and the three sums over the others; the logits are overwritten."""
     others = z.scatter_(-1, place, -math.inf)
     other_class = _lowest_largest(others, slack)
     # e^-1000 is 0, and -1000·0 is no NaN. Above 0 are only ties as the matrix product rounds them.
     below = (others - others.gather(-1, other_class[..., None])).clamp(-1e3, 1)
     e = below.exp()
-    logits = [logit_of(target), logit_of(other_class), other_class]
-    fields = [target, norm, angle, angle_sum, other_angle, *logits, e.sum(-1), e.square().sum(-1), (below * e).sum(-1)]
-    return [*fields, cosines] if keep_cosines else fields
+    return other_class, [e.sum(-1), e.square().sum(-1), (below * e).sum(-1)]
+
+
+def read_logits(logits: Tensor, target: Tensor) -> Reading:
+    """The same from logits alone ``(N, C)``: norm and angles are NaN."""
+    blocks = []
+    for z, y in zip(logits.split(step := max(1, _CPU_BLOCK // logits.shape[1])), target.split(step), strict=True):
+        z, place, unknown = z.double(), y[:, None], torch.full(y.shape, math.nan).double()
+        other_class, sums = _read_others(z.clone(), place, torch.zeros(()))
+        own, other = (z.gather(1, index)[:, 0] for index in (place, other_class[:, None]))
+        blocks.append([y, *[unknown] * 4, own, other, other_class, *sums])
+    return Reading(logits.shape[1], *(torch.cat(field) for field in zip(*blocks, strict=True)))
 
 
 def _lowest_largest(z: Tensor, slack: Tensor) -> Tensor:

@@ -14,12 +14,10 @@ import numpy as np
 from scipy import special, stats
 
 LEVEL = 0.95
-# Fewer samples than these get no interval and no flag.
-FEW = 5
+FEW = 5  # fewer samples than these get no interval and no flag
 # Networks compute in float32: means that differ by less than this share of the values differ by rounding.
 ROUNDING = 1e-6
-# Rounding of differences that are given as such, in float64.
-_FLOAT64 = 1e-12
+_FLOAT64 = 1e-12  # rounding of differences that are given as such
 _TAIL = (1 - LEVEL) / 2
 
 
@@ -38,21 +36,17 @@ def wilson(successes: np.ndarray, n: np.ndarray, level: float = LEVEL) -> tuple[
     return np.maximum(center - half, 0.0), np.minimum(center + half, 1.0)
 
 
-def share_interval(successes: float, n: int) -> tuple[float, float]:
+def share_interval(successes: float, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Wilson's interval of one share."""
-    low, high = wilson(np.array(successes), np.array(n))
+    low, high = wilson(np.array(successes), np.array(n), level)
     return float(low), float(high)
 
 
 def weighted_share(successes: np.ndarray, n: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
     """A share in a population of groups of known size, from a random sample of each, with its interval.
 
-    The distances of Wilson's limits from the share of each group are squared and added (Zou and Donner 2008).
-
-    Args:
-        successes: ``(G,)`` per group.
-        n: ``(G,)`` samples per group, one or more.
-        weights: ``(G,)`` sizes of the groups.
+    The distances of Wilson's limits from the share of each group are squared and added (Zou and Donner 2008). Of each
+    group: `successes`, its `n` samples (one or more), and its size in the population, `weights`.
     """
     shares, limits = successes / n, wilson(successes, n)
     value = float(np.average(shares, weights=weights))
@@ -135,25 +129,17 @@ class Difference(NamedTuple):
 
 
 def student(value: Any, a: Any, df_a: Any, b: Any = 0.0, df_b: Any = 1.0, rounding: Any = 0.0) -> Difference:
-    """A difference whose variance is estimated as a + b with so many degrees of freedom: Welch's t.
+    """Welch's t of a difference whose variance is estimated as a + b, with `df_a` and `df_b` degrees of freedom.
 
-    Args:
-        value: The difference.
-        a: One part of its variance; 0 where nothing varies.
-        df_a: Its degrees of freedom.
-        b: The other part.
-        df_b: Its degrees of freedom.
-        rounding: A difference no larger than this is none.
+    The variance is 0 where nothing varies. A difference no larger than `rounding` is none.
     """
     value, a, b = (np.asarray(x, dtype=np.float64) for x in (value, a, b))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(a + b)
         df = (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
         t = value / error
-    testable = np.isfinite(t) & (df > 0)
-    safe = np.where(testable, df, 1.0)
-    half = np.where(testable, half_width(safe) * error, np.nan)
-    p = np.where(testable, 2 * stats.t.sf(np.abs(np.where(testable, t, 0.0)), safe), np.nan)
+    df = np.where(np.isfinite(t) & (df > 0), df, np.nan)  # no test, no interval
+    half, p = half_width(df) * error, 2 * stats.t.sf(np.abs(t), df)
     same = np.abs(value) <= rounding
     low = np.where(same, np.fmin(np.fmin(value - half, value), 0.0), value - half)
     high = np.where(same, np.fmax(np.fmax(value + half, value), 0.0), value + half)
@@ -173,20 +159,16 @@ def normal_difference(value: Any, error: Any, rounding: Any = ROUNDING) -> Diffe
 def paired_difference(a: np.ndarray, b: np.ndarray | None = None) -> Difference:
     """Student's t of a mean difference, pair by pair: over seeds that two groups share, or over samples.
 
-    Args:
-        a: ``(N,)`` without NaN; differences already where there is no `b`.
-        b: The same seeds or samples by the other network.
+    Values are ``(N,)`` without NaN; without `b`, `a` are differences already.
 
     Examples:
         >>> round(float(paired_difference(np.array([1.0, 2.0, 3.0])).p), 4)
         0.0742
     """
     differences = a if b is None else a - b
-    n = len(differences)
+    n, mean = len(differences), differences.mean() if len(differences) else math.nan
     rounding = _FLOAT64 * np.abs(a).max(initial=0.0) if b is None else ROUNDING * _size(a, b)
-    return student(
-        differences.mean() if n else math.nan, _variance(differences, rounding) / max(n, 1), n - 1, rounding=rounding
-    )
+    return student(mean, _variance(differences, rounding) / max(n, 1), n - 1, rounding=rounding)
 
 
 def welch_difference(a: np.ndarray, b: np.ndarray) -> Difference:
@@ -238,10 +220,7 @@ def mcnemar(more: int, less: int, n: int) -> Difference:
     interval inverts the exact binomial test of that share (Clopper and Pearson), and lets the number of disagreements
     vary as well, by its Jeffreys posterior. That widens the interval on either side of 0 and moves no end across it.
 
-    Args:
-        more: Samples that are 1 in the first and 0 in the second.
-        less: The other way round.
-        n: All samples.
+    Of all `n` samples, `more` are 1 in the first and 0 in the second, and `less` the other way round.
 
     Examples:
         >>> test = mcnemar(5, 0, 20)
@@ -287,11 +266,7 @@ def auroc(above: np.ndarray, below: np.ndarray) -> Auroc:
     It is the chance that a score of the first kind lies above one of the second; pairs that tie count half. The
     interval is normal on the logit scale, so that it stays in (0, 1). Where the variance vanishes (the two kinds do not
     overlap, or all tie) it is Wilson's, as if there were one pair for each score of the rarer kind; where one kind has
-    a single score it is NaN.
-
-    Args:
-        above: Scores of the first kind, one or more, without NaN.
-        below: Of the second.
+    a single score it is NaN. There are one or more scores of each kind, without NaN.
 
     Examples:
         >>> auroc(np.array([0.9, 0.8, 0.3]), np.array([0.1, 0.3])).value  # 5 of 6 pairs, and half of a tie
@@ -349,11 +324,7 @@ def fpr_at_95_tpr(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float
     too: of n such samples, as many lie below the true threshold as a binomial draw with a chance of 5% gives. For each
     such number the rate has its Jeffreys posterior, at the next sample below for the upper end and at the next one
     above for the lower end. Few samples say little about their lowest 5%: below about 60 the upper end is near 1.
-
-    Args:
-        inside: ``(N,)`` scores of in-distribution data, higher for what is more like the training data; one or more,
-            without NaN.
-        outside: ``(M,)`` scores of OOD data.
+    Scores are without NaN, higher for what is more like the training data.
     """
     a, b = np.sort(inside), np.sort(outside)
     n, m = len(a), len(b)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import html
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.ensemble import mean_over_nets, mean_vectors
-from hardsight.errors import ExistingPathError, InputError, MissingKeyError, StateError
+from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError
 from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow, read_by_id
-from hardsight.printing import cell, text_table
-from hardsight.records import has_records, read_index, scores_of
+from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
-from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
+from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
+from hardsight.tablefiles import no_rows, read_table, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+_SHOWN = 10  # rows in a notebook
+_WIDE = 88  # characters of a line in a terminal
 _SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
 
 
@@ -122,7 +125,7 @@ class SampleTable:
         self._source = rows
         self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
         self._vectors = vectors  # of a run on disk they are read when asked for
-        self.bad = _no_rows("id", "error") if bad is None else bad
+        self.bad = no_rows("id", "error") if bad is None else bad
         if not callable(rows):
             _ = self._rows
 
@@ -159,9 +162,26 @@ class SampleTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, column: str) -> np.ndarray:
-        """A column as a NumPy array."""
-        return self._rows[self._checked(column)].to_numpy()
+    @overload
+    def __getitem__(self, key: str) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | Sequence[bool] | np.ndarray) -> SampleTable: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column by name, as a NumPy array; or some rows, by a slice, a mask or places, as a table."""
+        if isinstance(key, str):
+            return self._rows[self._checked(key)].to_numpy()
+        if isinstance(key, slice):
+            return self._take(np.arange(len(self))[key])
+        places = np.asarray(key)
+        if places.ndim != 1 or (places.size and places.dtype.kind not in "biu"):
+            raise InputTypeError(f"a table takes a column, a slice, a mask or places of rows, got {key!r:.80}.")
+        if places.dtype.kind == "b" and len(places) != len(self):
+            raise InputError(f"a mask must have one entry per row: expected {len(self):,}, got {len(places):,}.")
+        if places.dtype.kind in "iu" and places.size and not -len(self) <= places.min() <= places.max() < len(self):
+            raise InputError(f"places must be rows of the table, which has {len(self):,}.")
+        return self._take(np.arange(len(self))[places if places.size else slice(0)])
 
     def __contains__(self, column: str) -> bool:
         return column in self._rows.column_names
@@ -170,6 +190,11 @@ class SampleTable:
     def columns(self) -> list[str]:
         """Names of the columns, in order."""
         return self._rows.column_names
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, by number; empty where the run does not know them."""
+        return list(self.meta.class_names)
 
     @property
     def scores(self) -> list[str]:
@@ -185,23 +210,36 @@ class SampleTable:
 
     @property
     def _title(self) -> str:
-        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy)}"
         notes = ", ".join(filter(None, (printable(self.meta.model.name or ""), accuracy)))
         return f"SampleTable: {len(self):,} rows × {len(self.columns)} columns" + (f" ({notes})" if notes else "")
 
     def __repr__(self) -> str:
         rows, shown = self._rows.slice(0, 5).to_pylist(), self.columns
-        while len((lines := text_table(rows, {name: printable(name) for name in shown}))[0]) > 120 and len(shown) > 1:
+        while len((lines := text_table(rows, {name: printable(name) for name in shown}))[0]) > _WIDE and len(shown) > 1:
             shown = shown[:-1]
         more = "  …" if len(shown) < len(self.columns) else ""
         return "\n".join([self._title, *(line + more for line in lines), *(["…"] if len(self) > 5 else [])])
 
     def _repr_html_(self) -> str:
-        rows = [[cell(value) for value in row.values()] for row in self._rows.slice(0, 10).to_pylist()]
-        head, *lines = [[html.escape(text) for text in row] for row in ([printable(n) for n in self.columns], *rows)]
-        body = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in lines)
-        table = f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{html.escape(self._title)}</p>{table}{'<p>…</p>' if len(self) > 10 else ''}"
+        first = self._rows.slice(0, _SHOWN)
+        table = html_table(first.to_pylist(), self.columns, self._images(first["id"].to_pylist()))
+        return f"<p>{html.escape(self._title)}</p>{table}{'<p>…</p>' if len(self) > _SHOWN else ''}"
+
+    def _images(self, ids: Sequence[Any]) -> dict[int, str]:
+        """Thumbnails by row, where the run knows its images and they can be read."""
+        if not self.meta.source:
+            return {}
+        from hardsight.data import data_of
+        from hardsight.images import sample_image, thumbnail_uri
+
+        images = {}
+        with warnings.catch_warnings(action="ignore"), suppress(Exception):  # a table is shown without images, too
+            samples = data_of(self.meta)
+            for row, place in enumerate(samples.find([str(name) for name in ids])):
+                with suppress(Exception):  # an unreadable image leaves a gap
+                    images |= {} if place is None else {row: thumbnail_uri(sample_image(samples, place)[0])}
+        return images
 
     def head(self, n: int = 5) -> SampleTable:
         """The first `n` rows."""
@@ -220,6 +258,21 @@ class SampleTable:
     def easiest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
         """The `n` easiest samples, easiest first; ties in the order of their ids. Options are those of `hardest`."""
         return self._take(self._first(self.hardness(by, largest=largest), whole_number("n", n, 0)))
+
+    def filter(self, mask: Any) -> SampleTable:
+        """The rows where a mask is true; a function is called with the table and returns the mask.
+
+        Examples:
+            >>> table = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0]})
+            >>> table.filter(lambda t: t["pred"] != t["label"])["id"].tolist()
+            ['b']
+        """
+        return self[np.asarray(mask(self) if callable(mask) else mask, dtype=bool)]
+
+    def sort(self, by: str, *, descending: bool = False) -> SampleTable:
+        """The rows ordered by a column, missing values last; ties keep their order. `hardest` knows directions."""
+        keys = [(self._checked(by), "descending" if descending else "ascending")]
+        return self._take(pc.sort_indices(self._rows, sort_keys=keys).to_numpy())
 
     def rank(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
@@ -310,7 +363,6 @@ class SampleTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas data frame."""
-        need("pandas")
         return self._rows.to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
@@ -320,11 +372,7 @@ class SampleTable:
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = Path(path)
-        if not overwrite and is_run(path):
-            there = read_run(path, partial=True, kinds=())[1]
-            overwrite = _SAVED in there.extra and there.unfinished  # what a kill left of another saving
-            if not overwrite:
-                raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+        overwrite = check_new_run(path, overwrite)
         vectors = self.vectors  # which may lie in this very folder
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
             writer.write(split_rows(self._rows, self.bad, self.meta.model.name or "table", vectors))
@@ -343,7 +391,7 @@ class SampleTable:
                 ``rank``, ``rank_low``, ``rank_high`` (by AVH; 1 is the hardest; the range over the networks).
             partial: Also read a run that is not finished.
         """
-        table = cls(*_read_table(path, model, partial))
+        table = cls(*read_table(path, model, partial))
         pa.default_memory_pool().release_unused()  # a large run would keep twice its size
         return table
 
@@ -370,58 +418,11 @@ class SampleTable:
         return rows[np.lexsort((np.asarray(ids, dtype=str), values[rows]))[:n]]
 
 
-def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
-    """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
-    columns, missing = dict(zip(rows.column_names, rows.columns, strict=True)), pa.nulls(len(rows), pa.int64())
-    ids, label, pred = columns.pop("id"), columns.pop("label", missing), columns.pop("pred", missing)
-    texts = {name: values for name, values in columns.items() if not is_number(values.type)}
-    numbers = {name: values for name, values in columns.items() if name not in texts}
-    samples = pa.table({"id": ids, "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
-    scores = pa.table({"id": ids, "model": pa.repeat(model, len(rows)), "pred": pred, **numbers})
-    tables = {"samples": pa.concat_tables([samples, bad], promote_options="default"), "scores": scores}
-    if vectors is not None:
-        tables["vectors"] = vectors.add_column(1, "model", pa.repeat(model, len(vectors)))
-    return tables
-
-
-def _read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
-    """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
-    tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
-    if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
-        if not (epochs := read_index(path).epochs):
-            raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
-        if (classes := meta.model.classes) is None:
-            raise StateError(f"RUN: {path} is damaged: its meta.json does not say how many classes there are.")
-        return scores_of(path, epochs[-1], classes), meta
-    samples = tables.get("samples", _no_rows("id", "label", "error"))
-    scores = tables.get("scores", _no_rows("id", "model", "pred"))
-    names = pc.unique(scores["model"]).to_pylist()
-    if model is not None:
-        if model not in names:
-            raise InputError(f"RUN: {path} holds no model {model!r}; {did_you_mean(model, names)}")
-        scores = scores.filter(pc.equal(scores["model"], model))
-    elif len(names) > 1:
-        scores, meta = mean_over_nets(scores), replace(meta, models=names)
-    bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
-    if not scores["id"].equals(samples["id"]):  # of a run without a bad sample they are
-        samples = samples.take(pc.index_in(scores["id"], value_set=samples["id"].combine_chunks()))
-    about = {name: samples[name] for name in samples.column_names if name not in ("id", "error")}
-    label = about.pop("label")
-    columns = {"id": scores["id"], **({} if label.null_count == len(scores) else {"label": label})}
-    columns |= {name: scores[name] for name in scores.column_names if name not in ("id", "model")}
-    return pa.table(columns | about), meta, bad, lambda: read_vectors(path, model, partial)
-
-
-def read_vectors(path: str | Path, model: str | None = None, partial: bool = False) -> pa.Table | None:
-    """The vectors of a run, of one network or averaged over all of them; None where none were kept."""
-    vectors = read_run(path, partial=partial, kinds=("vectors",))[0].get("vectors")
-    if vectors is None:
-        return None
-    if model is not None:
-        vectors = vectors.filter(pc.equal(vectors["model"], model))
-    pa.default_memory_pool().release_unused()
-    return mean_vectors(vectors)
-
-
-def _no_rows(*columns: str) -> pa.Table:
-    return pa.table({name: pa.array([], pa.string()) for name in columns})
+def check_new_run(path: Path, overwrite: bool = False) -> bool:
+    """Refuse to save a table where a run is; returns whether what is there may be replaced."""
+    if not overwrite and is_run(path):
+        there = read_run(path, partial=True, kinds=())[1]
+        overwrite = _SAVED in there.extra and there.unfinished  # what a kill left of another saving
+        if not overwrite:
+            raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+    return overwrite

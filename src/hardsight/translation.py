@@ -271,7 +271,9 @@ def train_translation(
         torch.manual_seed(seed)
         model = Translator(len(vocabularies[0]), len(vocabularies[1]), **network).to(place)
         objective = build_loss(loss, label_smoothing=label_smoothing, epochs=epochs)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=weight_decay)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=weight_decay, fused=place.type == "cuda"
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
         )

@@ -52,20 +52,37 @@ def check_triple(
     return features, weight, labels, bias
 
 
-def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
-    """Labels as int64 ``(rows,)`` in [0, classes), or one sentence."""
-    labels = _tensor("labels", labels)
+# What to do with several classes per sample; errors end with it.
+MULTI_LABEL = (
+    "samples of several classes (multi-label) are scored one class at a time, as yes or no: labels[:, k] with the "
+    "probabilities np.stack([1 - p[:, k], p[:, k]], 1)"
+)
+
+
+def check_features(features: Any, *, finite: bool = True) -> Tensor:
+    """Features ``(N, D)`` with a row or more as a tensor, or one sentence; `finite` also refuses NaN and infinity."""
+    features = _floats("features", features, "(N, D)")
+    if not features.numel():
+        raise InputError(f"features must hold a row or more and a number in each, got {tuple(features.shape)}.")
+    if finite:
+        _refuse_bad_rows(features, "features", "drop those rows, or leave strict out to have them listed.")
+    return features
+
+
+def check_labels(labels: Any, rows: int, classes: int, source: str = "weight") -> Tensor:
+    """Labels as int64 ``(rows,)`` in [0, classes), or one sentence; `source` says what has one class per row."""
+    labels = as_tensor("labels", labels)
+    if labels.shape != (rows,):
+        hint = f"of one-hot labels take argmax(1); {MULTI_LABEL}" if labels.ndim == 2 else "give one label per row"
+        raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}; {hint}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"labels must be integers (class indices), got {labels.dtype}; convert with labels.long().")
-    if labels.shape != (rows,):
-        hint = "take argmax(1) of one-hot labels" if labels.ndim == 2 else "give one label per row of features"
-        raise InputError(f"labels must have shape ({rows},), got {tuple(labels.shape)}; {hint}.")
     labels = labels.long()  # some unsigned types cannot be compared
     outside = ((labels < 0) | (labels >= classes)).nonzero()
     if len(outside):
         row = int(outside[0, 0])
         raise InputError(
-            f"labels must lie in [0, {classes - 1}] because weight has {classes} classes, got {int(labels[row])} "
+            f"labels must lie in [0, {classes - 1}] because {source} has {classes} classes, got {int(labels[row])} "
             f"at row {row} ({len(outside):,} such rows); use the class indices of the model."
         )
     return labels
@@ -73,7 +90,7 @@ def check_labels(labels: Any, rows: int, classes: int) -> Tensor:
 
 def check_logits(logits: Any, name: str = "logits") -> Tensor:
     """A finite matrix ``(N, C)`` of two classes or more, float32 or better and without its graph, or one sentence."""
-    logits = _tensor(name, logits)
+    logits = as_tensor(name, logits)
     if logits.ndim != 2 or logits.is_complex():
         raise InputError(f"{name} must be real numbers (N, C), got {logits.dtype} {tuple(logits.shape)}.")
     if not len(logits) or logits.shape[1] < 2:
@@ -101,7 +118,12 @@ def _refuse_bad_rows(values: Tensor, name: str, remedy: str) -> None:
         )
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any) -> Tensor:
+    """A tensor or an array of numbers as a tensor, or one sentence."""
+    if hasattr(value, "to_numpy"):  # of pandas and polars
+        value = value.to_numpy()
+    if getattr(getattr(value, "flags", None), "writeable", True) is False:  # which torch warns of
+        value = value.copy()
     dtype: Any = getattr(value, "dtype", None)
     if getattr(dtype, "isnative", True) is False:  # an array in the byte order of another machine
         value = value.astype(dtype.newbyteorder("="))
@@ -113,7 +135,7 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def _floats(name: str, value: Any, shape: str) -> Tensor:
-    tensor = _tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.ndim != 1 + shape.count("D"):
         raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
     if tensor.is_complex():

@@ -8,8 +8,8 @@ import os
 import re
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,9 @@ class Adapted(Result):
             parts += [] if last is None else [f"{name} accuracy {first:.1%} → {last:.1%}"]
         parts = parts or ["accuracy unknown"]
         return self._line(self.path, self.model.name, f"{rows[-1]['round']} rounds", *parts)
+
+    def _shown_rows(self) -> list[dict[str, Any]]:
+        return self.rounds.to_pylist()
 
     def text(self) -> str:
         """The table of the rounds and the outcome, as lines for a terminal."""
@@ -184,75 +187,76 @@ def self_train(
         **{"strict": strict, "recipe": asdict(schedule), "seed": seed, "format": 1},
         **runs.gaps_entry(*(samples.identity for samples in data.values() if samples)),
     }
-    locks = ExitStack()
-    rows = _begin(out, plan, overwrite, locks)
-    say = print if progress else lambda *_, **__: None
-    say("\n".join([*roles.notes, f"method: {rule.name}: {rule.summary}"]))
-    if given is None:
-        first = recipe_of(str(model))
-        first = replace(first, seed=seed, batch_size=min(first.batch_size, len(roles.source)))
-        options: dict[str, Any] = {"recipe": first, "record": (), "progress": progress, **where}
-        given = train(str(model), roles.source, out=out / SOURCE, **options).model
-        roles = _numbered_as(given, roles)
-    network = replace(given, module=copy.deepcopy(given.module))
-    if rows:
-        say(f"{out}: {'all' if len(rows) > rounds else f'{len(rows) - 1} of'} {rounds} rounds are done already.")
-        _resume(out, rows, rounds, network)
-    else:
-        _check_source(network, roles, seed, where)
-    for number in range(len(rows), rounds + 1):
-        start = time.perf_counter()
-        row: dict[str, Any] = {"round": number}
-        if number:
-            table = tables.read_selection(out, number)
-            samples, targets = training_samples(roles, table, rule, portion_at(number - 1, *portions[1]), number, seed)
-            options = {"recipe": recipe_at(schedule, number, epochs, len(samples)), "record": (), "progress": False}
-            place = round_folder(out, number) / TRAINING
-            trained = train(network, samples, out=place, targets=targets, **options, **where)
-            network = trained.model
-            row |= tables.selection_row(table, roles.classes) | {"loss": trained.history[-1]["loss"]}
-            row |= {"portion": portion_at(number - 1, *portions[0]), "trained_on": len(samples)}
-        predictions, measured = _evaluate(network, roles, schedule.flip, where)
-        row |= measured
-        counts, selected = row["predicted_by_class"], None
-        stop = tables.collapse(counts, roles.names)
-        if number < rounds and stop is None:
-            arrays, portion = (predictions.probabilities, predictions.avc), portion_at(number, *portions[0])
-            selection = select(rule, *arrays, predictions.at, portion, balance=shares, strict=strict)
-            selected, stop = selection.counts.tolist(), None if len(selection.rows) else _NOTHING
-            if stop is None:  # a training that another selection had begun is discarded
-                discard(round_folder(out, number + 1) / TRAINING)
-                table = tables.selection_table(selection, predictions, _labels_of(roles.target, predictions))
-                tables.write(round_folder(out, number + 1) / SELECTION, table)
-        row["alarm"] = stop or alarm(counts, (rows or [row])[0]["predicted_by_class"], selected, roles.names)
-        row["seconds"] = time.perf_counter() - start
-        rows.append(row)
-        columns = tables.schema().with_metadata({"classes": json.dumps(roles.names)})
-        tables.write(out / TABLE, pa.Table.from_pylist(rows, schema=columns))
-        say(tables.round_line(row if stop is None else row | {"alarm": None}, rounds), flush=True)  # it is the error
-        if log is not None:
-            log(row)
-        if stop is not None:
-            raise StateError(stop)
-    outcome = tables.conclusions(rows)
-    if not (out / runs.SUMMARY).exists():
-        if roles.test is not None:
-            score(network, roles.test, out=out / TEST, progress=False, **where)
-        with runs.disk_errors(out):
-            summary = {"words": [*roles.notes, *outcome], "picked": picked(rows), "made": runs.provenance()}
-            runs.write_json(out / runs.SUMMARY, summary)
-    if check is not None:
-        last = predict(network, roles.target, flip=schedule.flip, **where)
-        outcome += (checks.write_check(out, roles.target, last, rounds, check, seed),)
-        labels = checks.labeled_file(out) if labels is None else labels
-    locks.close()
+    with _locked(out, plan, overwrite) as rows:
+        say = print if progress else lambda *_, **__: None
+        say("\n".join([*roles.notes, f"method: {rule.name}: {rule.summary}"]))
+        if given is None:
+            first = recipe_of(str(model))
+            first = replace(first, seed=seed, batch_size=min(first.batch_size, len(roles.source)))
+            options: dict[str, Any] = {"recipe": first, "record": (), "progress": progress, **where}
+            given = train(str(model), roles.source, out=out / SOURCE, **options).model
+            roles = _numbered_as(given, roles)
+        network = replace(given, module=copy.deepcopy(given.module))
+        if rows:
+            say(f"{out}: {'all' if len(rows) > rounds else f'{len(rows) - 1} of'} {rounds} rounds are done already.")
+            _resume(out, rows, rounds, network)
+        else:
+            _check_source(network, roles, seed, where)
+        for number in range(len(rows), rounds + 1):
+            start = time.perf_counter()
+            row: dict[str, Any] = {"round": number}
+            if number:
+                table = tables.read_selection(out, number)
+                portion = portion_at(number - 1, *portions[1])
+                samples, targets = training_samples(roles, table, rule, portion, number, seed)
+                options = {"recipe": recipe_at(schedule, number, epochs, len(samples)), "record": (), "progress": False}
+                place = round_folder(out, number) / TRAINING
+                trained = train(network, samples, out=place, targets=targets, **options, **where)
+                network = trained.model
+                row |= tables.selection_row(table, roles.classes) | {"loss": trained.history[-1]["loss"]}
+                row |= {"portion": portion_at(number - 1, *portions[0]), "trained_on": len(samples)}
+            predictions, measured = _evaluate(network, roles, schedule.flip, where)
+            row |= measured
+            counts, selected = row["predicted_by_class"], None
+            stop = tables.collapse(counts, roles.names)
+            if number < rounds and stop is None:
+                arrays, portion = (predictions.probabilities, predictions.avc), portion_at(number, *portions[0])
+                selection = select(rule, *arrays, predictions.at, portion, balance=shares, strict=strict)
+                selected, stop = selection.counts.tolist(), None if len(selection.rows) else _NOTHING
+                if stop is None:  # a training that another selection had begun is discarded
+                    discard(round_folder(out, number + 1) / TRAINING)
+                    table = tables.selection_table(selection, predictions, _labels_of(roles.target, predictions))
+                    tables.write(round_folder(out, number + 1) / SELECTION, table)
+            row["alarm"] = stop or alarm(counts, (rows or [row])[0]["predicted_by_class"], selected, roles.names)
+            row["seconds"] = time.perf_counter() - start
+            rows.append(row)
+            columns = tables.schema().with_metadata({"classes": json.dumps(roles.names)})
+            tables.write(out / TABLE, pa.Table.from_pylist(rows, schema=columns))
+            shown = row if stop is None else row | {"alarm": None}  # it is the error
+            say(tables.round_line(shown, rounds), flush=True)
+            if log is not None:
+                log(row)
+            if stop is not None:
+                raise StateError(stop)
+        outcome = tables.conclusions(rows)
+        if not (out / runs.SUMMARY).exists():
+            if roles.test is not None:
+                score(network, roles.test, out=out / TEST, progress=False, **where)
+            with runs.disk_errors(out):
+                summary = {"words": [*roles.notes, *outcome], "picked": picked(rows), "made": runs.provenance()}
+                runs.write_json(out / runs.SUMMARY, summary)
+        if check is not None:
+            last = predict(network, roles.target, flip=schedule.flip, **where)
+            outcome += (checks.write_check(out, roles.target, last, rounds, check, seed),)
+            labels = checks.labeled_file(out) if labels is None else labels
     network, given = (replace(net, module=copy.deepcopy(net.module).eval()) for net in (network, given))
     adapted = Adapted(network, read_rounds(out), out, roles.notes, outcome, given)
     return adapted if labels is None else adapted.check(labels)
 
 
-def _begin(path: Path, plan: dict[str, Any], overwrite: bool, locks: ExitStack) -> list[dict[str, Any]]:
-    """Prepare and lock the folder; returns the rows of the finished rounds.
+@contextmanager
+def _locked(path: Path, plan: dict[str, Any], overwrite: bool) -> Iterator[list[dict[str, Any]]]:
+    """The folder, prepared and locked; yields the rows of the finished rounds.
 
     The selection of a round is written before the row of the round before it: between any two files the call resumes.
     """
@@ -273,10 +277,10 @@ def _begin(path: Path, plan: dict[str, Any], overwrite: bool, locks: ExitStack) 
 
     finished = (path / runs.SUMMARY).exists
     options: dict[str, Any] = {"finished": finished, "discard": remove, "differing": differing, "overwrite": overwrite}
-    locks.enter_context(runs.begin(path / PLAN, plan, "adaptation", **options))
-    for folder in (path, *path.glob(f"{ROUNDS}/*/")):
-        runs.sweep(folder)
-    return read_rounds(path).to_pylist() if (path / TABLE).exists() else []
+    with runs.begin(path / PLAN, plan, "adaptation", **options):
+        for folder in (path, *path.glob(f"{ROUNDS}/*/")):
+            runs.sweep(folder)
+        yield read_rounds(path).to_pylist() if (path / TABLE).exists() else []
 
 
 def recipe_for_rounds(model: Any, recipe: Recipe | str | None = None) -> Recipe:

@@ -36,12 +36,12 @@ Row = Mapping[str, Any]
 
 def schema() -> pa.Schema:
     """The columns of ``rounds.parquet``."""
-    counts = [(name, pa.int64()) for name in ("round", "selected", "trained_on")]
-    means = ("target_mean_class", "test_mean_class", *VALIDATORS)
     shares = [f"{name}{end}" for name in _SHARES for end in ("", "_low", "_high")]
-    lists = [(f"{name}_by_class", pa.list_(pa.float64())) for name in ("target", "test")]
-    lists += [("predicted_by_class", pa.list_(pa.int64())), ("alarm", pa.string())]
-    return pa.schema([*counts, *((name, pa.float64()) for name in (*_NUMBERS, *shares, *means)), *lists])
+    numbers = (*_NUMBERS, *shares, "target_mean_class", "test_mean_class", *VALIDATORS)
+    columns = [(name, pa.int64()) for name in ("round", "selected", "trained_on")]
+    columns += [(name, pa.float64()) for name in numbers]
+    columns += [(f"{name}_by_class", pa.list_(pa.float64())) for name in ("target", "test")]
+    return pa.schema([*columns, ("predicted_by_class", pa.list_(pa.int64())), ("alarm", pa.string())])
 
 
 def round_folder(path: Path, number: int) -> Path:
@@ -148,8 +148,7 @@ def alarm(
 ) -> str | None:
     """Whether the predictions per class degenerate against those of the `first` network, or the selection does."""
     empty = [_name(k, names) for k in np.flatnonzero(np.asarray(predicted) == 0).tolist()]
-    now, before = effective_classes(predicted), effective_classes(first)
-    parts = []
+    now, before, parts = effective_classes(predicted), effective_classes(first), []
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         parts.append(f"nothing is predicted to {', '.join(empty[:5])}{more} ({len(empty)} of {len(predicted)} classes)")
@@ -219,20 +218,19 @@ _OUTCOME = {
     "round": "round", "target_accuracy": "target", "target_mean_class": "target by class", "test_accuracy": "test",
     "test_mean_class": "test by class",
 }  # fmt: skip
-_NEED_LABELS = tuple(name for name in (*_SELECTED, *_OUTCOME) if name.endswith(("_rate", "_accuracy", "_class")))
 
 
 def round_tables(rows: Sequence[Row]) -> list[str]:
     """What was selected in each round, and the accuracy after it, as lines to print, as far as it is known."""
-    classes = len(rows[0]["predicted_by_class"])
+    lines, classes, by_labels = [], len(rows[0]["predicted_by_class"]), ("_rate", "_accuracy", "_class")
 
     def cell(name: str, value: Any) -> Any:
         if not isinstance(value, float):
             return value
-        style = {"selected_share": ".1%"}.get(name, ".2%" if name in _NEED_LABELS else ".3f")
+        style = ".1%" if name == "selected_share" else ".2%" if name.endswith(by_labels) else ".3f"
         return format(value * classes if name in ("avc", "avh") else value, style)
 
-    lines, unknown = [], [name for name in _NEED_LABELS if all(row[name] is None for row in rows)]
+    unknown = [name for name in rows[0] if name.endswith(by_labels) and all(row[name] is None for row in rows)]
     for titles in (_SELECTED, _OUTCOME):
         shown = {name: title for name, title in titles.items() if name not in unknown}
         if len(shown) > 1:

@@ -2,9 +2,8 @@
 
 Each class has a threshold λ: the confidence ranked at a portion among the samples that are predicted to it. Labels are
 the argmax of confidence over threshold, so that a class of low confidence gets its share. A sample is selected if it
-reaches the threshold of its label: λ itself or, where another score selects, a second one, β. ``docs/choices.md`` says
-what was decided where papers and released code differ. The ``(N, C)`` arrays may be memory-mapped: beside them
-selecting takes about 35 bytes per sample and 4 MiB (``python -m benchmarks selection`` measures it).
+reaches the threshold of its label: λ itself or, where another score selects, a second one, β. The ``(N, C)`` arrays may
+be memory-mapped: beside them selecting takes about 35 bytes per sample and 4 MiB.
 """
 
 from __future__ import annotations
@@ -122,27 +121,14 @@ def class_thresholds(
     return thresholds
 
 
-def chosen(values: Any, labels: Any, thresholds: Any, *, strict: bool = False) -> np.ndarray:
-    """Whether the value ``(N,)`` of each sample reaches (strict: exceeds) the threshold ``(C,)`` of its label."""
-    thresholds = np.asarray(thresholds, dtype=np.float64)
-    values, labels = _check_values(values, labels, len(thresholds))
-    return values > thresholds[labels] if strict else values >= thresholds[labels]
-
-
-def pseudo_labels(confidence: Any, thresholds: Any = None) -> np.ndarray:
-    """The class whose confidence ``(N, C)`` is the largest multiple of its threshold ``(C,)``; the first in a tie.
-
-    The threshold inf (of a class without samples) counts as 1. Without thresholds it is the plain argmax.
+def pseudo_labels(confidence: np.ndarray, thresholds: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """The class whose confidence ``(N, C)`` is the largest multiple of its threshold ``(C,)``, the first in a tie; and
+    that confidence. The threshold inf (of a class without samples) counts as 1; without thresholds it is the argmax.
     """
-    return _labels(as_matrix(confidence), thresholds)[0]
-
-
-def _labels(confidence: np.ndarray, thresholds: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """`pseudo_labels`, and the confidence of each, in one pass."""
-    scale = None if thresholds is None else _divisors(thresholds, confidence.shape[1])
+    scale = 1.0 if thresholds is None else _divisors(thresholds, confidence.shape[1])
     labels, values = np.empty(len(confidence), np.int64), np.empty(len(confidence), confidence.dtype)
     for rows, block in blocks(confidence):
-        labels[rows] = (block if scale is None else block / scale).argmax(axis=1)
+        labels[rows] = (block / scale).argmax(axis=1)
         values[rows] = block[np.arange(len(block)), labels[rows]]
     _check_positive(values > 0)
     return labels, values
@@ -150,10 +136,8 @@ def _labels(confidence: np.ndarray, thresholds: Any = None) -> tuple[np.ndarray,
 
 def lrent_labels(confidence: Any, thresholds: Any, alpha: float = 0.25) -> np.ndarray:
     """CRST's soft labels ``y ∝ (p/λ)^(1/α)``, ``(M, C)``; the threshold inf counts as 1."""
-    matrix = as_matrix(confidence)
-    powers = [_powers(block, thresholds, alpha)[0] for _, block in blocks(matrix)]
-    labels = np.concatenate([np.empty((0, matrix.shape[1])), *powers])
-    return labels / labels.sum(axis=1, keepdims=True)
+    powers = _powers(as_matrix(confidence), thresholds, alpha)[0]
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def lrent_chosen(confidence: Any, thresholds: Any, alpha: float = 0.25, *, strict: bool = False) -> np.ndarray:
@@ -249,12 +233,14 @@ def select(
         (array([0.9, 0.6]), array([0, 3]), array([0, 1]))
     """
     method = parse_method(method)
-    inputs = {"softmax": p, "avc": avc}
-    arrays = {name: as_matrix(array, name) for name, array in inputs.items() if array is not None}
-    if missing := [name for name in (method.label_by, method.select_by) if name in inputs and name not in arrays]:
+    arrays = {name: as_matrix(array, name) for name, array in (("softmax", p), ("avc", avc)) if array is not None}
+    if missing := [name for name in (method.label_by, method.select_by) if name in _RULES and name not in arrays]:
         raise InputError(f"{method.name} needs {missing[0]} of every class, but it is not given.")
     if len({array.shape for array in arrays.values()}) > 1:
         raise InputError(f"p and avc must have one shape, got {arrays['softmax'].shape} and {arrays['avc'].shape}.")
+
+    confidence, same = arrays[method.label_by], method.select_by == method.label_by
+    classes = confidence.shape[1]
 
     def scores_at(labels: np.ndarray) -> np.ndarray:
         """The score that selects, at these classes."""
@@ -262,15 +248,13 @@ def select(
             return arrays[method.select_by][np.arange(len(labels)), labels]
         if at is None:
             raise InputError(f"at must be a function that gives {method.select_by} at given classes, got None.")
-        return np.asarray(at(method.select_by, labels))
+        return _check_values(at(method.select_by, labels), labels, classes)[0]
 
-    confidence, same = arrays[method.label_by], method.select_by == method.label_by
-    classes = confidence.shape[1]
     # For both thresholds "predicted to class k" is the plain argmax of what gives labels, so that both rank the same.
-    predicted, values = _labels(confidence)
+    predicted, values = pseudo_labels(confidence)
     thresholds = partial(class_thresholds, predicted=predicted, classes=classes, portion=portion, balance=balance)
     label_thresholds = select_thresholds = thresholds(values)
-    labels, values = _labels(confidence, label_thresholds)
+    labels, values = pseudo_labels(confidence, label_thresholds)
     if not same:
         values = scores_at(predicted)
         select_thresholds = thresholds(values)
@@ -280,7 +264,8 @@ def select(
     if method.soft and same:
         selected = lrent_chosen(confidence, label_thresholds, method.alpha, strict=strict)
     else:
-        selected = chosen(values, labels, select_thresholds, strict=strict)
+        limit = select_thresholds[labels]
+        selected = values > limit if strict else values >= limit
     rows = np.flatnonzero(selected)
     counts, of_all = np.bincount(labels[rows], minlength=classes), np.bincount(predicted, minlength=classes)
     return Selection(rows, labels[rows], label_thresholds, select_thresholds, counts, of_all, method, confidence)
@@ -311,16 +296,16 @@ def _check_positive(positive: np.ndarray) -> None:
         raise InputError(f"confidence must have a number above 0 in every row, got none in row {positive.argmin():,}.")
 
 
-def _check_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    integers = labels.ndim == 1 and (labels.dtype.kind in "iu" or not labels.size)
-    if not integers or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
+def _check_classes(labels: Any, classes: int) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.size and (labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < classes):
         raise InputError(f"labels must be (N,) integers, 0 to {classes - 1}, got {labels.dtype} {labels}.")
     return labels.astype(np.int64, copy=False)
 
 
 def _check_values(values: Any, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    values, labels = np.asarray(values), _check_classes(np.asarray(labels), classes)
-    if values.shape != labels.shape:
+    values, labels = np.asarray(values), _check_classes(labels, classes)
+    if values.ndim != 1 or values.shape != labels.shape:
         raise InputError(f"values and classes must both be (N,), got {values.shape} and {labels.shape}.")
     if not (finite := np.isfinite(values)).all():
         raise InputError(f"values must be finite, got {values[~finite][0]} in row {np.argmin(finite):,}.")
@@ -328,7 +313,6 @@ def _check_values(values: Any, labels: Any, classes: int) -> tuple[np.ndarray, n
 
 
 def _divisors(thresholds: Any, classes: int) -> np.ndarray:
-    """Thresholds to divide by: that of a class without samples counts as 1."""
     scale = np.asarray(thresholds, dtype=np.float64)
     if scale.shape != (classes,) or not (scale > 0).all():
         raise InputError(f"thresholds must be ({classes},) and above 0, got {scale.shape}: {scale}.")

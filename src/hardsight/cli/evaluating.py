@@ -60,12 +60,12 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
 
 
 @command(
-    "evaluation:evaluate runs=<RUN…> out=FOLDER names=NAME,… overwrite",
-    "evaluation:evaluate [questions] ood=DATA,… detectors=NAME,… attack:attacks=NAME,… eps=NUMBER,… explain "
+    "evaluation.run:evaluate runs=<RUN…> out=FOLDER names=NAME,… overwrite",
+    "evaluation.run:evaluate [questions] ood=DATA,… detectors=NAME,… attack:attacks=NAME,… eps=NUMBER,… explain "
     "boxes=FILE dropout=N limit=N",
-    "evaluation:evaluate [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
-    "evaluation:evaluate [network] model=MODEL checkpoint=FILE data=DATA",
-    "evaluation:evaluate [compute] device=NAME batch_size=N workers=N",
+    "evaluation.run:evaluate [degradation] degrade:degradations=NAME,… levels=NUMBER,… gray human=FILE",
+    "evaluation.run:evaluate [network] model=MODEL checkpoint=FILE data=DATA",
+    "evaluation.run:evaluate [compute] device=DEVICE batch_size=N workers=N",
 )
 def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     """Compare networks by more than accuracy: calibration, margins, clusters, and what you ask for.

@@ -13,28 +13,28 @@ import inspect
 import io
 import json
 import math
-import pkgutil
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, UseAppendAction, arg
 
 from hardsight.cli import COMMANDS
+from hardsight.cli.names import filled
+from hardsight.cli.signatures import REQUIRED, Declaration, declaration
 from hardsight.errors import InputError
+from hardsight.registry import did_you_mean
 
-_ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)  # of the Args in a docstring
-_NAMES = re.compile(r"\{(hardsight[\w.]*)\.(\w+)(?:\((\w+)\))?\}")  # a registry, or a function of a text
-_TYPES: dict[str, Any] = {"N": int, "K": int, "SHARE": float, "MINUTES": float, "SHELL": Literal["bash", "zsh", "fish"]}
+_TYPES: dict[str, Any] = {"N": int, "SHARE": float, "MINUTES": float, "SHELL": Literal["bash", "zsh", "fish"]}
 _TYPES |= dict.fromkeys(("RUN", "FILE", "FOLDER", "PATH"), Path)
-_GROUPS: dict[str, tuple[str, ...]] = {}
 
 
 def command(*groups: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -43,54 +43,54 @@ def command(*groups: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     ``out=FILE`` is an option and its value, ``run=<RUN>`` a value without a name, ``also=MODEL…`` repeatable,
     ``eps=NUMBER,…`` a list with commas, ``strict`` as its annotation says, and ``attack:attacks=NAME`` a parameter of
     another name. Options that the docstring of the command explains are its own, the others those of the function.
-    ``module:name()`` is called with the command line and returns a dataclass, which holds the defaults.
+    Defaults of ``module:name()`` are those of the preset that the command line names, and types as it declares them.
     """
 
-    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        _GROUPS[function.__name__] = groups
-        return function
-
-    return declare
+    return lambda function: function  # `structure` reads the groups from the source text
 
 
 def structure(name: str, args: Sequence[str] = ()) -> Any:
     """The options of a command as a dataclass, which is what tyro reads."""
     entries: list[Any] = []
-    function = _function(name)  # whose module declares the groups
-    for text in _GROUPS[name]:
+    declared = _declared(name)
+    for text in declared.groups:
         path, *kinds = text.split()
-        source = pkgutil.resolve_name(f"hardsight.{path.removesuffix('()')}")
-        source = source(args) if path.endswith("()") else source
+        source = declaration(path.removesuffix("()"))
+        values = _preset(args) if path.endswith("()") else None
         title = kinds.pop(0)[1:-1] if kinds[0].startswith("[") else ""
-        group = [_entry(kind, function, source) for kind in kinds]
+        group = [_entry(kind, declared, source, values) for kind in kinds]
         entries += [(title, make_dataclass(title, group))] if title else group
     about = arg(help="Print the result as JSON, and all else to stderr.", help_behavior_hint="")
     entries.append(("json", Annotated[bool, about, FlagCreatePairsOff], field(default=False)))
     return make_dataclass(name, entries, kw_only=True)
 
 
+def _declared(name: str) -> Declaration:
+    return declaration(f"cli.{COMMANDS[name][0]}:{name}")
+
+
 def _function(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"hardsight.cli.{COMMANDS[name][0]}"), name)
 
 
-def _help(function: Any) -> dict[str, str]:
-    """What a docstring says of each parameter, as a command says it."""
-    texts = {name: " ".join(text.split()) for name, text in _ENTRY.findall(inspect.getdoc(function) or "")}
-    texts = {name: re.sub("; in Python .*?([.]( |$))", r"\1", text) for name, text in texts.items()}
-    return {name: re.sub("(?<!`)`([a-z_]+)`(?!`)", r"--\1", text).replace("`", "") for name, text in texts.items()}
+def _preset(args: Sequence[str]) -> dict[str, Any]:
+    """The recipe of the preset that a command line names, whose values are the defaults."""
+    named = dict(pairwise(part for word in args for part in word.split("=", 1)))
+    if not (name := named.get("--recipe") or named.get("--model")):
+        return {}
+    from hardsight.presets import PRESETS
+
+    return vars(PRESETS[name].recipe) if name in PRESETS else {}
 
 
-def _entry(kind: str, function: Any, source: Any) -> tuple[str, Any, Any]:
+def _entry(kind: str, command: Declaration, source: Declaration, preset: dict[str, Any] | None) -> tuple[str, Any, Any]:
     """An option as a field of that dataclass."""
     name, _, shown = kind.partition("=")
     written, _, option = name.rpartition(":")
-    source = function if option in _help(function) else source
-    declarer = source if callable(source) else type(source)
-    parameter = inspect.signature(declarer).parameters.get(option)
-    default: Any = getattr(source, option, parameter.default if parameter else None if shown else False)
+    source = command if option in command.help else source
+    default = (preset or {}).get(option, source.default(option, None if shown else False))
     metavar, marks = shown.strip("<>") if shown.endswith(",…") else shown.strip("<>…"), []
-    declared = get_type_hints(declarer).get(option, bool)
-    type_ = _TYPES.get(metavar) or (str if metavar and callable(source) else declared)
+    type_ = _TYPES.get(metavar) or (str if metavar and preset is None else source.type(option))
     if "<" in shown:
         marks.append(Positional)
     if ",…" in shown:
@@ -99,14 +99,14 @@ def _entry(kind: str, function: Any, source: Any) -> tuple[str, Any, Any]:
     elif "…" in shown:
         type_, default = tuple[type_, ...], default or ()
         marks += [] if "<" in shown else [UseAppendAction]
-    elif type_ is bool and callable(source):
+    elif type_ is bool and preset is None:
         marks.append(FlagCreatePairsOff)  # a flag of a recipe may be on in the preset: help shows --flip and --no-flip
     default = Path(default) if type_ is Path and isinstance(default, str) else default
     aliases = ["-o"] if option == "out" else None
-    text, shows = _help(declarer).get(option), "" if isinstance(default, bool) or default in (None, ()) else None
+    text, shows = source.help.get(option), "" if isinstance(default, bool) or default in (None, ()) else None
     about = arg(name=written or None, metavar=metavar or None, help=text, help_behavior_hint=shows, aliases=aliases)
     hint = Annotated[type_ | None if default is None else type_, about, *marks]  # pyrefly: ignore
-    return option, hint, field(default=MISSING if default is inspect.Parameter.empty else default)
+    return option, hint, field(default=MISSING if default is REQUIRED else default)
 
 
 def _names(text: str, option: str = "") -> list[str]:
@@ -126,7 +126,9 @@ def run_command(name: str, args: list[str]) -> None:
     if not {"-h", "--help"}.isdisjoint(args):
         _explain(name, args)
         raise SystemExit(0)
-    parsed = tyro.cli(structure(name, args), prog=f"hardsight {name}", args=args, config=(OmitArgPrefixes,))
+    options = structure(name, args)
+    _check_flags(name, options, args)
+    parsed = tyro.cli(options, prog=f"hardsight {name}", args=args, config=(OmitArgPrefixes,))
     named = {re.sub("^--(no-)?", "", text.partition("=")[0]).replace("-", "_") for text in args if text[:2] == "--"}
     with contextlib.redirect_stdout(sys.stderr) if parsed.json else contextlib.nullcontext():
         result = _function(name)(**_given(parsed, named))
@@ -134,6 +136,29 @@ def run_command(name: str, args: list[str]) -> None:
         print(json.dumps(plain(result), indent=1, allow_nan=False))
     if result is not None and result.get("healthy") is False:
         raise SystemExit(1)
+
+
+def _check_flags(name: str, options: Any, args: Sequence[str]) -> None:
+    """Refuse an option that the command lacks, and suggest the nearest ones."""
+    flags = ["--help", *_flags(options)]
+    for word in args:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag == "--":
+            return
+        if flag.startswith("--") and flag not in flags:
+            raise InputError(f"hardsight {name} has no option {word.partition('=')[0]}; {did_you_mean(flag, flags, 2)}")
+
+
+def _flags(options: Any) -> Iterator[str]:
+    for entry in fields(options):
+        marks = get_args(entry.type)[1:]
+        if is_dataclass(entry.type):
+            yield from _flags(entry.type)
+        elif Positional not in marks:
+            flag = marks[0].name or entry.name.replace("_", "-")
+            yield f"--{flag}"
+            if isinstance(entry.default, bool):
+                yield f"--no-{flag}"
 
 
 def _given(parsed: Any, named: set[str]) -> dict[str, Any]:
@@ -162,16 +187,11 @@ def _explain(name: str, args: Sequence[str]) -> None:
         tyro.cli(structure(name, args), prog=f"hardsight {name}", args=["--help"], config=(OmitArgPrefixes,))
     printed.seek(0)
     usage, _, boxes = printed.read().partition("\n\n")
-    text, _, examples = (inspect.getdoc(_function(name)) or "").partition("Examples:\n")
-    prose, width = _NAMES.sub(_listed, text.partition("\nArgs:\n")[0]).strip(), shutil.get_terminal_size().columns
+    text, _, examples = _declared(name).doc.partition("Examples:\n")
+    prose, width = filled(text.partition("\nArgs:\n")[0]).strip(), shutil.get_terminal_size().columns
     for paragraph in (usage, *prose.split("\n\n")):
         print(textwrap.fill(paragraph, min(width, 100), break_on_hyphens=False, break_long_words=False), end="\n\n")
     print(f"{boxes.strip()}\nexamples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}")
-
-
-def _listed(match: re.Match[str]) -> str:
-    entries = getattr(importlib.import_module(match[1]), match[2])
-    return entries(match[3]) if match[3] else ", ".join(entries)
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,9 @@ from hardsight.printing import alarm, text_table
 
 @command("demo:run_demo out=RUN seed=N")
 def demo(**chosen: Any) -> dict[str, Any]:
-    """Train a small network on real digits, score them out of sample, and write a page.
+    """Change 30 labels of real digits, find them with networks that did not train on them, and write a page.
+
+    Nothing is downloaded, and it takes less than a minute.
 
     Examples:
         hardsight demo
@@ -22,12 +24,12 @@ def demo(**chosen: Any) -> dict[str, Any]:
     """
     from hardsight.demo import run_demo
 
-    table = run_demo(**chosen)
-    out = Path(chosen.get("out", "hardsight-demo"))
-    return {"run": out, "page": out / "report.html", "samples": len(table), "accuracy": table.accuracy}
+    demo = run_demo(**chosen)
+    values = {name: getattr(demo, name) for name in ("changed", "found", "others", "page")}
+    return {"run": demo.page.parent, "samples": len(demo.table), "accuracy": demo.table.accuracy, **values}
 
 
-@command("report:write_report run=<RUN> out=FILE data=DATA against=RUN groups=FILE pictures=N")
+@command("report.write:write_report run=<RUN> out=FILE data=DATA against=RUN groups=FILE pictures=N")
 def report(run: Path, **chosen: Any) -> dict[str, Any]:
     """Turn a run into one page to look at: RUN/report.html, which opens offline.
 
@@ -48,7 +50,7 @@ def report(run: Path, **chosen: Any) -> dict[str, Any]:
 
 
 @command(
-    "labelerrors:clean run=<RUN> out=FOLDER dataset=PATH data=DATA by=RANKING count=N share=SHARE decisions=FILE "
+    "labelerrors.lists:clean run=<RUN> out=FOLDER dataset=PATH data=DATA by=RANKING count=N share=SHARE decisions=FILE "
     "auto overwrite"
 )
 def clean(**chosen: Any) -> dict[str, Any]:
@@ -56,8 +58,8 @@ def clean(**chosen: Any) -> dict[str, Any]:
 
     There are as many suspects as labels are estimated to be wrong. They are for a person to review; a sample is
     relabeled only where the run shows that this is safe. Your data are never changed. --dataset writes a cleaned copy:
-    by your decisions (edit the column action of actions.csv and pass the file to --decisions), or with --auto by what
-    is safe.
+    by your decisions (made on the page of hardsight report, or in the column action of actions.csv; pass the file to
+    --decisions), or with --auto by what is safe.
 
     RANKING is {hardsight.labelerrors.RANKINGS}.
 
@@ -98,12 +100,13 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"wrote {dataset['path']}: {written:,} samples, {relabeled:,} relabeled; {dropped:,} dropped")
         reasons = {"missing": "they are no longer among the data", "unscored": "the run did not score them"}
         lines += [f"  {dataset[k]:,} more are left out because {why}" for k, why in reasons.items() if dataset[k]]
-    then = f" — next: edit the column action of {summary['lists']}/actions.csv, and give it back with --decisions FILE "
-    then = f"{then}--dataset COPY" if summary["review"] and not dataset else ""
+    edit = f"edit the column action of {summary['lists']}/actions.csv"
+    then = f" — next: decide on the page of hardsight report, or {edit}; then --decisions FILE --dataset COPY"
+    then = then if summary["review"] and not dataset else ""
     return [*lines, f"wrote {summary['lists']}/{then}"]
 
 
-@command("figures:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE seed=N")
+@command("figures.drawing:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE seed=N")
 def figure(name: str, **chosen: Any) -> dict[str, Any]:
     """Draw a figure for a paper: PNG, SVG or PDF, by the suffix of the file.
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from hardsight.checkpoints import read_head
 from hardsight.cli.options import command, take
+from hardsight.comparison import class_count
 from hardsight.data import FEATURE_FILES, Columns, FeatureSet, Samples, open_data, read_features
+from hardsight.devices import find_device
 from hardsight.distributed import wait_for_all
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.heads import find_head
 from hardsight.models import Model, load_model
-from hardsight.printing import text_table
+from hardsight.printing import percent, score_title, text_table
 from hardsight.registry import whole_number
 from hardsight.scores import SCORES
 from hardsight.scoring import score as scoring
 from hardsight.scoring.options import ScoreOptions, Shard
-from hardsight.table import SampleTable
+from hardsight.scoring.probabilities import score_probabilities
+from hardsight.table import SampleTable, check_new_run
 from hardsight.training.checkpoint import is_training, trained_model
 
+_MOST_BAD = 3  # samples that could not be read, in the terminal
 READING = "image_column", "label_column", "id_column", "root", "version"
 READING_OPTIONS = (
     "cli.scoring:open_named [reading] image_column=NAME label_column=NAME id_column=NAME root=FOLDER "
@@ -51,9 +55,10 @@ def _columns(chosen: dict[str, Any]) -> Columns:
 
 
 @command(
-    "cli.scoring:score model=<MODEL> data=<DATA> out=RUN checkpoint=FILE also=MODEL… human=FILE by=SCORE show=N",
-    "scoring.options:ScoreOptions [scoring] folds=K seeds=N seed=N head=LAYER bias:use_bias batch_size=N "
-    "workers=N decode=PLACE device=NAME strict overwrite",
+    "cli.scoring:score model=<MODEL> data=<DATA> out=RUN checkpoint=FILE also=MODEL… human=FILE by=SCORE show=N "
+    "out_of_sample",
+    "scoring.options:ScoreOptions [scoring] folds=N seeds=N seed=N head=LAYER bias:use_bias batch_size=N "
+    "workers=N decode=cpu|gpu device=DEVICE strict overwrite",
     READING_OPTIONS,
 )
 def score(
@@ -68,23 +73,27 @@ def score(
     pixels in [0, 1]. With --folds it may also take the training data and return what it trained.
 
     DATA is a folder with one folder per class, FILE.npz[:split], torchvision:NAME[:split], hf:NAME[:split], digits, or
-    a FILE.parquet or FILE.safetensors with features; its head is in the file, in MODEL, or in a file that --head names.
+    a FILE.parquet, FILE.safetensors or FILE.npz with features and labels, scored by --folds or by the head that is in
+    the file, in MODEL, or in a file that --head names; or one with pred_probs and labels.
 
     SCORE is {hardsight.scores.SCORES}.
 
     Args:
-        model: The network to score with; omit it for a feature file with --head.
+        model: The network to score with; omit it for a file of features or probabilities.
         data: What to score.
         out: Run folder to write.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
         also: Another model to score with. Scores are then averaged over the models.
         human: Human answers about the samples, to compare with as hardsight align RUN --human FILE does.
-        by: Score to rank the hardest by.
+        by: Score to rank the hardest by; nll for probabilities, which have no angles.
         show: How many of the hardest to print.
+        out_of_sample: The probabilities of the file are by networks that did not train on these samples.
 
     Examples:
         hardsight score timm:resnet50 photos -o run
         hardsight score train.py:train digits --folds 5 -o run
+        hardsight score embeddings.parquet --folds 5 -o run
+        hardsight score pred_probs.npz --out-of-sample -o run
     """
     SCORES.names(by)  # a misspelled name, or a file that cannot be read, must not wait for the end of a night's work
     whole_number("--show", show, 0)
@@ -93,17 +102,19 @@ def score(
         from hardsight.people import read_human
 
         read_human(human)
-    reading = take(chosen, *READING)
+    reading, out_of_sample = take(chosen, *READING), chosen.pop("out_of_sample", None)
     options = ScoreOptions(out=out, version=reading.get("version"), **chosen)  # checks them
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    if (data or model).endswith(FEATURE_FILES):
-        if also or chosen.keys() & {"folds", "seeds"}:
-            raise InputError("--folds, --seeds and --also need a model and images; features are scored as they are.")
+    if (data or model).endswith(FEATURE_FILES) or (data is None and model.endswith(".npz")):
+        if also:
+            raise InputError("--also needs a model and images; features have one head.")
         if processes > 1:
             raise InputError("features are scored in one process; start it without torchrun.")
-        table = _score_features(
-            read_features(data or model, _columns(reading)), model if data else None, checkpoint, options
-        )
+        check_new_run(out, options.overwrite)
+        features = read_features(data or model, _columns(reading))
+        table = _score_file(features, model if data else None, checkpoint, options, out_of_sample)
+        place = {"table": str(Path(data or model).absolute()), "columns": asdict(_columns(reading))}
+        table.meta.source, table.meta.data.origin = place, features.origin  # pyrefly: ignore[bad-assignment]
         table.save(out, overwrite=options.overwrite)
     elif data is None:
         raise InputError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
@@ -144,9 +155,38 @@ def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -
     return models
 
 
-def _score_features(data: FeatureSet, model: str | None, checkpoint: Path | None, options: ScoreOptions) -> SampleTable:
-    """Features with the head in `--head`, in the model, or in their own file."""
-    head = options.head
+def _score_file(
+    data: FeatureSet, model: str | None, checkpoint: Path | None, options: ScoreOptions, out_of_sample: bool | None
+) -> SampleTable:
+    """Probabilities as they are; features by heads that are fitted, or by the head in `--head`, the model or the file.
+
+    `out_of_sample` is what the user says of the probabilities.
+    """
+    head, labels, ids, names = options.head, data.labels, data.ids, data.classes
+    if data.numbered and options.folds is None:
+        raise InputError(
+            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
+            "numbers, or an .npz with the names in the order of the model as classes."
+        )
+    if data.probabilities:
+        if model or head or options.folds:
+            raise InputError(f"{data.origin} holds probabilities, which need no model, --head or --folds.")
+        if out_of_sample is None:
+            print("note: if networks that did not train on these samples predicted them, say --out-of-sample.")
+        return score_probabilities(
+            data.features, labels, ids, class_names=names, out_of_sample=out_of_sample, name="probabilities"
+        )
+    if out_of_sample is not None:
+        raise InputError("--out-of-sample is for files of probabilities; features are kept out by --folds.")
+    unlabeled = f"{data.origin} has no label column (it has {data.columns}); name one with --label-column"
+    if options.folds is not None:
+        if model or head:
+            raise InputError("--folds fits a head to the features: leave out the model and --head.")
+        if labels is None:
+            raise InputError(f"--folds needs labels: {unlabeled}.")
+        folds = {name: getattr(options, name) for name in ("folds", "seeds", "seed", "use_bias", "strict")}
+        features = data.features.to(find_device(options.device))
+        return scoring.score_features(features, None, labels, None, ids, class_names=names, name="embeddings", **folds)
     if head is not None and (model is None or Path(head).is_file()):
         if not Path(head).is_file():
             raise MissingPathError(f"--head: there is no file {head}.")
@@ -157,25 +197,49 @@ def _score_features(data: FeatureSet, model: str | None, checkpoint: Path | None
     elif "weight" in data.head:
         weight, bias = data.head["weight"], data.head.get("bias")
     else:
-        raise InputError(f"--head: {data.origin} holds features but no weight; name a file with the weight.")
-    name = Path(head).name if head else model or data.origin
-    bias = bias if options.use_bias else None
-    table = scoring.score_features(data.features, weight, data.labels, bias, data.ids, strict=options.strict, name=name)
-    table.meta.data.origin = data.origin
-    return table
+        raise InputError(
+            f"--head: {data.origin} holds features but no weight; fit a head per fold with --folds 5, or name a file "
+            "with the weight."
+        )
+    if names and len(names) != len(weight):
+        raise InputError(f"{data.origin} names {len(names)} classes but the head has {len(weight)}.")
+    if labels is None:
+        print(f"note: {unlabeled}. Without labels every score is taken at the predicted class.")
+    name, bias = Path(head).name if head else model or data.origin, bias if options.use_bias else None
+    return scoring.score_features(
+        data.features, weight, labels, bias, ids, class_names=names, strict=options.strict, name=name
+    )
+
+
+def _readable(table: SampleTable, rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Rows as a person reads them, and as the page shows them: classes by name, AVH times their number."""
+    names, column = table.class_names, by if by in table else f"{by}_pred"
+    factor = class_count(table) if by == "avh" else 1
+    lines = []
+    for row in rows:
+        classes = {name: row[name] for name in ("label", "pred") if name in row}
+        classes = {name: names[k] if k is not None and 0 <= k < len(names) else k for name, k in classes.items()}
+        title = score_title(by) + " at pred" * (column != by)
+        lines.append({"id": row["id"], **classes, title: None if row[column] is None else factor * row[column]})
+    return lines
 
 
 def _summary(table: SampleTable, out: Path, by: str, show: int) -> dict[str, Any]:
     """Print the hardest samples, the counts and what to do next, and return them."""
     counts: Any = table.meta.counts
+    if by == "avh" and "confidence" in table and not {"avh", "avh_pred"} & {*table.columns}:
+        by = "nll"  # of probabilities
     hardest = table.hardest(show, by).to_arrow().to_pylist()
-    columns = [name for name in ("id", "label", "pred", by if by in table else f"{by}_pred") if name in table]
-    for line in text_table(hardest, columns) if hardest else ():
+    for line in text_table(_readable(table, hardest, by)) if hardest else ():
         print(f"  {line}")
-    accuracy = "" if table.accuracy is None else f", accuracy {table.accuracy:.2%}"
+    accuracy = "" if table.accuracy is None else f", accuracy {percent(table.accuracy)}"
     zeros = f", {counts.zero_features:,} zero features" if counts.zero_features else ""
-    bad = f", {counts.bad:,} bad (see table.bad)" if counts.bad else ""
+    bad = f", {counts.bad:,} bad" if counts.bad else ""
     print(f"{counts.rows:,} sample{'s' * (counts.rows != 1)} scored{accuracy}{zeros}{bad}")
+    for row in table.bad.slice(0, _MOST_BAD).to_pylist():
+        print(f"  bad: {printable(row['id'])}: {printable(row['error'])}")
+    if counts.bad > _MOST_BAD:
+        print(f"  {counts.bad - _MOST_BAD:,} more are listed on the page, and in SampleTable.load({str(out)!r}).bad")
     if table.meta.already_complete:
         print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
     else:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,26 +17,20 @@ from hardsight.cli.scoring import READING, READING_OPTIONS, open_named
 from hardsight.errors import InputError
 from hardsight.models import load_model
 from hardsight.presets import PRESETS, recipe_of
-from hardsight.recipes import SETTINGS, Recipe, parse_settings
+from hardsight.printing import percent
+from hardsight.recipes import SETTINGS, parse_settings
 from hardsight.training.checkpoint import is_training
 from hardsight.training.prepare import execute_file
 
 
-def preset(args: Sequence[str]) -> Recipe:
-    """The recipe of the preset that a command line names, whose values are the defaults."""
-    named = dict(pairwise(part for word in args for part in word.split("=", 1)))
-    name = named.get("--recipe") or named.get("--model", "")
-    return PRESETS[name].recipe if name in PRESETS else Recipe()
-
-
 @command(
-    "training:train data=<DATA> model=MODEL test=DATA out=RUN recipe=PRESET weights=FILE device=NAME workers=N "
+    "training.run:train data=<DATA> model=MODEL test=DATA out=RUN recipe=PRESET weights=FILE device=DEVICE workers=N "
     "no_record overwrite",
-    "cli.training:preset() [optimization] epochs=N batch_size=N loss=LOSS label_smoothing=SHARE optimizer "
+    "recipes:Recipe() [optimization] epochs=N batch_size=N loss=LOSS label_smoothing=SHARE optimizer "
     "lr=RATE momentum=RATE nesterov weight_decay=RATE clip=NORM ema=RATE frozen_norm seed=N",
-    "cli.training:preset() [schedule] schedule warmup=EPOCHS steps=EPOCHS step_factor=FACTOR rampdown=EPOCHS",
-    "cli.training:preset() [augmentation] crop=PIXELS resized_crop smallest_part=SHARE flip mixup=ALPHA",
-    "cli.training:preset() [speed] precision channels_last compile graph drop_last",
+    "recipes:Recipe() [schedule] schedule warmup=EPOCHS steps=EPOCHS step_factor=FACTOR rampdown=EPOCHS",
+    "recipes:Recipe() [augmentation] crop=PIXELS resized_crop smallest_part=SHARE flip mixup=ALPHA",
+    "recipes:Recipe() [speed] precision channels_last compile graph drop_last",
     READING_OPTIONS,
 )
 def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict[str, Any] | None:
@@ -86,8 +78,8 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
     accuracy = ""
     if "test_accuracy" in last:
         best = max(trained.history, key=itemgetter("test_accuracy"))
-        oracle = f"oracle: {best['test_accuracy']:.2%} after epoch {best['epoch']}, selected by the test labels"
-        accuracy = f", test accuracy {last['test_accuracy']:.2%} ({oracle})"
+        oracle = f"oracle: {percent(best['test_accuracy'])} after epoch {best['epoch']}, selected by the test labels"
+        accuracy = f", test accuracy {percent(last['test_accuracy'])} ({oracle})"
     minimized = "" if recipe.loss == "ce" else f" with the loss {recipe.loss}"
     print(f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)} of {trained.model.name}{minimized}{accuracy}")
     records = out / ("test" if (out / "test").is_dir() else "train")
@@ -97,12 +89,12 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
 
 
 @command(
-    "adaptation:self_train source=DATA target=DATA model=MODEL test=DATA labeled=DATA checkpoint=FILE out=RUN "
-    "same_images device=NAME workers=N overwrite",
-    "adaptation:self_train [selection] method=METHOD rounds=N portion:target_portion=NUMBER,… "
+    "adaptation.loop:self_train source=DATA target=DATA model=MODEL test=DATA labeled=DATA checkpoint=FILE out=RUN "
+    "same_images device=DEVICE workers=N overwrite",
+    "adaptation.loop:self_train [selection] method=METHOD rounds=N portion:target_portion=NUMBER,… "
     "source_portion=NUMBER,… balance=HOW strict",
-    "adaptation:self_train [retraining] epochs=N recipe=PRESET batch_size=N lr=RATE set=NAME=VALUE… seed=N",
-    "adaptation:self_train [checking] check=N labels=FILE",
+    "adaptation.loop:self_train [retraining] epochs=N recipe=PRESET batch_size=N lr=RATE set=NAME=VALUE… seed=N",
+    "adaptation.loop:self_train [checking] check=N labels=FILE",
 )
 def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]:
     """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and repeat.

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
@@ -20,6 +21,7 @@ from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta
+from hardsight.triple import MOST_CLASSES, as_tensor, check_labels
 from hardsight.untrusted import Arrays
 
 
@@ -64,8 +66,8 @@ def open_data(
 
     Args:
         data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``LIST.json`` (COCO, iNaturalist),
-            ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, or a
-            `DataLoader` (whose data set is taken).
+            ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, a
+            `DataLoader` (whose data set is taken), or ``(inputs, labels)``, arrays or tensors.
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
         columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`).
@@ -89,11 +91,24 @@ def open_data(
         samples = _open_named(name, columns, Path(root), training)
         samples.source = {"data": str(name), "root": str(Path(root).absolute()), "columns": asdict(columns)}
     else:
+        data = _from_arrays(data)
         _check_indexable(data)
         samples = DatasetSamples(data, split, ids, columns)
     if version is not None:
         samples.version = version
     return samples
+
+
+def _from_arrays(data: Any) -> Any:
+    """``(inputs, labels)`` as a `TensorDataset`, whose inputs are ready to use; anything else as it is."""
+    if not isinstance(data, tuple) or len(data) != 2 or not all(isinstance(x, (Tensor, np.ndarray)) for x in data):
+        return data
+    inputs, labels = (as_tensor(name, x) for name, x in zip(("inputs", "labels"), data, strict=True))
+    if inputs.ndim < 2 or inputs.dtype == torch.uint8:
+        got = f"{inputs.dtype} {tuple(inputs.shape)}"
+        raise InputTypeError(f"(inputs, labels) must hold inputs as the network takes them, (N, …), got {got}.")
+    check_labels(labels, len(inputs), MOST_CLASSES, "hardsight")
+    return TensorDataset(inputs, labels)
 
 
 def _check_indexable(data: Any) -> None:
@@ -104,7 +119,9 @@ def _check_indexable(data: Any) -> None:
         labels = data[-1]
         arrays = len(data) == 2 and labels.ndim == 1 and "int" in str(labels.dtype) and len(data[0]) == len(labels)
     if isinstance(data, array) or arrays:
-        raise InputTypeError(f"data must be a data set or its name, got a {kind}: use TensorDataset(inputs, labels).")
+        raise InputTypeError(
+            f"data must be a data set or its name, got a {kind}: use (inputs, labels), a TensorDataset."
+        )
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or isinstance(data, IterableDataset):
         raise InputTypeError(
             f"data must be a data set or its name, got {kind}, which has no indices. What can only be read in order: "

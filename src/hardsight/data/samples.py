@@ -24,6 +24,7 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, is_graph, printable
 from hardsight.runs import Identity, content_hash
 from hardsight.scores import MOST_CLASSES
+from hardsight.triple import MULTI_LABEL
 
 
 class MissingColumnError(InputError):
@@ -120,6 +121,8 @@ def class_index(label: Any) -> int:
     if "bool" not in str(getattr(label, "dtype", type(label))):
         with suppress(TypeError):
             return operator.index(label)
+    if getattr(label, "ndim", 0) or isinstance(label, (list, tuple)):
+        raise InputTypeError(f"a label must be one class index: {MULTI_LABEL}.")
     got = "none" if label is None else type(label).__name__
     raise InputTypeError(f"a label must be a class index (an integer), got {got}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ class Rows(NamedTuple):
         # `take` is several times faster than an index in brackets.
         return Rows(self.ids.take(pa.array(rows)), {k: v.take(rows, 0) for k, v in self.columns.items()}, self.heads)
 
+    def without(self, ids: pa.Array) -> Rows:
+        """The rows of all other samples."""
+        return self.take(np.flatnonzero(pc.is_null(pc.index_in(self.ids, value_set=ids)))) if len(ids) else self
+
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Rows one after the other, with the columns that all of them have."""
@@ -54,8 +59,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Any, ...]] = []  # ids, features, weight, bias, labels, versions
-        self._ids: list[Any] = []  # of each batch
-        self._read: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []  # labels, scores, heads, cosines
+        self._read: list[tuple[Any, ...]] = []  # ids of each batch, labels, scores, heads, cosines or None
         self._samples, self._with_cosines = 0, True
         self.last_weight: Tensor | None = None  # of the latest batch
 
@@ -77,7 +81,7 @@ class Batches:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        if any(_versions(features, labels) != versions for _, features, _, _, labels, versions in waiting):
+        if any(_versions(batch[1], batch[4]) != batch[5] for batch in waiting):
             raise StateError(
                 "features or labels were changed in place after update(); give update() a copy: head.features.clone(). "
                 f"The last {len(waiting)} batches are not recorded."
@@ -98,29 +102,28 @@ class Batches:
             scores = torch.stack([columns[name].float().flatten() for name in STORED])
             lengths = torch.linalg.vector_norm(weight.double(), dim=-1).float()
             heads = torch.stack([lengths, torch.zeros_like(lengths) if bias is None else bias.float()])
-        self._ids += ids
         self._samples += labels.numel()
-        self._with_cosines &= self._samples * weight.shape[1] <= MOST_COSINES and reading.cosines is not None
-        cosines = reading.cosines if self._with_cosines else None
-        self._read.append((labels, scores, heads, cosines if cosines is None else cosines.flatten(0, 1).float()))
+        cosines = reading.cosines if self._samples * weight.shape[1] <= MOST_COSINES else None
+        self._with_cosines &= cosines is not None
+        self._read.append((ids, labels, scores, heads, None if cosines is None else cosines.flatten(0, 1).float()))
 
-    def rows(self, split: str, data: Sequence[str] | None) -> Rows | None:
+    def rows(self, split: str, data: pa.Array | None) -> Rows | None:
         """All samples of the epoch on the host, in order, None without any; afterwards none are left here.
 
         `split` and `data` are those of `as_text`, which also fills the column `outside`.
         """
         self._read_waiting()
-        (read, ids), self._read, self._ids, self._samples = (self._read, self._ids), [], [], 0
+        read, self._read, self._samples = self._read, [], 0
         if not read:
             return None
-        labels, scores, heads, cosines = zip(*read, strict=True)
+        ids, labels, scores, heads, cosines = zip(*read, strict=True)
         sizes = [size for part in labels for size in [part.shape[1]] * len(part)]
         columns = dict(zip(STORED, torch.cat(scores, 1).cpu().numpy(), strict=True))
         columns["label"] = torch.cat([part.flatten() for part in labels]).cpu().numpy()
         columns["head"] = np.repeat(np.arange(len(sizes)), sizes)
-        texts, columns["outside"] = as_text(ids, split, data)
+        texts, columns["outside"] = as_text([*itertools.chain(*ids)], split, data)
         if self._with_cosines:
-            columns["cosines"] = torch.cat(cosines).cpu().numpy()  # pyrefly: ignore[bad-argument-type]
+            columns["cosines"] = torch.cat(cosines).cpu().numpy()
         return Rows(texts, columns, torch.cat(heads, 1).cpu().numpy())
 
 
@@ -129,38 +132,36 @@ def _versions(*tensors: Tensor) -> list[int]:
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def as_text(batches: Sequence[Any], split: str, data: Sequence[str] | None) -> tuple[pa.Array, np.ndarray]:
+def as_text(batches: Sequence[Any], split: str, data: pa.Array | None) -> tuple[pa.Array, np.ndarray]:
     """Ids of batches as text, and which of them lie outside the data.
 
     An integer is an index of the data; without data, or outside them, it follows the split.
-
-    Examples:
-        >>> texts, outside = as_text([[1, "a"], torch.tensor([2])], "data", ["x", "y"])
-        >>> texts.to_pylist(), outside.tolist()
-        (['y', 'a', 'data:2'], [False, False, True])
     """
-    names, texts, outside = data or (), [], []
+    size = 0 if data is None else len(data)
+    if all(isinstance(batch, Tensor) for batch in batches):  # at once: a loop over a million takes seconds
+        numbers = torch.cat(list(batches)).cpu().numpy()
+        inside = (numbers >= 0) & (numbers < size)
+        texts = pc.binary_join_element_wise(split, pa.array(numbers).cast(pa.string()), ":")
+        if data is not None:
+            texts = pc.coalesce(data.take(pa.array(numbers, mask=~inside)), texts)
+        return texts, ~inside & (data is not None)
+    texts, outside = [], []
     for id_ in (id_ for batch in batches for id_ in (batch.tolist() if isinstance(batch, Tensor) else batch)):
-        if isinstance(id_, (int, np.integer)) or (isinstance(id_, Tensor) and not id_.is_floating_point()):
-            number = int(id_)
-            inside = 0 <= number < len(names)
-            texts.append(names[number] if inside else f"{split}:{number}")
-            outside.append(data is not None and not inside)
-        else:  # half of a surrogate pair, as file names may hold, cannot be written as text
+        id_ = id_.item() if isinstance(id_, Tensor) else id_
+        number = int(id_) if isinstance(id_, (int, np.integer)) else None
+        outside.append(data is not None and number is not None and not 0 <= number < size)
+        if number is None:  # half of a surrogate pair, as file names may hold, cannot be written as text
             texts.append(str(id_).encode("utf-8", "backslashreplace").decode())
-            outside.append(False)
+        else:
+            texts.append(data[number].as_py() if data is not None and 0 <= number < size else f"{split}:{number}")
     return pa.array(texts, pa.string()), np.array(outside, bool)
 
 
 def numbered(ids: pa.Array, more: pa.Array) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """All ids sorted, and the places of the old ones, which are sorted, and of the others among them.
-
-    Examples:
-        >>> every, old, new = numbered(pa.array(["b", "d"]), pa.array(["d", "a", "d"]))
-        >>> every.to_pylist(), old.tolist(), new.tolist()
-        (['a', 'b', 'd'], [1, 2], [2, 0, 2])
-    """
+    """All ids sorted, and the places of the old ones, which are sorted, and of the others among them."""
+    at = pc.index_in(more, value_set=ids)
+    if not at.null_count:  # as in every epoch but the first
+        return ids, np.arange(len(ids)), at.to_numpy()
     every = pc.unique(pa.concat_arrays([ids, more]))
-    every = every.take(pc.sort_indices(every)) if len(every) > len(ids) else ids
-    old, new = (pc.index_in(part, value_set=every).to_numpy().astype(np.int64) for part in (ids, more))
-    return every, old, new
+    every = every.take(pc.sort_indices(every))
+    return every, *(pc.index_in(part, value_set=every).to_numpy() for part in (ids, more))

@@ -6,6 +6,7 @@ L(θ', r) and L(θ, r') beside L(θ', r'), so that every change of the loss can 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,38 +19,40 @@ from hardsight.dynamics.batches import Rows, joined
 from hardsight.losses.margins import soft_margin
 
 # So few numbers at a time that what is computed on the way stays in a processor's cache.
-_CHUNK = 1 << 16
+_CHUNK, _THREADS = 1 << 16, 4
 
 
-def without(rows: Rows, ids: pa.Array) -> Rows:
-    """The rows of all other samples."""
-    return rows.take(np.flatnonzero(pc.is_null(pc.index_in(rows.ids, value_set=ids)).to_numpy(zero_copy_only=False)))
-
-
-def latest(old: Rows | None, new: Rows) -> Rows:
-    """The last logits of each sample: the new ones, and the old ones of the other samples."""
+def compared(old: Rows | None, new: Rows) -> tuple[dict[str, np.ndarray], Rows]:
+    """The losses of `swapped_losses`, and the last logits of each sample: the new ones, and the old ones of others."""
     rows = new._replace(columns={name: new.columns[name] for name in ("cosines", "norm", "head")})
-    rows = rows if old is None else joined([rows, without(old, new.ids)])
+    before = np.full(len(new.ids), -1)
+    if old is not None:
+        before = pc.fill_null(pc.index_in(new.ids, value_set=old.ids), -1).to_numpy()
+        rest = np.delete(np.arange(len(old.ids)), before[before >= 0])
+        rows = joined([rows, old.take(rest)]) if len(rest) else rows
     used, rows.columns["head"] = np.unique(rows.columns["head"], return_inverse=True)
-    return rows._replace(heads=rows.heads[:, used])
+    return swapped_losses(old, new, before), rows._replace(heads=rows.heads[:, used])
 
 
-def swapped_losses(old: Rows | None, new: Rows) -> dict[str, np.ndarray]:
+def swapped_losses(old: Rows | None, new: Rows, before: np.ndarray) -> dict[str, np.ndarray]:
     """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old.
 
-    Biases go with the norms: they are whatever of a logit is no angle.
+    Biases go with the norms: they are whatever of a logit is no angle. `before` is the old row of each new one, or −1.
     """
     losses = {name: np.full(len(new.ids), np.nan) for name in ("nll_angles", "nll_norms")}
-    if old is None:
-        return losses
-    before = pc.fill_null(pc.index_in(new.ids, value_set=old.ids), -1).to_numpy()
     shared = np.flatnonzero(before >= 0)
-    for rows in np.array_split(shared, 1 + shared.size * new.heads.shape[2] // _CHUNK):
+    if old is None or not len(shared):
+        return losses
+
+    def compute(rows: np.ndarray) -> None:
         labels = torch.from_numpy(new.columns["label"][rows])
         sides = (_parts(new, rows), _parts(old, before[rows]))
         for name, ((angles, _, _), (_, norms, biases)) in zip(losses, (sides, sides[::-1]), strict=True):
             m = soft_margin(angles * norms + biases, labels)
             losses[name][rows] = torch.logaddexp(m, torch.zeros_like(m)).numpy()
+
+    with ThreadPoolExecutor(_THREADS) as pool:  # torch computes several at once
+        list(pool.map(compute, np.array_split(shared, 1 + shared.size * new.heads.shape[2] // _CHUNK)))
     return losses
 
 
@@ -62,7 +65,7 @@ def _parts(source: Rows, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def save_logits(logits: Rows, ids: pa.Array, path: Path) -> None:
-    """Write what `latest` returns, for a recorder that resumes; `ids` are those of all samples."""
+    """Write the last logits of each sample, for a recorder that resumes; `ids` are those of all samples."""
     from safetensors.numpy import save
 
     c, (lengths, biases) = logits.columns, logits.heads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight import records
 from hardsight.dynamics.summary import MEANS, STANDARDIZED, summarize
-from hardsight.errors import InputError, MissingKeyError, MissingPathError, StateError
+from hardsight.errors import InputError, MissingKeyError, MissingPathError
 from hardsight.extras import printable
 from hardsight.idtables import groups_by_id
+from hardsight.records import BITS, DERIVED, Records, has_records
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, meta_of
 from hardsight.stats import Moments
 from hardsight.table import SampleTable
 
-COLUMNS = ("pred", *records.BITS, *records.DERIVED)
+COLUMNS = ("pred", *BITS, *DERIVED)
 
 
 class Dynamics:
@@ -40,35 +40,32 @@ class Dynamics:
 
     def __init__(self, run: str | Path) -> None:
         self.path = Path(run)
-        if not records.has_records(self.path):
+        if not has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
-        index = records.read_index(self.path)
+        self.records = Records(self.path)
+        index = self.records.index
         if not index.epochs:
             raise MissingPathError(f"run: {run} holds no finished epoch yet; call end_epoch() of its recorder.")
         self.meta: Meta = meta_of(self.path)
         self.epochs = np.array(index.epochs, dtype=np.int64)
         self.unit: str = self.meta.unit or "epoch"
         self.steps = {epoch: index.steps[str(epoch)] for epoch in index.epochs if str(epoch) in index.steps}
-        self.unfinished = index.open
-        # The rows that exist now: a recorder adds rows to an unfinished epoch and changes none.
-        self._last, self._where = index.epochs[-1], None
-        if index.open:
-            flushed = records.read_rows(self.path, None, (), epochs=(self._last, self._last))["id"]
-            self._where = (pc.field("epoch") < self._last) | pc.field("id").isin(flushed)
+        self.unfinished, self.records.last = index.open, index.epochs[-1]
+        if index.open:  # a recorder adds rows to an unfinished epoch and changes none
+            flushed = self.records.block((), epochs=(self.records.last, self.records.last)).ids
+            self.records.where = (pc.field("epoch") < self.records.last) | pc.field("id").isin(flushed)
 
     @property
     def classes(self) -> int:
         """The number of classes of the head."""
-        if self.meta.model.classes is None:
-            raise StateError(f"run: {self.path} is damaged: its meta.json does not say how many classes there are.")
-        return self.meta.model.classes
+        return self.records.classes(self.meta)
 
     def __len__(self) -> int:
         return len(self._samples[0])
 
     @cached_property
     def _samples(self) -> tuple[pa.Array, np.ndarray]:
-        return records.read_samples(self.path, epochs=(1, self._last), where=self._where)
+        return self.records.samples()
 
     @property
     def ids(self) -> np.ndarray:
@@ -83,29 +80,7 @@ class Dynamics:
     @property
     def heads(self) -> pa.Table:
         """Norm and bias of each class weight at the end of each epoch, in the columns epoch, class, norm and bias."""
-        heads = records.read_heads(self.path)
-        return heads.filter(pc.less_equal(heads["epoch"], self._last))
-
-    def blocks(
-        self, columns: Collection[str], rows: int = records.FILE_ROWS, epochs: tuple[int, int] | None = None
-    ) -> Iterator[tuple[int, records.Block]]:
-        """Rows with some columns beside id and epoch, about so many at a time: all those of a range of ids, from the
-        first to the last of the epochs. With each block comes the number of samples in the blocks before it.
-        """
-        start, (first, last) = 0, epochs or (1, self._last)
-        options = {"epochs": (first, min(last, self._last)), "where": self._where}
-        for block in records.blocks(self.path, None, columns, rows=rows, **options):
-            yield start, block
-            start += len(block.starts)
-
-    def rows_of(self, ids: pa.Array, columns: Collection[str]) -> records.Block:
-        """The records of some samples, in any order, with some columns beside id and epoch."""
-        low, high = (limit or "" for limit in pc.min_max(ids).as_py().values())
-        where, selected = self._where, pc.field("id").isin(ids)
-        if len(ids) != 1:  # of a single sample, the range is enough
-            where = selected if where is None else where & selected
-        rows = records.read_rows(self.path, None, columns, epochs=(1, self._last), ids=(low, high + "\0"), where=where)
-        return records.Block(rows, np.arange(len(rows)))
+        return self.records.heads()
 
     def curve(self, id_: str | int) -> pa.Table:
         """One sample through the epochs: every column by epoch, null where the sample was not seen.
@@ -114,27 +89,26 @@ class Dynamics:
             id_: Its id, or its number where ids are ``split:number``.
         """
         id_ = id_ if isinstance(id_, str) else f"{self.meta.data.split or 'data'}:{id_}"
-        rows = self.rows_of(pa.array([id_]), COLUMNS)
-        if not len(rows.table):
-            files = records.read_index(self.path).files
-            example = f"; ids look like {printable(files[0]['ids'][0])!r}" if files else ""
+        block = self.records.block(COLUMNS, ids=(id_, id_ + "\0"))
+        if not len(block.table):
+            example = "".join(f"; ids look like {printable(e['ids'][0])!r}" for e in self.records.index.files[:1])
             raise MissingKeyError(f"the run has no sample {printable(id_)!r}{example}.")
-        place = pc.index_in(pa.array(self.epochs, pa.int32()), value_set=rows.table["epoch"])
-        columns = {name: pa.array(rows.column(name), from_pandas=True).take(place) for name in COLUMNS}
+        place = pc.index_in(pa.array(self.epochs, pa.int32()), value_set=block.table["epoch"])
+        columns = {name: pa.array(block.column(name), from_pandas=True).take(place) for name in COLUMNS}
         return pa.table({"epoch": self.epochs, **columns, "pred": columns["pred"].cast(pa.int64())})
 
     def at(self, epoch: int) -> SampleTable:
         """The samples as they were in one epoch: a table of scores."""
         if epoch not in self.epochs:
             raise InputError(f"epoch must be one of {self._span()}, got {epoch}.")
-        return SampleTable(records.scores_of(self.path, epoch, self.classes, self._where), self.meta)
+        return SampleTable(self.records.scores(epoch, self.meta), self.meta)
 
     def matrix(self, column: str) -> np.ndarray:
         """A column of all samples and epochs, ``(len(self), len(self.epochs))`` float64, NaN where not seen."""
         _check_column(column)
         values = np.full((len(self), len(self.epochs)), np.nan)
-        for start, block in self.blocks([column]):
-            values[start + block.code, block.table["epoch"].to_numpy() - 1] = block.column(column)
+        for block in self.records.blocks([column]):
+            values[block.place, block.epoch - 1] = block.column(column)
         return values
 
     def curves(
@@ -157,8 +131,8 @@ class Dynamics:
             _check_column(value)
         (names, group), epochs = self.groups(by), len(self.epochs)
         moments = {value: Moments(len(names), epochs) for value in values}
-        for start, block in self.blocks(values):
-            cell = group[start + block.code] * epochs + block.table["epoch"].to_numpy() - 1
+        for block in self.records.blocks(values):
+            cell = group[block.place] * epochs + block.epoch - 1
             for value, of in moments.items():
                 of.add(block.column(value), cell)
         present = np.any([of.n > 0 for of in moments.values()], axis=0)
@@ -207,13 +181,14 @@ class Dynamics:
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
-        first, last = (max(1, epochs[0]), min(epochs[1], self._last)) if epochs else (1, self._last)
+        first, last = epochs or (1, self.records.last)
+        first, last = max(1, first), min(last, self.records.last)
         moments = {name: Moments(max(0, last - first + 1)) for name in STANDARDIZED}
-        for _, block in self.blocks(STANDARDIZED, epochs=(first, last)):
+        for block in self.records.blocks(STANDARDIZED, epochs=(first, last)):
             for name, of in moments.items():
-                of.add(block.column(name), block.table["epoch"].to_numpy() - first)
-        blocks = self.blocks((*MEANS, *STANDARDIZED), epochs=(first, last))
-        return SampleTable(pa.concat_tables([summarize(block, first, moments) for _, block in blocks]), self.meta)
+                of.add(block.column(name), block.epoch - first)
+        blocks = self.records.blocks((*MEANS, *STANDARDIZED), epochs=(first, last))
+        return SampleTable(pa.concat_tables([summarize(block, first, moments) for block in blocks]), self.meta)
 
     def __repr__(self) -> str:
         return f"Dynamics({str(self.path)!r}: {self.unit}s {self._span()})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import secrets
 import time
 import warnings
@@ -18,20 +17,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hardsight import records
 from hardsight.angles import as_float64
 from hardsight.data import open_data
 from hardsight.distributed import by_first_process, rank_and_world
 from hardsight.dynamics.batches import STORED, Batches, Rows, joined, numbered
-from hardsight.dynamics.decomposition import latest, load_logits, save_logits, swapped_losses, without
+from hardsight.dynamics.decomposition import compared, load_logits, save_logits
 from hardsight.dynamics.dynamics import Dynamics
 from hardsight.errors import ExistingPathError, HardsightError, InputError, StateError
 from hardsight.extras import printable
 from hardsight.printing import Result
+from hardsight.records import BITS, MOST_EPOCHS, Index, Records, read_index, rounded
 from hardsight.registry import whole_number
-from hardsight.runs import DYNAMICS, Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance
+from hardsight.runs import Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance, write_together
 from hardsight.table import SampleTable
-from hardsight.triple import check_triple
+from hardsight.triple import as_tensor, check_triple
 
 UNNAMED = "a network in training"
 # Cosine between the weights of two heads: about 1 for a copy, about 0 for a newly initialized head.
@@ -87,7 +86,7 @@ class Recorder(Result):
         held_out: bool = False,
         note: str | None = None,
     ) -> None:
-        epoch = None if epoch is None else whole_number("epoch", epoch, 1, records.MOST_EPOCHS)
+        epoch = None if epoch is None else whole_number("epoch", epoch, 1, MOST_EPOCHS)
         samples = None if data is None else open_data(data)
         self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
         entries: dict[str, Any] = {"unit": unit, "class_names": list(class_names or ()), "note": note}
@@ -98,7 +97,7 @@ class Recorder(Result):
         self._meta, self._name = Meta.from_json({**provenance(), **entries}), name
         self._rank, self._world = rank_and_world()
         self._started, self._steps = time.time(), 0
-        self._batches, self._data_ids = Batches(), None if samples is None else list(samples.ids)
+        self._batches, self._data_ids = Batches(), None if samples is None else pa.array(samples.ids, pa.string())
         self._shape: tuple[int, int] | None = None  # classes and width of the head; 0 where not known yet
         self._module: Any = None
         self._counts = {"repeated": 0, "unlabelled": 0, "bad": 0, "refused": 0}
@@ -115,7 +114,8 @@ class Recorder(Result):
         """Lock the folder, forget the epochs that are recorded again, and restore what the others left."""
         plan = {"recorder": {"split": self.split, "unit": self._meta.unit}}
         self._writer = RunWriter(self.path, plan, overwrite=overwrite)
-        self._index = index = records.Index() if overwrite else records.read_index(self.path)
+        self._records = Records(self.path, Index() if overwrite else read_index(self.path))
+        index = self._records.index
         last = len(index.epochs)
         if last and epoch is None:
             raise ExistingPathError(
@@ -126,22 +126,19 @@ class Recorder(Result):
             holds = f"epochs up to {last}" if last else "none"
             raise InputError(f"epoch={self.epoch} would leave a gap: {self.path} holds {holds}; give epoch={last + 1}.")
         if self.epoch < last or (self.epoch == last and not index.open):
-            records.drop_from(self.path, index, self.epoch)
+            self._records.drop_from(self.epoch)
         index.owner = secrets.token_hex(8)
-        records.commit(self.path, index)
+        self._records.commit()
         if not index.epochs:
             return
         self._steps, model = max(index.steps.values(), default=0), meta_of(self.path).model
         self._shape = (model.classes, model.features or 0) if model.classes else None
-        before, labels = records.read_samples(self.path, index, epochs=(1, self.epoch - 1))
-        rows = records.read_rows(self.path, index, ["label"], epochs=(self.epoch, self.epoch))
-        self._flushed = pa.concat_arrays([_NO_IDS, *rows["id"].chunks])
-        self._ids, old, new = numbered(before, self._flushed)
-        self._labels = np.zeros(len(self._ids), np.int64)
-        self._labels[old], self._labels[new] = labels, rows["label"].to_numpy()
+        self._ids, self._labels = self._records.samples()
+        self._flushed = self._records.block((), epochs=(self.epoch, self.epoch)).ids
         if name := index.states.get(str(self.epoch - 1)):
-            logits = load_logits(self.path / DYNAMICS / name, before)
-            self._logits = None if logits is None else without(logits, self._flushed)  # of which they are lost
+            before = self._records.samples(epochs=(1, self.epoch - 1))[0] if len(self._flushed) else self._ids
+            logits = load_logits(self._records.folder / name, before)
+            self._logits = None if logits is None else logits.without(self._flushed)  # of which they are lost
 
     def update(self, ids: Any, head: Any, labels: Any) -> None:
         """Record a batch; call it after the forward and before the optimizer's step.
@@ -153,10 +150,7 @@ class Recorder(Result):
         """
         features, weight, bias = head.features, head.weight, head.bias
         check_triple(features, weight, None, bias, finite=False, finite_head=False)
-        try:
-            labels = torch.as_tensor(labels).to(features.device, copy=not isinstance(labels, Tensor))
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(f"labels must be class indices, got {printable(labels)[:80]}.") from None
+        labels = as_tensor("labels", labels).to(features.device, copy=not isinstance(labels, Tensor))
         if labels.shape != (n := len(features),) or labels.is_floating_point():
             raise InputError(
                 f"labels must be ({n},) class indices, got {labels.dtype} {tuple(labels.shape)}; "
@@ -203,10 +197,10 @@ class Recorder(Result):
     def close(self) -> None:
         """Compact the files, so that each sample's curve lies in one place: not needed, but it makes reading faster."""
         if self._rank == 0:
-            index = copy.deepcopy(self._index)
-            records.compact(self.path, index, everything=True)
-            records.commit(self.path, index)
-            self._index = index
+            draft = self._records.draft()
+            draft.compact(everything=True)
+            draft.commit()
+            self._records = draft
             self._writer.close()
 
     def __enter__(self) -> Recorder:
@@ -241,36 +235,37 @@ class Recorder(Result):
             raise errors[0]
         if self._pending is None and not end:
             return
-        if self._pending is None and self.epoch not in self._index.epochs:
+        if self._pending is None and self.epoch not in self._records.index.epochs:
             raise StateError(f"{self._meta.unit} {self.epoch} ends without a sample: call update() before.")
-        if records.read_index(self.path).owner != self._index.owner:
+        if read_index(self.path).owner != self._records.index.owner:
             raise StateError(f"another recorder writes into {self.path}; give each a folder of its own.")
-        index, logits, repeated = copy.deepcopy(self._index), self._logits, 0
+        draft, logits, repeated, writers = self._records.draft(), self._logits, 0, []
         ids, labels, flushed = self._ids, self._labels, self._flushed
         if self._pending is not None:
             ids, labels, rows = self._unrecorded(self._pending)
             repeated, flushed = len(self._pending.ids) - len(rows.ids), pa.concat_arrays([flushed, rows.ids])
             if "cosines" in rows.columns:
-                rows.columns.update(swapped_losses(logits, rows))
-                logits = latest(logits, rows)
+                losses, logits = compared(logits, rows)
+                rows.columns.update(losses)
             elif len(rows.ids):  # there are too many
                 logits = None
-            columns: dict[str, Any] = {k: rows.columns[k].astype(np.int32) for k in ("label", "pred")}
-            for name in records.BITS.keys() & rows.columns.keys():
-                columns[name] = pa.array(records.rounded(rows.columns[name], records.BITS[name]), from_pandas=True)
-            epoch = np.full(len(rows.ids), self.epoch, np.int32)
-            records.write_rows(self.path, index, pa.table({"id": rows.ids, "epoch": epoch, **columns}))
-            records.write_head(self.path, index, self.epoch, rows.heads[:, -1])
+            columns = {"id": rows.ids, "epoch": np.full(len(rows.ids), self.epoch), "label": rows.columns["label"]}
+            columns["pred"] = rows.columns["pred"].astype(np.int32)
+            for name in BITS.keys() & rows.columns.keys():
+                columns[name] = pa.array(rounded(rows.columns[name], BITS[name]), from_pandas=True)
+            writers.append(partial(draft.write_rows, pa.table(columns)))
+            writers.append(partial(draft.write_head, self.epoch, rows.heads[:, -1]))
+        index = draft.index
         if end and logits is not None:
             # Two are kept: a loop may resume an epoch behind the recorder.
             index.states = {key: name for key, name in index.states.items() if key == str(self.epoch - 1)}
-            state = records.write_file(self.path, "safetensors", partial(save_logits, logits, ids))
-            index.states[str(self.epoch)] = state
+            writers.append(partial(draft.write_state, self.epoch, partial(save_logits, logits, ids)))
+        write_together(*writers)
         index.epochs = [*range(1, self.epoch + 1)]
         index.open, index.steps[str(self.epoch)] = not end, self._steps
-        records.compact(self.path, index)
-        records.commit(self.path, index)
-        self._index, self._logits, self._pending = index, logits, None
+        draft.compact()
+        draft.commit()
+        self._records, self._logits, self._pending = draft, logits, None
         self._ids, self._labels, self._flushed = ids, labels, _NO_IDS if end else flushed
         self._counts["repeated"] += repeated
         classes, width = self._shape or (0, 0)
@@ -312,7 +307,7 @@ class Recorder(Result):
         wrong = labels[at] != given
         wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
         self._refuse(wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)")
-        return ids, labels, without(rows.take(first), self._flushed)
+        return ids, labels, rows.take(first).without(self._flushed)
 
     def _refuse(self, refused: np.ndarray, reason: str) -> None:
         """Raise an error about some pending rows, if any. The same call, repeated, commits the others."""

@@ -41,7 +41,7 @@ def _spread(moments: Moments) -> np.ndarray:
 
 def summarize(block: Block, first: int, moments: Mapping[str, Moments]) -> pa.Table:
     """One row per sample of a block, given the moments of `STANDARDIZED` in each epoch from `first` on."""
-    epoch, label, pred = (block.table[name].to_numpy() for name in ("epoch", "label", "pred"))
+    epoch, label, pred = block.epoch, block.table["label"].to_numpy(), block.table["pred"].to_numpy()
     starts, count = block.starts, np.diff(block.starts, append=len(epoch))
 
     def mean(values: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -42,48 +42,32 @@ def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, 
     first one where every other group is worse.
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    better = {key_of(row): row["better"] for row in rows}
     flags = {(key_of(test), test["group"]): flag_of(test) for test in tests}
     body, last = [], None
     for key, number in by_number(rows).items():
-        finite = {group: [row["value"] for row in of if math.isfinite(row["value"])] for group, of in number.items()}
-        values = {group: finite[group] for group in groups if finite.get(group)}
         if key[0] != last:
             body.append(rf"\hline \multicolumn{{{len(groups) + 1}}}{{l}}{{{escaped(key[0])}}} \\ \hline")
             last = key[0]
-        of_number = {group: flags.get((key, group), "") for group in values}
-        best = _best(values, groups[0], better[key], of_number)
-        cells = [_cell(values.get(group, []), group == best) for group in groups]
-        body.append(" & ".join([escaped(_title(key)), *cells]) + r" \\")
+        finite = {g: np.array([row["value"] for row in number.get(g, ()) if isfinite(row["value"])]) for g in groups}
+        values = {group: of for group, of in finite.items() if len(of)}
+        sign = {"higher": 1, "lower": -1, "": 0}[next(iter(number.values()))[0]["better"]]
+        best = max(values, key=lambda group: sign * values[group].mean(), default=None)
+        others = {flags.get((key, group), "") for group in values if group != groups[0]}
+        confirmed = others == {"worse"} if best == groups[0] else flags.get((key, best)) == "better"
+        cells = [_cell(of, confirmed and group == best) for group, of in finite.items()]
+        _, metric, score, on, level = key
+        title = [metric.replace("_", " "), score, f"on {on}" if on else "", "" if level is None else f"at {level:g}"]
+        body.append(" & ".join([escaped(", ".join(filter(None, title))), *cells]) + r" \\")
     counts = {group: len({row["run"] for row in rows if row["group"] == group and row["run"]}) for group in groups}
-    head = " & ".join(["", *(f"{escaped(group)} ($n = {counts[group]}$)" for group in groups)])
+    head = " & ".join(["", *(f"{escaped(group)} ($n = {count}$)" for group, count in counts.items())])
     return _TABLE.format(alpha=f"{ALPHA:.2g}", columns="r" * len(groups), head=head, body="\n".join(body))
 
 
-def _title(key: Sequence[Any]) -> str:
-    """A number in words: its metric, of what, on what, at what level."""
-    _, metric, score, on, level = key
-    parts = [metric.replace("_", " "), score, f"on {on}" if on else "", "" if level is None else f"at {level:g}"]
-    return ", ".join(part for part in parts if part)
-
-
-def _best(values: Mapping[str, list[float]], first: str, better: str, flags: Mapping[str, str]) -> str | None:
-    """The group that the tests confirm as best, if any."""
-    if not better or len(values) < 2:
-        return None
-    sign = 1 if better == "higher" else -1
-    best = max(values, key=lambda group: sign * float(np.mean(values[group])))
-    if best == first:
-        return best if {flag for group, flag in flags.items() if group != first} == {"worse"} else None
-    return best if flags[best] == "better" else None
-
-
-def _cell(values: Sequence[float], bold: bool) -> str:
-    if not values:
+def _cell(values: np.ndarray, bold: bool) -> str:
+    if not len(values):
         return "--"
-    text = _digits(float(np.mean(values)))
-    text = rf"\mathbf{{{text}}}" if bold else text
-    spread = rf" \pm {_digits(float(np.std(values, ddof=1)))}" if len(values) > 1 else ""
+    text = rf"\mathbf{{{_digits(values.mean())}}}" if bold else _digits(values.mean())
+    spread = rf" \pm {_digits(values.std(ddof=1))}" if len(values) > 1 else ""
     return f"${text}{spread}$"
 
 

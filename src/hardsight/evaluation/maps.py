@@ -27,8 +27,8 @@ _OPACITY = 0.55
 
 
 class Gallery(NamedTuple):
-    """Images ``(n, H, W, 3)`` uint8 as the first network sees them, and by the name of each network: maps ``(n, H, W)``
-    in [0, 1] of the predicted classes, these classes ``(n,)``, and their probabilities ``(n,)``.
+    """Images ``(n, H, W, 3)`` uint8 as the first network sees them; by network, maps ``(n, H, W)`` in [0, 1] of the
+    predicted classes, these classes ``(n,)``, and their probabilities ``(n,)``.
     """
 
     images: np.ndarray

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric
-from hardsight.questions.subject import Question as Question
 
 
 def _metric(metric: str, question: str = "") -> Metric:
@@ -46,26 +45,15 @@ def metric_title(metric: str) -> str:
 
 
 def written(metric: str, value: float | None, signed: bool = False) -> str:
-    """A metric's value with its unit; differences of percentages are in percentage points."""
+    """A metric's value with its unit, about four digits, and a real minus sign; differences in percentage points."""
     if value is None or not math.isfinite(value):
         return "–"
     sign = "+" if signed and value > 0 else ""
-    if in_percent(metric):
+    if _metric(metric).unit == "%":
         return f"{sign}{100 * value:.2f}{'' if signed else '%'}".replace("-", "−")
-    return f"{sign}{number(value)}"
-
-
-def in_percent(metric: str) -> bool:
-    """Whether a metric is written as a percentage."""
-    return _metric(metric).unit == "%"
-
-
-def number(value: float) -> str:
-    """A number with about four digits and a real minus sign."""
     size = abs(value)
-    if size and (size < 0.0005 or size >= 1e6):
-        return f"{value:.2g}".replace("-", "−")
-    return f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}".replace("-", "−")
+    style = ",.0f" if size >= 1000 else ",.1f" if size >= 100 else ",.2f" if size >= 10 else ",.3f"
+    return f"{sign}{value:{'.2g' if size and not 0.0005 <= size < 1e6 else style}}".replace("-", "−")
 
 
 def variant_title(score: str, on: str, level: float | None, question: str = "") -> str:

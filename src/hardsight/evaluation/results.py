@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.csv import write_csv
 
 from hardsight.errors import InputError, MissingPathError
+from hardsight.evaluation import folder
 from hardsight.evaluation.curves import Curve, mean_curve
-from hardsight.evaluation.folder import NOTES, OLD_NOTES, PLAN, POINTS, ROWS, TESTS, as_columns
+from hardsight.evaluation.folder import NOTES, PLAN, POINTS, ROWS, TESTS, write_table
 from hardsight.printing import Result
 from hardsight.questions import Note
 from hardsight.questions.degradation import levels_of
-from hardsight.runs import damage_errors
+from hardsight.runs import damage_errors, disk_errors, remove_files, write_json, write_text, write_whole
 from hardsight.untrusted import check_table, read_json
 
 
@@ -49,6 +51,10 @@ class Evaluation(Result):
         runs = [run for group in self.groups.values() for run in group]
         questions = self.rows["question"].unique().to_pylist()
         return self._line(self.path, f"{len(self.rows):,} numbers about {', '.join(runs)}", *questions)
+
+    def _shown_rows(self) -> list[dict[str, Any]]:
+        names = ("group", "run", "question", "metric", "score", "on", "value", "low", "high")
+        return self.rows.select([name for name in names if name in self.rows.column_names]).to_pylist()
 
     @cached_property
     def groups(self) -> dict[str, list[str]]:
@@ -91,7 +97,7 @@ class Evaluation(Result):
         column, result = "clusters/features", {}
         for group, runs in self.groups.items():
             if runs and runs[0] in self.samples and column in self.samples[runs[0]].column_names:
-                of = as_columns(self.samples[runs[0]].select([column, "label"]))
+                of = folder.as_columns(self.samples[runs[0]].select([column, "label"]))
                 finite = np.isfinite(of[column]).all(1)
                 result[group] = of[column][finite], of["label"][finite]
         return result
@@ -100,13 +106,6 @@ class Evaluation(Result):
 def is_evaluation(path: str | Path) -> bool:
     """Whether a folder holds an evaluation."""
     return Path(path, PLAN).is_file()
-
-
-class _OldNote(TypedDict):
-    question: str
-    run: str
-    group: str
-    words: str
 
 
 class _Run(TypedDict, total=False):
@@ -120,43 +119,37 @@ class _Plan(TypedDict, total=False):
     command: list[str]
 
 
+def write_evaluation(evaluation: Evaluation, latex: str) -> None:
+    """Write everything that is read later; the plan, which says that all is there, comes last."""
+    path, tables = evaluation.path, {ROWS: evaluation.rows, TESTS: evaluation.tests, POINTS: evaluation.points}
+    with disk_errors(path):
+        remove_files(path / folder.SAMPLES, folder.INSIDE)
+        for number, (run, table) in enumerate(evaluation.samples.items()):
+            write_table(path / folder.SAMPLES / f"{number:02d}-{folder.file_name(run)}.parquet", table)
+        for name, table in tables.items():
+            write_table(path / f"{name}.parquet", table)
+            if name != POINTS:
+                write_whole(path / f"{name}.csv", partial(write_csv, table))
+        write_json(path / NOTES, [asdict(note) for note in evaluation.notes])
+        write_text(path / folder.TABLE, latex)
+        (path / folder.PAGE).unlink(missing_ok=True)  # it would show numbers that are gone
+        write_json(path / PLAN, {**evaluation.plan, "whole": True})
+
+
 def read_evaluation(out: str | Path) -> Evaluation:
     """Read a folder that `hardsight evaluate` wrote."""
     path = Path(out)
-    notes = NOTES if (path / NOTES).is_file() or not (path / OLD_NOTES).is_file() else OLD_NOTES
-    files = [*(f"{name}.parquet" for name in (ROWS, TESTS, POINTS)), notes, PLAN]
-    missing = next((name for name in files if not (path / name).is_file()), None)
-    if missing is not None:
+    files = [*(f"{name}.parquet" for name in (ROWS, TESTS, POINTS)), NOTES, PLAN]
+    if missing := [name for name in files if not (path / name).is_file()]:
         raise MissingPathError(
-            f"OUT: {path} has no {missing}; name a folder that hardsight evaluate has written, or let it finish."
+            f"OUT: {path} has no {missing[0]}; name a folder that hardsight evaluate has written, or let it finish."
         )
     with damage_errors(path):
         rows, tests, points = (check_table(pq.read_table(path / name)) for name in files[:3])
     if not len(rows):
         raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
-    plan, kept = read_json(path / PLAN, _Plan, "OUT"), _read_notes(path / notes)
+    plan, notes = read_json(path / PLAN, _Plan, "OUT"), read_json(path / NOTES, list[Note], "OUT")
     if not plan.get("whole", True):
         text = "These are the numbers of an earlier evaluation: a later one was not finished. The same call resumes it."
-        kept = [Note("unfinished", text, "warn"), *kept]
-    return Evaluation(rows, _with_reasons(tests), points, tuple(kept), plan, path)
-
-
-def _read_notes(file: Path) -> list[Note]:
-    """The notes; before they had a kind they were texts, and those that are not one run's answer are warnings."""
-    if file.name != OLD_NOTES:
-        return read_json(file, list[Note], "OUT")
-    return [
-        Note("", old.pop("words"), "info" if old["question"] and (old["run"] or old["group"]) else "warn", **old)
-        for old in read_json(file, list[_OldNote], "OUT")
-    ]
-
-
-def _with_reasons(tests: pa.Table) -> pa.Table:
-    """Tests with the columns ``test`` and ``reason``; before there were such columns, ``how`` said both."""
-    if "test" in tests.column_names:
-        return tests
-    tested = pc.is_finite(tests["p"])
-    columns = {"test": pc.if_else(tested, tests["how"], ""), "reason": pc.if_else(tested, "", tests["how"])}
-    for name, values in columns.items():
-        tests = tests.append_column(name, values)
-    return tests
+        notes = [Note("unfinished", text, "warn"), *notes]
+    return Evaluation(rows, tests, points, tuple(notes), plan, path)

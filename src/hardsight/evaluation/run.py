@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,14 @@ from hardsight.errors import ExistingPathError, HardsightError, InputError
 from hardsight.evaluation import folder
 from hardsight.evaluation.latex import latex_table
 from hardsight.evaluation.maps import write_maps
-from hardsight.evaluation.results import Evaluation
+from hardsight.evaluation.results import Evaluation, write_evaluation
 from hardsight.evaluation.statistics import Column, compare_groups
 from hardsight.evaluation.subjects import open_subjects
 from hardsight.questions import QUESTIONS, Answer, Note, OODData, Question, Subject
 from hardsight.questions.uncertainty import uncertainty_answer
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import content_hash, provenance
+from hardsight.untrusted import read_json
 
 # Goes up when stored answers of every question lose their meaning.
 _FORMAT = 3
@@ -107,25 +108,27 @@ def evaluate(
     tasks = _tasks((questions,) if isinstance(questions, str) else questions, options | {"seed": seed}, samples)
     forward = {"device": find_device(device), "batch_size": batch_size, "workers": workers}
     subjects = [replace(subject, samples=samples, forward=forward, progress=progress) for subject in subjects]
-    path = Path(out)
-    earlier = [] if overwrite or not folder.has_results(path) else folder.stored_plan(path).get("runs", ())
-    networks = {run["name"]: run.get("network") for run in earlier}
+    path, earlier = Path(out), {}
+    if not overwrite and folder.has_results(path) and (path / folder.PLAN).is_file():
+        earlier = {
+            run["name"]: run.get("network")
+            for run in read_json(path / folder.PLAN, dict[str, Any], "out").get("runs", ())
+        }
     data_sets = [task.options["ood"] for task in tasks if task.question.name == "ood"]
     plan = {
         "format": _FORMAT,
         "runs": [
-            {"name": s.name, "group": s.group, "seed": s.seed, "network": networks.get(s.name), "path": s.path}
+            {"name": s.name, "group": s.group, "seed": s.seed, "network": earlier.get(s.name), "path": s.path}
             for s in subjects
         ],
         "data": {"origin": samples.origin, "fingerprint": samples.identity.key, "samples": len(samples)},
         "questions": list(dict.fromkeys(task.question.name for task in tasks[1:])),
         **{name: value for name, value in options.items() if name not in ("ood", "boxes")},
-        "ood": [{"name": one.name, "origin": one.samples.origin, "n": len(one.samples)} for one in data_sets],
+        "ood": [{"name": of.name, "origin": of.samples.origin, "n": len(of.samples)} for of in data_sets],
         "seed": seed,
     }
     with folder.begin(path, plan, overwrite):
-        answers = _answer_all(path, plan, subjects, tasks, networks)
-        return _compared(path, plan, subjects, answers)
+        return _compared(path, plan, subjects, _answer_all(path, plan, subjects, tasks))
 
 
 class _Task(NamedTuple):
@@ -190,55 +193,56 @@ class _RunAnswer(NamedTuple):
 
 
 def _answer_all(
-    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], tasks: Sequence[_Task], stored: Mapping[str, Any]
+    path: Path, plan: dict[str, Any], subjects: Sequence[Subject], tasks: Sequence[_Task]
 ) -> list[_RunAnswer]:
     """Every answer, computed and stored where it is not there yet.
 
-    Each network is built once. Those of a group are kept until its ensemble is done, and the first of each group until
-    the maps are drawn; one at a time is on the device.
+    Each network is built once and then released, so that many need not fit into memory together; only the first of each
+    group is kept where maps are drawn. (If all answers of a run are stored and that of its ensemble is not, its network
+    is built a second time.)
     """
     answers: dict[str, list[_RunAnswer]] = {subject.name: [] for subject in subjects}
     ensembles, first, explained = [], {}, any(task.question.name == "explanation" for task in tasks)
-    progress, device = subjects[0].progress, subjects[0].forward["device"]
+    progress, device, data = subjects[0].progress, subjects[0].forward["device"], plan["data"]["fingerprint"]
     with tqdm(total=len(subjects) * len(tasks), desc="evaluating", disable=None if progress else True) as steps:
-        for group in dict.fromkeys(subject.group for subject in subjects):
+        for group in dict.fromkeys(str(subject.group) for subject in subjects):
             members = [replace(subject) for subject in subjects if subject.group == group]
             for subject in members:
-                _open(subject, plan, stored)
+                _open(subject, plan["runs"])
                 with evaluating(subject.network.module, device):
                     for task in tasks:
                         steps.set_postfix_str(f"{subject.name}: {task.question.name}")
-                        answer = _answer(path, subject, task, plan["data"]["fingerprint"])
-                        answers[subject.name].append(_RunAnswer(subject.name, str(group), subject.seed, answer))
+                        answer = _answer(path, subject, task, data)
+                        answers[subject.name].append(_RunAnswer(subject.name, group, subject.seed, answer))
                         steps.update()
                 if explained:
                     first.setdefault(group, subject)
                 if len(members) > 1 and "predictions" in vars(subject):
                     _ = subject.opinion
-                for name in ("predictions", "training_output"):  # large, and not needed again
+                kept = ("network",) if first.get(group) is subject else ()
+                for name in {"network", "predictions", "training_output"}.difference(kept):  # large, and not needed
                     vars(subject).pop(name, None)
             if len(members) > 1:
-                answer = _ensemble(path, members, plan["data"]["fingerprint"])
-                ensembles.append(_RunAnswer("", str(group), None, answer))
+                ensembles.append(_RunAnswer("", group, None, _ensemble(path, members, data)))
     if explained:
         write_maps(path, list(first.values()), answers[subjects[0].name][0].answer.samples)
     return [*(answer for of_run in answers.values() for answer in of_run), *ensembles]
 
 
-def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Build a network and refuse it before anything is computed; what it says of itself goes into the plan."""
-    model, opened = subject.network, [run for run in plan["runs"] if "classes" in run]
-    for run in opened:
-        if run["classes"] != subject.outputs:
+def _open(subject: Subject, runs: Sequence[dict[str, Any]]) -> None:
+    """Build a network, refuse it before anything is computed, and add what it says of itself to its run in the plan."""
+    model, [entry] = subject.network, [run for run in runs if run["name"] == subject.name]
+    for run in runs:
+        if run.get("classes", subject.outputs) != subject.outputs:
             raise InputError(
                 f"runs must have the same classes to be compared: {subject.name} has {subject.outputs} outputs, "
                 f"{run['name']} has {run['classes']}; evaluate them one by one."
             )
-        if run["network"] == subject.identity:
+        if run is not entry and "classes" in run and run["network"] == subject.identity:
             raise InputError(
                 f"runs must be different networks: {subject.name} is the same as {run['name']}; leave one out."
             )
-    if stored.get(subject.name) not in (None, subject.identity):
+    if entry["network"] not in (None, subject.identity):
         raise ExistingPathError(
             f"out: there is another evaluation (not the same: run {subject.name}); choose another folder, or overwrite "
             "it (--overwrite)."
@@ -246,9 +250,8 @@ def _open(subject: Subject, plan: dict[str, Any], stored: Mapping[str, Any]) -> 
     if model.module.training:
         text = "It was in train mode; it is evaluated in eval mode, and left as it was."
         subject.notes += (Note("train mode", text, "warn"),)
-    run = next(run for run in plan["runs"] if run["name"] == subject.name)
-    run |= {"network": subject.identity, "classes": subject.outputs, "model": model.name, "weights": model.weights}
-    run |= {"preprocessing": model.preprocessing, "notes": subject.notes}
+    entry |= {"network": subject.identity, "classes": subject.outputs, "model": model.name, "weights": model.weights}
+    entry |= {"preprocessing": model.preprocessing, "notes": subject.notes}
 
 
 def _answer(path: Path, subject: Subject, task: _Task, data: str) -> Answer:
@@ -274,11 +277,10 @@ def _ensemble(path: Path, members: Sequence[Subject], data: str) -> Answer:
         opinions = [member.opinion for member in members]
         common = set.intersection(*(set(opinion.ids) for opinion in opinions))
         rows = [np.flatnonzero([id_ in common for id_ in opinion.ids]) for opinion in opinions]
-        matched = list(zip(opinions, rows, strict=True))
-        avh = np.mean([opinion.avh[at] for opinion, at in matched], axis=0)
-        probabilities, first = np.stack([opinion.probabilities[at] for opinion, at in matched]), opinions[0]
-        answer = uncertainty_answer(probabilities, avh, first.labels[rows[0]], "ensemble")
-        answer = replace(answer, samples={"id": np.array(first.ids)[rows[0]], **answer.samples})
+        avh = np.mean([opinion.avh[at] for opinion, at in zip(opinions, rows, strict=True)], axis=0)
+        probabilities = np.stack([opinion.probabilities[at] for opinion, at in zip(opinions, rows, strict=True)])
+        answer = uncertainty_answer(probabilities, avh, opinions[0].labels[rows[0]], "ensemble")
+        answer = replace(answer, samples={"id": np.array(opinions[0].ids)[rows[0]], **answer.samples})
         folder.commit(path, key, answer)
     return answer
 
@@ -292,37 +294,28 @@ def _compared(
     points = [point for of_run in answers for point in of_run.lines(of_run.answer.points)]
     lines = {folder.ROWS: rows, folder.TESTS: tests, folder.POINTS: points}
     tables = {name: pa.Table.from_pylist(of, folder.SCHEMAS[name]) for name, of in lines.items()}
-    notes = list(_on_tests(subjects))
+    notes = _notes_on_tests(subjects)
     for run in plan["runs"]:
-        of = {"run": run["name"], "group": run["group"]}
-        notes += [replace(note, **of) for note in run.pop("notes")]
-    for each in answers:
-        of = {"question": each.answer.question, "run": each.run, "group": each.group}
-        notes += [replace(note, **of) for note in each.answer.notes]
+        notes += [replace(note, run=run["name"], group=run["group"]) for note in run.pop("notes")]
+    for run, group, _, answer in answers:
+        notes += [replace(note, question=answer.question, run=run, group=group) for note in answer.notes]
     plan = {**provenance(subjects[0].forward["device"]), **plan}  # whose seed is that of this evaluation
-    samples = _samples(answers)
-    folder.write_results(path, tables, samples, notes, latex_table(rows, tests), plan)
-    return Evaluation(
-        tables[folder.ROWS], tables[folder.TESTS], tables[folder.POINTS], tuple(notes), plan, path, samples
-    )
+    evaluation = Evaluation(**tables, notes=tuple(notes), plan=plan, path=path, columns=_samples(answers))
+    write_evaluation(evaluation, latex_table(rows, tests))
+    return evaluation
 
 
 def _columns(answers: Sequence[_RunAnswer], row: Mapping[str, Any]) -> list[Column] | None:
     """The samples whose mean a row is, or the scores of both data sets whose AUROC it is; None of any other number."""
-    same = [
-        a.answer for a in answers if (a.run, a.group, a.answer.question) == (row["run"], row["group"], row["question"])
-    ]
-    if row["on"]:
-        name = f"score:{row['score']}"
-        for answer in same if row["metric"] == "auroc" else ():
-            if answer.ood_samples and answer.rows[0]["on"] == row["on"]:
-                return [(columns["id"], columns[name]) for columns in (answer.samples, answer.ood_samples)]
-        return None
     name = row["metric"] + (f":{row['score']}" if row["score"] else "")
     name += "" if math.isnan(row["level"]) else f"@{row['level']:g}"
-    for answer in same:
-        if name in answer.samples:
+    for run, group, _, answer in answers:
+        if (run, group, answer.question) != (row["run"], row["group"], row["question"]):
+            continue
+        if not row["on"] and name in answer.samples:
             return [(answer.samples["id"], answer.samples[name].astype(np.float64))]
+        if row["metric"] == "auroc" and answer.ood_samples and answer.rows[0]["on"] == row["on"]:
+            return [(of["id"], of[f"score:{row['score']}"]) for of in (answer.samples, answer.ood_samples)]
     return None
 
 
@@ -330,27 +323,25 @@ def _samples(answers: Sequence[_RunAnswer]) -> dict[str, pa.Table]:
     """A table per run, with a row per sample."""
     columns: dict[str, dict[str, np.ndarray]] = {}
     for run, _, _, answer in answers:
-        of_run = columns.setdefault(run, {})
         for name, values in answer.samples.items():
             plain = name == "id" or answer.question == "samples"
-            of_run.setdefault(name if plain else f"{answer.question}/{name}", values)
+            columns.setdefault(run, {}).setdefault(name if plain else f"{answer.question}/{name}", values)
     return {run: folder.as_table(of_run) for run, of_run in columns.items() if run}
 
 
-def _on_tests(subjects: Sequence[Subject]) -> Iterator[Note]:
-    sizes = Counter(subject.group for subject in subjects)
+def _notes_on_tests(subjects: Sequence[Subject]) -> list[Note]:
+    """What the numbers of runs mean for the tests."""
+    sizes = Counter(str(subject.group) for subject in subjects)
+    alone = [name for name, count in sizes.items() if count == 1]
     if len(sizes) < 2:
-        return
-    if max(sizes.values()) == 1:
-        yield Note(
-            "one run each",
-            "There is one run of each: tests are over samples, and say that these networks differ, not that the "
-            "settings do; for that, give runs of several seeds.",
-            "warn",
-        )
-    elif set(sizes.values()) == {2}:
-        text = "With two runs of each only huge differences stand out from chance; five are a fair start."
-        yield Note("two runs each", text, "warn")
-    elif alone := [str(name) for name, count in sizes.items() if count == 1]:
+        return []
+    if len(alone) == len(sizes):
+        text = "There is one run of each: tests are over samples, and say that these networks differ, not that the "
+        return [Note("one run each", f"{text}settings do; for that, give runs of several seeds.", "warn")]
+    if alone:
         text = f"There is one run only of {', '.join(alone)}, so nothing is tested there; give runs of several seeds."
-        yield Note("one run in a group", text, "warn")
+        return [Note("one run in a group", text, "warn")]
+    if set(sizes.values()) == {2}:
+        text = "With two runs of each only huge differences stand out from chance; five are a fair start."
+        return [Note("two runs each", text, "warn")]
+    return []

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -90,41 +89,31 @@ def flag_of(test: Mapping[str, Any] | None) -> str:
 
 
 class _Outcome(NamedTuple):
-    """A difference; its test over so many units (seeds, runs, samples), or the reason why there is none."""
+    """The test of a difference over so many units (seeds, runs, samples); without a difference why there is none."""
 
-    difference: Difference
-    test: str = ""
+    test: str
+    difference: Difference | None = None
     sizes: tuple[int, ...] = ()
-    unit: str = ""
-    reason: str = ""
-
-    def columns(self) -> dict[str, Any]:
-        values = dict(zip(("difference", "low", "high", "p"), map(float, self.difference), strict=True))
-        reason = self.reason if self.reason or math.isfinite(values["p"]) else "without any spread"
-        test = "" if reason else f"{self.test} over {self.unit}"
-        sizes = " and ".join(f"{size:,}" for size in self.sizes)
-        how = f"no test: {reason}" if reason else f"{self.test} over {sizes} {self.unit}"
-        return {**values, "p_holm": math.nan, "test": test, "reason": reason, "how": how}
+    unit: str = "samples"
 
 
 def _test(rows: list[Mapping[str, Any]], base: list[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
     a, b = (np.array([row["value"] for row in side]) for side in (rows, base))
-    seeds = [Counter(row["seed"] for row in side) for side in (rows, base)]
-    if len(a) == len(b) == 1:
-        outcome = _over_samples(rows[0], base[0], columns)
-    elif min(len(a), len(b)) == 1:
-        outcome = _Outcome(_untested(a, b), reason="one of the groups has one run only")
-    elif None not in seeds[0] and seeds[0] == seeds[1] and set(seeds[0].values()) == {1}:
-        order = [np.argsort([row["seed"] for row in side]) for side in (rows, base)]
-        outcome = _Outcome(paired_difference(a[order[0]], b[order[1]]), "paired t", (len(a),), "seeds")
-    else:
-        outcome = _Outcome(welch_difference(a, b), "Welch's t", (len(a), len(b)), "runs")
+    test, difference, sizes, unit = _outcome(rows, base, a, b, columns)
+    difference = difference or (a.mean() - b.mean(), *[math.nan] * 3)
+    values = dict(zip(("difference", "low", "high", "p"), map(float, difference), strict=True))
+    reason = test if not sizes else "" if math.isfinite(values["p"]) else "without any spread"
+    over = " and ".join(f"{size:,}" for size in sizes)
     return {
         **{name: rows[0][name] for name in (*KEY, "better", "group")},
         "baseline": base[0]["group"],
         **_summary(a),
         **{f"baseline_{name}": value for name, value in _summary(b).items()},
-        **outcome.columns(),
+        **values,
+        "p_holm": math.nan,
+        "test": "" if reason else f"{test} over {unit}",
+        "reason": reason,
+        "how": f"no test: {reason}" if reason else f"{test} over {over} {unit}",
     }
 
 
@@ -133,28 +122,31 @@ def _summary(values: np.ndarray) -> dict[str, Any]:
     return {"mean": float(values.mean()), "sd": sd, "n": len(values)}
 
 
-def _untested(a: np.ndarray, b: np.ndarray) -> Difference:
-    nan = np.array(math.nan)
-    return Difference(np.array(a.mean() - b.mean()), nan, nan, nan)
+def _outcome(rows: list[Any], base: list[Any], a: np.ndarray, b: np.ndarray, columns: Columns) -> _Outcome:
+    seeds, base_seeds = ([row["seed"] for row in side] for side in (rows, base))
+    if len(a) == len(b) == 1:
+        return _over_samples(columns(rows[0]), columns(base[0]))
+    if min(len(a), len(b)) == 1:
+        return _Outcome("one of the groups has one run only")
+    if None not in seeds and len(set(seeds)) == len(a) == len(b) and set(seeds) == set(base_seeds):
+        difference = paired_difference(a[np.argsort(seeds)], b[np.argsort(base_seeds)])
+        return _Outcome("paired t", difference, (len(a),), "seeds")
+    return _Outcome("Welch's t", welch_difference(a, b), (len(a), len(b)), "runs")
 
 
-def _over_samples(row: Mapping[str, Any], base: Mapping[str, Any], columns: Columns) -> _Outcome:
+def _over_samples(columns: Sequence[Column] | None, base: Sequence[Column] | None) -> _Outcome:
     """One run each: a test over the samples that both have, where the number is their mean or an AUROC."""
-    untested = _untested(np.array(row["value"]), np.array(base["value"]))
-    here, there = columns(row), columns(base)
-    if here is None or there is None:
-        return _Outcome(untested, reason="one run each, and no mean over samples")
-    (a, b), *rest = (_matched(x, y) for x, y in zip(here, there, strict=True))
-    if min([len(a), *(len(x) for x, _ in rest)]) < 2:
-        return _Outcome(untested, reason="fewer than two samples in common")
-    if rest:
-        [(below, below_base)] = rest
-        test = auroc_difference((a, b), (below, below_base))
-        return _Outcome(test, "paired DeLong", (len(a), len(below)), "samples")
-    if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        test = mcnemar(int((a > b).sum()), int((a < b).sum()), len(a))
-        return _Outcome(test, "McNemar's exact test", (len(a),), "samples")
-    return _Outcome(paired_difference(a, b), "paired t", (len(a),), "samples")
+    if columns is None or base is None:
+        return _Outcome("one run each, and no mean over samples")
+    (a, b), *below = (_matched(x, y) for x, y in zip(columns, base, strict=True))
+    sizes = (len(a), *(len(x) for x, _ in below))
+    if min(sizes) < 2:
+        return _Outcome("fewer than two samples in common")
+    if below:
+        return _Outcome("paired DeLong", auroc_difference((a, b), below[0]), sizes)
+    if np.isin([a, b], (0, 1)).all():
+        return _Outcome("McNemar's exact test", mcnemar(int((a > b).sum()), int((a < b).sum()), len(a)), sizes)
+    return _Outcome("paired t", paired_difference(a, b), sizes)
 
 
 def _matched(column: Column, base: Column) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,13 +40,11 @@ def open_subjects(
     """
     if not runs:
         raise InputError("runs must hold a run folder or more, got none.")
-    if names is not None and len(names) != len(runs):
+    if names is not None and (len(names) != len(runs) or not all(str(name).strip() for name in names)):
         raise InputError(
-            f"names must be one per run, equal ones for a group: expected {len(runs)}, got {len(names)} "
-            f"({', '.join(map(printable, names))})."
+            f"names must be one per run, none of them empty and equal ones for a group: expected {len(runs)}, got "
+            f"{len(names)} ({', '.join(map(printable, names))})."
         )
-    if names is not None and not all(str(name).strip() for name in names):
-        raise InputError("names must not be empty; give each run the name of its group.")
     opened: dict[str, Samples] = {}
     subjects = [replace(run) if isinstance(run, Subject) else subject_of(Path(run), data, opened) for run in runs]
     first = subjects[0]
@@ -173,35 +171,27 @@ def network_of(folder: Path, meta: Meta, model: str | None = None, checkpoint: P
     return load_model(network, checkpoint or built.get("checkpoint"))
 
 
-class _Setting(NamedTuple):
-    """What trainings of one group share, and what they are called."""
-
-    plan: str = ""
-    network: str = ""
-    loss: str = ""
-
-
-def _setting(subject: Subject) -> _Setting:
+def _setting(subject: Subject) -> tuple[str, str, str] | None:
+    """What trainings of one group share, the plan but for its seed, and the names of network and loss."""
     training = training_of(folder_of(Path(subject.path))[0]) if subject.path else None
     if training is None:
-        return _Setting()
+        return None
     plan = training_plan(training)
     shared = {**plan, "recipe": {name: value for name, value in plan["recipe"].items() if name != "seed"}}
-    return _Setting(json.dumps(shared, sort_keys=True), plan["model"]["name"], str(plan["loss"]))
+    return json.dumps(shared, sort_keys=True), plan["model"]["name"], str(plan["loss"])
 
 
 def _groups(subjects: Sequence[Subject], names: Sequence[str]) -> list[str]:
     """Trainings of one setting by what they are; whatever stands alone by its own name."""
     settings = [_setting(subject) for subject in subjects]
-    counts = Counter(settings)
-    several = [setting for setting in dict.fromkeys(settings) if setting.plan and counts[setting] > 1]
-    short = len({setting.network for setting in several}) == 1  # the loss alone tells them apart
-    labels = {setting: setting.loss if short else f"{setting.network} {setting.loss}" for setting in several}
+    several = [setting for setting, count in Counter(settings).items() if setting is not None and count > 1]
+    short = len({network for _, network, _ in several}) == 1  # the loss alone tells them apart
+    labels = {setting: setting[2] if short else f"{setting[1]} {setting[2]}" for setting in several}
     repeated = Counter(labels.values())
     for setting, label in labels.items():
         if repeated[label] > 1:  # they differ in something else: the first run names them
             labels[setting] = f"{label} ({names[settings.index(setting)]})"
     return [
-        subject.group or labels.get(setting) or name
+        subject.group or (labels.get(setting, name) if setting else name)
         for subject, setting, name in zip(subjects, settings, names, strict=True)
     ]

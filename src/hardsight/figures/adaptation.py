@@ -118,8 +118,7 @@ def plot_adaptation_gallery(runs: Mapping[str, str | Path], data: str | Samples,
         only = [row for row in selected if row["id"] not in taken]
         title = f"selected by {plain(name)}, not by {plain(other)}: {len(only):,} of {len(selected):,}"
         correct = [row["label"] == row["true"] for row in only if row["true"] is not None]
-        if correct:
-            title += f", {np.mean(correct):.1%} with the right label"
+        title += f", {np.mean(correct):.1%} with the right label" if correct else ""
         half.suptitle(title, x=0.01, ha="left", fontsize=10)
         rows = [only[k] for k in np.sort(np.random.default_rng(seed).permutation(len(only))[:_SHOWN])]
         axes = half.subplots(2, _SHOWN // 2)
@@ -138,7 +137,6 @@ def _draw_image(axis: Axes, image: Any, row: Mapping[str, Any], names: Sequence[
     axis.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
     label, true = (plain(names[k]) if names and k is not None else str(k) for k in (row["label"], row["true"]))
     wrong = row["true"] is not None and row["true"] != row["label"]
-    color = COLORS[1] if wrong else "black"
-    axis.set_title(f"{label}, is {true}" if wrong else label, fontsize=7, color=color, pad=2)
+    axis.set_title(f"{label}, is {true}" if wrong else label, fontsize=7, color=COLORS[1] if wrong else "black", pad=2)
     text = f"p {row['confidence']:.3f}\nAVC {row['avc']:.3f}"
     axis.text(0.5, -0.03, text, transform=axis.transAxes, fontsize=6, color=GRAY, ha="center", va="top")

@@ -36,10 +36,8 @@ FIGURES: Registry[FigureKind] = Registry("figure")
 FIGURES |= {
     "dynamics": FigureKind("figures.curves:plot_dynamics", "norm, AVH, accuracy and confidence per epoch and group or "
         "human frequency, one row per network (Fig. 4, 9, 10, 13, 14)"),
-    "loss-drivers": FigureKind("figures.curves:plot_loss_drivers", "what lowers the loss, angles or norms, per epoch "
-        "and cumulative"),
-    "plateaus": FigureKind("figures.curves:plot_plateaus", "where AVH, accuracy, loss and norm stop changing, with "
-        "intervals"),
+    "loss-drivers": FigureKind("figures.curves:plot_loss_drivers", "what lowers the loss per epoch: angles or norms"),
+    "plateaus": FigureKind("figures.curves:plot_plateaus", "where AVH, accuracy, loss and norm stop, with intervals"),
     "agreement": FigureKind("figures.curves:plot_agreement", "correlation of scores with human frequency per epoch, "
         "with intervals"),
     "people": FigureKind("figures.hardness:plot_people", "2-D histograms of human selection frequency and scores, "
@@ -68,20 +66,19 @@ FIGURES |= {
     "clusters": FigureKind("figures.evaluation:plot_clusters", "features by class: 2-D as they are, 3-D on the sphere, "
         "else t-SNE (hardsight evaluate; AMC Fig. 4, 5)"),
     "data-map": FigureKind("figures.curves:plot_data_map", "each sample by the mean and the spread of its confidence"),
-    "iterations": FigureKind("studies.avh_figures:plot_iterations", "norm, angle and AVH per iteration; without a RUN, "
-        "of a small CNN trained on --data (Fig. 15)"),
-    "embeddings": FigureKind("studies.avh_figures:plot_embeddings", "2-D features of a small CNN trained on --data "
-        "(Fig. 2, 8)"),
-    "raw-features": FigureKind("studies.amc_figures:plot_raw_features", "2-D features of the digits 0, 1, 2, 3 and 6, "
-        "by cross-entropy and with AMC-Loss, trained on --data (AMC Fig. 1)"),
-    "two-gaussians": FigureKind("studies.avh_figures:plot_two_gaussians", "a toy: AVH and norm of two overlapping "
-        "classes on the sphere (Fig. 3, 7)"),
-    "norm-growth": FigureKind("studies.avh_figures:plot_norm_growth", "AVH is constant while confidence follows the "
-        "norm (Fig. 20)"),
+    "iterations": FigureKind("studies.declared.iterations:plot_iterations", "norm, angle and AVH per iteration; "
+        "without a RUN, of a small CNN trained on --data (Fig. 15)"),
+    "embeddings": FigureKind("studies.declared.embeddings:plot_embeddings", "2-D features of a small CNN trained on "
+        "--data (Fig. 2, 8)"),
+    "raw-features": FigureKind("studies.declared.embeddings:plot_raw_features", "2-D features of the digits 0, 1, 2, "
+        "3 and 6, by cross-entropy and with AMC-Loss, trained on --data (AMC Fig. 1)"),
+    "two-gaussians": FigureKind("studies.declared.two_gaussians:plot_two_gaussians", "a toy: AVH and norm of two "
+        "overlapping classes on the sphere (Fig. 3, 7)"),
+    "norm-growth": FigureKind("studies.declared.norm_growth:plot_norm_growth", "AVH is constant while confidence "
+        "follows the norm (Fig. 20)"),
     "encouraging-loss": FigureKind("studies.el_figures:plot_encouraging_loss", "cross-entropy, bonus and their sum "
         "against the likelihood (EL Fig. 2)"),
     "bonuses": FigureKind("studies.el_figures:plot_bonuses", "the bonus from normal to conservative, and its gradient "
         "(EL Fig. 3)"),
-    "label-noise": FigureKind("studies.el_figures:plot_label_noise", "why the normal bonus has no minimum when labels "
-        "are noisy"),
+    "label-noise": FigureKind("studies.el_figures:plot_label_noise", "with noisy labels a normal bonus has no minimum"),
 }  # fmt: skip

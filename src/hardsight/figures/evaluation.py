@@ -12,11 +12,12 @@ import numpy as np
 from hardsight.errors import InputError
 from hardsight.evaluation.curves import POOLED, Curve
 from hardsight.evaluation.maps import read_maps
-from hardsight.evaluation.naming import CurveKind, curve_kind, score_title
+from hardsight.evaluation.naming import curve_kind, score_title
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
 from hardsight.questions.clusters import layout
+from hardsight.questions.subject import CurveKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,17 +103,15 @@ def _draw_curves(axis: Axes, curves: Mapping[str, Curve], kind: CurveKind) -> No
 def plot_maps(run: str | Path) -> Figure:
     """Where networks look in the same images (AMC Fig. 2, 6): one row per image, one column per group's first run."""
     evaluated = read_evaluation(run)
-    maps = read_maps(evaluated.path)
-    if maps is None:
+    if (maps := read_maps(evaluated.path)) is None:
         raise InputError(f"OUT: {evaluated.path} has no maps; evaluate with --explain.")
     groups = {run: group for group, runs in evaluated.groups.items() for run in runs}
     strips = maps["pictures"][:: -(-len(maps["pictures"]) // _STRIPS)]
     columns = len(maps["runs"]) + 1
     figure, axes = new_figure(len(strips), 1)
     figure.set_size_inches(1.3 * columns, 1.55 * len(strips))
-    image = need("PIL.Image")
     for axis, strip in zip(axes[:, 0], strips, strict=True):
-        with image.open(evaluated.path / "maps" / strip["file"]) as file:
+        with need("PIL.Image").open(evaluated.path / "maps" / strip["file"]) as file:
             axis.imshow(np.asarray(file))
             width = file.width / columns
         axis.set_axis_off()

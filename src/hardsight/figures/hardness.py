@@ -51,9 +51,8 @@ def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Seque
             values = table[score].astype(np.float64) * (class_count(table) if score == "avh" else 1)
             valid = np.isfinite(values) & np.isfinite(hsf)
             x, y = hsf[valid], values[valid]
-            low, high = (float(y.min()), float(y.max())) if len(y) else (0.0, 1.0)
-            ends = [(0, 1), (low, high if high > low else low + 1)]
-            counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=ends)
+            span: Any = [(0, 1), None]
+            counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=span)
             norm = need("matplotlib.colors").LogNorm(1, max(counts.max(), 2))
             _draw_cells(axis, x_edges, y_edges, counts.T, norm, "samples")
             column = np.clip(np.digitize(x, x_edges) - 1, 0, _BINS[0] - 1)
@@ -106,7 +105,7 @@ def plot_degradation(runs: Mapping[str, str | Path], human: str | Path | None = 
         means = mean_by_level(rows, [column for column in columns.values() if column])
         for line, name in zip(axes, names, strict=True):
             for axis, (value, column) in zip(line, columns.items(), strict=True):
-                scale = _number_of_classes(rows) if value == "avh" else 1
+                scale = int(rows.schema.metadata[b"classes"]) if value == "avh" else 1
                 selected = pc.and_(pc.equal(means["degradation"], name), pc.equal(means["value"], column))
                 _draw_means(axis, means.filter(selected), style, plain(net), scale)
                 axis.get_lines()[-1].set(marker="o", markersize=3)
@@ -145,7 +144,7 @@ def plot_degraded_avh(runs: Mapping[str, str | Path]) -> Figure:
         for axis, name in zip(line, names, strict=True):
             rows, title = table.filter(pc.equal(table["degradation"], name)), plain(net)
             if len(rows):
-                _draw_levels(axis, rows, _number_of_classes(table) * rows[column].to_numpy())
+                _draw_levels(axis, rows, int(table.schema.metadata[b"classes"]) * rows[column].to_numpy())
             if len(pc.unique(rows["level"])) > 1:
                 [rho] = follows_level(rows, [column]).to_pylist()
                 if rho["spearman"] is not None:
@@ -181,10 +180,6 @@ def _read_levels(runs: Mapping[str, str | Path]) -> tuple[dict[str, pa.Table], l
 def _score_column(rows: pa.Table, value: str) -> str | None:
     """The column of a value, that of the predicted class where there are no labels."""
     return next((name for name in (value, f"{value}_pred") if name in rows.column_names), None)
-
-
-def _number_of_classes(rows: pa.Table) -> int:
-    return int((rows.schema.metadata or {})[b"classes"])
 
 
 def _draw_cells(axis: Axes, x: np.ndarray, y: np.ndarray, counts: np.ndarray, norm: Any, label: str) -> None:

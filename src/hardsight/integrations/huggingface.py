@@ -64,6 +64,8 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
         run: Folder to write, or a `Recorder`; the attribute ``recorder`` is it, once training has started.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the model, if `hardsight.find_head` should not choose.
+        log: Called with the metrics of each epoch and the step. It may also be set once there is a trainer:
+            ``callback.log_metrics = lambda metrics, step: trainer.log(metrics)`` sends them where it reports to.
         options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
     """
 
@@ -94,13 +96,13 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stage == "train":
-            self._epoch_end()
+            self._end_epoch(state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: Mapping[str, Any], **kwargs: Any) -> None:
         if self.stage == "validation" and self._hooks is not None:
             if "eval_runtime" not in metrics:
                 raise StateError(f"join the sets: expected one evaluation set, got the metrics {', '.join(metrics)}.")
-            self._epoch_end()
+            self._end_epoch(state.global_step)
 
     on_save = HeadRecording._flush
     on_train_end = HeadRecording._detach

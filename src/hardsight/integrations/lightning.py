@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
-from hardsight.integrations.recording import HeadRecording
+from hardsight.integrations.recording import HeadRecording, Log
 
 pl = need("lightning.pytorch")
 
@@ -52,14 +52,15 @@ class RecorderCallback(HeadRecording, pl.Callback):
         read: Function from a batch to its ids and labels.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the LightningModule, if `hardsight.find_head` should not choose.
+        log: Called with the metrics of each epoch and the step; if not given, they go to the trainer's loggers.
         options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
     """
 
     def __init__(
         self, run: str | Path | Recorder, *, read: Callable[[Any], tuple[Any, Any]] = ids_and_labels,
-        stage: str = "train", head: str | nn.Module | None = None, **options: Any,
+        stage: str = "train", head: str | nn.Module | None = None, log: Log | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(run, stage=stage, head=head, **options)
+        super().__init__(run, stage=stage, head=head, log=log, **options)
         self._read = read
         self._resumed: int | None = None
         for name in ("batch_start", "batch_end", "epoch_end"):  # what Lightning calls in this stage
@@ -82,6 +83,9 @@ class RecorderCallback(HeadRecording, pl.Callback):
         self._detach()
 
     teardown = HeadRecording._detach
+
+    def _epoch_end(self, trainer: Any, *_: Any) -> None:
+        self._end_epoch(trainer.global_step, *(logger.log_metrics for logger in trainer.loggers))
 
     def _batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
+from hardsight.distributed import rank_and_world
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, StateError
 from hardsight.heads import capture, enclosing, find_head
+from hardsight.table import SampleTable
+
+Log = Callable[[dict[str, float], int], object]  # metrics by name, and the step
 
 
 class HeadRecording:
@@ -23,13 +29,15 @@ class HeadRecording:
     recorder: Recorder | None
 
     def __init__(
-        self, run: str | Path | Recorder, *, stage: str = "train", head: str | nn.Module | None = None, **options: Any
-    ) -> None:
+        self, run: str | Path | Recorder, *, stage: str = "train", head: str | nn.Module | None = None,
+        log: Log | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         if stage not in ("train", "validation"):
             raise InputError(f"stage must be 'train' or 'validation', got {stage!r}.")
         self._given = isinstance(run, Recorder)
         self.recorder, self._path = (run, run.path) if isinstance(run, Recorder) else (None, Path(run))
         self.stage, self._layer, self._options = stage, head, options
+        self.log_metrics = log  # `log` of a callback is Lightning's
         self._hooks: ExitStack | None = None  # while attached
         self._batch: tuple[Any, Any] | None = None  # ids and labels of the next forward pass
         self._has_run = False
@@ -61,10 +69,22 @@ class HeadRecording:
             reasons = "another layer computes the output (name it with head=), or its weight is used through F.linear"
             raise StateError(f"the head {self._head.path!r} did not run in the first batch: {reasons}.")
 
-    def _epoch_end(self, *_: Any) -> None:
+    def _end_epoch(self, step: int, *logs: Log) -> None:
+        """Commit the epoch, and log the mean of each score over its samples."""
         self._batch_end()
-        if self._hooks is not None and self.recorder is not None:
-            self.recorder.end_epoch()
+        if self._hooks is None or self.recorder is None:
+            return
+        self.recorder.end_epoch()
+        if (logs := logs if self.log_metrics is None else (self.log_metrics,)) and rank_and_world()[0] == 0:
+            metrics = self._metrics(self.recorder)
+            for log in logs:
+                log(metrics, step)
+
+    def _metrics(self, recorder: Recorder) -> dict[str, float]:
+        table = SampleTable.load(recorder.path, partial=True)  # the epoch that was just committed
+        values = {name: float(np.nanmean(table[name])) for name in table.scores if np.isfinite(table[name]).any()}
+        values |= {} if table.accuracy is None else {"accuracy": table.accuracy}
+        return {f"hardsight/{self.stage}/{name}": value for name, value in values.items()}
 
     def _flush(self, *_: Any, **__: Any) -> None:
         """Commit what came since the last commit, so that a run resumed inside the epoch is complete."""

@@ -8,6 +8,7 @@ from hardsight.labelerrors.confident import confident_joint as confident_joint
 from hardsight.labelerrors.confident import noise as noise
 from hardsight.labelerrors.confident import probability_matrix as probability_matrix
 from hardsight.labelerrors.lists import clean as clean
+from hardsight.labelerrors.lists import label_texts as label_texts
 from hardsight.labelerrors.lists import read_ids as read_ids
 from hardsight.labelerrors.rankings import DEFAULT as DEFAULT
 from hardsight.labelerrors.rankings import RANKINGS as RANKINGS

@@ -13,7 +13,8 @@ from scipy import sparse
 
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
-from hardsight.stats import wilson
+from hardsight.printing import Result, interval
+from hardsight.stats import moments, weighted_share, wilson
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
@@ -121,8 +122,8 @@ def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
     return sparse.csr_array(joint)
 
 
-@dataclass(frozen=True)
-class Noise:
+@dataclass(frozen=True, repr=False)
+class Noise(Result):
     """How many labels are wrong.
 
     Attributes:
@@ -143,6 +144,14 @@ class Noise:
     exact: bool
     unsure: int
     thresholds: np.ndarray
+
+    def __repr__(self) -> str:
+        labels = sum(self.rows["n"].to_pylist())
+        share = interval(self.share, self.low, self.high, ".1%")
+        return self._line(None, f"{self.count:,.0f} of {labels:,} labels are probably wrong", share)
+
+    def _shown_rows(self) -> list[dict[str, Any]]:
+        return self.rows.sort_by([("count", "descending")]).to_pylist()
 
 
 def noise(table: Any) -> Noise:
@@ -168,8 +177,7 @@ def noise(table: Any) -> Noise:
     wrong = counted - joint.diagonal()
     share, (low, high) = wrong / counted, wilson(wrong, counted)
     low, high = np.minimum(low, share), np.maximum(high, share)  # rounding must not put the share outside
-    overall = float(n @ share / total)
-    below, above = (float(np.linalg.norm(n * (end - share)) / total) for end in (low, high))
+    overall, lowest, highest = weighted_share(wrong, counted, n)
     joint.setdiag(0)
     absent = n == 0
     rows = {"class": pa.array(np.arange(len(n))), "n": pa.array(n), "count": pa.array(n * share)}
@@ -180,8 +188,8 @@ def noise(table: Any) -> Noise:
     if not p.exact:
         rest = 1 - p.prediction - np.where(p.labels == p.pred, 0.0, p.label)
         unsure = p.labeled & ~p.reached & (np.minimum(rest, p.prediction) >= p.thresholds.min() - _SLACK)
-    ends = max(overall - below, 0.0), min(overall + above, 1.0)
-    return Noise(pa.table(rows), overall * total, overall, *ends, p.exact, int(unsure.sum()), p.thresholds)
+    ends, unsure_count = (lowest, highest), int(unsure.sum())
+    return Noise(pa.table(rows), overall * total, overall, *ends, p.exact, unsure_count, p.thresholds)
 
 
 def labels_of(table: SampleTable) -> np.ndarray:
@@ -193,9 +201,7 @@ def labels_of(table: SampleTable) -> np.ndarray:
 
 def class_means(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
     """Mean of the values of each class, NaN and samples without a label left out; 0 where nothing is left."""
-    valid = (labels >= 0) & np.isfinite(values)
-    n = np.bincount(labels[valid], minlength=classes)
-    return np.bincount(labels[valid], values[valid], minlength=classes) / np.maximum(n, 1)
+    return np.nan_to_num(moments(values, labels, classes).mean)
 
 
 def probability_rows(table: SampleTable, classes: int = 0) -> np.ndarray | None:

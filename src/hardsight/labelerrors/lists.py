@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from collections import Counter
 from collections.abc import Container
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +35,7 @@ from hardsight.runs import LISTS, beside_lock
 from hardsight.table import SampleTable
 
 _NEW_LABEL = ("new_label", "suggested_name", "suggested")  # what a person writes, then what the lists suggest
+_RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would calculate it: in a CSV ' is before it, and before ' itself
 
 
 def clean(
@@ -179,41 +182,72 @@ def _decided(rows: pa.Table, decisions: Any, names: list[str], numbers: list[int
 
     With `auto`, what the lists would relabel and the person does not mention stays so; otherwise it is for review.
     """
-    table = read_by_id(decisions, "decisions")
+    table = read_by_id(decisions, "decisions", ("id", "action", *_NEW_LABEL))
     if "action" not in table.column_names:
         raise InputError(f"decisions must have a column action, got {', '.join(map(printable, table.column_names))}.")
-    classes = [(name, number) for name, number in zip(names, numbers, strict=True) if number is not None]
-    by_text = {str(number): (name, number) for name, number in classes} | {pair[0]: pair for pair in classes}
+    guarded = isinstance(decisions, (str, Path)) and Path(decisions).suffix.lower() not in (".parquet", ".pq")
+    by_text, shared = classes_by_text(names, numbers)
     columns = {name: rows[name].to_pylist() for name in ("id", "action", "suggested", "suggested_name")}
     if not auto:
         columns["action"] = ["review" if action == "relabel" else action for action in columns["action"]]
-    index = {id_: i for i, id_ in enumerate(columns["id"])}
+    index, decided = {id_: i for i, id_ in enumerate(columns["id"])}, set()
     for row in table.to_pylist():
-        # In the CSV of the lists a text that a spreadsheet would calculate has an apostrophe before it.
-        at, id_ = index.get(row["id"], index.get(row["id"].removeprefix("'"))), repr(printable(row["id"]))
+        at, id_ = _meant(row["id"], index, guarded), repr(printable(row["id"]))
         if at is None:
             raise InputError(f"decisions: the run has no sample {id_}.")
+        if at in decided:
+            raise InputError(f"decisions must have one row per sample, but a second one names {id_}.")
+        decided.add(at)
         if row["action"] not in ACTIONS:
             got = printable(row["action"])
             raise InputError(f"decisions: the action of {id_} must be one of {', '.join(ACTIONS)}, got {got!r}.")
         columns["action"][at] = row["action"]
         if row["action"] == "relabel":
-            label = next((row[name] for name in _NEW_LABEL if row.get(name) not in (None, "")), None)
+            label = next((str(row[name]) for name in _NEW_LABEL if row.get(name) not in (None, "")), None)
             if label is None:
                 raise InputError(f"decisions: {id_} is to be relabeled, but new_label does not say to what.")
-            if str(label) not in by_text:
+            k = _meant(label, by_text, guarded)
+            if _meant(label, shared, guarded) is not None:  # the lists have the number beside the name
+                k = by_text.get(f"#{row.get('suggested')}")
+                if k is None or names[k] not in (label, label[1:]):
+                    raise InputError(f"decisions: several classes are {printable(label)!r}; give {id_} a number.")
+            if k is None:
                 raise InputError(f"decisions: the data have no class {printable(label)!r} for {id_}.")
-            columns["suggested_name"][at], columns["suggested"][at] = by_text[str(label)]
+            columns["suggested_name"][at], columns["suggested"][at] = names[k], numbers[k]
     for name, values in columns.items():
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, rows.schema.field(name).type))
     return rows.take(np.argsort([ACTIONS.index(action) for action in columns["action"]], kind="stable"))
 
 
+def classes_by_text(names: list[str], numbers: list[int | None]) -> tuple[dict[str, int], dict[str, int]]:
+    """Classes by what may be written for them: the name, else the data's number, 3 or ``#3``.
+
+    Also the names that several classes share and that stand for none of them, with how many do.
+    """
+    shared = {name: n for name, n in Counter(names).items() if n > 1}
+    valid = {k: number for k, number in enumerate(numbers) if number is not None}
+    texts = {f"#{number}": k for k, number in valid.items()} | {str(number): k for k, number in valid.items()}
+    texts |= {names[k]: k for k in valid}
+    return {text: k for text, k in texts.items() if text not in shared}, shared
+
+
+def label_texts(table: SampleTable) -> dict[int, str]:
+    """What to write in a file of decisions for each class of the model; those that the data lack are missing."""
+    names, numbers = _classes(table, None)
+    return {k: text for text, k in classes_by_text(names, numbers)[0].items() if text}  # of several the name, the last
+
+
+def _meant(text: str, index: dict[str, int], guarded: bool) -> int | None:
+    """What a text stands for: as it is, or, first in a CSV, without the apostrophe that guards it there."""
+    plain = text[1:] if text.startswith("'") and re.match(_RISKY, text[1:]) else text
+    first, second = (plain, text) if guarded else (text, plain)
+    return index.get(first, index.get(second))
+
+
 def _write(folder: Path, rows: pa.Table, samples: Samples | None, places: list[int | None]) -> dict[str, int]:
     guarded = rows
     for name in [field.name for field in rows.schema if pa.types.is_string(field.type)]:
-        # A ' before what would begin a formula, and before ' itself: taking one off gives every text back.
-        risky = pc.match_substring_regex(rows[name], r"^[=+\-@'\t\r\n＝＋－＠]")
+        risky = pc.match_substring_regex(rows[name], _RISKY)
         texts = pc.if_else(risky, pc.binary_join_element_wise("'", rows[name], ""), rows[name])
         guarded = guarded.set_column(rows.column_names.index(name), name, texts)
     pyarrow.csv.write_csv(guarded, folder / "actions.csv")

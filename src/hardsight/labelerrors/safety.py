@@ -19,7 +19,7 @@ import numpy as np
 
 from hardsight.chance import chance_agreement
 from hardsight.labelerrors.confident import Noise, Probabilities
-from hardsight.stats import wilson
+from hardsight.stats import share_interval
 
 SAFE = 0.8  # lower bound of the share of new labels that must be right
 LEAST_ACCURACY = 0.6  # a network that contradicts more labels than this leaves cannot tell its errors from theirs
@@ -59,14 +59,15 @@ def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
     limit = np.quantile(p.prediction[p.contradicted], _LEAST_CONFIDENT) if p.contradicted.any() else 0.0
     doubtful = lower[p.contradicted & (p.prediction < limit)]
     # The network's own errors: the upper end, because the more of them rank low, the fewer labels are wrong.
-    net = _interval(doubtful)[1] if len(doubtful) else 0.5
+    net = share_interval(doubtful.sum(), len(doubtful), _LEVEL)[1] if len(doubtful) else 0.5
     for threshold in _THRESHOLDS if 0.5 - net >= _ROOM else ():
         reached = p.labeled & (p.prediction >= threshold)
         contradicted = lower[reached & p.contradicted]
         if not len(contradicted):
             continue
         share = len(contradicted) / reached.sum()
-        precision, low = (_right(x, net, share) for x in (contradicted.mean(), _interval(contradicted)[0]))
+        lowest = share_interval(contradicted.sum(), len(contradicted), _LEVEL)[0]
+        precision, low = (_right(x, net, share) for x in (contradicted.mean(), lowest))
         if low >= SAFE:
             return Automatic(threshold, precision, low)
     reason = (
@@ -109,9 +110,3 @@ def _right(lower: float, net: float, contradicted: float) -> float:
     """
     wrong = float(min(max(lower - net, 0.0) / (0.5 - net), 1.0))
     return wrong * (1 - float(contradicted) * (1 - wrong))
-
-
-def _interval(hits: np.ndarray) -> tuple[float, float]:
-    """Wilson's interval of a mean of zeros and ones, at the level that all thresholds share."""
-    low, high = wilson(hits.sum(), np.array(len(hits)), _LEVEL)
-    return float(low), float(high)

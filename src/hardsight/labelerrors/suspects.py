@@ -14,15 +14,22 @@ from hardsight.errors import InputError
 from hardsight.labelerrors.confident import Probabilities, noise
 from hardsight.labelerrors.rankings import check_ranking
 from hardsight.labelerrors.safety import automatic
+from hardsight.probabilities import check_probabilities
 from hardsight.registry import Range
 from hardsight.runs import Folds
+from hardsight.scoring.probabilities import score_probabilities
 from hardsight.table import SampleTable
 
 ACTIONS = ("relabel", "review", "keep", "drop")
 
 
 def label_errors(
-    table: SampleTable, by: str | None = None, *, count: int | None = None, share: float | None = None
+    table: SampleTable | Any,
+    pred_probs: Any = None,
+    *,
+    by: str | None = None,
+    count: int | None = None,
+    share: float | None = None,
 ) -> SampleTable:
     """Every sample, the one with the most probably wrong label first.
 
@@ -31,7 +38,9 @@ def label_errors(
     the mean confidence of the samples labeled so, or 0.9. A network at or near chance has no suspects.
 
     Args:
-        table: Scores of labeled samples, best out of sample.
+        table: Scores of labeled samples, best out of sample; or the labels themselves, ``(N,)`` class indices.
+        pred_probs: With labels, the predicted probabilities ``(N, C)``, best by cross-validation. Ids are then the
+            positions: ``"0"``, ``"1"`` …
         by: A name from `RANKINGS`; the best one by measurement if not given.
         count: How many suspects; as many as `noise` estimates wrong labels if neither this nor `share` is given.
         share: Suspects as a share of the labeled samples.
@@ -49,7 +58,15 @@ def label_errors(
         >>> suspects = label_errors(SampleTable.from_columns(columns), by="confidence")
         >>> suspects["id"].tolist(), suspects["suspect"].tolist()
         (['b', 'c', 'd', 'a'], [True, False, False, False])
+        >>> label_errors([0, 0, 1, 1], [[0.9, 0.1], [0.1, 0.9], [0.2, 0.8], [0.2, 0.8]])["id"][:1].tolist()
+        ['1']
     """
+    if isinstance(pred_probs, str):  # label_errors(table, "margin")
+        pred_probs, by = None, pred_probs
+    if not isinstance(table, SampleTable):
+        table = _scored(table, pred_probs)
+    elif pred_probs is not None:
+        raise InputError("pred_probs go with labels: label_errors(labels, pred_probs), or label_errors(table).")
     p = Probabilities(table)
     ranking = check_ranking(table, by)
     suspicion = np.where(p.labeled, np.asarray(ranking.function(table), dtype=np.float64), np.nan)
@@ -93,6 +110,16 @@ def label_errors(
     return SampleTable(rows, replace(table.meta, label_errors=facts), table.bad)
 
 
+def _scored(labels: Any, pred_probs: Any) -> SampleTable:
+    """The scores of probabilities and labels; ids are the positions."""
+    if pred_probs is None:
+        raise InputError("label_errors takes a table of scores, or labels and pred_probs, got labels alone.")
+    if getattr(labels, "ndim", 1) == 2 and getattr(pred_probs, "ndim", 2) == 1:
+        raise InputError("labels come first: label_errors(labels, pred_probs).")
+    p = check_probabilities("pred_probs", pred_probs)
+    return score_probabilities(p, labels, range(len(p)))
+
+
 def actions(
     table: SampleTable, by: str | None = None, *, count: int | None = None, share: float | None = None
 ) -> SampleTable:
@@ -107,7 +134,7 @@ def actions(
     Takes what `label_errors` takes, and returns its rows with ``action`` and ``reason`` (null for ``keep``) in the
     order relabel, review, keep, drop; ``rank`` counts in this order.
     """
-    suspects = label_errors(table, by, count=count, share=share)
+    suspects = label_errors(table, by=by, count=count, share=share)
     rows = suspects.to_arrow()
     threshold = suspects.meta.label_errors["automatic"].threshold
     relabel = pc.and_(rows["suspect"], pc.is_valid(rows["suggested"]))

@@ -83,6 +83,9 @@ class Alignment(Result):
         samples = max((row["n"] for row in first), default=0)
         return self._line(None, f"{len(first)} scores of {samples:,} samples", *best)
 
+    def _shown_rows(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows.to_pylist() if row["bin"] == ALL]
+
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas data frame."""
         need("pandas")

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import optimize, special
+from scipy.special import softmax
 
 from hardsight.comparison import class_numbers, floats, mid_ranks
 from hardsight.dynamics import Dynamics
@@ -23,6 +23,7 @@ from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.people.matching import Matched, match
 from hardsight.people.read import as_human
+from hardsight.probabilities import fit_temperature, uncertainty
 from hardsight.records import has_records
 from hardsight.runs import read_run
 from hardsight.scores import SCORES
@@ -93,7 +94,7 @@ def candidates(run: str | Path) -> SampleTable:
     if (members := _probabilities(run, table)) is not None:
         mean = np.maximum(members.mean(0), np.finfo(np.float32).tiny)
         columns["temperature_confidence"] = temperature_confidence(np.log(mean), labels)
-        columns |= uncertainty(members) if len(members) > 1 else {}
+        columns |= uncertainty(members)._asdict() if len(members) > 1 else {}
     for name, values in columns.items():
         table = table if name in table else table.with_column(name, values)
     return table
@@ -142,40 +143,8 @@ def within_class(values: Any, labels: Any) -> np.ndarray:
 def temperature_confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Confidence at the label after temperature scaling, with the temperature fitted to the labels of the data."""
     logits, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
-    scaled = logits / fitted_temperature(logits, labels)
-    return special.softmax(scaled, axis=1)[rows, labels]
-
-
-def fitted_temperature(logits: Any, labels: Any) -> float:
-    """The temperature between 0.01 and 100 at which the labels are likeliest; log-probabilities are logits, too.
-
-    Examples:
-        >>> round(fitted_temperature([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]], [0, 0, 0, 1]), 3)  # 4 / log 3
-        3.641
-    """
-    logits = np.asarray(logits, dtype=np.float64)
-    target = logits[np.arange(len(logits)), labels]
-
-    def loss(log_temperature: float) -> float:
-        scale = np.exp(-log_temperature)
-        return float((special.logsumexp(scale * logits, axis=1) - scale * target).mean())
-
-    return float(np.exp(optimize.minimize_scalar(loss, bounds=np.log((0.01, 100.0)), method="bounded").x))
-
-
-def uncertainty(probabilities: Any) -> dict[str, np.ndarray]:
-    """Uncertainty of an ensemble ``(members, N, C)`` in nats: total = aleatoric + epistemic.
-
-    ``total`` is the entropy of the mean prediction, ``aleatoric`` the mean entropy of the members, ``epistemic`` the
-    mutual information of prediction and member: what they disagree about.
-
-    Examples:
-        >>> {k: v.round(3).tolist() for k, v in uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]]).items()}
-        {'total': [0.693], 'aleatoric': [0.0], 'epistemic': [0.693]}
-    """
-    p = np.asarray(probabilities, dtype=np.float64)
-    total, aleatoric = special.entr(p.mean(0)).sum(1), special.entr(p).sum(2).mean(0)
-    return {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
+    scaled = logits / fit_temperature(logits, np.array(labels))  # a copy: columns of a table are read-only
+    return softmax(scaled, axis=1)[rows, labels]
 
 
 class Paired(NamedTuple):

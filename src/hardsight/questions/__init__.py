@@ -29,9 +29,10 @@ from hardsight.questions import margins as margins
 from hardsight.questions import clusters as clusters
 # isort: on
 
+from hardsight.probabilities import Uncertainty, fit_temperature
 from hardsight.questions.answers import Answer, Note, Point, Row
 from hardsight.questions.attacks import ATTACKS, Attack, Attacked, attack
-from hardsight.questions.calibration import Reliability, classwise_ece, ece, fit_temperature, reliability
+from hardsight.questions.calibration import Reliability, classwise_ece, ece, reliability
 from hardsight.questions.clusters import ClusterMetrics, angular_kmeans, angular_silhouette, cluster_metrics, layout
 from hardsight.questions.degradation import evaluate_degraded, read_degraded
 from hardsight.questions.degradations import DEGRADATIONS, Degradation, DegradedSamples, at_every_level, degrade
@@ -43,4 +44,4 @@ from hardsight.questions.masking import Verdict, check_masking
 from hardsight.questions.ood import DETECTORS, Detection, Detector, OODData, Training, detection, ood_scores
 from hardsight.questions.pixels import PixelModel, pixel_model
 from hardsight.questions.subject import QUESTIONS, Question, Subject
-from hardsight.questions.uncertainty import Uncertainty, dropout_predictions
+from hardsight.questions.uncertainty import dropout_predictions

@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from hardsight.stats import moments, share_interval
 
-
-class Row(TypedDict):
-    """One number: a metric of one score on one set at one level, with its interval over samples."""
-
-    question: str  # ood, calibration, …
-    metric: str  # auroc, ece, …
-    score: str  # msp, avc, pgd, …; "" where there is only one
-    on: str  # the OOD data set; "" for other numbers
-    level: float  # strength (ε, …); NaN where there is none
-    value: float
-    low: float  # 95% interval over samples; NaN where there is none
-    high: float
-    n: int  # samples
-    better: str  # "higher", "lower", or "" where neither is
-
-
-class Point(TypedDict):
-    """One point of a curve, or one bar of a histogram."""
-
-    question: str
-    curve: str  # reliability, attack, energy, margin, …
-    score: str
-    on: str
-    x: float
-    y: float
-    low: float
-    high: float
-    n: int
+Row = dict[str, Any]  # as `row` builds it
+Point = dict[str, Any]  # as `point` builds it
 
 
 @dataclass(frozen=True)
@@ -93,26 +67,12 @@ class Answer:
         self.rows.append(row(self.question, metric, value, **of))
 
     def mean(
-        self,
-        metric: str,
-        values: np.ndarray,
-        *,
-        score: str = "",
-        level: float = math.nan,
-        better: str = "",
-        rows: np.ndarray | None = None,
-        count: int = 0,
-    ) -> None:
+        self, metric: str, values: np.ndarray, *, score: str = "", level: float = math.nan, better: str = "",
+        rows: np.ndarray | None = None, count: int = 0,
+    ) -> None:  # fmt: skip
         """Add a column per sample and the row that is its mean, with Wilson's interval of booleans, else Student's.
 
-        Args:
-            metric: Of the row.
-            values: NaN are left out.
-            score: Of the row.
-            level: Of the row.
-            better: Of the row.
-            rows: The samples that the values are of, where not all were looked at.
-            count: How many samples there are, with `rows`.
+        NaN are left out. Where not all samples were looked at, `rows` are those that the values are of, among `count`.
         """
         self.number(metric, **mean_of(values), score=score, level=level, better=better)
         column = values.astype(np.float64) if values.dtype == bool else values
@@ -122,13 +82,16 @@ class Answer:
         name = f"{metric}:{score}" if score else metric
         self.samples[name if math.isnan(level) else f"{name}@{level:g}"] = column
 
-    def curve(self, curve: str, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, **of: Any) -> None:
+    def curve(self, curve: str, x: np.ndarray, y: np.ndarray, **of: Any) -> None:
         """Add the points of a curve; keywords as for `point`, arrays (``low``, ``high``, ``n``) one value per point."""
         arrays = {name: values for name, values in of.items() if isinstance(values, np.ndarray)}
-        for k, (at, value) in enumerate(zip(x, y, strict=True)):
-            self.points.append(
-                point(self.question, curve, at, value, **of | {name: values[k] for name, values in arrays.items()})
-            )
+        for at, value, *ends in zip(x, y, *arrays.values(), strict=True):
+            self.points.append(point(self.question, curve, at, value, **of | dict(zip(arrays, ends, strict=True))))
+
+    def histogram(self, curve: str, values: np.ndarray, bins: int | np.ndarray, **of: Any) -> None:
+        """Add the share of the values in each bar, at its center."""
+        counts, edges = np.histogram(values, bins)
+        self.curve(curve, (edges[1:] + edges[:-1]) / 2, counts / len(values), n=counts, **of)
 
     def mean_curve(self, curve: str, x: Iterable[float], samples: Iterable[np.ndarray], **of: Any) -> None:
         """Add a curve of means over samples, an array per point, with their intervals; keywords as for `point`."""
@@ -144,32 +107,30 @@ def mean_of(values: np.ndarray) -> dict[str, Any]:
         return {"value": float(values.mean()), "low": low, "high": high, "n": len(values)}
     of = moments(values.astype(np.float64), np.zeros(len(values), np.int64), 1)
     (low,), (high,) = of.interval()
-    return {"value": float(of.mean[0]), "low": float(low), "high": float(high), "n": int(of.n[0])}
+    return {"value": of.mean[0], "low": low, "high": high, "n": int(of.n[0])}
 
 
 def row(
-    question: str,
-    metric: str,
+    question: str,  # ood, calibration, …
+    metric: str,  # auroc, ece, …
     value: float,
     *,
-    score: str = "",
-    on: str = "",
-    level: float = math.nan,
-    low: float = math.nan,
+    score: str = "",  # msp, avc, pgd, …; "" where there is only one
+    on: str = "",  # the OOD data set
+    level: float = math.nan,  # strength (ε, …)
+    low: float = math.nan,  # 95% interval over samples
     high: float = math.nan,
-    n: int,
-    better: str = "",
+    n: int,  # samples
+    better: str = "",  # "higher", "lower", or "" where neither is
 ) -> Row:
-    """A row with what does not apply left out."""
-    return Row(
-        question=question, metric=metric, score=score, on=on, level=float(level), value=float(value),
-        low=float(low), high=float(high), n=int(n), better=better,
-    )  # fmt: skip
+    """One number: a metric of one score on one set at one level, with its interval over samples."""
+    texts = {"question": question, "metric": metric, "score": score, "on": on, "better": better}
+    return texts | {"level": float(level), "value": float(value), "low": float(low), "high": float(high), "n": int(n)}
 
 
 def point(
     question: str,
-    curve: str,
+    curve: str,  # reliability, attack, energy, margin, …
     x: float,
     y: float,
     *,
@@ -179,8 +140,6 @@ def point(
     high: float = math.nan,
     n: int = 0,
 ) -> Point:
-    """A point with what does not apply left out."""
-    return Point(
-        question=question, curve=curve, score=score, on=on, x=float(x), y=float(y), low=float(low), high=float(high),
-        n=int(n),
-    )  # fmt: skip
+    """One point of a curve, or one bar of a histogram."""
+    texts = {"question": question, "curve": curve, "score": score, "on": on}
+    return texts | {"x": float(x), "y": float(y), "low": float(low), "high": float(high), "n": int(n)}

@@ -22,6 +22,7 @@ from hardsight.devices import evaluating
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import need
 from hardsight.heads import logits_of
+from hardsight.questions.pixels import check_pixels
 from hardsight.registry import Range, Registry, check_choice, whole_number
 from hardsight.scores import check_labels
 
@@ -149,7 +150,7 @@ def attack(
         raise InputError("autoattack takes eps and norm only: it has its own steps, losses and restarts.")
     options = _checked(replace(ATTACKS[name], **overrides))
     check_eps(eps, options.norm)
-    check_pixels(x)
+    check_pixels(x, least=2)
     if not isinstance(network, nn.Module):
         raise InputTypeError(f"network must be an nn.Module that takes pixels, got {type(network).__name__}.")
     with evaluating(network, x.device):
@@ -289,20 +290,6 @@ def check_eps(eps: float, norm: str) -> None:
     if not isinstance(eps, (int, float)) or not Range(0, most).holds(eps):
         raise InputError(
             f"eps must be in {Range(0, most)}, for pixels from 0 to 1, got {eps!r}; 8/255 is usual for photographs."
-        )
-
-
-def check_pixels(x: Tensor, name: str = "x") -> None:
-    """Refuse anything but a batch of pixels in [0, 1]."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not x.numel():
-        got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(
-            f"{name} must be a float tensor of one image or more, (N, C, H, W), got {got}; scale 8-bit images by / 255."
-        )
-    if not bool(((x >= 0) & (x <= 1)).all()):
-        raise InputError(
-            f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalize in the "
-            "network's first layer, or by a Normalize at the end of its preprocessing, so that eps is in pixel units."
         )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import Tensor, nn
 
 from hardsight.data import Columns, Samples, open_data
@@ -19,13 +18,12 @@ from hardsight.models import Model, as_model, load_model, network_identity
 from hardsight.questions.answers import Answer
 from hardsight.questions.degradations import DEGRADATIONS, GRAY, DegradedSamples, chosen_levels
 from hardsight.questions.levels import VALUES, follows_level
+from hardsight.questions.pixels import check_pixels
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.runs import DEGRADED, read_run
 from hardsight.scores import SCORES
 from hardsight.scoring.score import score
 from hardsight.table import SampleTable
-
-_METRICS = {"correct": "accuracy"}  # where the metric of an evaluation has another name
 
 
 def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
@@ -71,37 +69,36 @@ def ask(subject: Subject, *, degradations: str = "noise", levels: Sequence[float
     answer, ids = Answer(question="degradation"), subject.predictions.ids
     tables = []
     for level in levels or DEGRADATIONS[degradations].levels:
-        samples = DegradedSamples(
-            subject.readable, degradations, level, gray=gray, rounded=_takes_eight_bits(subject.network)
-        )
-        predictions = subject.predict(samples)
+        predictions = subject.predict(_degraded(subject.readable, subject.network, degradations, level, gray))
         if predictions.ids != ids:
             raise InputError(f"{degradations} {level:g}: images that could be read before cannot be read now.")
         table = {"correct": predictions.probabilities.argmax(1) == subject.labels}
         for name in VALUES[1:]:
             values = predictions.at(name, subject.labels)
             table[name] = -values if SCORES[name].higher_is_harder else values
-        tables.append(_level_rows({"id": ids, **table}, degradations, level))
+        tables.append(_at_level(pa.table({"id": ids, **table}), degradations, level))
         for name, values in table.items():
-            metric = _METRICS.get(name, name)
-            answer.mean(metric, values, score=degradations, level=level, better="higher" * (metric == "accuracy"))
+            metric, better = ("accuracy", "higher") if name == "correct" else (name, "")
+            answer.mean(metric, values, score=degradations, level=level, better=better)
             answer.mean_curve(metric, [level], [values], score=degradations)
     for row in follows_level(pa.concat_tables(tables)).to_pylist() if len(tables) > 1 else ():
         if row["spearman"] is not None:
-            of = {"score": f"{_METRICS.get(row['value'], row['value'])} · {degradations}", "n": row["pictures"]}
+            metric = "accuracy" if row["value"] == "correct" else row["value"]
+            of = {"score": f"{metric} · {degradations}", "n": row["pictures"]}
             answer.number("level_spearman", row["spearman"], low=row["low"], high=row["high"], **of)
             answer.number("level_follows", row["moves"], low=row["moves_low"], high=row["moves_high"], **of)
     return answer
 
 
-def _takes_eight_bits(model: Model) -> bool:
-    return model.transform is not None and model.takes != "tensor"
+def _degraded(samples: Samples, model: Model, name: str, level: float, gray: bool) -> DegradedSamples:
+    """Rounded to 8 bits where the preprocessing takes images and not tensors, as a file would be."""
+    rounded = model.transform is not None and model.takes != "tensor"
+    return DegradedSamples(samples, name, level, gray=gray, rounded=rounded)
 
 
-def _level_rows(columns: Mapping[str, Any], name: str, level: float) -> pa.Table:
-    rows = pa.table(dict(columns))
-    return pa.table({"degradation": pa.repeat(name, len(rows)), "level": pa.repeat(float(level), len(rows))} | {
-        column: rows[column] for column in rows.column_names})  # fmt: skip
+def _at_level(rows: pa.Table, name: str, level: float) -> pa.Table:
+    rows = rows.add_column(0, "level", pa.repeat(float(level), len(rows)))
+    return rows.add_column(0, "degradation", pa.repeat(name, len(rows)))
 
 
 def levels_of(samples: pa.Table, classes: int) -> pa.Table:
@@ -117,7 +114,7 @@ def levels_of(samples: pa.Table, classes: int) -> pa.Table:
             of_level["correct" if right else value] = pc.greater(samples[column], 0) if right else samples[column]
     if not tables:
         raise MissingPathError("OUT: the evaluation has no degraded images; evaluate with --degrade noise,contrast.")
-    rows = [_level_rows(columns, name, float(level)) for (name, level), columns in tables.items()]
+    rows = [_at_level(pa.table(columns), name, float(level)) for (name, level), columns in tables.items()]
     return pa.concat_tables(rows).replace_schema_metadata({"classes": str(classes)})
 
 
@@ -129,16 +126,10 @@ def evaluate_degraded(
     *,
     out: str | Path | None = None,
     gray: bool = False,
-    head: str | nn.Module | None = None,
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     columns: Columns | None = None,
-    scores: Iterable[str] = tuple(SCORES),
-    use_bias: bool = True,
-    batch_size: int = 64,
-    workers: int | None = None,
-    device: str | torch.device | None = None,
     overwrite: bool = False,
-    progress: bool = True,
+    **options: Any,
 ) -> pa.Table:
     """Score every sample at every level of some degradations, which act on raw pixels in [0, 1].
 
@@ -153,16 +144,10 @@ def evaluate_degraded(
         levels: Levels of one degradation, instead of the defaults; in Python also by name. The clean level comes first.
         out: Run folder: each level is written to ``out/degraded/NAME=LEVEL/``, and read where it is there already.
         gray: Remove color first, also at the clean level, as Geirhos et al. did.
-        head: Path of the last linear layer, when it should not be looked for.
         preprocess: Replaces the model's own; a network that came without any needs one, or ``"raw"``.
         columns: Which columns of the data hold image, label and id.
-        scores: Names from `SCORES`.
-        use_bias: False takes logits without the head's bias.
-        batch_size: Samples per forward pass.
-        workers: Loader processes.
-        device: Where to run; the first GPU if there is one.
         overwrite: Delete levels of another network or data set in `out`.
-        progress: Show a bar (only ever in a terminal).
+        **options: Other options of `score`: head, scores, use_bias, batch_size, workers, device, progress.
 
     Returns:
         One row per degradation, level and sample: ``degradation``, ``level``, ``id``, ``label``, ``pred``, ``correct``
@@ -174,47 +159,27 @@ def evaluate_degraded(
     _check_pixels(samples)
     if out is not None and not overwrite:
         source = (network_identity(uncompiled(classifier.module)).key, samples.origin, gray)
-        if other := [level.folder for level in _stored_levels(Path(out) / DEGRADED) if level.source != source]:
+        if other := [folder for folder, *_, stored in _stored_levels(Path(out) / DEGRADED) if stored != source]:
             raise ExistingPathError(
                 f"RUN: {other[0]} holds images of another network or data set, or the one is gray and the other in "
                 "color; --overwrite what is there, or evaluate another run."
             )
     tables = []
     for name, level in ((name, level) for name, levels in chosen.items() for level in levels):
+        place = None if out is None else Path(out) / DEGRADED / f"{name}={level:g}"
         with warnings.catch_warnings():
             if level != DEGRADATIONS[name].clean:  # the clean level has warned; of degraded images it means less
                 warnings.simplefilter("ignore", UserWarning)
-            table = score(
-                model,
-                DegradedSamples(samples, name, level, gray=gray, rounded=_takes_eight_bits(classifier)),
-                out=None if out is None else Path(out) / DEGRADED / f"{name}={level:g}",
-                head=head,
-                preprocess=preprocess,
-                scores=scores,
-                use_bias=use_bias,
-                vectors=False,
-                batch_size=batch_size,
-                workers=workers,
-                device=device,
-                overwrite=overwrite,
-                progress=progress,
-            )
-        tables.append(_scored_rows(table, name, level))
+            degraded = _degraded(samples, classifier, name, level, gray)
+            options |= {"preprocess": preprocess, "overwrite": overwrite, "vectors": False}
+            tables.append(_scored_rows(score(model, degraded, out=place, **options), name, level))
     return pa.concat_tables(tables)
 
 
 def _check_pixels(samples: Samples) -> None:
-    first = None if samples.pixels else samples.first()
-    if first is None:
-        return
-    image = isinstance(first, Tensor) and first.ndim == 3 and first.is_floating_point()
-    if not image or not (float(first.min()) >= 0 and float(first.max()) <= 1):
-        got = f"{first.dtype} {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
-        got += f" from {float(first.min()):.3g} to {float(first.max()):.3g}" if image else ""
-        raise InputError(
-            "data must yield raw images, or tensors (channels, H, W) of pixels in [0, 1], because a degradation "
-            f"comes before the preprocessing; got {got}. Leave the preprocessing to the model: preprocess=…"
-        )
+    """Refuse samples that are neither raw images nor pixels: a degradation comes before the preprocessing."""
+    if not samples.pixels and (first := samples.first()) is not None:
+        check_pixels(first[None] if isinstance(first, Tensor) else first, "data (before the preprocessing)")
 
 
 def _scored_rows(table: SampleTable, name: str, level: float) -> pa.Table:
@@ -222,8 +187,7 @@ def _scored_rows(table: SampleTable, name: str, level: float) -> pa.Table:
     if "label" in rows.column_names:
         rows = rows.add_column(3, "correct", pc.equal(rows["label"], rows["pred"]))
     info = {"classes": str(table.meta.model.classes), "model": str(table.meta.model.name)}
-    rows = _level_rows({column: rows[column] for column in rows.column_names}, name, level)
-    return rows.replace_schema_metadata(info)
+    return _at_level(rows, name, level).replace_schema_metadata(info)
 
 
 def read_degraded(run: str | Path) -> pa.Table:
@@ -238,28 +202,20 @@ def read_degraded(run: str | Path) -> pa.Table:
             f"RUN: {run} holds no degraded images; make an evaluation with: hardsight evaluate {run} --degrade "
             "noise,contrast -o OUT, and name OUT."
         )
-    if len({level.source for level in stored}) > 1:
+    if len({source for *_, source in stored}) > 1:
         raise StateError(
             f"RUN: {run} holds degraded images of several networks or data sets, or some gray and some in color; "
             "evaluate all of them again with --overwrite."
         )
     order = list(DEGRADATIONS)
-    stored.sort(key=lambda level: (order.index(level.name), abs(level.level - DEGRADATIONS[level.name].clean)))
-    tables = [_scored_rows(SampleTable.load(level.folder), level.name, level.level) for level in stored]
+    stored.sort(key=lambda of: (order.index(of[1]), abs(of[2] - DEGRADATIONS[of[1]].clean)))
+    tables = [_scored_rows(SampleTable.load(folder), name, level) for folder, name, level, _ in stored]
     shared = set.intersection(*(set(table.column_names) for table in tables))  # an older level may lack a newer score
     return pa.concat_tables([table.select([name for name in table.column_names if name in shared]) for table in tables])
 
 
-class _StoredLevel(NamedTuple):
-    """A level that is whole, and its source: network, data, and whether the images are gray."""
-
-    folder: Path
-    name: str
-    level: float
-    source: tuple[str, str, bool]
-
-
-def _stored_levels(place: Path) -> Iterator[_StoredLevel]:
+def _stored_levels(place: Path) -> Iterator[tuple[Path, str, float, tuple[str, str, bool]]]:
+    """Folder, degradation and level of what is whole, and its source: network, data, and whether images are gray."""
     for folder in sorted(place.glob("*=*")):
         if (folder / "meta.json").is_file():
             name, _, level = folder.name.partition("=")
@@ -267,5 +223,4 @@ def _stored_levels(place: Path) -> Iterator[_StoredLevel]:
             origin, ending = meta.data.origin or "", f", {name} {level}"
             gray = origin.endswith(ending + GRAY)
             data = origin.removesuffix(GRAY if gray else "").removesuffix(ending)
-            source = (str(meta.model.fingerprint), data, gray)
-            yield _StoredLevel(folder, name, DEGRADATIONS[name].check(level), source)
+            yield folder, name, DEGRADATIONS[name].check(level), (str(meta.model.fingerprint), data, gray)

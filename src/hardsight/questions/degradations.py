@@ -22,6 +22,7 @@ from hardsight.data import ArraySamples, Samples, View, open_data
 from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.images import to_tensor
+from hardsight.questions.pixels import check_pixels
 from hardsight.registry import Registry
 from hardsight.runs import Identity
 
@@ -41,8 +42,8 @@ def sample_keys(name: str, ids: Sequence[Any], device: torch.device | None = Non
         (True, False)
     """
     digests = [hashlib.sha256(f"{name}\0{id_}".encode("utf-8", "surrogatepass")).digest() for id_ in ids]
-    words = [[int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")] for digest in digests]
-    return torch.tensor(words, dtype=torch.int64, device=device).reshape(-1, 2)
+    keys = [np.frombuffer(digest, "<u4", 2).tolist() for digest in digests]
+    return torch.tensor(keys, dtype=torch.int64, device=device).reshape(-1, 2)
 
 
 def threefry(keys: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,8 +72,8 @@ def threefry(keys: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
 def uniform(keys: Tensor, count: int) -> Tensor:
     """`count` numbers in [0, 1) for each key, ``(N, count)`` float32: multiples of 2⁻²⁴, so that none is rounded."""
     counters = torch.arange((count + 1) // 2, device=keys.device)
-    words = torch.cat(threefry(keys, counters), 1)[:, :count]
-    return (words >> 8).float() * 2.0**-24
+    bits = torch.cat(threefry(keys, counters), 1)[:, :count]
+    return (bits >> 8).float() * 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,19 @@ class Degradation:
         function: ``(images, level, keys) → images``; keys ``(N, 2)`` seed what is random, where anything is.
         levels: Default levels: the clean one, at which nothing changes, then harder and harder ones.
         range: Lowest and highest level.
-        summary: What it does, and what a level means, in one line.
         random: Whether it draws anything, so that ids must be given.
     """
 
     name: str
     function: Callable[[Tensor, float, Tensor], Tensor]
     levels: tuple[float, ...]
-    range: tuple[float, float]
-    summary: str
+    range: tuple[float, float] = (0.0, 1.0)
     random: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What it does, and what a level means, in one line."""
+        return str(self.function.__doc__)
 
     @property
     def clean(self) -> float:
@@ -118,12 +122,7 @@ class Degradation:
         return number
 
 
-def _entry(name: str, function: Any, *, levels: tuple[float, ...], within: tuple[float, float] = (0.0, 1.0),
-           random: bool = False) -> Degradation:  # fmt: skip
-    return Degradation(name, function, levels, within, str(function.__doc__).strip(), random)
-
-
-DEGRADATIONS: Registry[Degradation] = Registry("degradation", _entry)
+DEGRADATIONS: Registry[Degradation] = Registry("degradation", Degradation)
 
 
 @DEGRADATIONS.register("contrast", levels=(1.0, 0.6, 0.3, 0.2, 0.1))
@@ -139,7 +138,7 @@ def _noise(images: Tensor, level: float, keys: Tensor) -> Tensor:
     return (images + (2 * drawn - 1) * level).clamp_(0, 1)
 
 
-@DEGRADATIONS.register("blur", levels=(0.0, 0.01, 0.02, 0.04, 0.08), within=(0.0, 0.5))
+@DEGRADATIONS.register("blur", levels=(0.0, 0.01, 0.02, 0.04, 0.08), range=(0.0, 0.5))
 def _blur(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Gaussian blur; the level is its standard deviation as a share of the shorter side."""
     side = min(images.shape[-2:])
@@ -155,7 +154,7 @@ def _brightness(images: Tensor, level: float, keys: Tensor) -> Tensor:
     return _torchvision().adjust_brightness(images, level)
 
 
-@DEGRADATIONS.register("jpeg", levels=(100, 30, 15, 10, 5), within=(1, 100))
+@DEGRADATIONS.register("jpeg", levels=(100, 30, 15, 10, 5), range=(1, 100))
 def _jpeg(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """JPEG compression by Pillow, on the CPU; the level is its quality, 100 the image as it is."""
     pixels = (images * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy()
@@ -221,14 +220,9 @@ def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None =
     """
     degradation = DEGRADATIONS[name]
     level = degradation.check(level)
-    if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim != 4:
-        got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(f"images must be a floating-point tensor (N, channels, H, W) in [0, 1], got {got}.")
-    if images.shape[1] not in (1, 3) or not images[:1].numel() > 0:
-        raise InputError(f"images must have 1 or 3 channels and pixels, got {tuple(images.shape)}.")
-    low, high = (float(end) for end in images.detach().aminmax())
-    if not (low >= 0 and high <= 1):
-        raise InputError(f"images must lie in [0, 1] (before any normalization), got {low:g} to {high:g}.")
+    check_pixels(images, "images")
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise InputError(f"images must be (N, channels, H, W) with 1 or 3 channels, got {tuple(images.shape)}.")
     if degradation.random and ids is None:
         raise InputError(f"ids must be given for {name}, one per image: they seed what is random.")
     if ids is not None and len(ids) != len(images):

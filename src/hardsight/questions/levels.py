@@ -102,23 +102,18 @@ def follows_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
             row: dict[str, object] = {"degradation": name, "value": value, "pictures": len(matrix)}
             row |= {"levels": len(levels), "expected": expected}
             if len(matrix) >= FEW and np.ptp(matrix) > 0:
-                row |= _correlation(matrix, levels) | _moves(matrix, expected * levels)
+                rho = spearman(matrix.ravel(), np.tile(levels, len(matrix)))
+                error = standard_error(rho.influence.reshape(matrix.shape).mean(1))
+                low, high = fisher_interval(rho.value, error, len(matrix))
+                row |= {"spearman": rho.value, "low": low, "high": high} | _moves(matrix, expected * levels)
             follows.append(row)
     return pa.Table.from_pylist(follows, schema=_FOLLOWS)
-
-
-def _correlation(matrix: np.ndarray, levels: np.ndarray) -> dict[str, float]:
-    """Spearman's of all values and their levels, with the interval of rows that were drawn together."""
-    rho = spearman(matrix.ravel(), np.tile(levels, len(matrix)))
-    error = standard_error(rho.influence.reshape(matrix.shape).mean(1))
-    low, high = fisher_interval(rho.value, error, len(matrix))
-    return {"spearman": rho.value, "low": low, "high": high}
 
 
 def _moves(matrix: np.ndarray, levels: np.ndarray) -> dict[str, float]:
     """Share of the rows that rise with the levels."""
     rank = stats.rankdata(levels)
-    direction = np.sign((stats.rankdata(matrix, axis=1) * (rank - rank.mean())).sum(1).round(9))
+    direction = np.sign((stats.rankdata(matrix, axis=1) * (rank - rank.mean())).sum(1))
     risen = (direction > 0).sum() + (direction == 0).sum() / 2
     low, high = share_interval(risen, len(matrix))
     return {"moves": risen / len(matrix), "moves_low": low, "moves_high": high}
@@ -137,10 +132,8 @@ def level_summary(rows: pa.Table, people: Sequence[dict[str, Any]] = ()) -> tupl
         table: dict[float, dict[str, str]] = {}
         for row in (row for row in means if row["degradation"] == name):
             cells = table.setdefault(row["level"], {name: f"{row['level']:g}"})
-            scale, style = (
-                classes if row["value"].startswith("avh") else 1,
-                ".1%" if row["value"] == "correct" else ".3f",
-            )
+            scale = classes if row["value"].startswith("avh") else 1
+            style = ".1%" if row["value"] == "correct" else ".3f"
             mean, low, high = (scale * row[end] for end in ("mean", "low", "high"))
             cells[_title(row["value"])] = interval(mean, low, high, style)
         lines += ["", *text_table(list(table.values()))]

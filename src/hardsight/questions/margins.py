@@ -57,25 +57,24 @@ def energy_by_class(logits: Any, labels: Any) -> np.ndarray:
     """
     z, y = _checked(logits, labels)
     energy = np.full((z.shape[1], z.shape[1]), np.nan)
-    for classes, found in _by_class(z, y):
-        energy[classes] = found
+    for classes, of_classes in _by_class(z, y):
+        energy[classes] = of_classes
     return energy
 
 
 def _by_class(z: Tensor, y: Tensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows of `energy_by_class`, some classes that have samples at a time: all of very many would fill the memory."""
     rows, order = _rows(z), y.argsort(stable=True)
-    known, counts = y.unique(return_counts=True)
+    present, counts = y.unique(return_counts=True)
     members = order.split([int(part.sum()) for part in counts.split(rows)])
-    for classes, n, of in zip(known.split(rows), counts.split(rows), members, strict=True):
+    for classes, n, of in zip(present.split(rows), counts.split(rows), members, strict=True):
         energy = torch.zeros(len(classes), z.shape[1], dtype=torch.float64, device=z.device)
         for part in of.split(rows):
             energy.index_add_(0, torch.searchsorted(classes, y[part]), z[part].double())
         energy /= -n[:, None]
-        own = energy.gather(1, classes[:, None])
-        energy.scatter_(1, classes[:, None], -torch.inf)  # first
-        energy = energy.sort(1).values
-        energy[:, :1] = own
+        target = energy.gather(1, classes[:, None])
+        energy = energy.scatter_(1, classes[:, None], -torch.inf).sort(1).values  # the class itself first
+        energy[:, :1] = target
         yield classes.cpu().numpy(), energy.cpu().numpy()
 
 
@@ -122,29 +121,13 @@ def ask(subject: Subject) -> Answer:
     Logit margins and energies grow with the scale of the logits, which a network may change without changing any
     prediction, so a larger one is not better; the angular margin does not.
     """
-    logits, (z, y) = subject.predictions.logits, _checked(subject.predictions.logits, subject.labels)
-    answer, margins = Answer(question="margins"), logit_margin(logits, subject.labels)
-    for score, margin, better in (
-        ("logit", margins, ""),
-        ("angular", subject.predictions.at("angular_margin", subject.labels), "higher"),
-    ):
+    answer, (z, y) = Answer(question="margins"), _checked(subject.predictions.logits, subject.labels)
+    margins, angular = logit_margin(z, y), subject.predictions.at("angular_margin", subject.labels)
+    for score, margin, better in (("logit", margins, ""), ("angular", angular, "higher")):
         answer.mean("margin", margin, score=score, better=better)
         answer.mean("margin_below_zero", margin < 0, score=score, better="lower")
-        counts, edges = np.histogram(margin, _BARS)
-        answer.curve("margin", (edges[1:] + edges[:-1]) / 2, counts / len(margin), score=score, n=counts)
+        answer.histogram("margin", margin, _BARS, score=score)
     answer.mean("energy", -z.gather(1, y[:, None])[:, 0].double().cpu().numpy(), score="target")
-    _add_energies(answer, z, y)
-    released = (logit_margin(logits, subject.labels, released=True) < margins).mean()
-    if released:
-        answer.note(
-            "released margin",
-            f"All other logits are negative in {released:.1%} of the samples: there the margin as the Encouraging "
-            "Loss's released code computes it is too small, and the one given here is not.",
-        )
-    return answer
-
-
-def _add_energies(answer: Answer, z: Tensor, y: Tensor) -> None:
     total, count, curves = np.zeros(z.shape[1]), 0, {}
     for classes, energy in _by_class(z, y):
         total, count = total + energy.sum(0), count + len(classes)
@@ -153,3 +136,10 @@ def _add_energies(answer: Answer, z: Tensor, y: Tensor) -> None:
     ranks = np.unique(np.linspace(0, z.shape[1] - 1, _CURVE).round().astype(int))
     for name, values in ({"mean over classes": total / count} | curves).items():
         answer.curve("energy", ranks, values[ranks], score=name)
+    if released := (logit_margin(z, y, released=True) < margins).mean():
+        answer.note(
+            "released margin",
+            f"All other logits are negative in {released:.1%} of the samples: there the margin as the Encouraging "
+            "Loss's released code computes it is too small, and the one given here is not.",
+        )
+    return answer

@@ -67,50 +67,39 @@ def _entry(name: str, function: Callable[..., Tensor], *, reference: str, needs:
 
 DETECTORS: Registry[Detector] = Registry("detector", _entry)
 _AVH = "Chen et al., Angular Visual Hardness, ICML 2020"
-
-
-@DETECTORS.register("max_logit", reference="Zhao et al., Encouraging Loss, AAAI 2022, Section 5")
-def _max_logit(r: Reading) -> Tensor:
-    """Largest logit: minus the smallest conditional energy."""
-    return SCORES["max_logit"].of_reading(r)
-
-
-@DETECTORS.register("free_energy", reference="Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020")
-def _free_energy(r: Reading) -> Tensor:
-    """Minus the free energy: logsumexp of the logits."""
-    return -SCORES["free_energy"].of_reading(r)
-
-
-@DETECTORS.register(
-    "msp", reference="Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017"
-)
-def _msp(r: Reading) -> Tensor:
-    """Log of the largest softmax probability: the ranks of the probability, without the ties where that rounds to 1."""
-    return -SCORES["nll"].of_reading(r)
-
-
-@DETECTORS.register("avc", needs="features", reference=f"{_AVH}, Eq. 3")
-def _avc(r: Reading) -> Tensor:
-    """Largest angular visual confidence: that of the class nearest in angle, which need not be the predicted one."""
-    return SCORES["avc"].of_reading(replace(r, angle=torch.minimum(r.angle, r.other_angle)))
-
-
-@DETECTORS.register("avh", needs="features", reference=f"{_AVH}, Eq. 1")
-def _avh(r: Reading) -> Tensor:
-    """1 − AVH at the predicted class."""
-    return 1 - SCORES["avh"].of_reading(r)
-
-
-@DETECTORS.register("angular_margin", needs="features", reference="angular gap between the two nearest classes")
-def _angular_margin(r: Reading) -> Tensor:
-    """Angle to the nearest other class minus the angle to the predicted one, in radians."""
-    return -SCORES["angular_margin"].of_reading(r)
-
-
-@DETECTORS.register("norm", needs="features", reference=f"{_AVH}, Section 5: the feature norm")
-def _norm(r: Reading) -> Tensor:
-    """Norm of the feature."""
-    return r.norm
+for _detector in (
+    Detector(
+        "max_logit", "logits", SCORES["max_logit"].of_reading, "Largest logit: minus the smallest conditional energy.",
+        "Zhao et al., Encouraging Loss, AAAI 2022, Section 5",
+    ),
+    Detector(
+        "free_energy", "logits", lambda r: -SCORES["free_energy"].of_reading(r),
+        "Minus the free energy: logsumexp of the logits.",
+        "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020",
+    ),
+    Detector(
+        "msp", "logits", lambda r: -SCORES["nll"].of_reading(r),
+        "Log of the largest softmax probability: the ranks of the probability, without the ties where that rounds to "
+        "1.", "Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017",
+    ),
+    Detector(
+        "avc", "features",
+        lambda r: SCORES["avc"].of_reading(replace(r, angle=torch.minimum(r.angle, r.other_angle))),
+        "Largest angular visual confidence: that of the class nearest in angle, which need not be the predicted one.",
+        f"{_AVH}, Eq. 3",
+    ),
+    Detector(
+        "avh", "features", lambda r: 1 - SCORES["avh"].of_reading(r), "1 − AVH at the predicted class.",
+        f"{_AVH}, Eq. 1",
+    ),
+    Detector(
+        "angular_margin", "features", lambda r: -SCORES["angular_margin"].of_reading(r),
+        "Angle to the nearest other class minus the angle to the predicted one, in radians.",
+        "angular gap between the two nearest classes",
+    ),
+    Detector("norm", "features", lambda r: r.norm, "Norm of the feature.", f"{_AVH}, Section 5: the feature norm"),
+):  # fmt: skip
+    DETECTORS[_detector.name] = _detector
 
 
 @DETECTORS.register(
@@ -133,9 +122,9 @@ def _mahalanobis(features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor,
 )
 def _knn(features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor, training: Training) -> Tensor:
     """Minus the distance to the 50th nearest training feature, all of norm 1."""
-    known, k = unit(training.features)[0], min(50, len(training.features))
-    rows = unit(features)[0].split(max(1, _NUMBERS // len(known)))
-    return torch.cat([-torch.cdist(part, known).kthvalue(k, dim=1).values for part in rows])
+    neighbors, k = unit(training.features)[0], min(50, len(training.features))
+    rows = unit(features)[0].split(max(1, _NUMBERS // len(neighbors)))
+    return torch.cat([-torch.cdist(part, neighbors).kthvalue(k, dim=1).values for part in rows])
 
 
 @DETECTORS.register("vim", needs="training", reference="Wang et al., ViM: OOD with Virtual-logit Matching, CVPR 2022")
@@ -204,11 +193,8 @@ def ood_scores(
         arrays = [_float64(x) for x in (features, logits, weight, np.zeros(len(weight)) if bias is None else bias)]
         labels = torch.as_tensor(training.labels, dtype=torch.int64)
         arguments["training"] = [*arrays, Training(_float64(training.features), _float64(training.logits), labels)]
-    detectors = {name: DETECTORS[name] for name in names}
-    return {
-        name: detector.function(*arguments[detector.needs]).double().cpu().numpy()
-        for name, detector in detectors.items()
-    }
+    values = {name: DETECTORS[name].function(*arguments[DETECTORS[name].needs]) for name in names}
+    return {name: of_detector.double().cpu().numpy() for name, of_detector in values.items()}
 
 
 def _float64(values: Any) -> Tensor:
@@ -264,11 +250,11 @@ def detection(inside: Any, outside: Any) -> Detection:
 
     inside, outside = _scores("inside", inside), _scores("outside", outside)
     n_in, n_out = len(inside), len(outside)
-    area, (fpr95, *fpr95_ends) = auroc(inside, outside), fpr_at_95_tpr(inside, outside)
+    area, (fpr95, low, high) = auroc(inside, outside), fpr_at_95_tpr(inside, outside)
     values, is_inside = np.concatenate([inside, outside]), np.arange(n_in + n_out) < n_in
     aupr_in, aupr_out = average_precision_score(is_inside, values), average_precision_score(~is_inside, -values)
-    ends = {"auroc_low": area.low, "auroc_high": area.high, "fpr95_low": fpr95_ends[0], "fpr95_high": fpr95_ends[1]}
-    return Detection(area.value, float(aupr_in), float(aupr_out), fpr95, n_in, n_out, tied=area.tied, **ends)
+    aupr = float(aupr_in), float(aupr_out)
+    return Detection(area.value, *aupr, fpr95, n_in, n_out, area.low, area.high, low, high, area.tied)
 
 
 def _scores(name: str, values: Any) -> np.ndarray:
@@ -277,10 +263,10 @@ def _scores(name: str, values: Any) -> np.ndarray:
     scores = np.asarray(values, dtype=np.float64)
     if scores.ndim != 1 or not len(scores):
         raise InputError(f"{name} must be scores (N,), one or more, got shape {scores.shape}.")
-    if not np.isfinite(scores).all():
+    if len(bad := np.flatnonzero(~np.isfinite(scores))):
         raise InputError(
-            f"{name} hold NaN or infinity at {(~np.isfinite(scores)).sum():,} of {len(scores):,} samples (first: "
-            f"{int(np.flatnonzero(~np.isfinite(scores))[0])}); leave those samples out."
+            f"{name} hold NaN or infinity at {len(bad):,} of {len(scores):,} samples (first: {bad[0]}); leave those "
+            "samples out."
         )
     return scores
 
@@ -294,8 +280,8 @@ class OODData(NamedTuple):
     notes: tuple[tuple[str, str], ...] = ()  # what must be known about it: kind and text
 
 
-def open_ood(ood: Any, own: Samples) -> list[OODData]:
-    """OOD data sets, each what `hardsight.open_data` takes or ``(name, data)``, checked against the networks' own."""
+def open_ood(ood: Any, inside: Samples) -> list[OODData]:
+    """OOD data sets, each what `hardsight.open_data` takes or ``(name, data)``, in the form of `inside`."""
     opened: list[OODData] = []
     for data in [ood] if isinstance(ood, (str, Path)) else ood:
         name, data = data if isinstance(data, tuple) else (None, data)
@@ -303,7 +289,7 @@ def open_ood(ood: Any, own: Samples) -> list[OODData]:
             samples = open_data(data)
             check_samples(samples, None)
             name = name or (Path(data).name if isinstance(data, (str, Path)) else samples.origin)
-            opened.append(_matched(printable(name), samples, own))
+            opened.append(_matched(printable(name), samples, inside))
         except (InputError, MissingPathError) as error:
             raise type(error)(f"ood: {str(error).removeprefix('DATA: ')}") from None
         if opened[-1].name in [other.name for other in opened[:-1]]:
@@ -311,20 +297,22 @@ def open_ood(ood: Any, own: Samples) -> list[OODData]:
     return opened
 
 
-def _matched(name: str, samples: Samples, own: Samples) -> OODData:
-    if samples.pixels != own.pixels:
+def _matched(name: str, samples: Samples, inside: Samples) -> OODData:
+    if samples.pixels != inside.pixels:
         raise InputError(f"{name}: raw images and tensors cannot be mixed; give it in the form of the run's own data.")
-    notes, shapes = [], [_shape(samples), _shape(own)]
-    resized = in_form_of(samples, own)  # refused where that is impossible
-    if resized is not samples:
-        size, wanted = (" × ".join(map(str, shape or ())) for shape in shapes)
+    notes, shape, wanted = [], _shape(samples), _shape(inside)
+    resized = in_form_of(samples, inside)  # refused where that is impossible
+    if resized is not samples and shape and wanted:
+        sizes = " × ".join(map(str, shape)), " × ".join(map(str, wanted))
         text = (
-            f"{name}: its images are {size} and were resized to {wanted}, as the run's own are: a network may detect "
+            f"{name}: its images are {sizes[0]} and were resized to {sizes[1]}, as the run's own are: a network may "
+            "detect the resizing, not the content. Better give images of that size."
         )
-        notes.append((f"resized: {name}", f"{text}the resizing, not the content. Better give images of that size."))
-    elif None not in shapes and shapes[0] != shapes[1]:
-        raise InputError(f"{name}: its samples are {shapes[0]} and the run's own are {shapes[1]}; give that shape.")
-    if samples.fingerprint() == own.fingerprint() or _same(samples.tensor(), own.tensor()):
+        notes.append((f"resized: {name}", text))
+    elif shape and wanted and shape != wanted:
+        raise InputError(f"{name}: its samples are {shape} and the run's own are {wanted}; give that shape.")
+    a, b = samples.tensor(), inside.tensor()
+    if samples.fingerprint() == inside.fingerprint() or (a is not None and b is not None and a.equal(b)):
         text = f"{name}: these are the run's own data, so nothing is out of distribution; give others."
         notes.append((f"same data: {name}", text))
         warnings.warn(f"ood: {text}", UserWarning, stacklevel=6)
@@ -334,14 +322,8 @@ def _matched(name: str, samples: Samples, own: Samples) -> OODData:
 def _shape(samples: Samples) -> tuple[int, ...] | None:
     """The shape of a sample that is a tensor or an array; None of an image that the preprocessing will resize."""
     values = samples.tensor()
-    if values is not None:
-        return tuple(values.shape[1:])
-    first = samples.first()
+    first = samples.first() if values is None else values[0]
     return tuple(first.shape) if isinstance(first, Tensor) else None
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
 
 
 def _chosen(detectors: str | Sequence[str] | None) -> list[str]:
@@ -436,8 +418,7 @@ def _add_curves(answer: Answer, inside: np.ndarray, outside: np.ndarray, name: s
         low, high = low - 0.5, high + 0.5
     edges = np.histogram_bin_edges(scores, _BARS, (low, high))
     for curve, values in (("inside", inside), ("outside", outside)):
-        counts = np.histogram(values, edges)[0]
-        answer.curve(curve, (edges[1:] + edges[:-1]) / 2, counts / len(values), score=name, on=on, n=counts)
+        answer.histogram(curve, values, edges, score=name, on=on)
     accepted_ood, accepted, _ = roc_curve(np.arange(len(scores)) < len(inside), scores)
     along = np.unique(np.searchsorted(accepted_ood + accepted, np.linspace(0, 2, _CURVE)).clip(max=len(accepted) - 1))
     answer.curve("roc", accepted_ood[along], accepted[along], score=name, on=on)

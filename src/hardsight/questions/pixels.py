@@ -8,8 +8,9 @@ from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from hardsight.errors import InputError
 from hardsight.heads import uncompiled
 from hardsight.models import Model
 from hardsight.networks import Normalize
@@ -69,3 +70,17 @@ def _split(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
         plain.do_normalize = False
         return replace(transform, processor=plain), processor.image_mean, processor.image_std
     return transform, None, None
+
+
+def check_pixels(x: Any, name: str = "x", least: int = 4) -> None:
+    """Refuse anything but a batch of pixels in [0, 1], of so many dimensions or more."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < least or not x.numel():
+        got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(
+            f"{name} must be a float tensor of one image or more, (N, C, H, W), got {got}; scale 8-bit images by / 255."
+        )
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise InputError(
+            f"{name} must hold pixels in [0, 1], got {float(x.min()):.3g} to {float(x.max()):.3g}; normalize in the "
+            "network's first layer, or by a Normalize at the end of its preprocessing."
+        )

@@ -17,9 +17,9 @@ from hardsight.devices import evaluating
 from hardsight.errors import InputError
 from hardsight.heads import capture, find_head, logits_of
 from hardsight.questions.answers import Answer, mean_of
-from hardsight.questions.attacks import ATTACKS, attack, check_eps, check_pixels, loss_gradient
+from hardsight.questions.attacks import ATTACKS, attack, check_eps, loss_gradient
 from hardsight.questions.masking import check_masking
-from hardsight.questions.pixels import pixel_model
+from hardsight.questions.pixels import check_pixels, pixel_model
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.registry import whole_number
 from hardsight.scores import compute_scores
@@ -277,7 +277,7 @@ def _measure(
         tqdm(total=total, unit=" attacks", desc="attacking", disable=disable) as bar,
     ):
         for at, x, y, _ in source.batches(parts):
-            check_pixels(x, "DATA after the preprocessing")
+            check_pixels(x, "DATA after the preprocessing", least=2)
             batch = _Batch(network, source.model.module, at, x, y)
             results = dict(batch.clean())
             right = results["right", "clean", 0.0].nonzero()[: _FOLLOWED - followed, 0]

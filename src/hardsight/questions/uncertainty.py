@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import entr, rel_entr
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from hardsight.correlation import spearman
@@ -17,57 +16,11 @@ from hardsight.data import Samples
 from hardsight.errors import InputError
 from hardsight.models import Model, as_model
 from hardsight.predictions import predict
+from hardsight.probabilities import check_predictions, uncertainty
 from hardsight.questions.answers import Answer
 from hardsight.questions.subject import QUESTIONS, Metric, Subject
 from hardsight.scores import check_labels
 from hardsight.stats import auroc
-
-# Probabilities of a row may miss 1 by so much: half precision, over many classes.
-_SUM = 0.02
-
-
-class Uncertainty(NamedTuple):
-    """Of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``."""
-
-    total: np.ndarray  # entropy of the mean prediction
-    aleatoric: np.ndarray  # mean entropy of the predictions
-    epistemic: np.ndarray  # mutual information: how much the predictions differ
-
-
-def uncertainty(probabilities: Any) -> Uncertainty:
-    """The uncertainty of several predictions (MC-dropout passes, networks) in its two parts, neither ever negative.
-
-    Args:
-        probabilities: ``(T, N, C)``: T predictions for N samples.
-
-    Examples:
-        >>> opposite = uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]])
-        >>> opposite.aleatoric.tolist(), opposite.epistemic.round(4).tolist()
-        ([0.0], [0.6931])
-    """
-    p = _checked(probabilities)
-    mean = np.maximum(p.mean(0, dtype=np.float64), np.finfo(np.float64).tiny)  # of what is not 0 it must not be 0
-    aleatoric, epistemic = np.zeros(p.shape[1]), np.zeros(p.shape[1])
-    for prediction in p:  # one at a time: (T, N, C) may be large, and float64 twice that
-        prediction = prediction.astype(np.float64)
-        aleatoric += entr(prediction).sum(1) / len(p)
-        # Their mean distance from the mean, not the difference of the entropies: no digits cancel.
-        epistemic += rel_entr(prediction, mean).sum(1) / len(p)
-    aleatoric, epistemic = np.maximum(aleatoric, 0.0), np.maximum(epistemic, 0.0)
-    return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
-
-
-def _checked(probabilities: Any) -> np.ndarray:
-    if isinstance(probabilities, Tensor):
-        probabilities = probabilities.detach().float().cpu().numpy()
-    p = np.asarray(probabilities)
-    if p.ndim != 3 or not p.size or p.shape[2] < 2:
-        raise InputError(
-            f"probabilities must have shape (T, N, C), T predictions for N samples of 2 classes or more, got {p.shape}."
-        )
-    if not (p.min() >= 0 and np.abs(p.sum(2, dtype=np.float64) - 1).max() <= _SUM):  # NaN is neither
-        raise InputError("probabilities must not be negative or NaN and must sum to 1 over classes; take the softmax.")
-    return p
 
 
 def dropout_predictions(
@@ -149,7 +102,7 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any, source: str) -
         labels: ``(N,)`` class indices.
         source: ``dropout`` or ``ensemble``: scores begin with it.
     """
-    p = _checked(probabilities)
+    p = check_predictions(probabilities)
     y = check_labels(labels, p.shape[1], p.shape[2]).numpy()
     hardness = np.asarray(avh, dtype=np.float64)
     parts, wrong = uncertainty(p)._asdict(), p.mean(0, dtype=np.float64).argmax(1) != y

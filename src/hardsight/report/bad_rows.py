@@ -9,11 +9,11 @@ from hardsight.report.sections import Section, table
 MOST = 100
 
 
-def build(rows: Rows) -> Section:
-    """The section; it also says that every sample was scored."""
+def build(rows: Rows) -> Section | None:
+    """The section, where there are some."""
     bad = rows.table.bad
     if not len(bad):
-        return Section("bad", "Bad rows", "None: every sample could be read and scored.")
+        return None
     first = f" The first {MOST} are listed." if len(bad) > MOST else ""
     ids, errors = (bad.slice(0, MOST)[name].to_pylist() for name in ("id", "error"))
     reasons = ("error", "reason", "text", [cut(text, 200, 600) for text in errors])

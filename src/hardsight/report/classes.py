@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from hardsight.report.confusions import pairs
 from hardsight.report.formatting import counted, plain, score_title, share
 from hardsight.report.label_errors import Suspects
 from hardsight.report.rows import MANY_CLASSES, Rows
@@ -82,9 +83,7 @@ def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
 
 def confusions(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """For each class the most frequent wrong prediction (the smaller number among equals) and its count."""
-    wrong = rows.judged & ~rows.right
-    pair, count = np.unique(rows.label[wrong] * np.int64(rows.codes) + rows.pred[wrong], return_counts=True)
-    label, pred = np.divmod(pair, rows.codes)
+    label, pred, count = pairs(rows, rows.judged & ~rows.right)
     order = np.lexsort((-pred, count))  # the last to be written wins
     best, times = np.zeros(rows.codes, dtype=np.int64), np.zeros(rows.codes, dtype=np.int64)
     best[label[order]], times[label[order]] = pred[order], count[order]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from hardsight.ensemble import matrix
 from hardsight.report.formatting import counted, number, score_title
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Section
+from hardsight.report.vectors import directions, having
 from hardsight.stats import FEW, Difference, holm, mean_interval, welch_difference
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
@@ -29,9 +27,11 @@ class Cluster(NamedTuple):
     gap: Difference
 
 
-def build(rows: Rows) -> Section:
-    """Clusters, or why there are none."""
+def build(rows: Rows) -> Section | None:
+    """The clusters, where there are some."""
     clusters, note = harder_clusters(rows)
+    if not clusters:
+        return None
     lines = []
     for code, members, gap in clusters:
         wrong = rows.pred[members][rows.judged[members] & ~rows.right[members]]
@@ -51,20 +51,23 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
     """Clusters that are significantly harder than the rest of their class, the hardest first, and a note."""
     from threadpoolctl import threadpool_limits
 
-    where, directions = _directions(rows)
+    where = np.flatnonzero(having(rows, "sketch") & ~np.isnan(rows.value) & (rows.at >= 0))
+    if len(where) > MOST_ROWS:
+        where = np.sort(np.random.default_rng(_SEED).choice(where, MOST_ROWS, replace=False))
     if not len(where):
-        return [], "Hidden clusters need the sketches of the features, which this run does not keep."
+        return [], ""
     group = rows.at[where]
     count = np.bincount(group, minlength=rows.codes)
     large = np.flatnonzero(count >= LEAST)
     large = large[np.argsort(-count[large], kind="stable")][:MOST_CLASSES]
     if not len(large):
-        return [], f"No class has the {LEAST} samples that it takes to look for hidden clusters."
+        return [], ""
     tested: list[Cluster] = []
+    units = directions(rows, where)
     by_class = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
     with threadpool_limits(1):  # a class is small: more threads wait for one another
         for code in large.tolist():
-            tested += _clusters_of(rows, code, where[by_class[code]], directions[by_class[code]])
+            tested += _clusters_of(rows, code, where[by_class[code]], units[by_class[code]])
     corrected = holm(np.array([cluster.gap.p for cluster in tested]))
     tested = [c._replace(gap=c.gap._replace(p=p)) for c, p in zip(tested, corrected, strict=True)]
     harder = [cluster for cluster in tested if cluster.gap.p <= 0.05 and rows.sign * cluster.gap.value > 0]
@@ -75,21 +78,6 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
         f"of the samples; {score_title(rows.main)} of the other half against the rest of the class (Welch's test). "
         f"Harder at 5% after Holm's correction: {counted(len(harder), 'cluster')} of {len(tested):,}.{more}"
     )
-
-
-def _directions(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that have a sketch and a hardness, at most `MOST_ROWS`, and their unit sketches."""
-    vectors = rows.table.vectors
-    if vectors is None or "sketch" not in vectors.column_names or vectors["sketch"].null_count:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-    place = pc.index_in(rows.ids, value_set=vectors["id"].cast(pa.string()).combine_chunks())
-    place = pc.fill_null(place, -1).to_numpy()
-    where = np.flatnonzero((place >= 0) & ~np.isnan(rows.value) & (rows.at >= 0))
-    if len(where) > MOST_ROWS:
-        where = np.sort(np.random.default_rng(_SEED).choice(where, MOST_ROWS, replace=False))
-    sketch = matrix(vectors, "sketch", place[where]).astype(np.float32)
-    length = np.linalg.norm(sketch, axis=1, keepdims=True)
-    return where, sketch / np.where(length > 0, length, 1.0)
 
 
 def _clusters_of(rows: Rows, code: int, where: np.ndarray, directions: np.ndarray) -> list[Cluster]:

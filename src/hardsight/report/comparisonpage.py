@@ -13,13 +13,22 @@ import pyarrow.compute as pc
 
 from hardsight.evaluation.curves import POOLED, Curve
 from hardsight.evaluation.maps import read_maps
-from hardsight.evaluation.naming import QUESTIONS, CurveKind, Question, curve_kind, score_title, variant_title
+from hardsight.evaluation.naming import curve_kind, score_title, variant_title
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
 from hardsight.printing import text_table
-from hardsight.questions import Answer, Note
-from hardsight.report.comparisonpage_numbers import ARROWS, by_metric, highlights, numbers_of, table_of, verdict
+from hardsight.questions import QUESTIONS, Answer, Note, Question
+from hardsight.questions.subject import CurveKind
+from hardsight.report.comparisonpage_numbers import (
+    ARROWS,
+    by_metric,
+    effects,
+    highlights,
+    numbers_of,
+    table_of,
+    verdict,
+)
 from hardsight.report.formatting import counted, plain
 from hardsight.report.page import fill, with_data
 from hardsight.report.sections import Notice, Section
@@ -38,8 +47,9 @@ _SIGNS = {"better": "▲", "worse": "▼", "": ""}
 def write_comparison(evaluation: str | Path | Evaluation) -> Path:
     """Write an evaluation as one page to look at, ``OUT/comparison.html``, which opens offline; returns its path.
 
-    Sentences first, then the numbers of every group with marks where a test, corrected for the number of tests, finds
-    a difference from the first group; then curves, and maps where there are some.
+    A chart of the differences first, then the numbers of every group with marks where a test, corrected for the
+    number of tests, finds a difference from the first group, and what they mean; then curves, and maps where there
+    are some.
 
     Args:
         evaluation: What `hardsight.evaluate` returned, or the folder that it wrote.
@@ -73,7 +83,9 @@ def comparison(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "title": title if len(title) <= 82 or len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} others",
         "lead": _lead(evaluation),
+        "baseline": groups[0],
         "notices": _notices(evaluation, "warn", "", *order),
+        "effects": effects(groups, overview.values()),
         "verdicts": verdicts,
         "highlights": overview,
         "overview": table_of("overview", caption, evaluation.groups, overview.items()),

@@ -93,6 +93,33 @@ def highlights(numbers: Numbers, pairs: Sequence[tuple[str, str]]) -> Numbers:
     return [min(levels, key=lambda n: abs(n["mean"] - 0.5)) if len(levels) > 1 else levels[0] for levels in by_level]
 
 
+def effects(groups: Sequence[str], highlights: Iterable[Numbers]) -> list[dict[str, Any]]:
+    """The tested differences from the first group with their intervals, for a chart whose right side is better.
+
+    Metrics have different units: places from −1 to 1 are on a scale of each number's own, which its groups share.
+    """
+    rows = []
+    for number in (number for numbers in highlights for number in numbers):
+        tests = [
+            test if test and test["better"] and not math.isnan(test["p_holm"]) else None for test in number["tests"]
+        ]
+        ends = {k: [test[key] for key in ("difference", "low", "high")] for k, test in enumerate(tests) if test}
+        ends = {k: values for k, values in ends.items() if all(map(math.isfinite, values))}
+        reach = max((abs(value) for values in ends.values() for value in values), default=0.0)
+        if not reach > 0:
+            continue
+        sign = 1 if number["better"] == "higher" else -1
+        for k, values in ends.items():
+            place, *span = (round(sign * value / reach, 4) for value in values)
+            change, low, high = (written(number["metric"], value, signed=True) for value in values)
+            rows.append({
+                "title": f"{number['title']}{ARROWS[number['better']]}", "first": k == next(iter(ends)), "line": k,
+                "group": groups[k], "place": place, "low": min(span), "high": max(span),
+                "flag": flag_of(tests[k]), "text": f"{change} [{low}, {high}]",
+            })  # fmt: skip
+    return rows
+
+
 def verdict(groups: Sequence[str], numbers: Numbers, highlights: Numbers, headline: Sequence[Any]) -> list[str]:
     """The result of a question: sentences about every group but the first, or a single group's numbers.
 
@@ -115,8 +142,10 @@ def verdict(groups: Sequence[str], numbers: Numbers, highlights: Numbers, headli
     if len(tested) <= _EACH:
         first = next((pair for pair in headline if any(number["pair"] == pair for number in highlights)), None)
         of_headline = [number for number in highlights if number["pair"] == first]
-        totals = {name: _total(name, groups[0], tests) for name, tests in tested.items()}
-        return [" ".join([*(_headline(groups, name, n) for n in of_headline), total]) for name, total in totals.items()]
+        return [
+            " ".join([*(_headline(groups, name, n) for n in of_headline), _total(name, groups[0], tests, of_headline)])
+            for name, tests in tested.items()
+        ]
     clear = {name: tests for name, tests in tested.items() if any(map(flag_of, tests))}
     texts = [f"{name}: {_counts(tests)}." for name, tests in clear.items()]
     if len(clear) < len(tested):
@@ -147,10 +176,10 @@ def _headline(groups: Sequence[str], name: str, number: Mapping[str, Any]) -> st
     return f"{text}{':' * bool(flag)} {difference}."
 
 
-def _total(name: str, first: str, tests: Numbers) -> str:
-    """How many of all numbers that were tested differ."""
+def _total(name: str, first: str, tests: Numbers, headline: Numbers) -> str:
+    """How many of all numbers that were tested differ; it names the groups unless a headline before it does."""
     if any(map(flag_of, tests)):
-        return f"In all, {_counts(tests)}."
+        return f"In all, {_counts(tests)}." if headline else f"{name} against {first}: {_counts(tests)}."
     numbers = "the one number that was tested" if len(tests) == 1 else f"any of {len(tests)} numbers"
     return f"{name}: no clear difference from {first} in {numbers}."
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.printing import percent as percent
+from hardsight.printing import score_title as score_title
+
 # Characters shown, and the bytes they may take in the page: a name of emoji must not fill it.
 ID_LENGTH, ID_BYTES = 160, 480
 NAME_LENGTH, NAME_BYTES = 60, 180
@@ -56,10 +59,6 @@ def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
 
 
-def percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f}%"
-
-
 def counted(n: int, singular: str, plural: str | None = None) -> str:
     """``1 sample``, ``1,200 samples``."""
     return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
@@ -88,15 +87,3 @@ def written(value: float | None, kind: str) -> str:
     else:
         text = f"{value:.{1 if size >= 100 else 2 if size >= 10 else 3}f}" if size else "0"
     return sign + text.replace("-", "−")
-
-
-_TITLES = {
-    "avh": "C·AVH", "avc": "angular confidence", "nll": "loss (nll)", "soft_margin": "soft margin", "el2n": "EL2N",
-    "margin": "logit margin", "angular_margin": "angular margin", "max_logit": "largest logit",
-    "free_energy": "free energy",
-}  # fmt: skip
-
-
-def score_title(name: str | None) -> str:
-    """What a score is called on the page."""
-    return "no score" if name is None else _TITLES.get(name, name)

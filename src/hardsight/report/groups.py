@@ -34,9 +34,6 @@ class Group(NamedTuple):
     note: str
 
 
-_NONE = "This run has no groups; --groups takes a table with id and columns of your own (camera, site, age band)."
-
-
 def build(rows: Rows) -> Section:
     """A table per column."""
     note = (
@@ -47,7 +44,8 @@ def build(rows: Rows) -> Section:
     tables = [group_table(rows, group) for group in rows.groups]
     data = {"values": {group.column: group.values for group in rows.groups}}
     notices = [Notice("info", text) for text in rows.group_notes]
-    return Section("groups", "Groups", note if tables else _NONE, tables=tables, data=data, notices=notices)
+    title, note = ("Groups", note) if tables else ("", "")
+    return Section("groups", title, note, tables=tables, data=data, notices=notices)
 
 
 def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group], list[str]]:

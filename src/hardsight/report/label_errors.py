@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
+from hardsight.data import DataName
 from hardsight.errors import HardsightError
 from hardsight.extras import first_line
-from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, noise
-from hardsight.report.rows import Rows
-from hardsight.report.samples import LENGTH
+from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, label_texts, noise
+from hardsight.report.formatting import ID_BYTES
+from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section
+from hardsight.runs import content_hash
 
+MOST_SUSPECTS, _MOST_BYTES = 20_000, 4_000_000  # on the page: samples, and bytes of their ids
 _MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory
 _RECORDED = (
     "Records cannot tell how many labels are wrong: see the lowest areas under the margin, or score with --folds."
@@ -28,7 +33,7 @@ class Suspects(NamedTuple):
 
     suspicion: np.ndarray
     suggested: np.ndarray
-    first: np.ndarray  # rows of the most suspicious ones
+    rows: np.ndarray  # the suspects that the page lists, most suspicious first
     count: int
     by: str
     noise: dict[int, float]  # estimated share of wrong labels by class number
@@ -41,15 +46,38 @@ def build(rows: Rows) -> Section:
     if not isinstance(suspects, Suspects):
         reason = _RECORDED if rows.recorded is not None else suspects
         return Section("label_errors", notices=[Notice("info", reason)] if reason and rows.labeled else [])
-    count = suspects.count
-    first = f"The {LENGTH} most suspicious of {count:,}" if count > LENGTH else "Most suspicious first"
+    count, listed = suspects.count, len(suspects.rows)
+    first = f"The {listed:,} most suspicious of {count:,}" if count > listed else "Most suspicious first"
     note = f"{first}, by {suspects.by}: the label, and what the network predicts instead."
-    command = f"hardsight clean {shlex.quote(str(rows.run))}" if rows.run is not None else "hs.clean(table)"
-    data = {"count": count, "command": command, "command_note": "Next, list what to keep, relabel and drop:"}
-    lists = [SampleList("suspects", "Suspect labels", note, suspects.first)]
+    command = f"hardsight clean {shlex.quote(str(rows.run))}" if rows.run is not None else 'hs.clean(table, "lists")'
+    next_step = "Decide among the samples above, or list them in files:"
+    data = {"count": count, "command": command, "command_note": next_step, "review": _review(rows)}
+    lists = [SampleList("suspects", "Suspect labels", note, suspects.rows)]
     text = "How much speaks against the label; larger is more suspect."
     columns = {"suspicion": Column(suspects.suspicion, "suspicion", text, "")}
     return Section("label_errors", "Suspect labels", suspects.note, data=data, lists=lists, columns=columns)
+
+
+def _review(rows: Rows) -> dict[str, Any]:
+    """What deciding on the page needs: an identity of the run, texts for classes, and the command that applies it."""
+    ids, names, numbers = rows.ids, rows.meta.class_names, rows.numbers.tolist()
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(ids)], ids), "")[0].as_py()
+    key = content_hash(pc.binary_length(ids).to_numpy(), joined, rows.label, rows.pred, rows.value, list(names))
+    named = rows.classes <= MANY_CLASSES or rows.meta.label_mapping is not None  # else a class is its number
+    texts = label_texts(rows.table) if named else {number: f"#{number}" for number in numbers}
+    labels = {code: texts.get(number) for code, number in enumerate(numbers)}  # None where the data lack the class
+    labels = {code: text for code, text in labels.items() if text != rows.class_name(code)}
+    name = re.sub(r"[^\w.-]+", "_", Path(rows.run or "table").absolute().name) or "run"
+    file, source = f"{name}-decisions.csv", rows.data if rows.data is not None else rows.meta.source.get("data")
+    folder = isinstance(source, (str, Path)) and Path(DataName.parse(str(source)).name).is_dir()
+    copy = f"{name}-cleaned{'' if folder else '.npz'}"
+    command = f'hs.clean(table, "{name}-lists", decisions="{file}", dataset="{copy}", overwrite=True)'
+    if rows.run is not None:
+        given = isinstance(rows.data, (str, Path))
+        where = f" --data {shlex.quote(str(rows.data)) if given else 'DATA'}" if given or source is None else ""
+        command = f"hardsight clean {shlex.quote(str(rows.run))} --decisions ~/Downloads/{file} --dataset {copy}{where}"
+        command += " --overwrite"
+    return {"key": key, "labels": labels, "file": file, "command": command}
 
 
 def find_suspects(rows: Rows) -> Suspects | str:
@@ -78,8 +106,9 @@ def find_suspects(rows: Rows) -> Suspects | str:
         note = f"{count:,} labels to review, if you must: {gate.reason}"
     by_row, ids = errors.aligned(rows.ids), errors.to_arrow()
     suggested = pc.fill_null(by_row["suggested"], -1).to_numpy()
-    first = ids.filter(ids["suspect"]).slice(0, LENGTH)["id"].cast(pa.string())
+    listed = ids.filter(ids["suspect"]).slice(0, MOST_SUSPECTS)["id"].cast(pa.string())
+    listed = listed.slice(0, int((np.cumsum(np.minimum(pc.binary_length(listed), ID_BYTES)) <= _MOST_BYTES).sum()))
     suggested = np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1)
-    places = pc.index_in(first, value_set=rows.ids).to_numpy().astype(np.int64)
+    places = pc.index_in(listed, value_set=rows.ids).to_numpy().astype(np.int64)
     shares = {row["class"]: row["share"] for row in estimate.rows.to_pylist() if row["share"] is not None}
     return Suspects(floats(by_row["suspicion"]), suggested, places, count, by, shares, note.strip())

@@ -11,6 +11,7 @@ from hardsight.chance import chance_agreement
 from hardsight.comparison import floats
 from hardsight.report.formatting import between, counted, cut, cut_name, percent, score_title
 from hardsight.report.label_errors import Suspects
+from hardsight.report.planted import planted_counts
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Notice, Section
 from hardsight.runs import Counts, Folds
@@ -88,6 +89,10 @@ def build(rows: Rows) -> Section:
 def tiles(rows: Rows) -> Iterator[tuple[str, str, str]]:
     """The numbers at the top: name, value and note."""
     bad = len(rows.table.bad)
+    if (counts := planted_counts(rows)) is not None:
+        found, changed, others = counts
+        more = counted(others, "other label looks", "other labels look")
+        yield "changed labels found", f"{found} of {changed}", f"{more} wrong to us"
     yield "samples", f"{len(rows):,}", f"{bad:,} more could not be scored" if bad else ""
     if (n := int(rows.judged.sum())) > 0:
         right = int(rows.right.sum())

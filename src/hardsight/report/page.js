@@ -8,7 +8,7 @@ const report = {
   payload,
   names,
   samples,
-  choice: { tab: "", ...noFilter(), brush: null, limit: CARDS },
+  choice: { tab: "", ...noFilter(), sort: null, brush: null, limit: CARDS },
   groupValues: readGroupValues(payload),
   mainTitle: samples.hardness ? scoreTitle(payload, samples.hardness) : "hardness",
   className: (k) => names.get(k) ?? `class ${k}`,
@@ -16,7 +16,19 @@ const report = {
   open: (i, rows) => dialog.open(i, rows),
   point: (i) => scatter.mark(i),
   dialogIsOpen: () => dialog.isOpen(),
+  opened: () => dialog.opened(),
+  closed: (i, rows) => rows === gallery.rows() && gallery.go(i, true),
+  openById(id) {
+    const i = id === null ? -1 : samples.exact.indexOf(id);
+    if (i >= 0) dialog.open(i, gallery.rows().includes(i) ? gallery.rows() : [i]);
+  },
+  decided(rows) {
+    gallery.decided(rows);
+    dialog.mark();
+  },
+  changed: () => address?.write(), // the address has the view
   rebrush: () => gallery.follow(),
+  relist: () => gallery.refresh(),
   refilter() {
     markMatches(samples, report.choice);
     gallery.refresh();
@@ -24,6 +36,7 @@ const report = {
   },
   chooseClass: (klass) => select({ klass }),
   chooseGroup: (group) => select({ group, tab: "all" }), // lists are short; a group is looked for among all samples
+  choosePair: (pair) => select({ ...noFilter(), pair, tab: "all" }),
   hasList: (key) => gallery.has(key),
   showList(key) {
     gallery.select(key);
@@ -31,11 +44,15 @@ const report = {
   },
 };
 
+let address = null;
+report.review = makeReview(report);
 const gallery = makeGallery(report);
 const dialog = makeDialog(report);
 const scatter = makeScatter(report);
 makeThemeButton(() => scatter.redraw(), drawAll);
 report.refilter();
+address = makeAddress(report, scatter);
+address.read();
 
 function select(change) {
   Object.assign(report.choice, change, { limit: CARDS });

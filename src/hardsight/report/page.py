@@ -34,7 +34,8 @@ def render(payload: dict[str, Any]) -> str:
     Every text in the payload is untrusted. Without points the page has no script. Pictures that would make the page
     larger than `MOST_BYTES` are left out.
     """
-    page = fill("page.html.jinja", payload, [*_SHARED, "page.js"] if "points" in payload else [], ["page.css"])
+    scripts = [*_SHARED, "page.js"] if "points" in payload else []
+    page = fill("page.html.jinja", payload, scripts, ["page.css", "page_review.css"])
     if pictures := payload.get("pictures"):
         room = MOST_BYTES - sum(len(text.encode()) for text in (page, _embedded(payload | {"pictures": []})))
         kept = int((np.cumsum([len(uri) + 3 for uri in pictures]) <= room).sum())

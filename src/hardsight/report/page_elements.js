@@ -84,15 +84,16 @@ function glyph(kind) {
 
 const link = (text, click) => make("button.link", { type: "button", click }, named(text));
 
+// text: a string, or a function that gives it; node: what to select where the browser does not allow copying.
 function copyButton(what, text, node) {
   const button = makeButton(what, copy, { class: "quiet", "data-testid": "copy" });
   async function copy() {
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(node);
-      button.textContent = "Not allowed here: it is selected, press Ctrl+C";
+      if (node) getSelection().selectAllChildren(node);
+      button.textContent = node ? "Not allowed here: it is selected, press Ctrl+C" : "Not allowed here: download them";
     }
     setTimeout(() => (button.textContent = what), 3000);
   }

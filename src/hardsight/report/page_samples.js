@@ -15,6 +15,7 @@ function readSamples({ points, scores, views, labeled }) {
   return {
     n,
     id: points.id,
+    exact: Object.assign([...points.id], points.long), // ids that are longer than what is shown; null beyond a limit
     label,
     pred,
     of: labeled ? label : pred, // the class that a class filter means
@@ -23,19 +24,19 @@ function readSamples({ points, scores, views, labeled }) {
     columns,
     hardness,
     suggested: points.suggested ?? [],
+    planted: points.planted ?? [], // the label before it was changed on purpose
     largerIsHarder,
-    order: byHardness(columns.get(hardness), largerIsHarder, n),
+    order: inOrder(Int32Array.from(label.keys()), columns.get(hardness), largerIsHarder),
     match: new Uint8Array(n).fill(1),
     lower: null, // ids in lower case, made when somebody first searches
   };
 }
 
-// Indices from hard to easy; samples without a score come last.
-function byHardness(values, largerIsHarder, n) {
-  const order = Int32Array.from({ length: n }, (_, i) => i);
-  if (!values) return order;
-  const sign = largerIsHarder ? -1 : 1;
-  return order.sort((a, b) => {
+// Rows by a score; those without one come last.
+function inOrder(rows, values, down) {
+  if (!values) return rows;
+  const sign = down ? -1 : 1;
+  return rows.sort((a, b) => {
     const difference = sign * (values[a] - values[b]);
     if (!Number.isNaN(difference)) return difference || a - b;
     return Number(Number.isNaN(values[a])) - Number(Number.isNaN(values[b])) || a - b;
@@ -60,18 +61,21 @@ function readGroupValues({ points, groups }) {
   return new Map(Object.entries(points.groups).map(([column, codes]) => [column, values(column, codes)]));
 }
 
-const noFilter = () => ({ klass: -1, wrong: false, text: "", group: null });
-const filtering = (choice) => choice.klass >= 0 || choice.wrong || choice.text !== "" || choice.group !== null;
+const noFilter = () => ({ klass: -1, wrong: false, undecided: false, text: "", group: null, pair: null });
+const filtering = ({ klass, wrong, undecided, text, group, pair }) =>
+  Boolean(klass >= 0 || wrong || undecided || text || group || pair);
 
 // Mark the samples that pass the filters; the brush is no filter, it has its own tab.
 function markMatches(samples, choice) {
-  const { match, of, kind, n } = samples;
+  const { match, of, kind, label, pred, n } = samples;
   const text = choice.text.toLowerCase();
   if (text) samples.lower ??= samples.id.map((id) => id.toLowerCase());
   for (let i = 0; i < n; i++) {
     const inClass = choice.klass < 0 || of[i] === choice.klass;
     const inGroup = !choice.group || choice.group.values[i] === choice.group.value;
-    match[i] = inClass && inGroup && (!choice.wrong || kind[i] === WRONG) && (!text || samples.lower[i].includes(text));
+    const inPair = !choice.pair || (label[i] === choice.pair.label && pred[i] === choice.pair.pred);
+    match[i] =
+      inClass && inGroup && inPair && (!choice.wrong || kind[i] === WRONG) && (!text || samples.lower[i].includes(text));
   }
 }
 

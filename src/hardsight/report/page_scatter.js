@@ -6,7 +6,7 @@ const NEAR = 12; // pixels within which the pointer hits a point
 function makeScatter(report) {
   const { payload, samples, choice } = report;
   const { views } = payload;
-  if (views.length === 0) return { view: () => null, redraw() {}, mark() {} };
+  if (views.length === 0) return { view: () => null, redraw() {}, mark() {}, restore() {} };
   const [plot, base, overlay, tip] = ["plot", "plot-base", "plot-overlay", "tip"].map(find);
   let view = views[0];
   let frame = null; // where things are on the canvas: see `measure`
@@ -39,6 +39,7 @@ function makeScatter(report) {
     find("legend").replaceChildren(...legend(report, view));
     find("legend").classList.toggle("colorless", Boolean(view.color)); // there the signs differ in shape alone
     redraw();
+    report.changed();
   }
 
   function redraw() {
@@ -142,6 +143,15 @@ function makeScatter(report) {
   return {
     view: () => view,
     redraw,
+    // The view and the brush that an address names; they are drawn with the next `redraw`.
+    restore(key, brush) {
+      choice.brush = null;
+      select.value = Math.max(0, views.findIndex((each) => each.key === key));
+      show(Number(select.value));
+      choice.brush = brush;
+      fields.write(brush);
+      find("clear-brush").disabled = !brush;
+    },
     // Ring the point whose card has the pointer or the focus.
     mark(i) {
       marked = i;

@@ -11,7 +11,7 @@ function enhance(box, table, cells = {}) {
   const collator = new Intl.Collator("en", { numeric: true });
   const place = (name) => columns.findIndex((column) => column.key === name);
   const value = (row, at) => (Array.isArray(row[at]) ? row[at][0] : row[at]) ?? null;
-  const [body, heads] = [box.querySelector("tbody"), box.querySelectorAll("th")];
+  const [body, heads] = [box.querySelector("tbody"), box.querySelectorAll("thead th")];
   const entries = [...body.rows].map((node, k) => ({ node, row: rows[k], k, dressed: false }));
   let sorted = { at: place(table.sort), down: !table.ascending };
   let limit = ROWS;

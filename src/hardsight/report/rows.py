@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Rows:
     """
 
     run: Any = None  # the folder
+    data: Any = None  # where the data are, if not where the run says
     against: Any = None  # another run or table to compare with
     group_table: pa.Table | None = None  # group columns beside the table, as `read_by_id` reads them
     groups: Sequence[Group] = ()  # of the table and of `group_table`
@@ -72,6 +74,14 @@ class Rows:
         self.hardness = self.sign * self.value
         self.rank_main = mid_ranks(self.hardness)
         self.rank_logit = None if self.logit is None else mid_ranks(self.hardness_by(self.logit))
+
+    @cached_property
+    def in_vectors(self) -> np.ndarray:
+        """Where each row is among the stored vectors; −1 for none."""
+        if (vectors := self.table.vectors) is None:
+            return np.full(len(self), -1)
+        ids = vectors["id"].cast(pa.string()).combine_chunks()
+        return pc.fill_null(pc.index_in(self.ids, value_set=ids), -1).to_numpy()
 
     def __len__(self) -> int:
         return len(self.label)

@@ -1,10 +1,6 @@
 // Hidden clusters: what they consist of, and their most typical samples.
 
 sections.clusters = (box, { rows: clusters }, report) => {
-  const thumb = (i, rows) => {
-    const attributes = { class: "thumb", "aria-label": describe(report, i) };
-    return makeButton(thumbnail(report, i, "small"), () => report.open(i, rows), attributes);
-  };
   const articles = clusters.map(({ n, rows, mean: [mean, low, high], difference: [difference], class: name, confused }) =>
     make(
       "article",
@@ -13,7 +9,7 @@ sections.clusters = (box, { rows: clusters }, report) => {
         `mean ${report.mainTitle} ${number(mean)} (${range(low, high)}), ` +
           `${signed(difference)} against the rest of its class`,
       ),
-      make("div.thumbs", rows.map((i) => thumb(i, rows))),
+      make("div.thumbs", rows.map((i) => thumb(report, i, rows))),
     ),
   );
   box.append(make("div.clusters", { "data-testid": "cluster-list" }, articles));

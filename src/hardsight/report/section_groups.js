@@ -2,6 +2,6 @@
 
 sections.groups = (box, data, report) => (table) => {
   const values = report.groupValues.get(table.group);
-  const choose = (value) => report.chooseGroup({ title: `${table.group}: ${value}`, value, values });
+  const choose = (value) => report.chooseGroup({ title: `${table.group}: ${value}`, column: table.group, value, values });
   return { value: ([value]) => link(value, () => choose(value)) };
 };

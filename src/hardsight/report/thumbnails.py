@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hardsight.data import Samples, changed_since, data_of
 from hardsight.errors import MissingPathError
 from hardsight.extras import first_line, printable
-from hardsight.images import display_image
+from hardsight.images import SIDE as SIDE
+from hardsight.images import sample_image, thumbnail_uri
 from hardsight.report.formatting import counted, cut
 from hardsight.report.page import MOST_BYTES
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Notice
-from hardsight.untrusted import check_regular
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 MOST_POINTS = 10_000
 _SEED = 20260801  # rows are sorted by id, so that the same samples are drawn however the table was ordered
-SIDE = 96
 SMALL = 64  # pictures up to here are shown with their pixels
-_LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colors
 _LISTS_SHARE = 0.75  # of the thumbnails, at most, go to the lists while points of the scatter lack one
 
 
@@ -122,9 +115,9 @@ def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], t
         if place is None or size > MOST_BYTES:
             continue
         try:
-            image, changed = _open(samples, place)
+            image, changed = sample_image(samples, place)
             small = max(image.size) <= SMALL
-            uri = _data_uri(image)
+            uri = thumbnail_uri(image)
         except Exception as error:  # an unreadable picture leaves a gap, no more
             failed.append(f"{cut(printable(id_), 80)}: {cut(first_line(error), 120)}")
             continue
@@ -142,26 +135,3 @@ def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], t
     more = "; --pictures N shows more" if len(thumbnails.uris) == len(rows) < total else ""
     thumbnails.note = f"{len(thumbnails.uris):,} of {total:,} have pictures{more}"
     return thumbnails
-
-
-def _open(samples: Samples, place: int) -> tuple[Image, set[str]]:
-    """A sample as an image; a JPEG file is decoded no larger than needed."""
-    from PIL import Image
-
-    path = samples.path(place)
-    if path is None:
-        return display_image(samples.load(place, None)[0])
-    check_regular(path, "image")
-    with Image.open(path) as opened:
-        opened.draft(None, (2 * SIDE, 2 * SIDE))
-        opened.load()
-        return display_image(opened)
-
-
-def _data_uri(image: Image) -> str:
-    if max(image.size) > SIDE:
-        image.thumbnail((SIDE, SIDE), reducing_gap=3.0)
-    quality = {"lossless": True, "quality": 100} if max(image.size) <= _LOSSLESS else {"quality": 80}
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "WEBP", method=4, **quality)
-    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -131,16 +131,15 @@ def _measure(recorded: Recorded, divisions: list[Division]) -> list[dict[str, Mo
         {name: Moments(len(parts.names), len(dynamics.epochs)) for name in (*_VALUES, *_CHANGES * parts.driven)}
         for parts in divisions
     ]
-    for start, block in dynamics.blocks((*_VALUES, "nll_angles", "nll_norms"), rows=_TOGETHER):
-        epoch = np.searchsorted(dynamics.epochs, block.table["epoch"].to_numpy())
+    for block in dynamics.records.blocks((*_VALUES, "nll_angles", "nll_norms"), rows=_TOGETHER):
         values = {key: block.column(key) for key in _VALUES}
         # The change of each row's loss since the epoch in which its sample was last seen, and its two parts.
-        again, nll = np.r_[False, block.code[1:] == block.code[:-1]], values["nll"]
+        again, nll = np.r_[False, block.place[1:] == block.place[:-1]], values["nll"]
         old = np.where(again, np.r_[np.nan, nll[:-1]], np.nan)
         split = split_change(old, nll, block.column("nll_angles"), block.column("nll_norms"))
         values |= split._replace(change=np.where(np.isnan(split.by_angles), np.nan, split.change))._asdict()
         for parts, by_name in zip(divisions, measured, strict=True):
-            cell = parts.codes[start + block.code] * len(dynamics.epochs) + epoch
+            cell = parts.codes[block.place] * len(dynamics.epochs) + block.epoch - 1
             for name, moments_ in by_name.items():
                 moments_.add(values[name], cell)
     return measured
@@ -285,13 +284,13 @@ def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: 
     dynamics, shown = recorded.dynamics, recorded.shown
     kept = places[: 3 * CURVES_BYTES // (8 * len(CURVES) * len(shown) + 24)]
     wanted = pa.array(ids[: len(kept)], pa.string())
-    rows = dynamics.rows_of(wanted, CURVES)
-    line = pc.index_in(rows.table["id"], value_set=wanted).to_numpy()
-    epoch = np.searchsorted(dynamics.epochs, rows.table["epoch"].to_numpy())
+    low, high = (limit or "" for limit in pc.min_max(wanted).as_py().values())
+    block = dynamics.records.block(CURVES, ids=(low, high + "\0"), where=pc.field("id").isin(wanted))
+    line = pc.index_in(block.ids, value_set=wanted).to_numpy()[block.place]
     curves = {}
     for name in CURVES:
         values = np.full((len(kept), len(dynamics.epochs)), np.nan)
-        values[line, epoch] = rows.column(name) * (dynamics.classes if name == "avh" else 1)
+        values[line, block.epoch - 1] = block.column(name) * (dynamics.classes if name == "avh" else 1)
         curves[name] = coded(values[:, shown])
     note = "" if len(kept) == total else f"{len(kept):,} of {total:,} points keep their curves on this page."
     return {"points": kept, "note": note, **curves}

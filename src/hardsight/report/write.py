@@ -18,29 +18,33 @@ from hardsight.idtables import read_by_id
 from hardsight.records import has_records
 from hardsight.registry import whole_number
 
-from hardsight.report import bad_rows, classes, clusters, comparison, disagreement, distributions  # isort: skip
-from hardsight.report import groups, label_errors, notices, people, samples, training  # isort: skip
-from hardsight.report.formatting import cut, cut_name, plain
+from hardsight.report import bad_rows, classes, clusters, comparison, confusions, disagreement, embedding  # isort: skip
+from hardsight.report import distributions, groups, label_errors, neighbors, notices, people, planted  # isort: skip
+from hardsight.report import samples, training  # isort: skip
+from hardsight.report.formatting import cut, cut_name, json_bytes, plain
 from hardsight.report.label_errors import Suspects
 from hardsight.report.page import render
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Notice, by_level
 from hardsight.report.thumbnails import choose, choose_points, pictures_of
 from hardsight.report.training import read_recorded, sample_curves
+from hardsight.report.vectors import most_probable
 from hardsight.runs import REPORT, check_replaceable, disk_errors, is_page, is_run, write_text
 from hardsight.table import SampleTable
 
 # Every section of the page in its order, which is also the order of its lists and views: modules with a function
 # ``build(Rows) -> Section | None``.
 SECTIONS = (
-    notices, samples, label_errors, disagreement, training, people, comparison, distributions, classes, groups,
-    clusters, bad_rows,
+    notices, planted, samples, label_errors, disagreement, neighbors, embedding, confusions, training, people,
+    comparison, distributions, classes, groups, clusters, bad_rows,
 )  # fmt: skip
+
+_LONG_BYTES = 1_000_000  # of ids that are longer than the page shows
 
 
 def write_report(
     run: str | Path | SampleTable, out: str | Path | None = None, *, data: Any = None,
-    against: str | Path | SampleTable | None = None, groups: Any = None, pictures: int = 400,
+    against: str | Path | SampleTable | None = None, groups: Any = None, pictures: int = 2000,
     tell: Callable[[str], object] | None = None,
 ) -> Path:  # fmt: skip
     """Write a run as one page to look at, a single HTML file of at most 15 MB that needs no network; returns its path.
@@ -106,13 +110,15 @@ def make_payload(
 
     Args are those of `write_report`, read: `run` is the folder, where there is one, and `dynamics` its records.
     """
-    rows.run, rows.against = run, against
+    rows.run, rows.data, rows.against = run, data, against
     rows.group_table = None if group_table is None else read_by_id(group_table, "groups")
     rows.groups, rows.group_notes = groups.find_groups(rows, rows.group_table)
     rows.recorded = None if dynamics is None else read_recorded(rows, dynamics)
     rows.suspects = label_errors.find_suspects(rows)
     sections = [section for module in SECTIONS if (section := module.build(rows)) is not None]
     lists = [each for section in sections for each in section.lists]
+    if rows.meta.planted:  # then they are what the page is about
+        lists.sort(key=lambda each: each.key != "suspects")
     views = [view for section in sections for view in section.views]
     columns = {name: column for section in sections for name, column in section.columns.items()}
     heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
@@ -180,14 +186,22 @@ def _points(rows: Rows, points: np.ndarray, columns: dict[str, Column]) -> dict[
             scale = rows.classes if name.startswith("avh") else 1
             spread[name.replace("_pred", "")] = plain(scale * floats(rows.table.to_arrow()[name])[points])
     suggested = rows.suspects.suggested[points].tolist() if isinstance(rows.suspects, Suspects) else None
+    ids = rows.ids_at(points)
+    shown = [cut(id_) for id_ in ids]
+    long = {place: id_ for place, id_ in enumerate(ids) if id_ != shown[place]}  # a decision needs all of an id
+    sizes = np.cumsum([json_bytes(id_) for id_ in long.values()])
     return {
-        "id": [cut(id_) for id_ in rows.ids_at(points)],
+        "id": shown,
+        "long": {k: id_ if size <= _LONG_BYTES else None for (k, id_), size in zip(long.items(), sizes, strict=True)},
         "label": rows.label[points].tolist(),
         "pred": rows.pred[points].tolist(),
         "scores": {name: plain(column.values[points]) for name, column in columns.items()},
         "spread": spread,
         "groups": {group.column: group.codes[points].tolist() for group in rows.groups},
         **({} if suggested is None else {"suggested": suggested}),
+        **({} if (probable := most_probable(rows, points)) is None else {"probable": probable}),
+        **({} if (near := neighbors.neighbors_of(rows, points)) is None else {"neighbors": near}),
+        **({} if (codes := planted.planted_codes(rows)) is None else {"planted": codes[points].tolist()}),
     }
 
 

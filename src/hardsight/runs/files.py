@@ -43,7 +43,7 @@ def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
 
 def write_together(*writers: Callable[[], object]) -> None:
     """Write several files at once: each waits for the disk. An error of one is raised when all have ended."""
-    with ThreadPoolExecutor(len(writers)) as pool:
+    with ThreadPoolExecutor(max(1, len(writers))) as pool:
         written = [pool.submit(writer) for writer in writers]
     for future in written:
         future.result()

@@ -44,6 +44,7 @@ class Source(TypedDict, total=False):
     """What opens the data again."""
 
     data: str
+    table: str  # a file of features or probabilities
     root: str | None
     columns: dict[str, str | None] | None
 
@@ -86,6 +87,7 @@ class Meta:
     Attributes:
         comparison: What `compare` says about two tables.
         label_errors: What `label_errors` says about the suspects.
+        planted: The true class of each label that was changed on purpose, by id.
         unfinished: Whether rows are missing; not stored.
         already_complete: Whether nothing was left to do; not stored.
         extra: Entries that are none of these: the rest of the plan, and those of other versions of hardsight.
@@ -120,6 +122,7 @@ class Meta:
     seed: Any = None
     comparison: dict[str, Any] = field(default_factory=dict)
     label_errors: dict[str, Any] = field(default_factory=dict)
+    planted: dict[str, int] = field(default_factory=dict)
     unfinished: bool = False
     already_complete: bool = False
     extra: dict[str, Any] = field(default_factory=dict)

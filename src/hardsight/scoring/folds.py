@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, network_identity, returned_model
 from hardsight.runs import FEATURES, content_hash
+from hardsight.scores import bad_rows
 from hardsight.scoring.checks import class_count
 from hardsight.scoring.network import (
     Part,
@@ -35,7 +36,7 @@ from hardsight.scoring.network import (
     stage,
 )
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.rows import score_block
+from hardsight.scoring.rows import bad_table, score_block
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction
 
@@ -100,17 +101,27 @@ def score_folds(
     model: Model | Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int
 ) -> SampleTable:
     """Score every fold by a head fitted to the other folds or, of a training function, by a network trained on them."""
-    if folds > len(samples):
-        raise InputError(f"folds must be between 2 and the number of samples ({len(samples):,}), got {folds}.")
+    check_folds(folds, len(samples))
     if samples.labels is None and next((label for _, label in samples.readable()), 0) is None:
         raise InputError(f"folds needs labels, and {samples.origin} has none.")
     if samples.labels is not None and samples.labels.min() < 0:
         raise InputError(f"DATA: labels must be class indices from 0, got {int(samples.labels.min())}.")
-    # The seed only where it is not the usual one, so that older runs are resumed.
-    division = {"folds": folds, "seeds": options.seeds} | ({"seed": options.seed} if options.seed else {})
+    division = _division(options, folds)
     if isinstance(model, Model):
         return _score_refitted(model, samples, options, {**division, "retrained": "head"})
     return _score_trained(model, samples, options, {**division, "retrained": "model"})
+
+
+def check_folds(folds: int | None, samples: int) -> int:
+    """The number of folds, if so many samples can be divided into them."""
+    if folds is None or not 2 <= folds <= samples:
+        raise InputError(f"folds must be between 2 and the number of samples ({samples:,}), got {folds}.")
+    return folds
+
+
+def _division(options: ScoreOptions, folds: int) -> dict[str, Any]:
+    """The division into folds; the seed only where it is not the usual one, so that older runs are resumed."""
+    return {"folds": folds, "seeds": options.seeds} | ({"seed": options.seed} if options.seed else {})
 
 
 def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
@@ -127,41 +138,84 @@ def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, divis
         stored: Any = whole.vectors
         place = np.asarray(pc.index_in(whole.to_arrow()["id"], value_set=stored["id"].combine_chunks()))
         features = torch.from_numpy(matrix(stored, "features", place)).to(find_device(options.device))
-        # Classes without a sample have no direction, and would count in every sum of angles.
-        present, labels = np.unique(whole["label"], return_inverse=True)
-        if len(present) < 2:
-            raise InputError("folds needs two classes or more to tell apart, and all samples are of one.")
-        strengths = set()
-
-        def score_fold(held_out: np.ndarray, _: int, seed: int) -> SampleTable:
-            train = torch.from_numpy(~held_out).to(features.device)
-            x, y = features[train], torch.from_numpy(labels).to(features.device)[train]
-            strength = choose_strength(x, y, len(present), seed, bias=options.use_bias)
-            strengths.add(strength)
-            weight, bias = fit_head(x, y, len(present), strength, bias=options.use_bias)
-            ids, targets = whole["id"][held_out].tolist(), torch.from_numpy(labels[held_out])
-            keep = "direction" if options.vectors else None
-            rows, bad, vectors = score_block(ids, features[~train], weight, targets, bias, options.scores, keep)
-            return SampleTable(rows, {"model": {"name": _seed_name(model.name, seed, options)}}, bad, vectors)
-
-        folds = division["folds"]
-        parts = _over_folds(score_fold, labels, folds, options)
-        names, mapping = list(samples.classes or ()), np.full(class_count(samples, int(present.max()) + 1), -1)
-        mapping[present] = np.arange(len(present))
-        gaps = len(mapping) > len(present)
-        if names or gaps:
-            names = [names[k] if k < len(names) else str(k) for k in present.tolist()]
-        plan |= {
-            "weights": whole.meta.weights,
-            "preprocessing": whole.meta.preprocessing,
-            "model": {**network, "classes": len(present), "head": f"refitted on {folds - 1} of {folds} folds"},
-            "class_names": names,
-            "label_mapping": mapping.tolist() if gaps else None,
-            "strengths": sorted(strengths),
-            "warnings": _rare_class_notes(labels),
-        }
+        parts, facts = _refit(
+            features, whole["label"], whole["id"], model.name, samples.classes, class_count(samples, 0), options
+        )
+        facts["model"] = {**network, **facts["model"]}
+        plan |= {"weights": whole.meta.weights, "preprocessing": whole.meta.preprocessing, **facts}
         parts.append((parts[0][0], SampleTable(parts[0][1].to_arrow()[:0], None, whole.bad)))
-        return combine(run, plan, parts, samples, options)
+        return combine(run, plan, parts, samples.ids, options)
+
+
+def score_feature_folds(
+    features: Tensor,
+    labels: Tensor,
+    ids: Sequence[str],
+    name: str,
+    class_names: Sequence[str] | None,
+    options: ScoreOptions,
+) -> SampleTable:
+    """Features as they are, without a head: for each fold one that is fitted to the labels of the other folds."""
+    count = check_folds(options.folds, len(features))
+    broken = bad_rows(features)
+    bad = [(ids[i], "the feature holds NaN or infinity") for i in broken.nonzero()[:, 0].tolist()]
+    if len(bad) == len(ids):
+        raise InputError("features hold NaN or infinity in every row.")
+    good = (~broken).nonzero()[:, 0]
+    y, selected = labels[good].cpu().numpy(), np.asarray(ids, dtype=object)[good.cpu().numpy()]
+    parts, facts = _refit(features[good].float(), y, selected, name, class_names, int(y.max()) + 1, options)
+    parts.append((parts[0][0], SampleTable(parts[0][1].to_arrow()[:0], None, bad_table(bad))))
+    facts |= {"out_of_sample": _division(options, count) | {"retrained": "head"}, "bias": options.use_bias}
+    facts["model"] = {"name": name, **facts["model"]}
+    facts["data"] = {"origin": f"{len(features):,} features of width {features.shape[1]}"}
+    return combine(None, facts | {"scores": list(options.scores or ())}, parts, ids, options)
+
+
+def _refit(
+    features: Tensor,
+    labels: np.ndarray,
+    ids: np.ndarray,
+    name: str,
+    class_names: Sequence[str] | None,
+    count: int,
+    options: ScoreOptions,
+) -> tuple[list[Part], dict[str, Any]]:
+    """A table per fold, scored by a head that is fitted to the other folds, and what the run says of these heads.
+
+    `count` is the number of classes that the labels are numbered by.
+    """
+    # Classes without a sample have no direction, and would count in every sum of angles.
+    present, labels = np.unique(labels, return_inverse=True)
+    if len(present) < 2:
+        raise InputError("folds needs two classes or more to tell apart, and all samples are of one.")
+    targets, strengths = torch.from_numpy(labels), set()
+
+    def score_fold(held_out: np.ndarray, _: int, seed: int) -> SampleTable:
+        train = torch.from_numpy(~held_out).to(features.device)
+        x, y = features[train], targets.to(features.device)[train]
+        strength = choose_strength(x, y, len(present), seed, bias=options.use_bias)
+        strengths.add(strength)
+        weight, bias = fit_head(x, y, len(present), strength, bias=options.use_bias)
+        keep = "direction" if options.vectors else None
+        rows, bad, vectors = score_block(
+            ids[held_out].tolist(), features[~train], weight, targets[held_out], bias, options.scores, keep
+        )
+        return SampleTable(rows, {"model": {"name": _seed_name(name, seed, options)}}, bad, vectors)
+
+    folds = int(options.folds or 0)
+    parts = _over_folds(score_fold, labels, folds, options)
+    names, mapping = list(class_names or ()), np.full(max(count, int(present.max()) + 1, len(class_names or ())), -1)
+    mapping[present] = np.arange(len(present))
+    gaps = len(mapping) > len(present)
+    if names or gaps:
+        names = [names[k] if k < len(names) else str(k) for k in present.tolist()]
+    return parts, {
+        "model": {"classes": len(present), "head": f"refitted on {folds - 1} of {folds} folds"},
+        "class_names": names,
+        "label_mapping": mapping.tolist() if gaps else None,
+        "strengths": sorted(strengths),
+        "warnings": _rare_class_notes(labels, folds),
+    }
 
 
 def _score_trained(
@@ -206,9 +260,9 @@ def _score_trained(
         plan |= {
             "model": {**network, "name": name, "classes": first.model.classes, "head": first.model.head},
             "weights": "trained on the other folds",
-            "warnings": _rare_class_notes(labels),
+            "warnings": _rare_class_notes(labels, division["folds"]),
         }
-        return combine(run, plan, parts, samples, options)
+        return combine(run, plan, parts, samples.ids, options)
 
 
 def _over_folds(
@@ -238,16 +292,21 @@ def full_name(train: Callable[..., Any]) -> str:
     return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
 
-def _rare_class_notes(labels: np.ndarray) -> list[str]:
-    rare = int((np.unique(labels, return_counts=True)[1] < 2).sum())
-    if not rare:
-        return []
-    note = (
-        f"{rare:,} classes have a single sample, which is scored by a head that has never seen its class: its scores "
-        "say nothing about its label."
-    )
-    warnings.warn(note, UserWarning, stacklevel=4)
-    return [note]
+def _rare_class_notes(labels: np.ndarray, folds: int) -> list[str]:
+    counts, notes = np.unique(labels, return_counts=True)[1], []
+    if alone := int((counts < 2).sum()):
+        notes.append(
+            f"{alone:,} classes have a single sample, which is scored by a head that has never seen its class: its "
+            "scores say nothing about its label."
+        )
+    if few := int(((counts >= 2) & (counts < folds)).sum()):
+        notes.append(
+            f"{few:,} {'class has' if few == 1 else 'classes have'} fewer samples than there are folds ({folds}): "
+            "what is fitted has seen very few of them, and doubts their labels too easily."
+        )
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=4)
+    return notes
 
 
 # ---------------------------------------------------------------------------------------------------------------------

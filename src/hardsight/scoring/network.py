@@ -40,7 +40,8 @@ from hardsight.scoring.blocks import row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
 from hardsight.scoring.rows import Keep, concatenate
-from hardsight.table import SampleTable, read_vectors, split_rows
+from hardsight.table import SampleTable
+from hardsight.tablefiles import read_vectors, split_rows
 from hardsight.userfile import FileFunction
 
 
@@ -187,18 +188,18 @@ def stage(options: ScoreOptions, name: str, score: Callable[[ScoreOptions], Samp
 
 
 def combine(
-    run: RunWriter | None, about: Mapping[str, Any], parts: Sequence[Part], samples: Samples, options: ScoreOptions
+    run: RunWriter | None, about: Mapping[str, Any], parts: Sequence[Part], ids: Sequence[str], options: ScoreOptions
 ) -> SampleTable:
     """The tables of all networks as one: means over them. A sample that is bad for one network is bad for all."""
     bad = pa.concat_tables([part.bad for _, part in parts]).group_by("id", use_threads=False)
     bad = bad.aggregate([("error", "first")]).rename_columns(["id", "error"])
-    ids = pa.array(samples.ids, pa.string())
+    order = pa.array(ids, pa.string())
 
     def gather(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
         named = [rows.add_column(1, "model", pa.repeat(name, len(rows))) for name, rows in tables]
         rows = pa.concat_tables(named, promote_options="default")
         rows = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=bad["id"].combine_chunks())))
-        return rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=ids)))
+        return rows.take(pc.array_sort_indices(pc.index_in(rows["id"], value_set=order)))
 
     rows = gather([(name, part.to_arrow()) for name, part in parts])
     stored = [(name, part.vectors) for name, part in parts if part.vectors is not None]
@@ -247,7 +248,7 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
         first = parts[0][1].meta
         about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
         about["model"] = {"name": " + ".join(name for name, _ in parts), "classes": first.model.classes}
-        return combine(run, {**plan, **about}, parts, samples, options)
+        return combine(run, {**plan, **about}, parts, samples.ids, options)
 
 
 # Number of outputs, where each label of the data lies among them, and their names.

@@ -41,7 +41,7 @@ class ScoreOptions:
         workers: Loader processes; chosen by device if not given.
         decode: Where JPEG files are decoded and preprocessed: cpu, or gpu, for machines with few processor cores. The
             decoders differ slightly, and so do the scores. Other files are always read on the CPU.
-        device: cpu, cuda, cuda:1 or mps; the first GPU by default, if there is one.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         root: Where torchvision keeps its data sets.
         version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
             whether they changed: a data set of your own, a function without source text.

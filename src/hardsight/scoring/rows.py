@@ -189,6 +189,11 @@ def _random_axes(width: int) -> Tensor:
     return torch.from_numpy(random / SKETCH_WIDTH**0.5)
 
 
+def numbered_ids(count: int) -> list[str]:
+    """Ids of samples that come without any."""
+    return [f"data:{i}" for i in range(count)]
+
+
 def bad_table(bad: Sequence[tuple[str, str]]) -> pa.Table:
     """Ids and reasons as a table."""
     return pa.table({name: pa.array([row[i] for row in bad], pa.string()) for i, name in enumerate(("id", "error"))})

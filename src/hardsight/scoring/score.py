@@ -18,37 +18,48 @@ from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, as_model
 from hardsight.registry import did_you_mean
 from hardsight.runs import provenance
-from hardsight.scores import SCORES, bad_rows, check_triple
+from hardsight.scores import MOST_CLASSES, SCORES, bad_rows, check_labels, check_triple
 from hardsight.scoring.checks import check_decode, check_ids, warn_if_chance, warn_of_chance
-from hardsight.scoring.folds import TrainingData, score_folds
+from hardsight.scoring.folds import TrainingData, score_feature_folds, score_folds
 from hardsight.scoring.network import finish, score_network, score_several
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.rows import DeviceColumns, Tally, score_block, score_columns
+from hardsight.scoring.rows import DeviceColumns, Tally, numbered_ids, score_block, score_columns
 from hardsight.table import SampleTable
+from hardsight.triple import check_features
 from hardsight.userfile import is_file_function, load_function, takes_training_data
 
 
 def score_features(
     features: Any,
-    weight: Any,
+    weight: Any = None,
     labels: Any = None,
     bias: Any = None,
     ids: Sequence[Any] | None = None,
     *,
+    folds: int | None = None,
+    seeds: int = 1,
+    seed: int = 0,
+    use_bias: bool = True,
+    class_names: Sequence[str] | None = None,
     scores: Iterable[str] | None = None,
     denominator: Literal["exact", "series"] = "exact",
     vectors: bool = True,
     strict: bool = False,
     name: str = "features",
 ) -> SampleTable:
-    """The rows of `score` without a model: from features and the weight of the last layer.
+    """The rows of `score` without a model: from features and the weight of the last layer, or from features alone.
 
     Args:
         features: ``(N, D)``.
-        weight: ``(C, D)``.
+        weight: ``(C, D)``; leave it out with `folds`.
         labels: ``(N,)`` class indices. Without them scores are taken at the predicted class (``avh_pred`` …).
         bias: ``(C,)``; leave it out for logits without bias.
         ids: One id per row; ``data:0``, ``data:1`` … if not given.
+        folds: Fit a head to the features: each of K folds is scored by a head fitted to the labels of the others.
+        seeds: Repeat the folds N times; scores are then averaged, with their standard deviation beside them.
+        seed: Seed of the first division into folds.
+        use_bias: Whether the heads of `folds` have a bias.
+        class_names: One name per class.
         scores: Names from `SCORES`; all of them by default.
         denominator: ``"series"`` gives AVH in O(D²) per sample however many classes there are, with a column
             ``avh_error`` that bounds its error, and the target angle and norm beside it; no other score.
@@ -62,38 +73,56 @@ def score_features(
         >>> table.hardest(1)["id"].tolist()
         ['data:2']
     """
-    features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
     names = _score_names(scores)
     if denominator not in ("exact", "series"):
         raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
+    if folds is not None:
+        if weight is not None or bias is not None or denominator == "series":
+            raise InputError("folds fits a head per fold: leave out weight, bias and denominator, or the folds.")
+        features = check_features(features, finite=strict)
+        if labels is None:
+            raise InputError("folds needs labels, one class index per row of features.")
+        labels = check_labels(labels, len(features), MOST_CLASSES, "hardsight")
+        texts = _id_texts(ids, len(features)) or numbered_ids(len(features))
+        options = ScoreOptions(
+            folds=folds, seeds=seeds, seed=seed, scores=names, use_bias=use_bias, vectors=vectors,
+            device=str(features.device),
+        )  # fmt: skip
+        return warn_if_chance(score_feature_folds(features, labels, texts, name, class_names, options))
+    if weight is None:
+        raise InputError("weight must be given, (C, D), or folds, to fit a head to the features.")
+    features, weight, labels, bias = check_triple(features, weight, labels, bias, finite=strict)
     if not len(features):
         raise InputError("features hold no rows: the data set is empty.")
-    if ids is not None:
-        ids = id_texts(ids, "ids", len(features))
-        check_ids(ids)
+    ids = _id_texts(ids, len(features))
     origin = f"{len(features):,} features of width {features.shape[1]}"
     exact, keep = denominator == "exact", "direction" if vectors else None
     about: dict[str, Any] = {"model": {"name": name, "classes": len(weight)}, "data": {"origin": origin}}
-    about["bias"] = bias is not None and exact
+    about |= {"bias": bias is not None and exact, "class_names": [str(name) for name in class_names or ()]}
     triple = (features, weight, labels, bias, names if exact else None, keep)
     if not bad_rows(features).any():
         columns = score_columns(*triple)
         tally = columns.tally(len(weight))
         if tally.finite:
             return _fetched_later(columns, tally, ids, about)
-    rows, bad, stored = score_block(_numbered(len(features)) if ids is None else ids, *triple)
+    rows, bad, stored = score_block(numbered_ids(len(features)) if ids is None else ids, *triple)
     table = SampleTable(rows, None, bad, stored)
     return warn_if_chance(finish(None, table, {**about, "scores": table.scores}))
 
 
-def _numbered(count: int) -> list[str]:
-    return [f"data:{i}" for i in range(count)]
+def _id_texts(ids: Sequence[Any] | None, count: int) -> list[str] | None:
+    """Ids as unique texts; None where there are none."""
+    if ids is None:
+        return None
+    texts = id_texts(ids, "ids", count)
+    check_ids(texts)
+    return texts
 
 
 def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, about: dict[str, Any]) -> SampleTable:
     """A table whose columns stay on their device, and whose ids are not made, until somebody asks for them."""
     count = len(columns.column("norm"))
-    id_array = cache(lambda: pa.array(_numbered(count) if ids is None else ids, pa.string()))
+    id_array = cache(lambda: pa.array(numbered_ids(count) if ids is None else ids, pa.string()))
     scores = [name for name in columns.names if name.removesuffix("_pred") in SCORES]
     counts = {"rows": count, "bad": 0, "zero_features": tally.zeros}
     meta = {**provenance(), **about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}

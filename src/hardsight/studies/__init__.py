@@ -1,20 +1,20 @@
-"""The papers' own small experiments, made again."""
+"""The papers' comparisons and small experiments, to be rerun, and the verdicts on their claims."""
 
-from hardsight.studies.avh_claims import observations as observations
-from hardsight.studies.avh_measures import Bounce as Bounce
-from hardsight.studies.avh_measures import Switch as Switch
-from hardsight.studies.avh_measures import dip_and_bounce as dip_and_bounce
-from hardsight.studies.avh_measures import hardness_against_accuracy as hardness_against_accuracy
-from hardsight.studies.avh_measures import norm_gaps as norm_gaps
-from hardsight.studies.avh_measures import phase_switch as phase_switch
 from hardsight.studies.claims import judged as judged
-from hardsight.studies.declared.small import Embeddings as Embeddings
-from hardsight.studies.declared.small import NormGrowth as NormGrowth
-from hardsight.studies.declared.small import TwoGaussians as TwoGaussians
-from hardsight.studies.declared.small import embeddings as embeddings
-from hardsight.studies.declared.small import iterations as iterations
-from hardsight.studies.declared.small import norm_growth as norm_growth
-from hardsight.studies.declared.small import two_gaussians as two_gaussians
+from hardsight.studies.declared.avh_claims import observations as observations
+from hardsight.studies.declared.avh_measures import Bounce as Bounce
+from hardsight.studies.declared.avh_measures import Switch as Switch
+from hardsight.studies.declared.avh_measures import dip_and_bounce as dip_and_bounce
+from hardsight.studies.declared.avh_measures import hardness_against_accuracy as hardness_against_accuracy
+from hardsight.studies.declared.avh_measures import norm_gaps as norm_gaps
+from hardsight.studies.declared.avh_measures import phase_switch as phase_switch
+from hardsight.studies.declared.embeddings import Embeddings as Embeddings
+from hardsight.studies.declared.embeddings import embeddings as embeddings
+from hardsight.studies.declared.iterations import iterations as iterations
+from hardsight.studies.declared.norm_growth import NormGrowth as NormGrowth
+from hardsight.studies.declared.norm_growth import norm_growth as norm_growth
+from hardsight.studies.declared.two_gaussians import TwoGaussians as TwoGaussians
+from hardsight.studies.declared.two_gaussians import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
 from hardsight.studies.quoted import printed_tables as printed_tables
 from hardsight.studies.quoted import quoted_selection as quoted_selection

@@ -1,24 +1,20 @@
-"""Sentences of the papers, where they stand, the rule that judges each, the study it is about, and the verdict.
+"""Sentences of the papers and their verdicts: a claim is a line of ``published/claims.csv``.
 
-A claim that compares with a baseline is a line of ``published/claims.csv``: it is judged on the tables of its study. A
-claim about the course of training is a function under `claim`: it is judged on recorded runs.
+It has the sentence, where it stands, the study that feeds it and the judge that decides. Most need no code: the judge
+``difference`` reads the tables of any study. Another judge is a function under ``@JUDGES.register(...)``.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
-from importlib import resources
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from hardsight.printing import interval
-from hardsight.studies.tables import Results
+from hardsight.registry import Registry
+from hardsight.studies.tables import Results, published
 
 YES, PARTLY, NO, NOT_SHOWN, UNMEASURED = "yes", "partly", "no", "not shown", "not measured"
-RULE = (
-    "yes: the 95% interval of the difference to the baseline lies on the claimed side of 0; no: on the other side; "
-    "not shown: it contains 0"
-)
 
 
 class Finding(NamedTuple):
@@ -37,9 +33,23 @@ def unmeasured(why: str, n: int = 0) -> Finding:
     return Finding(UNMEASURED, why, n)
 
 
-def by_sign(measured: str, n: int, value: float, low: float, high: float, otherwise: str = PARTLY) -> Finding:
-    """Yes where an interval lies above 0, no where it lies below, something else where it contains 0."""
-    return Finding(YES if low > 0 else NO if high < 0 else otherwise, measured, n, value, low, high)
+class Judge(NamedTuple):
+    """How a claim is decided.
+
+    Attributes:
+        name: In `JUDGES`.
+        function: Of a claim and the results of its study, or of one recorded network; its docstring is the rule.
+        epochs: Fewest recorded epochs; fewer say nothing about the course of training.
+        over_nets: Whether the function is of all recorded networks together.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    epochs: int = 1
+    over_nets: bool = False
+
+
+JUDGES: Registry[Judge] = Registry("judge", Judge)
 
 
 class Claim(NamedTuple):
@@ -49,36 +59,32 @@ class Claim(NamedTuple):
         paper: AVH, EL or AMC.
         source: Where it stands.
         claim: The sentence.
-        rule: How it is judged, in words.
         study: The study that measures it.
-        judge: Applies the rule to one recorded network, or to all of them.
-        epochs: Fewest epochs; fewer say nothing about the course of training.
-        over_nets: Whether it is about all networks together.
+        judge: In `JUDGES`.
+        measure, where, expected: What the tables of the study must show: which number at which levels, and whether it
+            is higher or lower than the baseline's.
     """
 
     paper: str
     source: str
     claim: str
-    rule: str
     study: str
-    judge: Callable[[Any], Finding]
-    epochs: int = 1
-    over_nets: bool = False
+    judge: str
+    measure: str
+    where: str
+    expected: str
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The first columns of its rows."""
+        rule = " ".join((JUDGES[self.judge].function.__doc__ or "").split()).rstrip(".")
+        return {"paper": self.paper, "source": self.source, "claim": self.claim, "rule": rule, "study": self.study}
 
 
-CLAIMS: list[Claim] = []
-
-
-def claim(
-    paper: str, study: str, source: str, sentence: str, rule: str, **options: Any
-) -> Callable[[Callable[[Any], Finding]], Callable[[Any], Finding]]:
-    """A decorator that adds a claim to `CLAIMS`."""
-
-    def add(judge: Callable[[Any], Finding]) -> Callable[[Any], Finding]:
-        CLAIMS.append(Claim(paper, source, sentence, rule, study, judge, **options))
-        return judge
-
-    return add
+@cache
+def claims(study: str) -> list[Claim]:
+    """The papers' claims that a study feeds."""
+    return [Claim(**row) for row in published("claims") if row["study"] == study]
 
 
 def judged(results: Results) -> list[dict[str, Any]]:
@@ -91,24 +97,27 @@ def judged(results: Results) -> list[dict[str, Any]]:
         One row per claim and line that it is about: ``paper``, ``source``, ``claim``, ``rule``, ``study``, ``on`` (the
         levels), and the fields of `Finding`.
     """
-    file = resources.files("hardsight.studies") / "published" / "claims.csv"
-    rows = []
-    for entry in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-        if entry["study"] != results.study.name:
-            continue
-        about = {name: entry[name] for name in ("paper", "source", "claim")} | {"rule": RULE, "study": entry["study"]}
-        measure = results.study.measures[entry["measure"]]
-        side = -1 if entry["expected"] == "lower" else 1
-        lines = results.lines(entry["measure"], entry["where"])
-        for line in lines:
-            text = interval(line.difference, line.low, line.high, "+.4g")
-            measured = f"{measure.title.lower()}: {text} against {results.study.baseline}, {line.pairs} seeds"
-            low, high = sorted((side * line.low, side * line.high))
-            finding = by_sign(measured, line.pairs, line.difference, low, high, NOT_SHOWN)
-            finding = finding._replace(low=line.low, high=line.high)
-            if line.low != line.low:
-                finding = unmeasured("several seeds of the level and of the baseline are needed", line.pairs)
-            rows.append({**about, "on": " ".join(filter(None, line.levels)), **finding._asdict()})
-        if not lines:
-            rows.append({**about, "on": entry["where"], **unmeasured("no such rows")._asdict()})
-    return rows
+    return [
+        {**claim.columns, "on": on, **finding._asdict()}
+        for claim in claims(results.study.name)
+        if claim.measure  # the others are about recorded runs
+        for on, finding in JUDGES[claim.judge].function(claim, results)
+    ]
+
+
+@JUDGES.register("difference")
+def _difference(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
+    """yes: the 95% interval of the difference to the baseline lies on the claimed side of 0; no: on the other side; not
+    shown: it contains 0."""
+    title, lines = results.study.measures[claim.measure].title.lower(), results.lines(claim.measure, claim.where)
+    above, below = (NO, YES) if claim.expected == "lower" else (YES, NO)
+    for line in lines:
+        text = interval(line.difference, line.low, line.high, "+.4g")
+        measured = f"{title}: {text} against {results.study.baseline}, {line.pairs} seeds"
+        verdict = above if line.low > 0 else below if line.high < 0 else NOT_SHOWN
+        finding = Finding(verdict, measured, line.pairs, line.difference, line.low, line.high)
+        if line.low != line.low:
+            finding = unmeasured("several seeds of the level and of the baseline are needed", line.pairs)
+        yield " ".join(filter(None, line.levels)), finding
+    if not lines:
+        yield claim.where, unmeasured("no such rows")

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -80,29 +81,29 @@ def study(
     """
     declared, start = STUDIES[name], time.monotonic()
     wanted = conditions(where, declared.factors)
-    cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
-    cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted)]
-    folder, place = None if data is None else Path(data), Path(out) / f"{name}-{scale}"
     if weights is not None and not declared.takes_weights:
         raise InputError(f"weights: the networks of the study {name} always start from scratch; leave --weights out.")
-    start_from = None if weights is None else Path(weights)
-    if start_from is not None and not start_from.is_file():
-        raise MissingPathError(f"weights: there is no file {start_from}.")
-    runner = _Runner(declared, scale, folder, start_from, place, find_device(device), cells)
+    if weights is not None and not Path(weights).is_file():
+        raise MissingPathError(f"weights: there is no file {weights}.")
+    cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
+    cells = [cell for cell in cells if matches(cell[0], wanted)]
+    folder, checkpoint = (None if path is None else Path(path) for path in (data, weights))
+    place = Path(out) / f"{name}-{scale}"
+    runner = _Runner(declared, scale, folder, checkpoint, place, find_device(device), cells)
     errors: list[Exception] = []
-    computed = 0
+    computed, missing = 0, list(cells)
     with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
-        missing = list(cells)
         while missing:
             before = len(missing)
-            for levels, seed in list(missing):
-                if not runner.finished(levels, seed):
+            for cell in list(missing):
+                if runner.rows(*cell) is None:
                     if minutes is not None and time.monotonic() - start > 60 * minutes:
-                        return _stop(runner.results(cells), errors)
-                    title = " ".join([*levels.values(), f"seed {seed}"])
+                        missing.clear()
+                        break
+                    title = " ".join([*cell[0].values(), f"seed {cell[1]}"])
                     bar.set_postfix_str(title)
                     try:
-                        if not runner.compute(levels, seed):
+                        if not runner.compute(*cell):
                             continue  # another process is computing it
                         computed += 1
                     except Exception as error:
@@ -110,14 +111,11 @@ def study(
                             raise
                         alarm(f"{title}: {error or type(error).__name__}", "failed")
                         errors.append(error)
-                missing.remove((levels, seed))
+                missing.remove(cell)
                 bar.update()
             if len(missing) == before:
                 time.sleep(0.5)
-    return _stop(runner.results(cells), errors)
-
-
-def _stop(results: Results, errors: Sequence[Exception]) -> Results:
+    results = runner.results()
     if errors:
         raise errors[0]
     return results
@@ -143,29 +141,27 @@ def data_hash(path: Path) -> str:
     return content_hash([file.relative_to(path.parent).as_posix() for file in files], hashes)
 
 
+@dataclass
 class _Runner:
     """One study at one scale in one folder."""
 
-    def __init__(
-        self,
-        study: Study,
-        scale: str,
-        data: Path | None,
-        weights: Path | None,
-        place: Path,
-        device: torch.device,
-        cells: Sequence[tuple[Mapping[str, str], int]],
-    ) -> None:
-        self.study, self.scale, self.data, self.place, self.device = study, scale, data, place, device
-        self.weights = weights
-        self.settings = dict(study.scale(scale).settings)
+    study: Study
+    scale: str
+    data: Path | None
+    weights: Path | None
+    place: Path
+    device: torch.device
+    cells: Sequence[tuple[Mapping[str, str], int]]
+
+    def __post_init__(self) -> None:
+        study, self.settings = self.study, dict(self.study.scale(self.scale).settings)
         self.key = content_hash(
-            [_FORMAT, study.name, study.version, scale, content_hash(study.code), package_hash()],
+            [_FORMAT, study.name, study.version, self.scale, content_hash(study.code), package_hash()],
             self.settings,
-            None if weights is None else data_hash(weights),
+            None if self.weights is None else data_hash(self.weights),
         )
-        files = {name for levels, _ in cells for name in study.files(scale, levels)}
-        self.hashes = {name: data_hash(Path(data_file(name, data))) for name in sorted(files)}
+        files = {name for levels, _ in self.cells for name in study.files(self.scale, levels)}
+        self.hashes = {name: data_hash(Path(data_file(name, self.data))) for name in sorted(files)}
 
     def _place(self, levels: Mapping[str, str], seed: int) -> tuple[Path, str, str]:
         """The file of a cell, its key, and the key of what it shares with others."""
@@ -183,9 +179,6 @@ class _Runner:
             return None
         return stored["rows"] if stored["key"] == key else None
 
-    def finished(self, levels: Mapping[str, str], seed: int) -> bool:
-        return self.rows(levels, seed) is not None
-
     def compute(self, levels: Mapping[str, str], seed: int) -> bool:
         """Compute a cell and store it; False if another process is at it."""
         file, key, common = self._place(levels, seed)
@@ -194,7 +187,7 @@ class _Runner:
                 stack.enter_context(beside_lock(file))
             except StateError:
                 return False
-            if self.finished(levels, seed):
+            if self.rows(levels, seed) is not None:
                 return True
             folder = file.with_suffix("")
             shutil.rmtree(folder, ignore_errors=True)
@@ -205,30 +198,27 @@ class _Runner:
             cell = Cell(levels, seed, self.settings, self.data, self.device, self.weights, folder, shared)
             rows = self.study.measure(cell)
             rows = [rows] if isinstance(rows, Mapping) else list(rows)
-            made = provenance(self.device)
-            details = {"seconds": round(time.perf_counter() - start, 1), "hardware": made["device"]}
-            details["torch"] = made["versions"]["torch"]
+            source = provenance(self.device)
+            details = {"seconds": round(time.perf_counter() - start, 1), "hardware": source["device"]}
+            details["torch"] = source["versions"]["torch"]
             if self.study.takes_weights:
                 details["weights"] = "" if self.weights is None else self.weights.name
-            content = [{**levels, "seed": seed, **_plain(row), **details} for row in rows]
-            write_json(file, {"key": key, "rows": content, "made": made})
+            rows = [{**levels, "seed": seed, **row, **details} for row in rows]
+            # JSON holds no NumPy numbers.
+            rows = [{k: v.item() if hasattr(v, "item") else v for k, v in row.items()} for row in rows]
+            write_json(file, {"key": key, "rows": rows, "made": source})
             return True
 
-    def results(self, cells: Sequence[tuple[Mapping[str, str], int]]) -> Results:
+    def results(self) -> Results:
         """The rows of all finished cells, also written as CSV and as tables."""
-        rows = [row for levels, seed in cells for row in self.rows(levels, seed) or ()]
-        results = Results(self.study, derived(self.study, rows), self.place, len(cells), self.scale)
+        rows = [row for cell in self.cells for row in self.rows(*cell) or ()]
+        results = Results(self.study, derived(self.study, rows), self.place, len(self.cells), self.scale)
         if rows:
             columns = dict.fromkeys(name for row in rows for name in row)
             table = pa.table({name: [row.get(name) for row in rows] for name in columns})
             write_whole(self.place / "rows.csv", partial(pa_csv.write_csv, table))
             write_text(self.place / "tables.md", results.markdown())
         return results
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with numbers that JSON holds."""
-    return {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
 
 
 def finished_cells(name: str, out: str | Path = "studies") -> dict[str, int]:

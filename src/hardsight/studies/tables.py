@@ -35,6 +35,7 @@ table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd; white-space: nowrap; }}
 </style>
 {body}
+<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>
 </html>
 """
 
@@ -82,8 +83,7 @@ class Results(Result):
     @property
     def finished(self) -> int:
         """Number of cells with results."""
-        computed = [row for row in self.rows if not self.study.average or row[self.study.average] != "average"]
-        return len({(*_levels(row, self.study.factors), row["seed"]) for row in computed})
+        return _finished(self.study, self.rows)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -102,7 +102,8 @@ class Results(Result):
         for row in self.rows:
             value = row.get(measure)
             if value not in (None, "") and math.isfinite(float(value)):
-                groups.setdefault(_levels(row, self.columns), {})[row["seed"]] = float(value)
+                *levels, seed = _key(row, self.columns)
+                groups.setdefault(tuple(levels), {})[seed] = float(value)
         lines = [self._line_of(levels, measure, groups) for levels in groups]
         for family in dict.fromkeys(line.family for line in lines):
             tested = [k for k, line in enumerate(lines) if line.family == family and math.isfinite(line.p)]
@@ -113,24 +114,23 @@ class Results(Result):
         return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
 
     def _line_of(self, levels: tuple[str, ...], measure: str, groups: dict[tuple[str, ...], dict[Any, float]]) -> Line:
-        values, named = groups[levels], dict(zip(self.columns, levels, strict=True))
+        study, values, named = self.study, groups[levels], dict(zip(self.columns, levels, strict=True))
         every = np.array(list(values.values()))
         sd = float(every.std(ddof=1)) if len(every) > 1 else math.nan
-        family = "" if self.study.family is None else self.study.family(named)
-        paper = self._paper(named, measure)
-        line = Line(levels, measure, len(every), float(every.mean()), sd, paper, family=family)
-        if self.study.compare not in self.columns or named[self.study.compare] == self.study.baseline:
+        family = "" if study.family is None else study.family(named)
+        line = Line(levels, measure, len(every), float(every.mean()), sd, self._paper(named, measure), family=family)
+        if named.get(study.compare, study.baseline) == study.baseline:
             return line
-        place = self.columns.index(self.study.compare)
-        base = groups.get((*levels[:place], self.study.baseline, *levels[place + 1 :]), {})
-        other = groups.get((*levels[:place], self.study.pooled, *levels[place + 1 :]), {})
-        if other and named[self.study.compare] != self.study.pooled:
+        base, other = (
+            groups.get(tuple((named | {study.compare: at}).values()), {}) for at in (study.baseline, study.pooled)
+        )
+        if other and named[study.compare] != study.pooled:
             line = line._replace(p_pooled=float(pooled_difference(every, np.array(list(other.values()))).p))
         seeds = [seed for seed in values if seed in base]
         if not seeds:
             return line
         test = paired_difference(*(np.array([of[seed] for seed in seeds]) for of in (values, base)))
-        difference, low, high, p = (float(number) for number in test)
+        difference, low, high, p = map(float, test)
         return line._replace(difference=difference, low=low, high=high, p=p, pairs=len(seeds))
 
     def _paper(self, named: Mapping[str, str], measure: str) -> float:
@@ -190,7 +190,11 @@ class Results(Result):
         """The tables as Markdown."""
         parts = [f"# {self.study.question}", self._summary]
         for title, rows in self.tables(measures, where):
-            body = [list(rows[0]), ["---"] * len(rows[0]), *([_in_cell(row[name]) for name in rows[0]] for row in rows)]
+            body = [
+                list(rows[0]),
+                ["---"] * len(rows[0]),
+                *([cell(row[name]).replace("|", "\\|") for name in rows[0]] for row in rows),
+            ]
             parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in body)]
         return "\n\n".join(parts) + "\n"
 
@@ -202,8 +206,6 @@ class Results(Result):
             cells = ["".join(f"<td>{html.escape(cell(row[name]))}</td>" for name in rows[0]) for row in rows]
             table = "\n".join(f"<tr>{line}</tr>" for line in [head, *cells])
             body.append(f"<h2>{html.escape(title)}</h2>\n<table>\n{table}\n</table>")
-        note = "n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method."
-        body.append(f"<p>{note}</p>")
         return _PAGE.format(title=html.escape(self.study.question), body="\n".join(body))
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
@@ -226,22 +228,22 @@ class Results(Result):
         return figure
 
 
-def _in_cell(value: Any) -> str:
-    return cell(value).replace("|", "\\|")
+def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Number of cells that rows come from."""
+    return len({_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
 
 
-def _levels(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Levels of a row as texts: a number 1.0 is the level ``1``."""
-    values = (row.get(name) for name in names)
-    return tuple(f"{v:g}" if isinstance(v, (int, float)) else "" if v is None else _plain_level(str(v)) for v in values)
+def _key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
+    """Levels and seed of a row."""
+    return *(_level(row.get(name)) for name in names), row["seed"]
 
 
-def _plain_level(text: str) -> str:
-    """A level as a CSV holds it: ``0.0`` is the level ``0``."""
+def _level(value: Any) -> str:
+    """A level as text: the number 1.0, or ``1.0`` in a CSV, is the level ``1``."""
     try:
-        return f"{float(text):g}"
-    except ValueError:
-        return text
+        return f"{float(value):g}"
+    except (TypeError, ValueError):
+        return "" if value is None else str(value)
 
 
 def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
@@ -250,17 +252,18 @@ def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str
     Examples:
         >>> conditions("pair=a|b and at=last", ("pair", "method", "at"))
         {'pair': ['a', 'b'], 'at': ['last']}
+        >>> conditions({"ratio": 10}, ("ratio",))
+        {'ratio': ['10']}
     """
-    parts = (
-        where.items() if isinstance(where, Mapping) else (part.split("=", 1) for part in where.split(" and ") if part)
-    )
-    wanted: dict[str, list[str]] = {}
-    for name, *level in parts:
-        name = name.strip()
+    if not isinstance(where, Mapping):
+        where = {
+            name.strip(): level for name, _, level in (part.partition("=") for part in where.split(" and ") if part)
+        }
+    where = {name: str(level) for name, level in where.items()}  # a ratio may be a number
+    for name, level in where.items():
         if name not in names or not level:
             raise InputError(f"where must be column=level, got {name!r}; {did_you_mean(name, names)}")
-        wanted[name] = [text.strip() for text in str(level[0]).split("|")]
-    return wanted
+    return {name: [text.strip() for text in level.split("|")] for name, level in where.items()}
 
 
 def matches(levels: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
@@ -280,7 +283,7 @@ def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if study.derive is not None:
         cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
-            cells.setdefault((*_levels(row, study.factors), row["seed"]), []).append(row)
+            cells.setdefault(_key(row, study.factors), []).append(row)
         rows = [row for cell_rows in cells.values() for row in study.derive(cell_rows)]
     return rows + _averages(study, rows) if study.average else rows
 
@@ -290,19 +293,17 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     others = [name for name in (*study.factors, *study.details) if name != study.average]
     groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        key = (*_levels(row, others), row["seed"])
-        groups.setdefault(key, {}).setdefault(str(row[study.average]), {}).update(row)
-    levels = {level for group in groups.values() for level in group}
-    averages = []
+        groups.setdefault(_key(row, others), {}).setdefault(str(row[study.average]), {}).update(row)
+    levels, averages = {level for group in groups.values() for level in group}, []
     for group in groups.values():
         if group.keys() == levels:
-            measured = [
-                name for name in study.measures if all(row.get(name) not in (None, "") for row in group.values())
-            ]
-            means = {name: float(np.mean([float(row[name]) for row in group.values()])) for name in measured}
-            first = next(iter(group.values()))
-            kept = {name: first[name] for name in (*others, "seed") if name in first}
-            averages.append({**kept, study.average: "average", **means})
+            first, *_ = members = list(group.values())
+            averages.append({name: first[name] for name in (*others, "seed") if name in first})
+            averages[-1][study.average] = "average"
+            for name in study.measures:
+                values = [row.get(name) for row in members]
+                if not {None, ""} & set(values):
+                    averages[-1][name] = float(np.mean(np.array(values, float)))
     return averages
 
 
@@ -324,15 +325,9 @@ def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
         raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
     lines = [line for line in lines if line.get("study", name) == name]
     if lines and {"quantity", "value"} <= set(lines[0]):
-        lines = _pivoted(lines)
-    results = Results(study, derived(study, lines), path, 0, scale)
-    return Results(study, results.rows, path, results.finished, scale)
-
-
-def _pivoted(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per cell of lines with one number each."""
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for line in lines:
-        quantity, value = line.pop("quantity"), line.pop("value")
-        rows.setdefault(tuple(line.values()), line)[quantity] = value
-    return list(rows.values())
+        cells: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for line in lines:
+            quantity, value = line.pop("quantity"), line.pop("value")
+            cells.setdefault(tuple(line.values()), line)[quantity] = value
+        lines = list(cells.values())
+    return Results(study, derived(study, lines), path, _finished(study, lines), scale)

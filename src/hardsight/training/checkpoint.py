@@ -1,12 +1,4 @@
-"""The files of a training run: how a killed run resumes, and how others read its network, recipe and plan.
-
-::
-
-    run/training.json    the plan: model, data, recipe, loss; a later start with the same plan resumes
-    run/checkpoint.pt    weights to use (``model``), optimizer, epoch and history: tensors and numbers, no code
-    run/history.json     one row per epoch
-    run/train/, test/    records
-"""
+"""The files of a training run: how a killed run resumes, and how others read its network, recipe and plan."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hardsight.checkpoints import start_from
 from hardsight.data import MissingColumnError, Samples, Source, all_labels, as_pixels, class_mapping, mean_and_std
 from hardsight.devices import loader_workers
 from hardsight.distributed import rank_and_world
-from hardsight.errors import InputError, InputTypeError
+from hardsight.errors import InputError
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, describe, input_channels, load_model, new_model
 from hardsight.networks import NETWORKS, Network, image_transform
@@ -23,6 +23,7 @@ from hardsight.recipes import Recipe
 from hardsight.registry import did_you_mean
 from hardsight.scoring.checks import check_label_range, check_samples, class_count
 from hardsight.training.loop import preserved_state, seed_all, seed_of
+from hardsight.triple import as_tensor
 from hardsight.userfile import is_file_function, load_function
 
 # Images from which the mean and standard deviation are measured where data are loaded one by one.
@@ -97,10 +98,7 @@ def prepare(
 
 def _checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray | None) -> Tensor:
     """Target weights as float32 ``(count, outputs)``; `mapping` places the classes of the data among the outputs."""
-    try:
-        rows = np.array(targets.detach().cpu().float().numpy() if isinstance(targets, Tensor) else targets, np.float32)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"targets must be an array of numbers, got {type(targets).__name__}.") from None
+    rows = as_tensor("targets", targets).detach().to("cpu", torch.float32, copy=True).numpy()
     shape = (count, outputs if mapping is None else len(mapping))
     if rows.shape != shape:
         raise InputError(f"targets must have one row per sample and one column per class, {shape}, got {rows.shape}.")

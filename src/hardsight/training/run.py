@@ -18,7 +18,7 @@ from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, InputTypeError
 from hardsight.models import Model, architecture
 from hardsight.presets import PRESETS, recipe_of
-from hardsight.printing import Result
+from hardsight.printing import Result, percent
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.runs import content_hash, gaps_entry
 from hardsight.training.checkpoint import CHECKPOINT, RECORDS, Saver, begin
@@ -53,8 +53,11 @@ class Trained(Result):
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {}
         accuracies = {"accuracy": last.get("accuracy"), "test accuracy": last.get("test_accuracy")}
-        parts = [f"{name} {value:.1%}" for name, value in accuracies.items() if value is not None]
+        parts = [f"{name} {percent(value)}" for name, value in accuracies.items() if value is not None]
         return self._line(self.path, self.model.name, f"{len(self.history)} epochs", *parts)
+
+    def _shown_rows(self) -> list[dict[str, Any]]:
+        return [{name: value for name, value in row.items() if not isinstance(value, dict)} for row in self.history]
 
 
 def train(
@@ -72,7 +75,7 @@ def train(
     device: str | torch.device | None = None,
     workers: int | None = None,
     overwrite: bool = False,
-    log: Callable[[dict[str, Any], int], object] | None = None,
+    log: Callable[[dict[str, float], int], object] | None = None,
     progress: bool = True,
 ) -> Trained:
     """Train a classifier and record every sample in every epoch.
@@ -103,7 +106,8 @@ def train(
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
         overwrite: Replace an existing run in the folder, unless it is the same training and unfinished.
-        log: Called with each row of the history and the number of steps so far.
+        log: Called after each epoch with the numbers of its row of the history, by name, and the number of steps so
+            far: what ``wandb.log`` takes.
         progress: Print a line per epoch.
 
     Raises:
@@ -225,7 +229,8 @@ def _run_epochs(
             if talk:
                 print(_line(row, recipe.epochs), flush=True)
             if log is not None and first:
-                log(row, sum(row["steps"] for row in training.history))
+                numbers = {name: float(value) for name, value in row.items() if isinstance(value, (int, float))}
+                log(numbers, sum(row["steps"] for row in training.history))
         by_first_process(saver.wait)
         for recorder in recorders.values():
             by_first_process(recorder.close)
@@ -246,8 +251,8 @@ def _unreadable(source: Source, name: str, warn: bool) -> dict[str, Any]:
 
 def _line(row: dict[str, Any], epochs: int) -> str:
     """The progress line of an epoch."""
-    test = f"  test {row['test_accuracy']:.2%}" if "test_accuracy" in row else ""
-    accuracy = "" if row["accuracy"] is None else f"  train {row['accuracy']:.2%}"
+    test = f"  test {percent(row['test_accuracy'])}" if "test_accuracy" in row else ""
+    accuracy = "" if row["accuracy"] is None else f"  train {percent(row['accuracy'])}"
     return (
         f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  lr {row['lr']:.4g}  loss {row['loss']:.4f}{accuracy}{test}"
         f"  {row['seconds']:.1f} s  {row['samples_per_second']:,.0f} samples/s"

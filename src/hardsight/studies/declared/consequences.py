@@ -13,7 +13,8 @@ from typing import Any
 
 import hardsight as hs
 from hardsight.stats import share_interval
-from hardsight.studies.declared.losses import CIFAR, MNIST, split_data
+from hardsight.studies.declared.losses import CIFAR, MNIST
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 # Name: loss, label smoothing.
@@ -64,12 +65,7 @@ def _answers(cell: Cell) -> list[dict[str, Any]]:
     """Train with a loss and ask the network everything that the study asks."""
     settings, (training, test) = cell.settings, split_data(cell)
     loss, smoothing = _ARMS[cell.levels["arm"]]
-    recipe = hs.presets.PRESETS[settings["model"]].recipe.replace(**settings["recipe"])
-    recipe = recipe.replace(loss=loss, label_smoothing=smoothing, seed=cell.seed)
-    if cell.device.type != "cuda":
-        recipe = recipe.replace(precision="float32", channels_last=False)
-    options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
-    trained = hs.train(settings["model"], training, test, out=cell.folder / "run", **options)
+    trained = train_cell(cell, (training, test), recipe_of(cell, loss=loss, label_smoothing=smoothing))
     ask = partial(_rows, cell, hs.evaluation.Subject("network", trained.model, test))
     ood = [(name.removesuffix(".npz"), f"{cell.file(name)}:test") for name in settings["data_ood"]]
     rows = ask("answers", questions=settings["questions"], ood=ood, explain=settings.get("explain", False))

@@ -8,14 +8,13 @@ curriculum does, but in a random order: what a curriculum gains must be more tha
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hardsight as hs
 from hardsight.data import ArraySamples, Samples, all_labels
-from hardsight.studies.declared.losses import split_data
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 TEACHER_SEED = 10_000
@@ -49,38 +48,31 @@ _CIFAR = {"epochs": 50, "lr": 0.4, "ema": 0.0, "graph": False}
 )  # fmt: skip
 def _trained(cell: Cell) -> dict[str, Any]:
     training, test = split_data(cell)
-    training = _with_noise(training, float(cell.levels["noise"]))
+    data = _with_noise(training, float(cell.levels["noise"])), test
     with cell.shared(f"teacher-{cell.levels['noise']}") as folder:
-        _train(cell, training, test, folder / "run", TEACHER_SEED, record=("train",))
-        hardness = hs.sampling.hardness_of(folder / "run" / "train", training)
-    hardness = hs.sampling.within_class(hardness, all_labels(training, "data"))
-    order, run = cell.levels["order"], cell.folder / "run"
-    sampler = _sampler(cell, order, hardness, run, training)
-    record = ("train",) if order == "self-paced" else ()
-    history = _train(cell, training, test, run, cell.seed, sampler=sampler, record=record)
+        teacher = recipe_of(cell, seed=TEACHER_SEED)
+        train_cell(cell, data, teacher, out=folder / "run", record=("train",))
+        hardness = hs.sampling.hardness_of(folder / "run" / "train", data[0])
+    hardness = hs.sampling.within_class(hardness, all_labels(data[0], "data"))
+    sampler = _sampler(cell, hardness, data[0])
+    record = ("train",) if cell.levels["order"] == "self-paced" else ()
+    history = train_cell(cell, data, recipe_of(cell), sampler=sampler, record=record).history
     steps = sum(row["steps"] for row in history)
     return {"accuracy": history[-1]["test_accuracy"], "test_loss": history[-1]["test_loss"], "steps": steps}
 
 
-def _train(cell: Cell, training: Samples, test: Samples, out: Path, seed: int, **options: Any) -> list[dict[str, Any]]:
-    recipe = hs.presets.PRESETS[cell.settings["model"]].recipe.replace(**cell.settings["recipe"]).replace(seed=seed)
-    options |= {"out": out, "recipe": recipe, "device": cell.device, "progress": False}
-    return hs.train(cell.settings["model"], training, test, **options).history
-
-
-def _sampler(cell: Cell, order: str, hardness: np.ndarray, run: Path, training: Samples) -> Any:
+def _sampler(cell: Cell, hardness: np.ndarray, training: Samples) -> Any:
     """The share in use grows with the square root of time and is everything after 60% of the epochs."""
+    order, n, values = cell.levels["order"], len(hardness), hardness
     if order == "uniform":
         return None
     if order == "hard more often":
         return hs.HardnessSampler(hardness, seed=cell.seed)
-    n, values = len(hardness), hardness
     if order == "random order":
         values = np.random.default_rng(cell.seed).random(n)
     elif order == "self-paced":
-        values = hs.sampling.latest_hardness(run / "train", training)
-    recipe = hs.presets.PRESETS[cell.settings["model"]].recipe.replace(**cell.settings["recipe"])
-    grows, backwards = max(1, round(0.6 * recipe.epochs)), order == "hard to easy"
+        values = hs.sampling.latest_hardness(cell.folder / "run" / "train", training)
+    grows, backwards = max(1, round(0.6 * recipe_of(cell).epochs)), order == "hard to easy"
     return hs.CurriculumSampler(values, "root", grows, num_samples=n, seed=cell.seed, hardest_first=backwards)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-import hardsight as hs
-from hardsight.studies.avh_claims import observations
+from hardsight.dynamics import Dynamics
 from hardsight.studies.claims import NO, PARTLY, YES
-from hardsight.studies.declared.losses import split_data
+from hardsight.studies.declared.avh_claims import observations
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _SUPPORT = {YES: 1.0, PARTLY: 0.5, NO: 0.0}
@@ -36,11 +36,9 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
 )  # fmt: skip
 def _judged(cell: Cell) -> list[dict[str, Any]]:
     """Train, record the test samples, and judge every claim about one network."""
-    (training, test), name, settings = split_data(cell), cell.levels["network"], cell.settings
-    recipe = hs.presets.PRESETS[name].recipe.replace(**settings["recipe"]).replace(seed=cell.seed)
-    options: dict[str, Any] = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
-    hs.train(name, training, test, out=cell.folder / "run", **options)
-    run, human = hs.Dynamics(cell.folder / "run" / "test"), None
+    name, settings = cell.levels["network"], cell.settings
+    train_cell(cell, split_data(cell), recipe_of(cell, name), name, record=("test",))
+    run, human = Dynamics(cell.folder / "run" / "test"), None
     if "data_human" in settings:
         human = cell.file(settings["data_human"])
     elif settings["data"] == "digits":

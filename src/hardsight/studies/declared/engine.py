@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import hardsight as hs
-from hardsight.studies.declared.losses import split_data
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 
@@ -29,13 +28,8 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 )
 def _trained(cell: Cell) -> dict[str, Any]:
     """The first cell of a process also loads libraries."""
-    training, test = split_data(cell)
-    recipe = (
-        hs.presets.PRESETS[cell.settings["model"]].recipe.replace(**cell.settings["recipe"]).replace(seed=cell.seed)
-    )
-    options: dict[str, Any] = {"recipe": recipe, "device": cell.device, "progress": False}
-    options["record"] = ("train", "test") if cell.levels["recorded"] != "nothing" else ()
-    history = hs.train(cell.settings["model"], training, test, out=cell.folder / "run", **options).history
+    recipe, record = recipe_of(cell), () if cell.levels["recorded"] == "nothing" else ("train", "test")
+    history = train_cell(cell, split_data(cell), recipe, record=record).history
     return {
         "steps": "CUDA graphs" if recipe.graph else "eager",
         "epochs": recipe.epochs,

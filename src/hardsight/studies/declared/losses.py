@@ -13,11 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hardsight.data import ArraySamples, Samples, all_labels, as_pixels, load_digits, open_data
-from hardsight.heads import capture
-from hardsight.presets import PRESETS
+from hardsight.data import Samples
+from hardsight.studies.declared.training import embed, pixels_and_labels, recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
-from hardsight.training import train
 
 _MEASURES = {
     "accuracy": Measure("Test accuracy", True, "higher"),
@@ -63,13 +61,11 @@ def _scales(paper: dict[str, Any], seconds: float, smoke: tuple[str, ...]) -> di
 
 def _trained(cell: Cell) -> dict[str, float]:
     """Train with a loss and measure the network."""
-    settings, (train_data, test_data) = cell.settings, split_data(cell)
-    recipe = PRESETS[settings["model"]].recipe.replace(**settings["recipe"])
-    recipe = recipe.replace(loss=cell.levels["loss"], lr=float(cell.levels.get("rate", 1)) * recipe.lr, seed=cell.seed)
-    options = {"recipe": recipe, "device": cell.device, "record": (), "progress": False}
-    trained = train(settings["model"], train_data, test_data, out=cell.folder / "run", **options)
+    recipe, data = recipe_of(cell, loss=cell.levels["loss"]), split_data(cell)
+    recipe = recipe.replace(lr=float(cell.levels.get("rate", 1)) * recipe.lr)
+    trained = train_cell(cell, data, recipe)
     network, history = trained.model.module, trained.history
-    test, training = (_outputs(network, samples) for samples in (test_data, train_data))
+    training, test = (_outputs(network, samples, cell.device) for samples in data)
     gradients = [row["gradient"] for row in history if "gradient" in row]
     return {
         "accuracy": history[-1]["test_accuracy"],
@@ -80,7 +76,7 @@ def _trained(cell: Cell) -> dict[str, float]:
         "margin_p5": test.margins.quantile(0.05).item(),
         "train_margin": training.margins.median().item(),
         "energy": -test.target_logits.mean().item(),
-        "probe": _probe(training, test, settings.get("probe_epochs", 20)),
+        "probe": _probe(training, test, cell.settings.get("probe_epochs", 20)),
         **_clusters(test),
     }
 
@@ -117,21 +113,8 @@ _loss_study(
 )(_trained)
 
 
-def split_data(cell: Cell) -> tuple[Samples, Samples]:
-    """Training and test samples; every fifth of the digits is for the test."""
-    name = cell.file(cell.settings["data"])
-    if name != "digits":
-        return open_data(f"{name}:train"), open_data(f"{name}:test")
-    images, labels = load_digits()
-    test = np.arange(len(labels)) % 5 == 0
-    train_data, test_data = (
-        ArraySamples(images[rows], labels[rows], "digits", split) for split, rows in (("train", ~test), ("test", test))
-    )
-    return train_data, test_data
-
-
 class _Outputs(NamedTuple):
-    """What a network makes of a data set, in eval mode and without augmentation."""
+    """What a network makes of a data set."""
 
     logits: Tensor
     features: Tensor
@@ -146,16 +129,10 @@ class _Outputs(NamedTuple):
         return self.target_logits - self.logits.scatter(1, self.labels[:, None], -torch.inf).amax(1)
 
 
-@torch.no_grad()
-def _outputs(network: nn.Module, samples: Samples) -> _Outputs:
-    device = next(network.parameters()).device
-    labels = torch.as_tensor(all_labels(samples, "data"), device=device)
-    pixels, logits, features = torch.as_tensor(as_pixels(samples, None, device)), [], []
-    with capture(network) as head:
-        for part in pixels.split(1000):
-            logits.append(network(part.float() / 255))
-            features.append(head.features.float())
-    return _Outputs(torch.cat(logits).float(), torch.cat(features), labels)
+def _outputs(network: nn.Module, samples: Samples, device: torch.device) -> _Outputs:
+    pixels, labels = pixels_and_labels(samples, device)
+    features, logits, *_ = embed(network, pixels)
+    return _Outputs(logits, features, labels.to(logits.device))
 
 
 def _clusters(test: _Outputs) -> dict[str, float]:

@@ -17,9 +17,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import hardsight as hs
-from hardsight.data import Samples, all_labels, as_pixels
-from hardsight.heads import capture
-from hardsight.studies.declared.losses import split_data
+from hardsight.data import Samples, all_labels
+from hardsight.studies.declared.training import embed, on_device, pixels_and_labels, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 SPLIT_SEED, _IMAGES = 20200713, 10_000
@@ -62,10 +61,9 @@ def _agreement(cell: Cell) -> list[dict[str, Any]]:
     """One row per half and score: how well it agrees, with the sign that makes agreement positive."""
     (training, test), network = split_data(cell), cell.levels["network"]
     recipe = hs.presets.PRESETS["cifar-resnet18"].recipe.replace(**_COMMON | _RECIPES.get(network, {}))
-    recipe = recipe.replace(**cell.settings["recipe"]).replace(seed=cell.seed)
-    options: dict[str, Any] = {"recipe": recipe, "device": cell.device, "record": ("test",), "progress": False}
-    trained = hs.train(network, training, test, out=cell.folder / "run", **options)
-    columns, labels = _columns(trained.model.module, test), all_labels(test, "data")
+    recipe = on_device(recipe.replace(**cell.settings["recipe"]).replace(seed=cell.seed), cell.device)
+    trained = train_cell(cell, (training, test), recipe, network, record=("test",))
+    columns, labels = _columns(trained.model.module, test, cell.device), all_labels(test, "data")
     columns |= _over_epochs(hs.Dynamics(cell.folder / "run" / "test"), test.ids)
     frequency = _frequency(cell, labels)
     choosing = np.zeros(max(_IMAGES, len(labels)), bool)
@@ -107,12 +105,11 @@ def _over_epochs(dynamics: hs.Dynamics, ids: list[str]) -> dict[str, np.ndarray]
 
 
 @torch.no_grad()
-def _columns(network: nn.Module, test: Samples) -> dict[str, np.ndarray]:
+def _columns(network: nn.Module, test: Samples, device: torch.device) -> dict[str, np.ndarray]:
     """Scores of the test images; ``name@what`` is a score under other conditions."""
-    device = next(network.parameters()).device
-    labels = torch.as_tensor(all_labels(test, "data"), device=device)
-    pixels = torch.as_tensor(as_pixels(test, None, device)).float() / 255
-    features, weight, bias = _features(network, pixels)
+    pixels, labels = pixels_and_labels(test, device)
+    pixels = pixels.float() / 255
+    features, _, weight, bias = embed(network, pixels)
     columns = _scores(features, weight, labels, bias, tuple(hs.SCORES))
     means = torch.stack([features[labels == label].mean(0) for label in range(len(weight))])
     columns |= {f"{name}@means": values for name, values in _scores(features, means, labels, None, ("avh",)).items()}
@@ -122,18 +119,9 @@ def _columns(network: nn.Module, test: Samples) -> dict[str, np.ndarray]:
     columns["neighbor_agreement"] = (nearest == labels[:, None]).double().mean(1).cpu().numpy()
     side, shifted = pixels.shape[-1], F.pad(pixels, (2, 2, 2, 2), mode="reflect")
     moved = [shifted[..., a : a + side, b : b + side] for a, b in ((0, 0), (0, 4), (2, 2), (4, 0), (4, 4))]
-    views = [_features(network, view)[0] for image in moved for view in (image, image.flip(3))]
+    views = [embed(network, view).features for image in moved for view in (image, image.flip(3))]
     each = [_scores(view, weight, labels, bias, _VIEWED) for view in views]
     return columns | {f"{name}@views": np.mean([view[name] for view in each], 0) for name in _VIEWED}
-
-
-def _features(network: nn.Module, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    features = []
-    with capture(network) as head:
-        for part in pixels.split(1000):
-            network(part)
-            features.append(head.features.float())
-        return torch.cat(features), head.weight.float(), None if head.bias is None else head.bias.float()
 
 
 def _scores(

@@ -26,7 +26,7 @@ from hardsight.correlation import (
     steiger,
 )
 from hardsight.stats import fpr_at_95_tpr, mcnemar
-from hardsight.studies.avh_measures import dip_and_bounce
+from hardsight.studies.declared.avh_measures import dip_and_bounce
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 PEOPLE = 51

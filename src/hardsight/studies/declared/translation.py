@@ -11,7 +11,7 @@ _WORDS = {"ein": "a", "hund": "dog", "mann": "man", "rennt": "runs", "schläft":
 _NETWORK = {"width": 256, "layers": 3, "heads": 4, "dropout": 0.3}
 # Files LANGUAGE.tok of each part, in the layout of Multi30k and of the papers' own preprocessing of IWSLT.
 _MULTI30K = {
-    "data": "multi30k", "epochs": 30, "network": _NETWORK, "averaged": 5,
+    "data": "multi30k", "epochs": 20, "network": _NETWORK, "averaged": 5,
     "files": "data/task1/tok/{part}.lc.norm.tok.{language}", "parts": ("train", "val", "test_2016_flickr"),
 }  # fmt: skip
 _IWSLT = {
@@ -62,7 +62,7 @@ STUDIES.register(
                 "network": {"width": 32, "layers": 1, "heads": 2, "dropout": 0.0},
             },
         ),
-        "quick": Scale(5, 60, "NVIDIA H200", _MULTI30K),
+        "quick": Scale(5, 120, "NVIDIA H200", _MULTI30K),
         "paper": Scale(5, 3000, "NVIDIA H200", _IWSLT, {"pair": ("de-en",)}),
     },
     compare="loss",

@@ -1,0 +1,361 @@
+"""Judges of the AVH paper's observations, conjecture and slides, each on a recorded run.
+
+Intervals are 95%, two-sided, over samples (and over the noise of epochs where a curve is meant). Every network is
+judged by itself; none of the verdicts is over seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.errors import InputError
+from hardsight.people import frequency_bins
+from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
+from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
+from hardsight.phases.noise import mean_curves
+from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
+from hardsight.printing import interval
+from hardsight.stats import FEW, moments
+from hardsight.studies.claims import JUDGES, NO, PARTLY, YES, Finding, Judge, claims, unmeasured
+from hardsight.studies.declared.avh_measures import (
+    OVER,
+    dip_and_bounce,
+    hardness_against_accuracy,
+    norm_gaps,
+    phase_switch,
+)
+
+if TYPE_CHECKING:
+    from hardsight.dynamics import Dynamics
+
+SMALL = 0.2  # standard deviations: Cohen's small effect
+_PEOPLE = "human frequencies of 10 samples or more are needed"
+_SHORTCUTS = {"resnet": True, "densenet": True, "alexnet": False, "vgg": False}
+_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("source", "claim", "rule", "net")]
+    + [("n", pa.int64()), ("measured", pa.string())]
+    + [(name, pa.float64()) for name in ("value", "low", "high")]
+    + [("verdict", pa.string())]
+)
+
+
+def observations(
+    runs: Mapping[str, Dynamics], human: Any = None, *, shortcuts: Mapping[str, bool] | None = None
+) -> pa.Table:
+    """The verdict on each claim of the AVH paper for each recorded network.
+
+    Args:
+        runs: Networks by name, recorded on the same data.
+        human: Human selection frequencies, as for `hardsight.phases.agreement`; without them, claims that need them are
+            not measured.
+        shortcuts: Which networks have shortcuts; by default those with resnet or densenet in their names do, those with
+            alexnet or vgg do not.
+
+    Returns:
+        Rows ``source``, ``claim``, ``rule``, ``net`` ("all nets" for claims about all of them), ``n``, ``measured`` in
+        words, ``value``, ``low``, ``high``, and ``verdict``: yes, partly, no, not measured.
+    """
+    nets = []
+    for name, run in runs.items():
+        default = next((has for part, has in _SHORTCUTS.items() if part in name.lower()), None)
+        people = None if human is None else frequencies(run, human)
+        nets.append(Net(name, run, people, (shortcuts or {}).get(name, default)))
+    rows = []
+    for claim in claims("observations"):
+        judge = JUDGES[claim.judge]
+        subjects = {"all nets": runs} if judge.over_nets else {net.name: net for net in nets}
+        for name, subject in subjects.items():
+            rows.append({**claim.columns, "net": name, **verdict(judge, subject)._asdict()})
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def verdict(judge: Judge, subject: Any) -> Finding:
+    """The verdict on a network (or on all runs); "not measured" with the reason where there is none."""
+    if isinstance(subject, Net):
+        run = subject.run
+        if len(run) < FEW:
+            return unmeasured(f"{FEW} samples are needed, {len(run)} are there")
+        if len(run.epochs) < judge.epochs:
+            return unmeasured(f"{judge.epochs} {run.unit}s are needed, {len(run.epochs)} are there")
+    try:
+        return judge.function(subject)
+    except InputError as error:  # the measure says what is missing
+        return unmeasured(str(error))
+
+
+@dataclass
+class Net:
+    """A recorded run with its human frequencies; what several claims need is computed once."""
+
+    name: str
+    run: Dynamics
+    human: np.ndarray | None
+    shortcuts: bool | None
+
+    def correlations(self, score: str) -> list[dict[str, Any]]:
+        """The rows of `agreement` with a correlation of one score."""
+        rows = [row for row in self._agreement if row["score"] == score and row["spearman"] is not None]
+        if not rows:
+            raise InputError(_PEOPLE)
+        return rows
+
+    @cached_property
+    def _agreement(self) -> list[dict[str, Any]]:
+        if self.human is None:
+            return []
+        return agreement(self.run, self.human, ("avh", "confidence", "norm")).to_pylist()
+
+    @cached_property
+    def plateaus(self) -> dict[str, dict[str, Any]]:
+        return {row["value"]: row for row in plateaus(self.run).to_pylist()}
+
+    @property
+    def avh_moves_on(self) -> str:
+        """Why AVH does not fall to a plateau; empty where it does."""
+        avh = self.plateaus["avh"]
+        why = avh["why"] or ("it rises" if avh["end"] > avh["start"] else "")
+        return f"AVH has no plateau: {why}" if why else ""
+
+    @cached_property
+    def levels(self) -> np.ndarray:
+        if self.human is None:
+            raise InputError(_PEOPLE)
+        return frequency_bins(self.human)
+
+    @property
+    def kind(self) -> str:
+        if self.shortcuts is None:
+            raise InputError("which nets have shortcuts is needed")
+        return f"{'with' if self.shortcuts else 'without'} shortcuts"
+
+
+_judge = partial(JUDGES.register, epochs=FEWEST_EPOCHS)
+
+
+def _finding(yes: Any, partly: Any, measured: str, n: int, *numbers: Any) -> Finding:
+    return Finding(YES if yes else PARTLY if partly else NO, measured, n, *numbers)
+
+
+@_judge()
+def norm_grows(net: Net) -> Finding:
+    """yes: the last fifth lies above the first epoch and each fifth of the epochs above the one before; partly: only
+    the first."""
+    curves = mean_curves(net.run.matrix("norm"))
+    change = curves.contrast(whole_change(curves.mean.shape[1]))
+    fifths = [part.mean() for part in np.array_split(curves.mean[0], 5)]
+    measured = (
+        f"mean norm {curves.mean[0, 0]:.3g} at first, {interval(*change, '+.3g')} by the last fifth of the "
+        f"{net.run.unit}s; it rose in {(np.diff(curves.mean[0]) > 0).mean():.0%} of them"
+    )
+    grows = change[1] > 0
+    ascends = all(a < b for a, b in itertools.pairwise(fifths))
+    return _finding(grows and ascends, grows, measured, curves.n, *change)
+
+
+@_judge(epochs=1)
+def shortcuts_level_norms(net: Net) -> Finding:
+    """equal: the interval of the gap lies within ±0.2 sd; a gap: above it; partly: neither."""
+    kind, rows = net.kind, norm_gaps(net.run, net.levels).to_pylist()
+    if not rows:
+        return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
+    last = rows[-1]
+    _, low, high = numbers = _numbers(last, "gap_sd")
+    measured = (
+        f"{kind}; norms of {last['easiest']} exceed those of {last['hardest']} by {interval(*numbers, '.3g')} sd at "
+        "the end"
+    )
+    level, apart = low > -SMALL and high < SMALL, low > SMALL
+    right, wrong = (level, apart) if net.shortcuts else (apart, level)
+    return _finding(right, not wrong, measured, last["n_easy"] + last["n_hard"], *numbers)
+
+
+@_judge()
+def avh_stops_first(net: Net) -> Finding:
+    """yes: both stop later than AVH, intervals above 0; partly: one of them, or both by the estimates alone."""
+    avh, accuracy, loss = (net.plateaus[name] for name in ("avh", "correct", "nll"))
+    if net.avh_moves_on:
+        return Finding(NO, net.avh_moves_on, avh["n"])
+    names = {"correct": "accuracy", "nll": "loss", "norm": "norm"}
+    ends = "; ".join(f"{title} {_later(net.plateaus[name], net.run.unit)}" for name, title in names.items())
+    measured = f"AVH stops at {net.run.unit} {avh['epoch']} ({avh['low']} to {avh['high'] or 'the end'}); {ends}"
+    improved = [accuracy] if accuracy["end"] > accuracy["start"] else []
+    improved += [loss] if loss["end"] < loss["start"] else []
+    certain = [row for row in improved if row["later_low"] > 0]
+    estimated = [row for row in improved if row["later"] is not None and row["later"] > 0]
+    numbers = avh["epoch"], avh["low"], avh["high"]
+    return _finding(len(certain) == 2, certain or len(estimated) == 2, measured, avh["n"], *numbers)
+
+
+def _later(row: dict[str, Any], unit: str) -> str:
+    if row["later"] is None or np.isinf(row["later"]):
+        return f"has no plateau ({row['why']})"
+    low, high = ("open" if np.isinf(end) else f"{end:+.0f}" for end in (row["later_low"], row["later_high"]))
+    return f"stops {row['later']:+.0f} {unit}s from there ({low} to {high})"
+
+
+@_judge()
+def plain_nets_bounce(net: Net) -> Finding:
+    """a bounce: the interval of the rise lies above 0; partly: none shown in a net without shortcuts."""
+    kind, bounce = net.kind, dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
+    rise = bounce.rise, bounce.low, bounce.high
+    measured = (
+        f"{kind}; C·AVH began at {bounce.first:.3g}; before its last {bounce.window} {net.run.unit}s it is lowest "
+        f"({bounce.dip:.3g}) at {net.run.unit} {bounce.epoch} ({bounce.epoch_low} to {bounce.epoch_high}), and changes "
+        f"by {interval(*rise, '+.3g')} from there to the end"
+    )
+    bounced = bounce.low > 0
+    return _finding(bounced != net.shortcuts, not bounced, measured, bounce.n, *rise)
+
+
+@_judge()
+def people_agree_throughout(net: Net) -> Finding:
+    """yes: the interval lies below 0 in every epoch; partly: in half of them."""
+    rows = net.correlations("avh")
+    share = float(np.mean([row["spearman_high"] < 0 for row in rows]))
+    last, weakest = rows[-1], max(rows, key=lambda row: row["spearman"])
+    numbers = _numbers(last, "spearman")
+    measured = (
+        f"Spearman {interval(*numbers, '.3g')} at the end, weakest {weakest['spearman']:.2f} at {net.run.unit} "
+        f"{weakest['epoch']}; below 0 in {share:.0%} of the {len(rows)} {net.run.unit}s; ties {last['ties']:.0%}"
+    )
+    return _finding(share == 1, share >= 0.5, measured, last["n"], *numbers)
+
+
+@_judge()
+def norm_agrees_inconsistently(net: Net) -> Finding:
+    """no: on one side of 0 in 95% of the epochs; yes: both signs occur, or neither in half of them; else partly."""
+    rows = net.correlations("norm")
+    above = float(np.mean([row["spearman_low"] > 0 for row in rows]))
+    below = float(np.mean([row["spearman_high"] < 0 for row in rows]))
+    numbers, steady = _numbers(rows[-1], "spearman"), max(above, below)
+    measured = (
+        f"Spearman of the norm {interval(*numbers, '.3g')} at the end; above 0 in {above:.0%}, below 0 in "
+        f"{below:.0%} of the {len(rows)} {net.run.unit}s"
+    )
+    varies = steady < 0.95 and (min(above, below) > 0 or steady < 0.5)
+    return _finding(varies, steady < 0.95, measured, rows[-1]["n"], *numbers)
+
+
+@_judge(epochs=1)
+def avh_ahead_of_confidence(net: Net) -> Finding:
+    """yes: the interval of the paired difference at the last epoch lies above 0; no: below; partly: it holds 0."""
+    last = net.correlations("confidence")[-1]
+    if last["ahead_low"] is None:
+        return unmeasured(_PEOPLE)
+    numbers = _numbers(last, "ahead")
+    measured = (
+        f"AVH's Spearman is {interval(*numbers, '+.3g')} stronger than confidence's at the end (p = {last['p']:.2g}, "
+        "two-sided, paired)"
+    )
+    return _finding(numbers[1] > 0, not numbers[2] < 0, measured, last["n"], *numbers)
+
+
+@_judge()
+def avh_follows_accuracy(net: Net) -> Finding:
+    """yes: Spearman with accuracy below −0.5, for values and for changes; partly: one of the two."""
+    row = hardness_against_accuracy({net.name: net.run}).to_pylist()[-1]
+    if row["spearman"] is None or row["changes"] is None:
+        return unmeasured("more epochs that differ are needed")
+    measured = (
+        f"Spearman of mean AVH and accuracy over the {row['n']} {net.run.unit}s {row['spearman']:.2f}; of their "
+        f"changes {row['changes']:.2f}"
+    )
+    strong = [row["spearman"] < -0.5, row["changes"] < -0.5]
+    return _finding(all(strong), any(strong), measured, row["n"], row["spearman"])
+
+
+@_judge()
+def two_phases(net: Net) -> Finding:
+    """yes: 80% of the epochs agree with one handover from angles to norms; partly: 65%."""
+    rows = loss_drivers(net.run).to_pylist()
+    epochs, drivers = (np.array([row[name] for row in rows]) for name in ("epoch", "driver"))
+    switch = phase_switch(epochs, drivers)
+    counts = ", ".join(f"{kind} {int((drivers == kind).sum())}" for kind in (ANGLES, NORMS))
+    sums = ", ".join(f"{part} {sum(row[f'by_{part}'] for row in rows):+.2f}" for part in (ANGLES, NORMS))
+    where = "never" if switch.epoch is None else f"at {net.run.unit} {switch.epoch}"
+    measured = (
+        f"what lowered the loss more, by {net.run.unit}: {counts} of {len(rows)}; angles hand over to norms {where}, "
+        f"{switch.agreement:.0%} of the {net.run.unit}s agree with two phases; whole change of the loss: {sums}"
+    )
+    agreed = switch.agreement if switch.epoch is not None and switch.epoch > epochs[0] else 0
+    return _finding(agreed >= 0.8, agreed >= 0.65, measured, rows[-1]["n"], switch.epoch)
+
+
+@_judge()
+def norm_waits(net: Net) -> Finding:
+    """yes: at AVH's plateau the norm has made less than half of its growth (interval); no: more; else partly."""
+    if net.avh_moves_on:
+        return unmeasured(net.avh_moves_on)
+    curves = mean_curves(net.run.matrix("norm"))
+    weights = whole_change(curves.mean.shape[1])
+    if curves.contrast(weights)[1] <= 0:
+        return unmeasured("the norm does not grow")
+    at = int(np.flatnonzero(net.run.epochs == net.plateaus["avh"]["epoch"])[0])
+    drawn = np.concatenate([curves.mean[None], curves.draws(curves.mean)])[:, 0]
+    shares = (drawn[:, at] - drawn[:, 0]) / (drawn @ weights)
+    value, (low, high) = float(shares[0]), np.quantile(shares[1:], [0.025, 0.975]).tolist()
+    measured = f"when AVH has made 95% of its change, the norm has made {interval(value, low, high, '.0%')}"
+    return _finding(high < 0.5, low <= 0.5, measured, curves.n, value, low, high)
+
+
+@_judge()
+def norms_lower_easy_losses(net: Net) -> Finding:
+    """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); no: they do not."""
+    measured, n, _, _, norms, lead = _late_half(net, -1)
+    refuted = norms[1] >= 0 or lead[1] > 0
+    return _finding(not refuted and lead[2] < 0 and norms[2] < 0, not refuted, measured, n, *norms)
+
+
+@_judge()
+def hard_losses_stay(net: Net) -> Finding:
+    """second half, lowest human bin: yes: neither lowers it (intervals); partly: one; no: both."""
+    measured, n, change, angles, norms, _ = _late_half(net, 0)
+    lowered = [part[2] < 0 for part in (angles, norms)]
+    return _finding(not any(lowered), not all(lowered), measured, n, *change)
+
+
+def _late_half(net: Net, end: int) -> tuple[Any, ...]:
+    """What angles and norms did to the loss of one end of the human levels in the second half of the epochs."""
+    kept = [level for level in sorted(set(net.levels) - {None}) if (net.levels == level).sum() >= FEW]
+    if len(kept) < 2:
+        raise InputError(f"fewer than two human levels have {FEW} samples")
+    total = np.zeros((3, len(net.run)))
+    for epoch, _, parts in parts_by_epoch(net.run):
+        if epoch > np.median(net.run.epochs):
+            total += np.nan_to_num(np.array(parts))
+    members = np.where(net.levels == kept[end], 0, -1)
+    summaries = [moments(values, members, 1) for values in (*total, total[2] - total[1])]
+    effects = [(float(part.mean[0]), *(float(side[0]) for side in part.interval())) for part in summaries]
+    change, angles, norms = (interval(*effect, style="+.3g") for effect in effects[:3])
+    measured = f"{kept[end]}, second half: loss {change}, of which angles {angles} and norms {norms}"
+    return measured, int(summaries[0].n[0]), *effects
+
+
+@_judge(over_nets=True)
+def better_nets_have_lower_avh(runs: Mapping[str, Dynamics]) -> Finding:
+    """yes: Spearman below 0 with exact two-sided p below 0.05; partly: below 0 only."""
+    *shared, last = (row for row in hardness_against_accuracy(runs).to_pylist() if row["scope"] == OVER)
+    if min(map(len, runs.values()), default=0) < FEW:
+        return unmeasured(f"{FEW} samples of each net are needed")
+    if last["spearman"] is None:  # each net's last epoch
+        return unmeasured("three networks or more are needed", last["n"])
+    values = [row["spearman"] for row in shared if row["spearman"] is not None]
+    below = float(np.mean([value < 0 for value in values])) if values else float("nan")
+    measured = (
+        f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {last['spearman']:.2f} "
+        f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {below:.0%} of {len(values)} shared epochs"
+    )
+    lower = last["spearman"] < 0
+    return _finding(lower and last["p"] < 0.05, lower, measured, last["n"], last["spearman"])
+
+
+def _numbers(row: dict[str, Any], name: str) -> tuple[float, float, float]:
+    """A value and the ends of its interval."""
+    return row[name], row[f"{name}_low"], row[f"{name}_high"]

@@ -1,0 +1,73 @@
+"""A table as the files of a run, and back: what a sample is, what each model makes of it, and its vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hardsight.ensemble import mean_over_nets, mean_vectors
+from hardsight.errors import InputError, StateError
+from hardsight.records import Records, has_records
+from hardsight.registry import did_you_mean
+from hardsight.runs import is_number, read_run
+
+
+def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
+    """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
+    columns, missing = dict(zip(rows.column_names, rows.columns, strict=True)), pa.nulls(len(rows), pa.int64())
+    ids, label, pred = columns.pop("id"), columns.pop("label", missing), columns.pop("pred", missing)
+    texts = {name: values for name, values in columns.items() if not is_number(values.type)}
+    numbers = {name: values for name, values in columns.items() if name not in texts}
+    samples = pa.table({"id": ids, "label": label, "error": pa.nulls(len(rows), pa.string()), **texts})
+    scores = pa.table({"id": ids, "model": pa.repeat(model, len(rows)), "pred": pred, **numbers})
+    tables = {"samples": pa.concat_tables([samples, bad], promote_options="default"), "scores": scores}
+    if vectors is not None:
+        tables["vectors"] = vectors.add_column(1, "model", pa.repeat(model, len(vectors)))
+    return tables
+
+
+def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
+    """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
+    tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
+    if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
+        records = Records(path)
+        if not (epochs := records.index.epochs):
+            raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
+        return records.scores(epochs[-1], meta), meta
+    samples = tables.get("samples", no_rows("id", "label", "error"))
+    scores = tables.get("scores", no_rows("id", "model", "pred"))
+    names = pc.unique(scores["model"]).to_pylist()
+    if model is not None:
+        if model not in names:
+            raise InputError(f"RUN: {path} holds no model {model!r}; {did_you_mean(model, names)}")
+        scores = scores.filter(pc.equal(scores["model"], model))
+    elif len(names) > 1:
+        scores, meta = mean_over_nets(scores), replace(meta, models=names)
+    bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
+    if not scores["id"].equals(samples["id"]):  # of a run without a bad sample they are
+        samples = samples.take(pc.index_in(scores["id"], value_set=samples["id"].combine_chunks()))
+    about = {name: samples[name] for name in samples.column_names if name not in ("id", "error")}
+    label = about.pop("label")
+    columns = {"id": scores["id"], **({} if label.null_count == len(scores) else {"label": label})}
+    columns |= {name: scores[name] for name in scores.column_names if name not in ("id", "model")}
+    return pa.table(columns | about), meta, bad, lambda: read_vectors(path, model, partial)
+
+
+def read_vectors(path: str | Path, model: str | None = None, partial: bool = False) -> pa.Table | None:
+    """The vectors of a run, of one network or averaged over all of them; None where none were kept."""
+    vectors = read_run(path, partial=partial, kinds=("vectors",))[0].get("vectors")
+    if vectors is None:
+        return None
+    if model is not None:
+        vectors = vectors.filter(pc.equal(vectors["model"], model))
+    pa.default_memory_pool().release_unused()
+    return mean_vectors(vectors)
+
+
+def no_rows(*columns: str) -> pa.Table:
+    """An empty table of texts."""
+    return pa.table({name: pa.array([], pa.string()) for name in columns})
