@@ -29,7 +29,7 @@ MOST_BYTES = 250_000
 def report(browser: Browser, file: Path) -> None:
     for scheme, name in (("light", "report"), ("dark", "report-dark")):
         page = opened(browser, file, scheme=scheme)
-        save(page, name, 0, 0, 1160, bottom(page, "#legend") + 8)
+        save(page, name, 0, 0, 1160, bottom(page, "[data-testid=card] >> nth=3") + 8)  # the first row of cards
 
 
 def groups(browser: Browser, file: Path) -> None:
@@ -138,7 +138,7 @@ def make_pages(folder: Path) -> None:
     for command in (
         "demo",
         "report hardsight-demo --groups groups.csv -o groups.html",
-        "score train.py:train digits --folds 5 -o before",
+        "score train.py:train hardsight-demo/digits.npz:digits --folds 5 -o before",
         "report hardsight-demo --against before -o comparison.html",
         "train digits.npz --test digits.npz:test --model small-cnn --epochs 30 --lr 0.001 -o small-cnn",
         "report small-cnn/test",
