@@ -181,7 +181,8 @@ class Head(Result):
 
     Attributes:
         path: Where the layer is in the model.
-        features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged.
+        features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged, and of a
+            language model that classifies texts the position is taken whose logits the model returns.
         weight: ``(C, D)`` weight that was applied to these features.
         bias: ``(C,)`` bias that was added, or None.
     """
@@ -190,6 +191,7 @@ class Head(Result):
         self.path = layer.path
         self._module = layer.module
         self._features: Tensor | None = None
+        self._position_logits: Tensor | None = None
         self._weight: Tensor | None = None
         self._bias: Any = None
         self._versions: dict[str, list[tuple[Tensor, int]]] = {}
@@ -255,7 +257,8 @@ class Head(Result):
         if self._fired > 1:
             return
         x = args[0] if args else next(iter(kwargs.values()))
-        self._features = _as_rows(x, module, self.path)
+        self._features = _as_rows(x, module)
+        self._position_logits = None if self._features.ndim == 2 else output
         self._weight, self._bias = weight, bias if isinstance(bias, Tensor) else None  # pyrefly: ignore[bad-assignment]
         # A weight that is computed (weight norm) changes when the tensors behind it do.
         self._stepped = False
@@ -274,11 +277,13 @@ class Head(Result):
         self._running = False
         self._same_weight.close()
 
-    def _end(self, model: nn.Module, *_: Any) -> None:
-        if self._fired == 1:
+    def _end(self, model: nn.Module, _: Any, output: Any) -> None:
+        features, logits = self._features, self._position_logits
+        self._features = self._position_logits = None
+        if self._fired == 1 and features is not None:
+            self._features = features if logits is None else _at_output(features, logits, output, self.path)
             self._unread = True
             return
-        self._features = None
         if self._fired > 1:
             raise StateError(
                 f"the head {self.path!r} ran {self._fired} times in one forward pass (several crops, or a head shared "
@@ -291,17 +296,36 @@ class Head(Result):
         )
 
 
-def _as_rows(x: Tensor, module: nn.Module, path: str) -> Tensor:
+def _as_rows(x: Tensor, module: nn.Module) -> Tensor:
+    """The input of a head as rows ``(N, D)``; with several positions per sample it stays as it is."""
     if isinstance(module, nn.Conv2d):
         return x.flatten(2).mean(2)  # the layer is linear: the mean of its logits is the logit of the mean
-    if x.ndim > 2 and x.shape[1:-1].numel() == 1:
-        x = x.flatten(1)
-    if x.ndim != 2:
-        raise StateError(
-            f"the input of the head {path!r} has the shape {tuple(x.shape)}, expected (samples, features): "
-            "it classifies positions, not samples; name the layer that classifies samples with head=."
-        )
-    return x
+    return x.flatten(1) if x.ndim > 2 and x.shape[1:-1].numel() == 1 else x
+
+
+def _at_output(x: Tensor, logits: Tensor, output: Any, path: str) -> Tensor:
+    """The input of a head at the one position of each sample whose logits the model returns.
+
+    Decoder language models with a head for classification score every token and return the last one's logits. Which
+    token that is only their code knows, so it is recognized by its logits; this waits for the device.
+    """
+    matrices = [m for m in output_matrices(output) if x.ndim == 3 and m.shape == (len(x), logits.shape[-1])]
+    for matrix in matrices:
+        same = (logits == matrix[:, None].to(logits.dtype)).all(2)
+        position = same.int().argmax(1)
+        features = x[torch.arange(len(x), device=x.device), position]
+        twins = (x == features[:, None]).all(2)  # equal tokens in equal places: either is right
+        if same.any(1).all() and not (same & ~twins).any():
+            return features
+        if same.any(1).all():
+            raise StateError(
+                f"the head {path!r} gives several positions of one text the same logits, so that the one it is "
+                "classified by cannot be told; run the model in float32."
+            )
+    raise StateError(
+        f"the input of the head {path!r} has the shape {tuple(x.shape)}, expected (samples, features): "
+        "it classifies positions, not samples; name the layer that classifies samples with head=."
+    )
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,15 @@ class DatasetSamples(Samples):
     """A user's map-style data set: items are ``(x, label)``, ``x`` alone, or a mapping with image and label."""
 
     def __init__(
-        self, dataset: Any, split: str | None = None, ids: Sequence[Any] | None = None, columns: Columns | None = None
+        self,
+        dataset: Any,
+        split: str | None = None,
+        ids: Sequence[Any] | None = None,
+        columns: Columns | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self._columns, count = columns or Columns(), len(dataset)
+        self.collate = None if collate is None else partial(_collated, collate, self._columns)
         self._rows: np.ndarray | None = None
         while type(dataset) is Subset:  # a subclass may yield other items
             rows = np.asarray(dataset.indices, dtype=np.int64)
@@ -51,7 +57,7 @@ class DatasetSamples(Samples):
             self.labels = self._selected(class_indices(labels, self.origin))
         elif labels is None and declared is not None and declared.ndim == 1 and declared.dtype.kind in "iu":
             self.declared = self._selected(declared)
-        first = self.first()
+        first = self.first() if collate is None else None
         self.pixels = first is not None and not isinstance(first, (Tensor, dict)) and not is_graph(first)
 
     def __len__(self) -> int:
@@ -116,20 +122,29 @@ class DatasetSamples(Samples):
         return [f"{self.split}:{row}" for row in rows]
 
     def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
-        return self._columns.read(self._dataset[index if self._rows is None else int(self._rows[index])])
+        item = self._dataset[index if self._rows is None else int(self._rows[index])]
+        return self._columns.read(item) if self.collate is None else (item, self._columns.split(item)[1])
 
     def tensor(self) -> Tensor | None:
-        whole = self._dataset.tensors[0] if self._getitem is TensorDataset.__getitem__ else None
+        plain = self._getitem is TensorDataset.__getitem__ and self.collate is None
+        whole = self._dataset.tensors[0] if plain else None
         return None if whole is None or whole.ndim < 2 else self._selected(whole)
 
     @cached_property
     def identity(self) -> Identity:
         dataset = self._dataset
         content = _dataset_identity(dataset, self.version)
+        collate = identify(self.collate)
         gaps = () if content else (f"a {type(dataset).__name__}",)
+        if collate.gaps and self.version is None:
+            gaps = (*gaps, "the collate function of a DataLoader")
         labels = self.declared if self.labels is None else self.labels
-        hash_ = content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns)
+        hash_ = content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns, collate.hash)
         return Identity(_with_prefix(hash_, [content] if content else []), gaps)
+
+
+def _collated(function: Callable[[list[Any]], Any], columns: Columns, items: list[Any]) -> tuple[Any, Any]:
+    return columns.split(function(items))
 
 
 def _split_of(dataset: Any) -> str:

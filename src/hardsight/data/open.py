@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
@@ -67,7 +67,8 @@ def open_data(
     Args:
         data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``LIST.json`` (COCO, iNaturalist),
             ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, a
-            `DataLoader` (whose data set is taken), or ``(inputs, labels)``, arrays or tensors.
+            `DataLoader` (its data set and, if it has one of its own, its `collate_fn`), or ``(inputs, labels)``,
+            arrays or tensors.
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
         columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`).
@@ -77,7 +78,9 @@ def open_data(
         training: Whether a name without a split means ``train`` and not ``test``.
     """
     columns = columns or Columns()
-    data = data.dataset if isinstance(data, DataLoader) else data
+    collate = None
+    if isinstance(data, DataLoader):
+        collate, data = _own_collate(data), data.dataset
     if isinstance(data, Samples):
         samples = data.reopened()
     elif isinstance(data, (str, Path)):
@@ -93,10 +96,17 @@ def open_data(
     else:
         data = _from_arrays(data)
         _check_indexable(data)
-        samples = DatasetSamples(data, split, ids, columns)
+        samples = DatasetSamples(data, split, ids, columns, collate)
     if version is not None:
         samples.version = version
     return samples
+
+
+def _own_collate(loader: DataLoader[Any]) -> Any:
+    """The collate function that a user gave a loader; None where it is torch's, or that of torch-geometric."""
+    function = loader.collate_fn
+    theirs = type(function).__module__.startswith("torch_geometric.")
+    return None if theirs or function in (default_collate, default_convert) else function
 
 
 def _from_arrays(data: Any) -> Any:

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,8 @@ def load_batches(
 
     With ``decode="gpu"`` JPEGs are decoded and preprocessed on the device, and so are the inputs.
     """
-    options: Any = {"num_workers": workers, "collate_fn": collate, "pin_memory": device.type == "cuda"}
+    function = collate if samples.collate is None else partial(collate_with, samples.collate)
+    options: Any = {"num_workers": workers, "collate_fn": function, "pin_memory": device.type == "cuda"}
     dataset: Any = Prepared(samples, model, labeled)
     decoder = GpuDecoder(dataset, device) if decode == "gpu" else None
     if decoder is not None:
@@ -61,6 +63,8 @@ class Prepared(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[int, Any, int | None, str | None]:
         try:
             x, label = self.samples.load(index, self.channels)
+            if self.samples.collate is not None:
+                return index, x, label, None
             return index, self._input(x), self._class_index(label) if self.labeled else None, None
         except Exception as error:  # anything a decoder, a transform or a user's data set may raise
             return index, None, None, f"{type(error).__name__}: {first_line(error)}"
@@ -103,6 +107,11 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
     bad = {row: reason for row, _, _, reason in items if reason is not None}
     good = [item for item in items if item[3] is None]
     inputs = [item[1] for item in good]
+    if len({tuple((name, x.shape) for name, x in tokens.items()) for tokens in inputs if isinstance(tokens, dict)}) > 1:
+        return InputError(
+            "texts of different lengths cannot form a batch: pad them to one length, or pass a DataLoader with the "
+            "tokenizer's collate function."
+        )
     shapes = sorted({tuple(x.shape) for x in inputs if isinstance(x, Tensor)})
     if len(shapes) > 1:  # handed over, not raised: a loader's worker would wrap it in its own traceback
         sizes = " and ".join(map(str, shapes[:2]))
@@ -112,6 +121,32 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
     else:
         stacked = torch.utils.data.default_collate(inputs) if inputs else None
     return [item[0] for item in good], stacked, [item[2] for item in good], bad
+
+
+def collate_with(
+    function: Callable[[list[Any]], tuple[Any, Any]], items: Sequence[tuple[int, Any, Any, str | None]]
+) -> Any:
+    """A batch of good samples as a user's function makes it, its labels apart, and bad samples with their reasons."""
+    bad = {row: reason for row, _, _, reason in items if reason is not None}
+    good = [item for item in items if item[3] is None]
+    if not good:
+        return [], None, [], bad
+    try:
+        inputs, targets = function([item[1] for item in good])
+        labels = None if targets is None else [class_index(label) for label in targets]
+    except Exception as error:  # whatever a user's function raises
+        return InputError(
+            f"the collate function of the DataLoader failed ({type(error).__name__}: {first_line(error)})."
+        )
+    columns = [labels, *(inputs.values() if isinstance(inputs, dict) else [inputs])]
+    if {len(x) for x in columns if isinstance(x, list) or (isinstance(x, Tensor) and x.ndim)} - {len(good)}:
+        return InputError(f"the collate function of the DataLoader must return one row per sample, here {len(good)}.")
+    listed = [item[2] for item in good]
+    if labels is None:
+        labels = [None if label is None else class_index(label) for label in listed]
+    elif any(isinstance(label, int) and label != other for label, other in zip(listed, labels, strict=True)):
+        return InputError("the collate function of the DataLoader changes the labels: change them in the data set.")
+    return [item[0] for item in good], inputs, labels, bad
 
 
 def class_mapping(

@@ -7,7 +7,7 @@ sample alone: not on order, loader workers, processes, or files added beside it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -45,6 +45,8 @@ class Samples:
     origin: str = ""  #: What the data set is called in messages.
     source: dict[str, Any] | None = None  #: How `data_of` opens it again; None when it was given as an object.
     version: str | None = None  #: The user's name for this state of data that can change unnoticed.
+    #: A user's way from items to the inputs and the labels of a batch, or None; with it, `load` gives items.
+    collate: Callable[[list[Any]], tuple[Any, Any]] | None = None
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -215,6 +217,7 @@ class ArraySamples(Samples):
 
 
 _IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
+_TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")  # what a tokenizer of Hugging Face writes
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets", "class", "y")
 
 
@@ -230,12 +233,20 @@ class Columns:
         """``(x, label)`` of an item in any of the usual forms."""
         if isinstance(item, Mapping):
             image, label = pick_column(item, self.image, _IMAGE_COLUMNS), self.label_in(item)
-            if image is None:
-                raise MissingColumnError(f"DATA has no image column; columns: {shortened(item)}.")
-            return item[image], None if label is None else item[label]
+            tokens = {name: torch.as_tensor(item[name]) for name in _TOKEN_COLUMNS if image is None and name in item}
+            if image is None and not tokens:
+                raise MissingColumnError(f"DATA has no image column and no input_ids; columns: {shortened(item)}.")
+            return tokens or item[image], None if label is None else item[label]
         if is_graph(item):
             return item, item.y
         return (*item[:2], None)[:2] if isinstance(item, (tuple, list)) else (item, None)
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """Inputs and labels (None when there are none) of a batch that a user's function made."""
+        if isinstance(batch, Mapping):
+            label = next((name for name in (self.label, *LABEL_COLUMNS) if name in batch), None)
+            return {name: batch[name] for name in batch if name != label}, None if label is None else batch[label]
+        return (*batch[:2], None)[:2] if isinstance(batch, (tuple, list)) else (batch, None)
 
     def label_in(self, names: Collection[str]) -> str | None:
         """The label column among these names, or None."""

@@ -50,6 +50,7 @@ class View(Samples):
                 None if values is None else values[self.rows] for values in (whole.labels, whole.declared)
             )
             self.classes = whole.classes
+        self.collate = whole.collate
         self.split, self.pixels, self.source = whole.split, whole.pixels, whole.source if self._all else None
         self.origin = whole.origin if self._all else f"{len(self):,} samples of {whole.origin}"
         if resized is not None:
@@ -102,6 +103,10 @@ class JoinedSamples(Samples):
         first = next(iter(parts.values()))
         self._names, self._parts = list(parts), [in_form_of(part, first) for part in parts.values()]
         self.pixels = first.pixels
+        if any(part.collate is not None for part in parts.values()):
+            raise InputError(
+                "data sets are joined sample by sample: pass them without a DataLoader's collate function."
+            )
         self.labels = np.concatenate([np.asarray(part.labels) for part in self._parts])
         self.origin = " and ".join(part.origin for part in parts.values())
         self._ends = np.cumsum([len(part) for part in self._parts])

@@ -85,11 +85,12 @@ def _forward(network: nn.Module, inputs: Any) -> Any:
     except (HardsightError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a user's forward may raise
-        shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else "that is a mapping"
-        raise StateError(
-            f"the model failed on a batch {shape}: {type(error).__name__}: {first_line(error)}. Check that its "
-            "preprocessing gives the size and channels it was trained with."
-        ) from error
+        shape, hint = "", "Check that the batch holds what its forward method takes."
+        if isinstance(inputs, Tensor):
+            shape = f" {tuple(inputs.shape)}"
+            hint = "Check that its preprocessing gives the size and channels it was trained with."
+        reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        raise StateError(f"the model failed on a batch{shape}: {reason}. {hint}") from error
 
 
 def _score_batches(
