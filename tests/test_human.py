@@ -256,11 +256,13 @@ def test_arrays_that_make_no_sense_are_refused_in_a_sentence(tmp_path):
     for info, words in (
         (np.array(3), "raters × questions"),
         (np.array([["a", "-5"]]), "number.*class"),
-        (np.array([["a", "9999999999"]]), "samples × classes; got 1 × 10,000,000,000"),
+        (np.array([["a", "9999999999"]]), "got 1 × 10,000,000,000"),
     ):
         np.savez(tmp_path / "raters.npz", tensor=np.ones((2, 1, 3)), info=info)
         with pytest.raises(ValueError, match=words):
             read_human(tmp_path / "raters.npz")
+    with pytest.raises(ValueError, match="got 1 × 1,000,000,000"):  # which would take 12 GB
+        read_human(write(tmp_path / "columns.csv", "id,0,999999999\na,1,1\n"))
     with pytest.raises(ValueError, match=r"3 columns .*2 classes"):
         read_human(saved(tmp_path, "cifar10h.npz"), classes=["a", "b"])
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.idtables import as_arrow
+from hardsight.triple import MOST_CLASSES
 from hardsight.untrusted import check_regular, read_arrays
 
 # CIFAR-10N: three people each labeled an image; `aggre_label` and `worse_label` are picked from their answers, and the
@@ -271,9 +272,9 @@ def _tally(
     rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], source: str, times: np.ndarray | int = 1
 ) -> np.ndarray:
     """How many answers fall into each cell."""
-    if not shape[0] or shape[0] * shape[1] > _MOST:
-        size = f"{shape[0]:,} × {shape[1]:,}"
-        raise InputError(f"{source} must hold answers, for up to {_MOST:,} samples × classes; got {size}.")
+    if not shape[0] or shape[0] * shape[1] > _MOST or shape[1] > MOST_CLASSES:
+        size, most = f"{shape[0]:,} × {shape[1]:,}", f"{_MOST:,} samples × classes and {MOST_CLASSES:,} classes"
+        raise InputError(f"{source} must hold answers, for up to {most}; got {size}.")
     counts = np.zeros(shape, np.int32)
     np.add.at(counts, (rows, columns), times)
     return counts
