@@ -209,4 +209,4 @@ def test_an_unfinished_run_of_a_model_is_not_replaced_by_a_saved_table(tmp_path)
         writer.write(split_rows(table(2).to_arrow(), table(2).bad, "m"))
     with pytest.raises(FileExistsError):
         table().save(tmp_path / "run")
-    assert RunWriter(tmp_path / "run", {"a": 1}).done() == {"data:0", "data:1"}
+    assert RunWriter(tmp_path / "run", {"a": 1}).done() == {0: 2}

@@ -11,7 +11,7 @@ from killed import killed
 
 from hardsight import SampleTable
 from hardsight.errors import ExistingPathError, InputError, StateError
-from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, discard, is_run, read_run
+from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, Units, discard, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 
@@ -26,8 +26,8 @@ def part(ids, value=0.5, model="m"):
 
 def finished(path, *parts, plan=PLAN, **meta):
     with RunWriter(path, plan) as writer:
-        for tables in parts:
-            writer.write(tables)
+        for unit, tables in enumerate(parts):
+            writer.write(tables, unit)
         writer.finish(Meta(extra={"made": "by a test"}, **meta))
     return path
 
@@ -54,9 +54,9 @@ def test_an_unfinished_run_is_resumed_and_not_taken_for_whole(tmp_path):
     assert len(tables["scores"]) == 2
     assert meta.unfinished
     again = RunWriter(tmp_path / "run", PLAN, overwrite=True)  # which discards nothing of the same plan
-    assert again.done() == {"a", "b"}
+    assert again.done() == {0: 2}
     assert not again.complete
-    again.write(part(["c"]))
+    again.write(part(["c"]), 1)
     again.finish(Meta())
     assert again.complete
     assert len(read_run(tmp_path / "run")[0]["samples"]) == 3
@@ -68,27 +68,63 @@ def test_killed_between_any_two_writes(tmp_path, renames):
     with RunWriter(tmp_path / "run", PLAN) as writer:
         writer.write(part(["a"]))
         with killed("replace", renames):
-            writer.write(part(["b"]))
+            writer.write(part(["b"]), 1)
     with RunWriter(tmp_path / "run", PLAN) as again:
-        assert again.done() == {"a"}
-        again.write(part(["b"]))
+        assert again.done() == {0: 1}
+        again.write(part(["b"]), 1)
         again.finish(Meta())
     assert sorted(read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist()) == ["a", "b"]
 
 
-def test_starts_and_processes_write_parts_of_their_own(tmp_path):
-    first, second = (RunWriter(tmp_path / "run", PLAN) for _ in range(2))
-    for writer, name in ((first, "a"), (second, "b"), (first, "c")):
-        writer.write(part([name]))
-    first.close()
-    second.close()
-    ranks = [RunWriter(tmp_path / "run", PLAN, shard=(rank, 2)) for rank in (0, 1)]
-    for writer, name in zip(ranks, "de", strict=True):
-        writer.write(part([name]))
-    assert ranks[0].done() == ranks[1].done() == set("abcde")
-    assert sorted(p.name[:4] for p in (tmp_path / "run" / "parts").iterdir()) == ["0000"] * 4 + ["0001"]
+def test_the_last_writer_of_a_unit_counts(tmp_path):
+    """A unit that was scored twice, by a retry or by a worker that was thought dead, has the rows of the second."""
+    writers = [RunWriter(tmp_path / "run", PLAN, shard=(rank, 2)) for rank in (0, 1)]
+    writers[0].write(part(["a", "b"], value=0.5), 7)
+    writers[1].write(part(["c"]), 3)
+    writers[1].write(part(["a", "b"], value=0.75), 7)  # not rounding: two runs would be refused
+    assert writers[0].done() == writers[1].done() == {3: 1, 7: 2}
+    assert len([*(tmp_path / "run" / "parts").iterdir()]) == 2
+    tables = read_run(tmp_path / "run", partial=True)[0]
+    assert tables["scores"]["id"].to_pylist() == ["c", "a", "b"]  # in the order of the units
+    assert tables["scores"]["avh"].to_pylist() == [0.5, 0.75, 0.75]
     with pytest.raises(InputError, match="shard"):
         RunWriter(tmp_path / "run", PLAN, shard=(1, 2), overwrite=True)
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "marker"])
+def test_a_damaged_unit_is_done_again(tmp_path, damage):
+    with RunWriter(tmp_path / "run", PLAN) as writer:
+        for unit, name in enumerate("ab"):
+            writer.write(part([name]), unit)
+    file = next((tmp_path / "run" / ("parts" if damage == "marker" else "scores")).glob("u00000001*"))
+    file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-7])
+    with RunWriter(tmp_path / "run", PLAN) as again:
+        assert again.done() == {0: 1}
+        again.write(part(["b"]), 1)
+        again.finish(Meta())
+    assert read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch"), [(1, 64), (63, 7), (200, 64), (1797, 64), (50_000, 128), (1_281_167, 100), (10**9, 1024)]
+)
+def test_units_hold_every_sample_once_in_whole_batches(samples, batch):
+    units = Units.of(samples, batch)
+    assert units.rows % batch == 0
+    assert units.rows <= 8192 + batch
+    first, last = units.places(0), units.places(units.count - 1)
+    assert (first[0], last[-1]) == (0, samples - 1)
+    assert (units.count - 1) * units.rows + len(last) == samples
+    assert units.count == 1 or units.places(1)[0] == first[-1] + 1
+
+
+def test_a_run_that_was_begun_keeps_its_units(tmp_path):
+    with RunWriter(tmp_path / "run", PLAN, units=Units(1000, 64)) as writer:
+        writer.write(part(["a"]), 3)
+    with RunWriter(tmp_path / "run", PLAN, units=Units(1000, 200)) as again:
+        assert again.units == Units(1000, 64)
+    with RunWriter(tmp_path / "new", PLAN, units=Units(1000, 200)) as other:
+        assert other.units == Units(1000, 200)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +244,11 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(OSError, match=r"disk .*full"):
-        writer.write(part(["b"]))
+        writer.write(part(["b"]), 1)
     monkeypatch.undo()
     writer.close()
     with RunWriter(tmp_path / "run", PLAN) as again:
-        assert again.done() == {"a"}
+        assert again.done() == {0: 1}
     assert not [p for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
 
 

@@ -314,13 +314,10 @@ def test_a_killed_run_resumes_and_loses_nothing(long_job, kill, capsys):
     if kill == signal.SIGINT:
         assert code == 130
         assert "command resumes" in output
-        assert safe >= 5900  # also what was waiting to be written
-    else:
-        assert safe == 4096
+    assert safe in (5632, 5888)  # all units of 256 samples but, perhaps, the one that was being written
     assert here(command, capsys)[0] == 0
     assert SampleTable.load(cwd / "run").meta.resumed == safe
-    both = SampleTable.load(cwd / "run").to_arrow().sort_by("id")
-    assert both.equals(expected_rows(cwd).sort_by("id"))
+    assert SampleTable.load(cwd / "run").to_arrow().equals(expected_rows(cwd))
 
 
 @pytest.mark.slow
@@ -332,8 +329,8 @@ def test_two_processes_share_a_run(long_job):
         output = job.communicate()[0]
         assert job.returncode == 0, output
     table = SampleTable.load(cwd / "run")
-    assert sorted(table["id"]) == sorted(f"test:{i}" for i in range(10_000))
-    assert {p.name[:4] for p in (cwd / "run" / "parts").iterdir()} == {"0000", "0001"}
+    assert table.to_arrow().equals(expected_rows(cwd))
+    assert len([*(cwd / "run" / "parts").iterdir()]) == 40
 
 
 @pytest.mark.slow
@@ -346,7 +343,7 @@ def test_a_real_full_disk(long_job, capsys):
         cwd=cwd,
         capture_output=True,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
     assert limited.returncode == 2
     assert "is full" in limited.stderr

@@ -130,8 +130,8 @@ def test_one_of_several_models_in_a_run_can_be_named(tmp_path):
 
     rows = SampleTable.from_columns({"id": ["a"], "label": [0], "pred": [0], "avh": [0.5]})
     writer = RunWriter(tmp_path / "run", {})
-    for name in ("m1", "m2"):
-        writer.write(split_rows(rows.to_arrow(), rows.bad, name))
+    for unit, name in enumerate(("m1", "m2")):
+        writer.write(split_rows(rows.to_arrow(), rows.bad, name), unit)
     writer.finish(Meta())
     assert SampleTable.load(tmp_path / "run").meta.models == ["m1", "m2"]
     assert len(SampleTable.load(tmp_path / "run", model="m2")) == 1

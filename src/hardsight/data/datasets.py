@@ -139,7 +139,14 @@ class DatasetSamples(Samples):
         if collate.gaps and self.version is None:
             gaps = (*gaps, "the collate function of a DataLoader")
         labels = self.declared if self.labels is None else self.labels
-        hash_ = content_hash(content or id(dataset), self.ids, labels, self._rows, self._columns, collate.hash)
+        hash_ = content_hash(
+            content or id(dataset),
+            self.ids,
+            labels,
+            self._rows,
+            self._columns,
+            *([collate.hash] if self.collate else []),
+        )
         return Identity(_with_prefix(hash_, [content] if content else []), gaps)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +28,7 @@ Batch = tuple[list[int], Any, list[int | None], dict[int, str]]
 def load_batches(
     samples: Samples,
     model: Model,
-    rows: Sequence[list[int]],
+    rows: Iterable[list[int]],
     device: torch.device,
     workers: int,
     labeled: bool = True,

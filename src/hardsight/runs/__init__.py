@@ -36,3 +36,4 @@ from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
 from hardsight.runs.provenance import provenance
 from hardsight.runs.tables import SCHEMAS, check_values, checked_rows, damage_errors, is_number
+from hardsight.runs.units import Units, write_unit

@@ -1,4 +1,4 @@
-"""A run on disk: versioned tables in parts, each part committed by a marker, the whole by ``meta.json``.
+"""A run on disk: versioned tables in units of work, each committed by a marker, the whole by ``meta.json``.
 
 The reference of the run folder describes every file. One process at a time writes a run, or the processes of one job,
 each its share. Every other command begins its folder in the same way, with a plan. Nothing is removed or written over
@@ -9,40 +9,30 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight.errors import ExistingPathError, HardsightError, InputError, MissingPathError, StateError
-from hardsight.runs.files import (
-    TEMPORARY,
-    disk_errors,
-    is_page,
-    remove_files,
-    sweep,
-    write_json,
-    write_together,
-    write_whole,
-)
+from hardsight.runs.files import TEMPORARY, disk_errors, is_page, remove_files, sweep, write_json
 from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
-from hardsight.runs.tables import SCHEMAS, as_written, damage_errors, merged, read_part
+from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
+from hardsight.runs.units import PARTS, UNIT_FILES, Units, read_parts, write_unit
 from hardsight.untrusted import read_json
 
 STAGES, FEATURES, DYNAMICS, INDEX = "stages", "features", "dynamics", "index.json"
 # What other commands write into a run by default.
 REPORT, LISTS, ALIGNMENT, DEGRADED = "report.html", "lists", "alignment", "degraded"
 SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is there
-_GROUP_ROWS = 1 << 16
-_FOLDERS = ("parts", *SCHEMAS)
-_PARTS = re.compile(r"\d{4}-\d{6}-[0-9a-f]+\.(json|parquet)|[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
+_FOLDERS = (PARTS, *SCHEMAS)
+_FILES = re.compile(rf"{UNIT_FILES.pattern}|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)")
+_UNIT_ROWS = "unit_rows"
 
 
 def differing(stored: Any, plan: Any, name: str = "") -> list[str]:
@@ -135,7 +125,7 @@ def _refusal(path: Path, kind: str, names: list[str], plan: Mapping[str, Any]) -
 
 
 class RunWriter:
-    """Writes a run part by part; every part that `write` returned from survives any kill.
+    """Writes a run unit by unit; every unit that `write` returned from survives any kill.
 
     It holds the folder's lock until `close`.
 
@@ -144,8 +134,9 @@ class RunWriter:
         plan: What is being computed. A folder that holds another plan is refused. Its ``source`` and ``preprocessing``
             may differ, because data may move while a run is interrupted and words may change. Where it has a key
             ``unidentified``, which says what can change unnoticed, no plan equals it.
+        units: Into what the samples are divided. A run that was begun keeps its division.
         overwrite: Discard whatever run is there.
-        shard: Rank of this process and number of processes; each writes parts of its own.
+        shard: Rank of this process and number of processes; each writes units of its own.
         meet: Called when all processes must have come so far; needed to overwrite with several.
     """
 
@@ -154,19 +145,22 @@ class RunWriter:
         path: str | Path,
         plan: Mapping[str, Any],
         *,
+        units: Units | None = None,
         overwrite: bool = False,
         shard: tuple[int, int] = (0, 1),
         meet: Callable[[], object] | None = None,
     ) -> None:
-        self.path, self.rank = Path(path), shard[0]
+        self.path, rank = Path(path), shard[0]
         if overwrite and shard[1] > 1 and meet is None:
             raise InputError("overwrite must be left out with shard: each process would discard the others' rows.")
-        if meet is not None and self.rank:
+        if meet is not None and rank:
             meet()  # the first process has discarded what there was
             overwrite = False
+        self.units = units and replace(units, rows=_begun_rows(self.path) or units.rows)
+        division = {} if self.units is None else {_UNIT_ROWS: self.units.rows}
         self._lock = begin(
             self.path / PLAN_FILE,
-            {**plan, FORMAT_KEY: FORMAT},
+            {**plan, **division, FORMAT_KEY: FORMAT},
             "run",
             finished=lambda: self.complete,
             discard=lambda: discard(self.path, replaced=True),
@@ -176,10 +170,8 @@ class RunWriter:
         )
         for name in _FOLDERS if shard[1] == 1 else ():
             sweep(self.path / name)
-        if meet is not None and not self.rank:
+        if meet is not None and not rank:
             meet()
-        self._token = secrets.token_hex(4)  # two starts into one folder must not take one name
-        self._parts = len([*(self.path / "parts").glob(f"{self.rank:04d}-*.json")])
 
     def close(self) -> None:
         """Let others write the run."""
@@ -195,21 +187,14 @@ class RunWriter:
     def complete(self) -> bool:
         return (self.path / META_FILE).exists()
 
-    def done(self) -> set[str]:
-        """Ids that are safe on disk."""
-        return {i for part in _parts(self.path) for i in read_part(part["samples"], "samples")["id"].to_pylist()}
+    def done(self) -> dict[int, int]:
+        """The units that are safe on disk, and the number of samples in each. Only their markers are read."""
+        parts = read_parts(self.path, damaged=True)
+        return {part.unit: part.samples for part in parts if part.unit is not None}
 
-    def write(self, tables: Mapping[str, pa.Table]) -> None:
-        """Write one part (some of the kinds of table) and commit it."""
-        name = f"{self.rank:04d}-{self._parts:06d}-{self._token}"
-        files = {kind: self.path / kind / f"{name}.parquet" for kind in tables}
-        with disk_errors(self.path):
-            rows = {kind: as_written(kind, table) for kind, table in tables.items()}
-            writers = {kind: partial(pq.write_table, rows[kind], row_group_size=_GROUP_ROWS) for kind in rows}
-            write_together(*(partial(write_whole, files[kind], writers[kind]) for kind in rows))
-            marker = {kind: {"rows": len(tables[kind]), "bytes": file.stat().st_size} for kind, file in files.items()}
-            write_json(self.path / "parts" / f"{name}.json", marker)
-        self._parts += 1
+    def write(self, tables: Mapping[str, pa.Table], unit: int = 0) -> None:
+        """Write one unit (some of the kinds of table) and commit it."""
+        write_unit(self.path, unit, tables)
 
     def finish(self, meta: Meta) -> None:
         """Say that the run is whole; its stages, whose rows are in it, go."""
@@ -218,9 +203,17 @@ class RunWriter:
             _discard_runs(self.path / STAGES)
 
 
+def _begun_rows(path: Path) -> int | None:
+    """Samples per unit of a run that was begun in a folder."""
+    with suppress(HardsightError):
+        rows = read_json(path / PLAN_FILE, dict[str, Any]).get(_UNIT_ROWS) if (path / PLAN_FILE).is_file() else None
+        return rows if isinstance(rows, int) and 0 < rows <= 1 << 24 else None
+    return None
+
+
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     """Data may move while a run is interrupted, and the words for a preprocessing may change."""
-    same = {name: plan.get(name) for name in ("source", "preprocessing")}
+    same = {name: plan.get(name) for name in ("source", "preprocessing", _UNIT_ROWS)}
     return differing({**stored, **same}, {**plan, **same})
 
 
@@ -240,7 +233,7 @@ def _is_ours(path: Path) -> bool:
         except StateError:
             damaged = True
     folders = [run / name for run in (path, *path.glob(f"{STAGES}/*")) for name in _FOLDERS]
-    return damaged and any(_PARTS.fullmatch(file.name) for folder in folders for file in folder.glob("*"))
+    return damaged and any(_FILES.fullmatch(file.name) for folder in folders for file in folder.glob("*"))
 
 
 def is_alignment(file: Path) -> bool:
@@ -269,7 +262,7 @@ def discard(path: Path, *, replaced: bool = False) -> None:
         if is_ours(file):  # it would show the numbers of a run that is gone
             file.unlink()
     for name in _FOLDERS:
-        remove_files(path / name, _PARTS)
+        remove_files(path / name, _FILES)
     _discard_runs(path / STAGES)
     _discard_runs(path / DEGRADED)
     if not replaced and content_beside(path / PLAN_FILE) is None:
@@ -297,12 +290,12 @@ def read_run(
     if not is_run(path):
         raise MissingPathError(f"RUN: {path} holds no hardsight run{'' if path.exists() else ': no such folder'}.")
     whole = (path / META_FILE).exists()
-    parts = _parts(path)
+    parts = read_parts(path)
     if not whole and not parts:  # what its stages have so far; one that only gathers features has no rows
         stages = [stage for stage in sorted((path / STAGES).glob("*")) if is_run(stage) and stage.name != FEATURES]
-        parts = [part for stage in stages for part in _parts(stage)]
+        parts = [part for stage in stages for part in read_parts(stage)]
     if not whole and not partial:
-        rows = sum(len(read_part(part["samples"], "samples")) for part in parts if "samples" in part)
+        rows = sum(part.samples for part in parts)
         raise StateError(
             f"RUN: {path} is not finished ({rows:,} samples are safe): run the same command again to resume it, "
             "or load it with partial=True."
@@ -311,7 +304,7 @@ def read_run(
     meta.unfinished = not whole
     tables = {}
     for kind in kinds:
-        pieces = [read_part(part[kind], kind) for part in parts if kind in part]
+        pieces = [read_part(part.files[kind], kind) for part in parts if kind in part.files]
         if pieces:
             with damage_errors(path):
                 tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)
@@ -319,17 +312,3 @@ def read_run(
     if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
         raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
     return tables, meta
-
-
-def _parts(path: Path) -> list[dict[str, Path]]:
-    """Files of the committed parts; a committed file that is missing or truncated is an error."""
-    parts = []
-    for marker in sorted((path / "parts").glob("[0-9]*.json")):
-        files = {}
-        for kind, entry in read_json(marker, dict[str, dict[str, Any]]).items():
-            file = path / kind / f"{marker.stem}.parquet"  # never a path that the marker itself names
-            if kind not in SCHEMAS or not file.is_file() or file.stat().st_size != entry.get("bytes"):
-                raise StateError(f"RUN: {path} is damaged: {kind}/{file.name} is missing or not as it was written.")
-            files[kind] = file
-        parts.append(files)
-    return parts

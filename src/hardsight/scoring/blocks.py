@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,15 @@ from hardsight.scoring.checks import output_note
 from hardsight.scoring.options import ScoreOptions
 from hardsight.scoring.rows import Block, Keep, bad_table, score_block
 
-# A block ends after so many samples or seconds: it is what a kill can cost.
-_BLOCK_ROWS, _BLOCK_SECONDS = 4096, 15.0
+
+class _Batches:
+    """Places of samples, batch by batch and unit by unit: made while they are read, since there may be billions."""
+
+    def __init__(self, units: Iterable[range], size: int) -> None:
+        self.units, self.size = units, size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (list(unit[i : i + self.size]) for unit in self.units for i in range(0, len(unit), self.size))
 
 
 def row_blocks(
@@ -34,27 +40,27 @@ def row_blocks(
     layer: HeadLayer,
     outputs: np.ndarray,
     keep: Keep | None,
-    done: Collection[str],
+    units: Mapping[int, range],
     notes: list[str],
-) -> Iterator[Block]:
-    """Score the samples of this process that are not `done`. On an error, the samples before it still make a block.
+) -> Iterator[tuple[int, Block]]:
+    """Score units of the samples one after another. A batch never holds samples of two units, so that a unit gives the
+    same rows in whatever process, and however often, it is scored.
 
     `outputs` holds the output of `layer` that each label of the data means; `notes` takes what a user should know about
     the result.
     """
     from tqdm import tqdm
 
-    network, device, shard = uncompiled(model.module), find_device(options.device), options.shard
-    todo = [i for i in range(shard.rank, len(samples), shard.world) if not done or samples.ids[i] not in done]
-    batches = [todo[i : i + options.batch_size] for i in range(0, len(todo), options.batch_size)]
-    workers = loader_workers(options.workers, device)
-    loader = load_batches(samples, model, batches, device, workers, decode=options.decode)
+    network, device = uncompiled(model.module), find_device(options.device)
+    workers, batches = loader_workers(options.workers, device), _Batches(units.values(), options.batch_size)
+    loader = iter(load_batches(samples, model, batches, device, workers, decode=options.decode))
     place, labeled, hidden = torch.from_numpy(outputs), set(), None if options.progress else True
-    bar = tqdm(total=len(todo) + len(done), initial=len(done), unit=" samples", desc="scoring", disable=hidden)
+    todo = sum(map(len, units.values()))
+    bar = tqdm(total=todo, unit=" samples", desc="scoring", disable=hidden)
     with evaluating(network, device), capture(network, layer.path) as head, bar:
-        pending, started = [], time.monotonic()
-        try:
-            for rows, inputs, labels, bad in loader:
+        for unit, places in units.items():
+            scored = []
+            for rows, inputs, labels, bad in islice(loader, -(-len(places) // options.batch_size)):
                 features, targets = [], []
                 if rows:
                     output = _forward(network, moved(inputs, device))
@@ -65,17 +71,9 @@ def row_blocks(
                     if len(labeled) > 1:
                         raise InputError("some samples have labels and some have none: score them as two data sets.")
                     targets = [place[check_labels(labels, len(rows), len(place))]] if True in labeled else []
-                pending.append((rows, features, targets, bad.items()))
+                scored.append((rows, features, targets, bad.items()))
                 bar.update(len(rows) + len(bad))
-                if len(pending) * options.batch_size >= _BLOCK_ROWS or time.monotonic() - started > _BLOCK_SECONDS:
-                    full, pending, started = pending, [], time.monotonic()
-                    yield _score_batches(full, samples.ids, head, options, keep)
-        except BaseException:
-            if pending:  # not where the error is that of whoever takes the blocks
-                yield _score_batches(pending, samples.ids, head, options, keep)
-            raise
-        if pending:
-            yield _score_batches(pending, samples.ids, head, options, keep)
+            yield unit, _score_batches(scored, samples.ids, head, options, keep)
 
 
 def _forward(network: nn.Module, inputs: Any) -> Any:

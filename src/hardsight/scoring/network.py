@@ -29,6 +29,7 @@ from hardsight.runs import (
     Identity,
     Meta,
     RunWriter,
+    Units,
     content_hash,
     gaps_entry,
     identify,
@@ -74,22 +75,25 @@ def score_network(
         "label_mapping": None if mapping is None else mapping.tolist(),
         "vectors": keep if options.vectors else None,
     }
-    with open_run(plan, options) as run:
+    units, (rank, world, _) = Units.of(len(samples), options.batch_size), options.shard
+    with open_run(plan, options, units) as run:
         if run is not None and run.complete:
             return complete_table(run)
-        started, done, notes, blocks = time.time(), set() if run is None else run.done(), [], []
+        units = units if run is None or run.units is None else run.units
+        started, done, notes, blocks = time.time(), {} if run is None else run.done(), [], []
         outputs = np.arange(limit) if mapping is None else mapping
-        for block in row_blocks(model, samples, options, layer, outputs, plan["vectors"], done, notes):
+        todo = {unit: units.places(unit) for unit in range(rank, units.count, world) if unit not in done}
+        for unit, block in row_blocks(model, samples, options, layer, outputs, plan["vectors"], todo, notes):
             if options.strict and len(block.bad):
                 id_, error = block.bad.to_pylist()[0].values()
                 raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
             if run is not None:
-                run.write(split_rows(block.rows, block.bad, model.name, block.vectors))
+                run.write(split_rows(block.rows, block.bad, model.name, block.vectors), unit)
                 block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
             blocks.append(block)
-        if run is not None and (done or options.shard.world > 1):  # with the rows of earlier or other processes
+        if run is not None and (done or world > 1):  # with the rows of earlier or other processes
             table = SampleTable.load(run.path, partial=True)
-            if len(table) + len(table.bad) < len(samples):
+            if len(run.done()) < units.count:
                 return table  # other processes are still scoring; the last one finishes the run
         else:
             rows, bad, vectors = concatenate(blocks)
@@ -101,7 +105,7 @@ def score_network(
             notes.append(note)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=2)
-        plan |= {"weights": model.weights, "built": model.built, "resumed": len(done), "warnings": notes}
+        plan |= {"weights": model.weights, "built": model.built, "resumed": sum(done.values()), "warnings": notes}
         plan["seconds"] = round(time.time() - started, 2)
         return finish(run, table, plan, find_device(options.device))
 
@@ -145,12 +149,14 @@ def make_plan(
     }
 
 
-def open_run(plan: Mapping[str, Any], options: ScoreOptions) -> AbstractContextManager[RunWriter | None]:
+def open_run(
+    plan: Mapping[str, Any], options: ScoreOptions, units: Units | None = None
+) -> AbstractContextManager[RunWriter | None]:
     """The run folder, new or to be resumed; None where rows stay in memory."""
     if options.out is None:
         return nullcontext()
     rank, world, meet = options.shard
-    return RunWriter(options.out, plan, overwrite=options.overwrite, shard=(rank, world), meet=meet)
+    return RunWriter(options.out, plan, units=units, overwrite=options.overwrite, shard=(rank, world), meet=meet)
 
 
 def complete_table(run: RunWriter) -> SampleTable:
@@ -205,12 +211,12 @@ def combine(
     stored = [(name, part.vectors) for name, part in parts if part.vectors is not None]
     vectors = gather(stored) if stored else None
     names, accuracies = list(dict.fromkeys(name for name, _ in parts)), []
-    for name in names:
+    for unit, name in enumerate(names):
         network = SampleTable(rows.filter(pc.equal(rows["model"], name)).drop_columns(["model"]))
         kept = None if vectors is None else vectors.filter(pc.equal(vectors["model"], name)).drop_columns(["model"])
         accuracies += [] if network.accuracy is None else [network.accuracy]
         if run is not None:
-            run.write(split_rows(network.to_arrow(), bad, name, kept))
+            run.write(split_rows(network.to_arrow(), bad, name, kept), unit)
     mean = (mean_over_nets(rows) if len(names) > 1 else rows).drop_columns(["model"])
     table = SampleTable(mean, None, bad, None if vectors is None else mean_vectors(vectors))
     notes = [*about.get("warnings", ()), *(note for _, part in parts for note in part.meta.warnings)]
